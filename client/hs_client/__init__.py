@@ -1,0 +1,1 @@
+"""hsctl and the Python API."""

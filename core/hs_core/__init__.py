@@ -1,0 +1,1 @@
+"""The mind: pure state machines and policies; no I/O, no clock, no dice."""

@@ -1,0 +1,339 @@
+"""What happens (past tense) and what is ordered (imperative), for both machines.
+
+`now_s` in host events is a monotonic clock of that host (boottime); in cluster events it is the controller's wall
+clock, used for display and order of arrival only, never for leases.
+"""
+
+from dataclasses import dataclass, field
+
+from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Tier, UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class At:
+    now_s: float
+
+
+# --- the order book between the two: what the controller wants of a host, declared whole -------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedJob:
+    """One job whose home is this host."""
+
+    job: JobId
+    epoch: int
+    user: UserName
+    run_as: str                          # operating system account
+    job_class: str                       # for paces and rates
+    spec: JobSpec
+    tickets: float                       # jobTickets (specs: job tickets); > 0
+    paused: bool = False
+    cancelled: bool = False              # end it; it stays in the list until its exit was reported
+    time_limit_s: float = 0.0            # running seconds left to this incarnation, 0: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """Who may run on a host this quantum (split stride).
+
+    `gangs` run whole and are chosen by the controller; `local`: GPUs that they leave free are shared by the host's own
+    gang-aware stride over its other jobs.
+    """
+
+    gangs: tuple[JobId, ...] = ()
+    local: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """All that a host should be doing. Declarative: the newest replaces all before it."""
+
+    term: int
+    seq: int
+    quantum_s: float
+    turn: Turn
+    jobs: tuple[WantedJob, ...]
+
+
+# --- the controller's mind: what happens --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsSubmitted(At):
+    """One request: all of its jobs are accepted, or none."""
+
+    user: UserName
+    specs: tuple[JobSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsCancelled(At):
+    by: UserName
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsPaused(At):
+    by: UserName
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsUnpaused(At):
+    by: UserName
+    jobs: tuple[JobId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSet(At):
+    name: UserName
+    tickets: float | None = None         # None: leave as it is (or the default for a new user)
+    run_as: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostJoined(At):
+    """An agent connected and told everything it has (first start, restart and heal alike)."""
+
+    host: Host
+    reports: tuple[JobReport, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReported(At):
+    """What changed on a host since its last report."""
+
+    host: HostName
+    reports: tuple[JobReport, ...]
+    gpus: tuple[Gpu, ...] = ()           # empty: as before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLeft(At):
+    """The connection ended. Jobs go on there; nothing is placed anew."""
+
+    host: HostName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantumEnded(At):
+    """The timer that a Wake asked for."""
+
+
+ClusterEvent = (
+    JobsSubmitted | JobsCancelled | JobsPaused | JobsUnpaused | UserSet | HostJoined | HostReported | HostLeft | QuantumEnded
+)
+
+
+# --- the controller's mind: what is ordered -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """Send a host what is wanted of it."""
+
+    host: HostName
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """Wake the machine at this time (the newest Wake replaces all before it)."""
+
+    at_s: float
+
+
+ClusterCommand = Direct | Wake
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A line of the audit: shown by `hsctl events`, `hsctl show` (story) and the log."""
+
+    now_s: float
+    kind: str                            # "submitted", "placed", "started", "suspended", "exited", "user-set", …
+    text: str                            # one sentence for people
+    job: JobId | None = None
+    user: UserName | None = None
+    host: HostName | None = None
+    data: dict[str, str | int | float] = field(default_factory=dict)
+
+
+# --- the agent's mind: what happens -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WantedChanged(At):
+    wanted: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woke(At):
+    """The timer that a WakeHost asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _JobAt(At):
+    job: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReady(_JobAt):
+    """Every rank stands at its first suspend point and waits to be let go."""
+
+    step: int
+    can_swap: bool = False
+    can_checkpoint: bool = False         # state was handed over with hs_job.state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCapable(_JobAt):
+    """What the job's state allows became known, or changed, while it runs."""
+
+    can_swap: bool
+    can_checkpoint: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobHeld(_JobAt):
+    """Every rank stopped at the same step; its GPUs are free to others (tier says how its state is kept)."""
+
+    step: int
+    tier: Tier
+    parked_bytes: int = 0                # moved to host memory (swap), all ranks
+    generation: int = -1                 # of the checkpoint, where tier is CHECKPOINT (the process exits next)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobWentOn(_JobAt):
+    """Every rank is training again after a Resume or Thaw."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobProgressed(_JobAt):
+    step: int
+    steps_per_s: float
+    device_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCheckpointed(_JobAt):
+    """A checkpoint became durable (on an interval, or on the way out)."""
+
+    step: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(_JobAt):
+    """Disk full, say: the job goes on (or stays as it was) without it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRestored(_JobAt):
+    """A new process took up the state of a checkpoint."""
+
+    step: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFroze(_JobAt):
+    """The cgroup freezer (or SIGSTOP to all of its processes) took hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuspendFailed(_JobAt):
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExited(_JobAt):
+    """Its last process is gone and its GPUs are free."""
+
+    exit: Exit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchFailed(_JobAt):
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusSeen(At):
+    """The devices' health as it is now (lost GPU, hardware XID, …): replaces what was known."""
+
+    gpus: tuple[Gpu, ...]
+
+
+HostEvent = (
+    WantedChanged | Woke | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
+    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | GpusSeen
+)
+
+
+# --- the agent's mind: what is ordered ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start the job's process on these GPUs; it goes up to its first suspend point and waits there (JobReady)."""
+
+    wanted: WantedJob
+    gpus: tuple[GpuId, ...]
+    generation: int = -1                 # restore this checkpoint; -1: start afresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspend:
+    job: JobId
+    epoch: int
+    tier: Tier                           # HOLD, SWAP, CHECKPOINT: through the hook; FREEZE: the freezer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Let the job go on (from hold, swap, frozen or its first suspend point)."""
+
+    job: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Write a checkpoint at the next step edge and go on."""
+
+    job: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """SIGTERM, then after `grace_s` everything of the job at once, however it hid (JobExited follows)."""
+
+    job: JobId
+    epoch: int
+    grace_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forget:
+    """The controller knows of the exit and no longer wants the job: remove what is left of it on this host."""
+
+    job: JobId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeHost:
+    at_s: float
+
+
+HostCommand = Launch | Suspend | Resume | Checkpoint | Kill | Forget | WakeHost

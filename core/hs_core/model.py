@@ -1,0 +1,253 @@
+"""The nouns. Frozen facts; changed with `dataclasses.replace`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+JobId = NewType("JobId", int)
+HostName = NewType("HostName", str)
+UserName = NewType("UserName", str)
+GpuId = NewType("GpuId", str)  # the device's UUID, "GPU-…"
+
+
+class Migrate(StrEnum):
+    AUTO = "auto"
+    SAME_TYPE = "same-type"
+    NEVER = "never"
+
+
+class SuspendMode(StrEnum):
+    """How the user lets us suspend the job (`--suspend`)."""
+
+    AUTO = "auto"                 # hook if the script can be hooked, else freezer
+    HOOK = "hook"
+    TRANSPARENT = "transparent"   # never hooked: freezer (CRIU where configured)
+    NONE = "none"                 # never suspended: runs unsliced within its user's share
+
+
+class OnPartition(StrEnum):
+    FENCE = "fence"
+    CONTINUE = "continue"
+
+
+class AfterCondition(StrEnum):
+    OK = "ok"       # the other job succeeded
+    ANY = "any"     # it ended, whatever the outcome
+    FAIL = "fail"   # it failed
+
+
+class Tier(StrEnum):
+    """How a job's state is kept while it is suspended, cheapest first."""
+
+    HOLD = "hold"              # stopped at a step edge, state stays on the GPU
+    SWAP = "swap"              # device memory moved to pinned host memory, process lives
+    CHECKPOINT = "checkpoint"  # durable on disk, process gone
+    FREEZE = "freeze"          # cgroup freezer: for what cannot be hooked; state stays on the GPU
+    NONE = "none"              # cannot be suspended
+
+
+class JobState(StrEnum):
+    """A job's life as users see it (docs/states.md is drawn from `cluster.TRANSITIONS`)."""
+
+    QUEUED = "queued"          # not placed on a host
+    STARTING = "starting"      # placed; process is coming up, no step yet
+    RUNNING = "running"        # in its turn
+    SUSPENDED = "suspended"    # placed, waiting for its turn
+    PAUSED = "paused"          # by its owner
+    CANCELLING = "cancelling"  # told to end, not gone yet
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in ENDED_STATES
+
+
+ENDED_STATES = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    job: JobId
+    condition: AfterCondition = AfterCondition.OK
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """What a user asked for. Immutable for the job's life."""
+
+    name: str
+    command: tuple[str, ...]                 # argv, run as it is: no shell
+    gpus: int = 1                            # per node: the gang size where nodes == 1
+    nodes: int = 1
+    gpu_types: tuple[str, ...] = ()          # models the job may use, e.g. ("V100",); empty: any
+    gpu_memory_bytes: int = 0                # per GPU; 0: unknown, measured when it runs
+    cpus: int = 0                            # 0: not limited
+    memory_bytes: int = 0                    # host memory; 0: not limited
+    max_duration_s: float = 0.0              # of running time (turns received), 0: no limit
+    priority: int = 0                        # among one user's own jobs
+    after: tuple[After, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    workdir: str = "/"
+    output: str = ""                         # also written here, opened as the user; empty: agent's log only
+    torchrun: bool = False                   # start `gpus` ranks through torchrun
+    migrate: Migrate = Migrate.AUTO
+    suspend: SuspendMode = SuspendMode.AUTO
+    on_partition: OnPartition = OnPartition.CONTINUE
+    retry_max: int = 0                       # restarts after a failure
+    checkpoint_dir: str = ""                 # empty: the agent's state folder
+    checkpoint_interval_s: float = 0.0       # 0: only when suspended to disk
+    job_class: str = ""                      # jobs with the same performance; empty: made from user and command
+    array_id: JobId | None = None            # first job of the array
+    array_index: int | None = None
+    array_limit: int = 0                     # at most so many of the array live at once; 0: no limit
+
+    @property
+    def gang(self) -> int:
+        """GPUs the job needs at once, all or nothing."""
+        return self.gpus * self.nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    id: GpuId
+    index: int                   # on its host
+    model: str                   # "V100"
+    memory_bytes: int
+    healthy: bool = True
+    why_unhealthy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A server: GPUs of one model (its pool)."""
+
+    name: HostName
+    boot_id: str
+    gpus: tuple[Gpu, ...]
+    warnings: tuple[str, ...] = ()
+    schedulable: bool = True     # False: drained
+
+    @property
+    def model(self) -> str:
+        return self.gpus[0].model
+
+    @property
+    def healthy_gpus(self) -> tuple[Gpu, ...]:
+        return tuple(g for g in self.gpus if g.healthy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    name: UserName
+    tickets: float = 100.0
+    run_as: str = ""             # operating system account; empty: the account of the same name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a process ended: exactly one of code and signal says so, or `why` where there was no process."""
+
+    code: int = 0
+    signal: int = 0
+    why: str = ""                # "", "launch failed: …", "time limit", "lost with its host"
+    log_tail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and self.signal == 0 and not self.why
+
+
+class Phase(StrEnum):
+    """Where a job stands on its host, as the agent sees it."""
+
+    WAITING = "waiting"          # known, not launched yet
+    STARTING = "starting"        # process is up, has not reached a step edge
+    HELD = "held"                # suspended, tier hold (or: started ahead of its turn and waiting at its first step edge)
+    SWAPPED = "swapped"
+    FROZEN = "frozen"
+    RUNNING = "running"
+    SUSPENDING = "suspending"    # told to stop, GPUs not free yet
+    CHECKPOINTED = "checkpointed"  # durable, process gone, can be started again anywhere
+    KILLING = "killing"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """What an agent says of one job. Counters are cumulative over one (job, epoch): repeats change nothing."""
+
+    job: JobId
+    epoch: int
+    phase: Phase
+    gpus: tuple[GpuId, ...] = ()          # bound to the job, whether in its turn or held
+    step: int = 0                         # mini-batches done
+    steps_per_s: float = 0.0              # over the last turn, 0: not known
+    gpu_s: float = 0.0                    # GPU-seconds charged in this epoch
+    run_s: float = 0.0                    # seconds in turns in this epoch
+    suspends: int = 0
+    resumes: int = 0
+    suspend_s: float = 0.0                # sum over all suspends, request to GPUs free
+    resume_s: float = 0.0                 # sum over all resumes, order to first step under way
+    lost_gpu_s: float = 0.0               # GPU-seconds of work that had to be done again
+    tier: Tier = Tier.NONE                # last used
+    sliceable: bool = True
+    note: str = ""                        # e.g. why it is not sliceable
+    device_memory_bytes: int = 0          # per GPU, largest seen
+    checkpoint_step: int = -1             # newest durable one, -1: none
+    checkpoint_generation: int = -1
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The controller's row for a job."""
+
+    id: JobId
+    user: UserName
+    spec: JobSpec
+    arrival_s: float                      # wall clock, for display and order of arrival
+    state: JobState = JobState.QUEUED
+    epoch: int = 0                        # grows whenever a new incarnation may be started
+    host: HostName | None = None          # home, once placed
+    report: JobReport | None = None       # newest of the current epoch
+    past_gpu_s: float = 0.0               # of earlier epochs
+    past_run_s: float = 0.0
+    past_lost_gpu_s: float = 0.0
+    first_run_s: float | None = None      # wall clock
+    ended_s: float | None = None
+    exit: Exit | None = None
+    retries: int = 0
+    paused: bool = False                  # by its owner
+    cancelled_by: str = ""
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU-seconds received over all incarnations."""
+        return self.past_gpu_s + (self.report.gpu_s if self.report else 0.0)
+
+    @property
+    def step(self) -> int:
+        return self.report.step if self.report else 0
+
+
+def job_class(user: str, spec: JobSpec) -> str:
+    """Jobs with the same performance (specs: job class): the explicit name, else user + command without its hyper-parameters.
+
+    A hyper-parameter is an option's value (`--lr 0.1`, `--lr=0.1`) or `key=value`; program, script, option names stay.
+    """
+    if spec.job_class:
+        return f"{user}/{spec.job_class}"
+    words: list[str] = []
+    after_option = False
+    for word in spec.command:
+        if word.startswith("-"):
+            words.append(word.split("=", 1)[0])
+            after_option = "=" not in word and word.startswith("--")
+        elif after_option:
+            after_option = False
+        else:
+            words.append(word.split("=", 1)[0])
+    return f"{user}/{' '.join(words)}/{spec.gang}"
