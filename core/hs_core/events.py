@@ -180,6 +180,11 @@ class _JobAt(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobHooked(_JobAt):
+    """A process of the job has loaded the runtime: it will reach a suspend point by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobReady(_JobAt):
     """Every rank stands at its first suspend point and waits to be let go."""
 
@@ -273,7 +278,7 @@ class GpusSeen(At):
 
 
 HostEvent = (
-    WantedChanged | Woke | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
+    WantedChanged | Woke | JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
     | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | GpusSeen
 )
 
