@@ -28,7 +28,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python benchmarks/run.py
 
 lint: $(READY)
 	$(BIN)/ruff check $(SOURCES)
