@@ -22,13 +22,13 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/python -m tools.demo
+	$(BIN)/python -m examples.figure4.demo
 
 test: lint
 	$(BIN)/python -m pytest
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.run
+	$(BIN)/python benchmarks/run.py
 
 lint: $(READY)
 	$(BIN)/ruff check $(SOURCES)
