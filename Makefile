@@ -22,7 +22,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/python -m tools.demo
+	$(BIN)/python -m examples.figure4.demo
 
 test: lint
 	$(BIN)/python -m pytest
