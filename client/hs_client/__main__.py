@@ -44,6 +44,12 @@ class LazyGroup(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would make this a failure
+            return _unheard()
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
         for title in GROUPS:
@@ -86,6 +92,12 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+def _unheard() -> int:
+    """Whoever read us has had enough; nothing may be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return errors.BROKEN_PIPE
+
+
 def run(arguments: Sequence[str] | None = None) -> int:
     """hsctl's exit status."""
     try:
@@ -107,9 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
             say(f"{PROGRAM}: {line}")
         return error.exit_code
     except BrokenPipeError:
-        # Whoever read us has had enough; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return errors.BROKEN_PIPE
+        return _unheard()
 
 
 def main() -> NoReturn:

@@ -29,6 +29,7 @@ class FakeController(HeteroShareServicer):
         self.requests: dict[str, list[Any]] = defaultdict(list)
         self.metadata: dict[str, dict[str, Any]] = {}
         self.refusals: dict[str, tuple[str, str]] = {}      # method -> (kind, text)
+        self.hooks: dict[str, Any] = {}                     # method -> called with the context first
         self.losses: dict[str, int] = {}                    # method -> connections to lose first
         self.keys: dict[str, wire.SubmitReply] = {}
         self.jobs: dict[int, wire.JobView] = {}
@@ -82,6 +83,8 @@ class FakeController(HeteroShareServicer):
         copy.CopyFrom(request)
         self.requests[method].append(copy)
         self.metadata[method] = dict(context.invocation_metadata())
+        if method in self.hooks:
+            self.hooks[method](context)
         if self.losses.get(method, 0) > 0:
             self.losses[method] -= 1
             context.abort(grpc.StatusCode.UNAVAILABLE, "connection lost")
