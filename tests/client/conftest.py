@@ -15,7 +15,8 @@ import pytest
 from hs_client import __main__ as program
 
 _SPEC = importlib.util.spec_from_file_location("client_fakes", Path(__file__).with_name("fakes.py"))
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 fakes = importlib.util.module_from_spec(_SPEC)
 sys.modules["client_fakes"] = fakes
 _SPEC.loader.exec_module(fakes)
@@ -71,7 +72,10 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Hsctl:
     """hsctl as it is."""
 
     def run(*words: object, stdin: str = "") -> Ran:
-        streams = {name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for name in ("stdout", "stderr")}
+        streams = {
+            name: io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
+            for name in ("stdout", "stderr")
+        }
         with monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8"))
             for name, stream in streams.items():

@@ -21,27 +21,31 @@ CODES = {
     "conflict": grpc.StatusCode.ABORTED,
     "unavailable": grpc.StatusCode.UNAVAILABLE,
 }
-GPUS = [common.Gpu(id=f"GPU-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=i != 3) for i in range(4)]
+GPUS = [
+    common.Gpu(id=f"GPU-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=i != 3) for i in range(4)
+]
 
 
 class FakeController(HeteroShareServicer):
     def __init__(self) -> None:
         self.requests: dict[str, list[Any]] = defaultdict(list)
         self.metadata: dict[str, dict[str, Any]] = {}
-        self.refusals: dict[str, tuple[str, str]] = {}      # method -> (kind, text)
-        self.hooks: dict[str, Any] = {}                     # method -> called with the context first
-        self.losses: dict[str, int] = {}                    # method -> connections to lose first
+        self.refusals: dict[str, tuple[str, str]] = {}  # method -> (kind, text)
+        self.hooks: dict[str, Any] = {}  # method -> called with the context first
+        self.losses: dict[str, int] = {}  # method -> connections to lose first
         self.keys: dict[str, wire.SubmitReply] = {}
         self.jobs: dict[int, wire.JobView] = {}
         self.specs: dict[int, common.JobSpec] = {}
         self.logs: dict[int, list[bytes]] = {}
-        self.hold_logs: set[int] = set()                    # a followed log that stays open until the job has ended
+        self.hold_logs: set[int] = set()  # a followed log that stays open until the job has ended
         self.stories: dict[int, list[wire.Event]] = {}
         self.whys: dict[int, wire.WhyReply] = {}
         self.events: list[wire.Event] = []
         self.end_events = True
         self.notes: list[str] = []
-        self.info = wire.InfoReply(version="0.1.0", term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann")
+        self.info = wire.InfoReply(
+            version="0.1.0", term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
+        )
         self.shares = wire.SharesReply(window_s=60)
         self.usage: list[wire.UsageRow] = []
         self.nodes: list[wire.NodeView] = []
@@ -52,9 +56,19 @@ class FakeController(HeteroShareServicer):
     def add(self, **fields: Any) -> wire.JobView:
         with self.changed:
             job_id = fields.pop("id", len(self.jobs) + 1)
-            fields = {"name": "train", "user": "ann", "state": "queued", "gpus": 1, "sliceable": True, "submitted_at": 1.7e9} | fields
+            fields = {
+                "name": "train",
+                "user": "ann",
+                "state": "queued",
+                "gpus": 1,
+                "sliceable": True,
+                "submitted_at": 1.7e9,
+            } | fields
             view = self.jobs[job_id] = wire.JobView(id=job_id, **fields)
-            self.specs.setdefault(job_id, common.JobSpec(name=view.name, command=["/bin/true"], gpus=view.gpus, nodes=1, workdir="/"))
+            self.specs.setdefault(
+                job_id,
+                common.JobSpec(name=view.name, command=["/bin/true"], gpus=view.gpus, nodes=1, workdir="/"),
+            )
             self.changed.notify_all()
         return view
 

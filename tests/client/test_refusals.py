@@ -12,7 +12,14 @@ from hs_client.errors import BY_KIND
 
 @pytest.mark.parametrize(
     ("kind", "code"),
-    [("invalid", 2), ("impossible", 3), ("not-found", 4), ("not-allowed", 5), ("conflict", 1), ("unavailable", 6)],
+    [
+        ("invalid", 2),
+        ("impossible", 3),
+        ("not-found", 4),
+        ("not-allowed", 5),
+        ("conflict", 1),
+        ("unavailable", 6),
+    ],
 )
 def test_a_refusals_kind_is_the_exit_code(hsctl, fake, kind, code):
     fake.add()
@@ -25,7 +32,10 @@ def test_a_refusals_kind_is_the_exit_code(hsctl, fake, kind, code):
 
 def test_the_python_api_raises_what_carries_kind_and_exit_code(serving, fake):
     fake.refusals["Submit"] = ("impossible", "no server has 9 GPUs")
-    with Client(f"unix:{serving.socket}") as client, pytest.raises(ImpossibleError, match="no server") as caught:
+    with (
+        Client(f"unix:{serving.socket}") as client,
+        pytest.raises(ImpossibleError, match="no server") as caught,
+    ):
         client.submit(fake.specs.setdefault(1, _spec()))
     assert (caught.value.kind, caught.value.exit_code) == ("impossible", 3)
 
@@ -39,7 +49,10 @@ def _spec():
 def test_no_socket_is_told_at_once_with_what_to_do(call, short):
     begin = time.monotonic()
     ran = call("--controller", f"unix:{short}/none.sock", "queue")
-    assert ran.code == 6 and "no such socket" in ran.err and "hsctl up" in ran.err and ran.out == ""
+    assert ran.code == 6
+    assert "no such socket" in ran.err
+    assert "hsctl up" in ran.err
+    assert ran.out == ""
     assert time.monotonic() - begin < 2
 
 
@@ -52,14 +65,16 @@ def test_a_dead_socket_is_unreachable(call, serving, monkeypatch):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(serving.socket))
     ran = call("--controller", f"unix:{serving.socket}", "info")
-    assert ran.code == 6 and "no controller answers at unix:" in ran.err
+    assert ran.code == 6
+    assert "no controller answers at unix:" in ran.err
 
 
 def test_another_version_is_exit_code_6(hsctl, fake):
     fake.hooks["Why"] = _unimplemented
     fake.add()
     ran = hsctl("why", "1")
-    assert ran.code == 6 and "another version" in ran.err
+    assert ran.code == 6
+    assert "another version" in ran.err
 
 
 def _unimplemented(context):
@@ -73,14 +88,16 @@ def test_a_lost_answer_is_asked_again_with_the_same_key_and_gives_one_job(hsctl,
     fake.losses["Submit"] = 2
     ran = hsctl("submit", "--parsable", "true")
     assert (ran.code, ran.out) == (0, "1\n")
-    assert len(fake.requests["Submit"]) == 3 and len({r.key for r in fake.requests["Submit"]}) == 1
+    assert len(fake.requests["Submit"]) == 3
+    assert len({r.key for r in fake.requests["Submit"]}) == 1
     assert len(fake.jobs) == 1
 
 
 def test_two_invocations_have_two_keys(hsctl, fake):
     hsctl("submit", "true")
     hsctl("submit", "true")
-    assert len({r.key for r in fake.requests["Submit"]}) == 2 and len(fake.jobs) == 2
+    assert len({r.key for r in fake.requests["Submit"]}) == 2
+    assert len(fake.jobs) == 2
 
 
 def test_reconnecting_ends_some_time(hsctl, fake, monkeypatch):
@@ -93,18 +110,27 @@ def test_reconnecting_ends_some_time(hsctl, fake, monkeypatch):
 def test_a_slow_controller_is_unavailable_not_a_hang(serving, fake):
     gate = threading.Event()
     fake.hooks["Info"] = lambda _: gate.wait(5)
-    with Client(f"unix:{serving.socket}", timeout_s=0.2) as client, pytest.raises(UnavailableError, match=r"within 0\.2 s"):
+    with (
+        Client(f"unix:{serving.socket}", timeout_s=0.2) as client,
+        pytest.raises(UnavailableError, match=r"within 0\.2 s"),
+    ):
         client.info()
     gate.set()
 
 
 @pytest.mark.parametrize(
     ("address", "text"),
-    [("gpu01", "expected unix:"), ("unix:relative", "absolute path"), ("10.1.2.3:7443", "loopback"), ("localhost:99999", "expected unix:")],
+    [
+        ("gpu01", "expected unix:"),
+        ("unix:relative", "absolute path"),
+        ("10.1.2.3:7443", "loopback"),
+        ("localhost:99999", "expected unix:"),
+    ],
 )
 def test_addresses_that_cannot_be_are_bad_usage(call, address, text):
     ran = call("--controller", address, "queue")
-    assert ran.code == 2 and text in ran.err
+    assert ran.code == 2
+    assert text in ran.err
 
 
 def test_a_token_goes_along_over_loopback_and_its_file_is_checked(call, fake, serving, tmp_path, monkeypatch):
@@ -163,7 +189,9 @@ def test_a_broken_cluster_file_falls_back_to_the_systems_socket(call, tmp_path, 
 )
 def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(hsctl, words, text):
     ran = hsctl(*words)
-    assert ran.code == 2 and text in ran.err and ran.out == ""
+    assert ran.code == 2
+    assert text in ran.err
+    assert ran.out == ""
 
 
 def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
@@ -176,4 +204,5 @@ def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as hsctl:
         hsctl.stdout.close()
         err = hsctl.stderr.read()
-        assert hsctl.wait(20) == 141 and err == b""
+        assert hsctl.wait(20) == 141
+        assert err == b""

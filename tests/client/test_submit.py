@@ -25,8 +25,17 @@ def sent(hsctl, fake):
 def test_a_command_is_sent_as_it_is_with_its_program_found(sent, tmp_path):
     (spec,) = sent("--", "sh", "-c", "echo $HOME *", "--flag")
     assert list(spec.command) == [__import__("shutil").which("sh"), "-c", "echo $HOME *", "--flag"]
-    assert (spec.gpus, spec.nodes, spec.workdir, spec.migrate, spec.suspend, spec.on_partition) == (1, 1, str(tmp_path), "auto", "auto", "continue")
-    assert spec.name == "sh" and not spec.HasField("array_index") and spec.job_class == ""
+    assert (spec.gpus, spec.nodes, spec.workdir, spec.migrate, spec.suspend, spec.on_partition) == (
+        1,
+        1,
+        str(tmp_path),
+        "auto",
+        "auto",
+        "continue",
+    )
+    assert spec.name == "sh"
+    assert not spec.HasField("array_index")
+    assert spec.job_class == ""
 
 
 def test_every_flag_arrives(sent, tmp_path):
@@ -37,11 +46,21 @@ def test_every_flag_arrives(sent, tmp_path):
         "--on-partition", "fence", "--retry", "2", "--class", "big", "env",
     )  # fmt: skip
     assert (spec.name, spec.gpus, spec.nodes, list(spec.gpu_types)) == ("resnet", 4, 2, ["H100"])
-    assert (spec.gpu_memory_bytes, spec.cpus, spec.memory_bytes, spec.max_duration_s) == (40 << 30, 8, 64 << 30, 129600)
+    assert (spec.gpu_memory_bytes, spec.cpus, spec.memory_bytes, spec.max_duration_s) == (
+        40 << 30,
+        8,
+        64 << 30,
+        129600,
+    )
     assert [(a.job_id, a.condition) for a in spec.after] == [(7, "ok"), (8, "any"), (9, "fail")]
     assert (spec.priority, spec.env["LR"], spec.env["EMPTY"]) == (-3, "0.1", "")
     assert (spec.workdir, spec.output) == (str(tmp_path / "w"), str(tmp_path / "w/logs/resnet.txt"))
-    assert (spec.torchrun, spec.migrate, spec.suspend, spec.on_partition) == (True, "same-type", "hook", "fence")
+    assert (spec.torchrun, spec.migrate, spec.suspend, spec.on_partition) == (
+        True,
+        "same-type",
+        "hook",
+        "fence",
+    )
     assert (spec.retry_max, spec.job_class) == (2, "big")
 
 
@@ -49,7 +68,9 @@ def test_only_named_variables_and_a_small_set_are_handed_on(sent, monkeypatch):
     monkeypatch.setenv("SECRET_TOKEN", "x")
     monkeypatch.setenv("WANDB_KEY", "y")
     (spec,) = sent("-e", "WANDB_KEY", "true")
-    assert spec.env["WANDB_KEY"] == "y" and set(spec.env) <= {*DEFAULT_ENV, "WANDB_KEY"} and spec.env["PATH"] == os.environ["PATH"]
+    assert spec.env["WANDB_KEY"] == "y"
+    assert set(spec.env) <= {*DEFAULT_ENV, "WANDB_KEY"}
+    assert spec.env["PATH"] == os.environ["PATH"]
 
 
 def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
@@ -109,32 +130,55 @@ def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_p
     (tmp_path / "plain.txt").write_text("hello")
     ran = hsctl("submit", *words)
     if text == "no such":
-        assert ran.code == 2 and "nothing is split" in ran.err
+        assert ran.code == 2
+        assert "nothing is split" in ran.err
     else:
         assert ran.code == 2 and text in ran.err, ran.err
-    assert ran.out == "" and not fake.requests["Submit"]
+    assert ran.out == ""
+    assert not fake.requests["Submit"]
 
 
 def test_too_much_for_one_message_is_refused_before_it_is_sent(hsctl, fake):
     ran = hsctl("submit", "-e", "BIG=" + "x" * 300_000, "true")
-    assert ran.code == 2 and "expected at most 262144" in ran.err
+    assert ran.code == 2
+    assert "expected at most 262144" in ran.err
     ran = hsctl("submit", "-a", "0-999", "-e", "BIG=" + "x" * 5_000, "true")
-    assert ran.code == 2 and "in parts" in ran.err and not fake.requests["Submit"]
+    assert ran.code == 2
+    assert "in parts" in ran.err
+    assert not fake.requests["Submit"]
 
 
 def test_an_array_is_one_request_with_a_spec_for_each_task(sent):
     specs = sent("-a", "0-15:5%4", "-o", "out-%a.txt", "true")
     assert [spec.array_index for spec in specs] == [0, 5, 10, 15]
-    assert {spec.array_limit for spec in specs} == {4} and specs[2].output.endswith("out-10.txt")
+    assert {spec.array_limit for spec in specs} == {4}
+    assert specs[2].output.endswith("out-10.txt")
 
 
 def test_a_sweep_is_one_job_class_and_a_job_for_each_combination(sent):
-    specs = sent("--sweep", "lr=1e-3,3e-4", "--sweep", "wd=0,0.1", "-e", "RUN=lr{lr}", "--", "echo", "--lr={lr}", "--wd", "{wd}", "${lr}", "{{x}}")
+    specs = sent(
+        "--sweep",
+        "lr=1e-3,3e-4",
+        "--sweep",
+        "wd=0,0.1",
+        "-e",
+        "RUN=lr{lr}",
+        "--",
+        "echo",
+        "--lr={lr}",
+        "--wd",
+        "{wd}",
+        "${lr}",
+        "{{x}}",
+    )
     assert [list(spec.command[1:4]) for spec in specs] == [
         ["--lr=1e-3", "--wd", "0"], ["--lr=1e-3", "--wd", "0.1"], ["--lr=3e-4", "--wd", "0"], ["--lr=3e-4", "--wd", "0.1"],
     ]  # fmt: skip
-    assert list(specs[0].command[4:]) == ["${lr}", "{x}"] and specs[2].env["RUN"] == "lr3e-4"
-    assert len({spec.job_class for spec in specs}) == 1 and specs[0].job_class and len({s.name for s in specs}) == 1
+    assert list(specs[0].command[4:]) == ["${lr}", "{x}"]
+    assert specs[2].env["RUN"] == "lr3e-4"
+    assert len({spec.job_class for spec in specs}) == 1
+    assert specs[0].job_class
+    assert len({s.name for s in specs}) == 1
     (other,) = {s.job_class for s in sent("--sweep", "lr=1,2", "--", "echo", "{lr}")}
     assert other != specs[0].job_class
 
@@ -169,13 +213,24 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
     )
     specs = sent(script.name, "--epochs", "3")
     spec = specs[0]
-    assert len(specs) == 4 and spec.array_limit == 2
+    assert len(specs) == 4
+    assert spec.array_limit == 2
     assert (spec.name, spec.gpus, list(spec.gpu_types), spec.cpus) == ("bert", 2, ["V100"], 4)
     assert (spec.max_duration_s, spec.memory_bytes) == (88200, 4000 << 20)
     assert [(a.job_id, a.condition) for a in spec.after] == [(11, "ok"), (12, "ok"), (13, "any")]
-    assert (spec.env["SEED"], spec.env["LR"], spec.suspend, spec.retry_max, spec.output) == ("7", "0.1", "hook", 1, "")
+    assert (spec.env["SEED"], spec.env["LR"], spec.suspend, spec.retry_max, spec.output) == (
+        "7",
+        "0.1",
+        "hook",
+        1,
+        "",
+    )
     assert list(spec.command) == ["/bin/bash", str(script), "--epochs", "3"]
-    for told in ("train.sh:8: --partition=gpu: ignored", "train.sh:8: --output=slurm-%j.out: ignored", "train.sh:10: --frobnicate: ignored"):
+    for told in (
+        "train.sh:8: --partition=gpu: ignored",
+        "train.sh:8: --output=slurm-%j.out: ignored",
+        "train.sh:10: --frobnicate: ignored",
+    ):
         assert told in sent.err
 
 
@@ -208,8 +263,11 @@ def test_a_script_without_its_interpreter_is_refused(hsctl, tmp_path):
 def test_dry_run_submits_nothing_and_says_what_would_happen(hsctl, fake):
     fake.notes = ["cannot be suspended: runs unsliced within your share"]
     ran = hsctl("submit", "--dry-run", "-G", "2", "true")
-    assert ran.code == 0 and "would be accepted: job 'true', 2 GPUs each" in ran.out and "unsliced" not in ran.out
-    assert fake.last("Submit").dry_run and not fake.jobs
+    assert ran.code == 0
+    assert "would be accepted: job 'true', 2 GPUs each" in ran.out
+    assert "unsliced" not in ran.out
+    assert fake.last("Submit").dry_run
+    assert not fake.jobs
     fake.refusals["Submit"] = ("impossible", "gpus = 9: the largest server has 4")
     assert hsctl("submit", "--dry-run", "-G", "9", "true").code == 3
 
@@ -218,7 +276,11 @@ def test_what_is_printed_is_the_answer(hsctl):
     assert hsctl("submit", "true").out == "submitted job 1 (true)\n"
     assert hsctl("submit", "-a", "0-2", "true").out == "submitted 3 jobs 'true': 2 to 4\n"
     assert hsctl("submit", "--parsable", "-a", "0-1", "true").out == "5\n6\n"
-    assert json.loads(hsctl("submit", "--json", "true").out) == {"job_ids": [7], "notes": [], "dry_run": False}
+    assert json.loads(hsctl("submit", "--json", "true").out) == {
+        "job_ids": [7],
+        "notes": [],
+        "dry_run": False,
+    }
 
 
 def test_admins_submit_for_others(hsctl, fake):
@@ -238,10 +300,15 @@ def test_submit_wait_exits_as_the_job_did(hsctl, fake):
     thread.start()
     ran = hsctl("submit", "--wait", "--parsable", "false")
     thread.join(5)
-    assert ran.code == 4 and ran.out == "1\n"
+    assert ran.code == 4
+    assert ran.out == "1\n"
 
 
 def test_files_of_another_machine_are_not_looked_for(sent, monkeypatch):
     monkeypatch.setenv("HS_REMOTE", "1")
     (spec,) = sent("-C", "/data/me", "-o", "log", "no-such-program")
-    assert (spec.workdir, spec.output, list(spec.command)) == ("/data/me", "/data/me/log", ["no-such-program"])
+    assert (spec.workdir, spec.output, list(spec.command)) == (
+        "/data/me",
+        "/data/me/log",
+        ["no-such-program"],
+    )
