@@ -50,7 +50,7 @@ from hs_core.model import (
 )
 from hs_core.policy import Policy, Snapshot
 
-_EDGE_SLACK_S = 1e-3  # a timer that fires this much early has fired
+_SLACK_S = 1e-3  # a timer that fires this much early has fired
 
 
 class ClusterMachine(Views):
@@ -472,7 +472,7 @@ class ClusterMachine(Views):
             return False
         # The wall clock may have been set back: no quantum takes longer than a quantum.
         self._edge_s = min(self._edge_s, now_s + self.settings.quantum_s)
-        if now_s < self._edge_s - _EDGE_SLACK_S:
+        if now_s < self._edge_s - _SLACK_S:
             return False
         self._quantum += 1
         self._touched_meta = True
@@ -486,7 +486,7 @@ class ClusterMachine(Views):
         if not self._stale:
             return False
         # A clock that was set back must not put decisions off.
-        return self._decided_s is None or not 0 <= now_s - self._decided_s < self.settings.settle_s
+        return self._decided_s is None or not 0 <= now_s - self._decided_s < self.settings.settle_s - _SLACK_S
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
         times = [] if self._edge_s is None else [self._edge_s]
