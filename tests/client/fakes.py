@@ -1,3 +1,4 @@
+# ruff: noqa: N802 — gRPC names the methods
 """A controller that does as it is told: the real wire on a unix socket, everything behind it scripted."""
 
 import threading
