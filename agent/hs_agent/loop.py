@@ -26,7 +26,6 @@ from hs_core.events import (
     HostCommand,
     HostEvent,
     JobFroze,
-    JobNotLaunched,
     Kill,
     Launch,
     LaunchFailed,
@@ -39,7 +38,7 @@ from hs_core.events import (
 )
 from hs_core.gang import GangMachine
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Gpu, GpuId, JobId, JobReport, Phase
+from hs_core.model import Exit, Gpu, GpuId, JobId, JobReport, Phase
 
 SAVE_EVERY_S = 1.0
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
@@ -70,6 +69,7 @@ class Agent:
         self.broken = asyncio.Event()
         self._events: deque[HostEvent] = deque()
         self._handling = False
+        self._launching: dict[Key, Launch] = {}
         self._deferred: dict[Key, list[Suspend | Resume | Checkpoint | Kill]] = {}
         self._wanted: frozenset[JobId] = frozenset()
         self._term = -1
@@ -82,16 +82,16 @@ class Agent:
 
     async def start(self) -> None:
         """Take up what the last agent left, then go."""
-        hs_job.install(self.launcher.inject)
+        hs_job.install(str(self.launcher.inject))
         settings = HostConfig(
             preload=self.config.preload,
             host_memory_budget_bytes=self.config.host_memory_budget_bytes,
             kill_grace_s=self.config.kill_grace_s,
         )
-        saved = self.memory.load()
-        self._term = int(saved["term"]) if saved else -1
-        self.machine = HostMachine(self.gpus, settings, now_s=procs.now_s(), saved=saved)
-        await self._adopt()
+        found = self.memory.load()
+        self._term = int(found.machine["term"]) if found.machine else -1
+        self.machine = HostMachine(self.gpus, settings, now_s=procs.now_s(), saved=found.machine)
+        await self._adopt(found.launching)
         self.post(Woke(now_s=procs.now_s()))
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watchdog())]
         if self.config.devices is DeviceKind.NVML:
@@ -146,8 +146,10 @@ class Agent:
         for fact in outcome.facts:
             log.info(fact.kind, job=fact.job, text=fact.text, **fact.data)
         for command in outcome.commands:
-            if isinstance(command, Launch):  # what an earlier start left must not be taken for this one's
-                self.launcher.folder(Key(command.wanted.job, command.wanted.epoch)).clear_for_start()
+            if isinstance(command, Launch):
+                key = Key(command.wanted.job, command.wanted.epoch)
+                self._launching[key] = command
+                self.launcher.folder(key).clear_for_start()  # what an earlier start left is not this one's
         if any(not isinstance(command, WakeHost) for command in outcome.commands) or outcome.changed:
             self._unsaved = True
         # Remembered before it is done: after a kill between the two, adoption finds out what was done of it.
@@ -197,7 +199,7 @@ class Agent:
     def _save(self) -> None:
         assert self.machine is not None
         try:
-            self.memory.save(self.machine.saved(), procs.now_s())
+            self.memory.save(self.machine.saved(), self._launching.values(), procs.now_s())
             self._unsaved = False
         except OSError as error:
             # A full disk: jobs go on; what is lost is what a killed agent would want to know.
@@ -258,6 +260,7 @@ class Agent:
         return await self.jobs.open_socket(job_folder, launch)
 
     def _launched(self, key: Key) -> None:
+        self._launching.pop(key, None)
         self._unsaved = True
         for command in self._deferred.pop(key, []):
             self._order(command)
@@ -282,8 +285,9 @@ class Agent:
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 
-    async def _adopt(self) -> None:
+    async def _adopt(self, launching: tuple[Launch, ...]) -> None:
         """What the machine remembers against what there is. It hears of all of it together, at the end."""
+        self._launching = {Key(launch.wanted.job, launch.wanted.epoch): launch for launch in launching}
         self._handling = True
         try:
             known = {Key(report.job, report.epoch): report for report in self.reports()}
@@ -293,7 +297,10 @@ class Agent:
                     await self._adopt_one(Folder(path, key), known.get(key))
             for key, report in known.items():
                 if has_process(report) and not self.launcher.folder(key).path.exists():
-                    self.post(JobNotLaunched(now_s=procs.now_s(), job=key.job, epoch=key.epoch))
+                    self._without_trace(key)
+            self._launching = {
+                key: launch for key, launch in self._launching.items() if key in self._deferred
+            }
         finally:
             self._handling = False
 
@@ -323,7 +330,7 @@ class Agent:
     async def _adopt_ended(self, job: Folder) -> None:
         ended, state = job.ended(), job.shim_state()
         if ended is None and state is None:
-            self.post(JobNotLaunched(now_s=procs.now_s(), job=job.key.job, epoch=job.key.epoch))
+            self._without_trace(job.key)
             return
         if ended is None and state is not None and state.shim.boot_id != procs.boot_id():
             ended = Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
@@ -334,6 +341,14 @@ class Agent:
         self.launcher.group(job.key).remove()
         self.launcher.socket_path(job.key).unlink(missing_ok=True)
         self.jobs.post_end(job.key, ended)
+
+    def _without_trace(self, key: Key) -> None:
+        launch = self._launching.get(key)
+        if launch is not None:  # the last agent was killed between deciding and doing
+            self._launch(launch)
+        else:
+            ended = Exit(why="no trace of it was found on its host after the agent's restart")
+            self.jobs.post_end(key, Ended(ended, launch_failed=False))
 
     async def _find_shim(self, job: Folder) -> procs.Identity | None:
         """A shim that has just been started may take a moment to be seen."""
