@@ -253,7 +253,8 @@ class JobRestored(_JobAt):
     """A new process took up the state of a checkpoint."""
 
     step: int
-    generation: int
+    generation: int                      # -1: none held, it started afresh
+    note: str = ""                       # names generations that were torn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +277,11 @@ class JobExited(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchFailed(_JobAt):
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNotLaunched(_JobAt):
+    """The agent was restarted and finds no trace of a Launch it had been given: it may be given again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The rows and what is looked up in them: one place that changes a row, so that no index can lag behind."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
 from hs_core.cluster.admission import Dependency, dependency
@@ -81,13 +81,13 @@ class Book:
         other = self.jobs.get(after.job)
         return Dependency.OPEN if other is None else dependency(after.condition, other.state)
 
-    def evict(self) -> list[JobId]:
-        """Lets go of the oldest ended jobs beyond the limit, but for those that live ones wait for."""
+    def evict(self, spare: Collection[JobId]) -> list[JobId]:
+        """Lets go of the oldest ended jobs beyond the limit, but for these and those that live ones wait for."""
         gone: list[JobId] = []
         kept: list[JobId] = []
         while len(self._ended) + len(kept) > self._keep_ended and self._ended:
             job = self._ended.popleft()
-            if self.waiters.get(job):
+            if job in spare or self.waiters.get(job):
                 kept.append(job)
             elif self.jobs.pop(job, None) is not None:
                 gone.append(job)

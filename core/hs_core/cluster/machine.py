@@ -4,17 +4,16 @@ A refused event raises RefusedError and has changed nothing: each handler looks 
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import assert_never
 
-from hs_core.cluster import admission, invariants, reports, states
-from hs_core.cluster.book import Book
-from hs_core.cluster.received import Received
+from hs_core.cluster import admission, invariants, orders, reports, states
 from hs_core.cluster.state import Outcome, Settings, State, Touched
 from hs_core.cluster.states import Happening
-from hs_core.cluster.why import Scene, Why, exit_text, explain
+from hs_core.cluster.views import Views
+from hs_core.cluster.why import exit_text
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import (
     ClusterCommand,
@@ -36,7 +35,6 @@ from hs_core.events import (
     WantedJob,
 )
 from hs_core.model import (
-    After,
     Exit,
     Gpu,
     Host,
@@ -49,70 +47,18 @@ from hs_core.model import (
     Phase,
     User,
     UserName,
-    job_class,
 )
-from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot
+from hs_core.policy import Policy, Snapshot
 
 _EDGE_SLACK_S = 1e-3  # a timer that fires this much early has fired
 
 
-class ClusterMachine:
+class ClusterMachine(Views):
     def __init__(self, policy: Policy, settings: Settings, state: State | None = None) -> None:
-        state = state or State()
-        self.policy = policy
-        self.settings = settings
-        # durable
-        self._book = Book(state, settings.keep_ended)
-        self._next_job_id = state.next_job_id
-        self._term = state.term
-        self._quantum = state.quantum
-        self._memory = state.memory
-        # known again after the first events of a new term
-        self._seq = 0
-        self._connected: set[HostName] = set()
-        self._sent: dict[HostName, Wanted] = {}
-        self._told: set[tuple[HostName, JobId, int]] = set()  # incarnations a host was told to drop
-        self._turns: Mapping[HostName, Turn] = {}
-        self._tickets: dict[JobId, float] = {}
-        self._policy_says: Mapping[JobId, str] = {}
-        self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
-        self._received = Received()
-        self._usage: dict[tuple[UserName, str], float] = {}
-        self._stories: dict[JobId, deque[Fact]] = {}
-        self._since_s: dict[
-            JobId, float
-        ] = {}  # when a live job took its state, as far as this process saw it
-        # when to decide
-        self._stale = True  # something changed that the policy should know
-        self._decided_s: float | None = None
-        self._edge_s: float | None = (
-            None  # end of this quantum; None: nothing runs, or the policy does not care
-        )
-        self._wake_s: float | None = None  # what the driver was last told
-        # of the event under way
-        self._before: dict[JobId, Job | None] = {}
-        self._touched_users: set[UserName] = set()
-        self._touched_hosts: set[HostName] = set()
-        self._touched_meta = False
-        self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
-        self._facts: list[Fact] = []
-        for row in self._book.jobs.values():
-            self._count_usage(row)
+        super().__init__(policy, settings, state or State())
         self.check()
 
     # --- durable state --------------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        return State(
-            jobs=dict(self._book.jobs),
-            users=dict(self._book.users),
-            hosts=dict(self._book.hosts),
-            next_job_id=self._next_job_id,
-            term=self._term,
-            quantum=self._quantum,
-            memory=self._memory,
-        )
 
     def begin_term(self, term: int) -> None:
         """Takes office. Terms come from the store and only grow; every host is told anew."""
@@ -129,11 +75,6 @@ class ClusterMachine:
             if not row.state.ended:
                 raise BrokenError(f"job {row.id}, recalled, is {row.state}")
             self._book.recall(row)
-
-    def missing(self, specs: Iterable[JobSpec]) -> tuple[JobId, ...]:
-        """Jobs named in `after` that are not held here: to be looked up in the journal and recalled."""
-        named = {after.job for spec in specs for after in spec.after}
-        return tuple(sorted(job for job in named if job < self._next_job_id and job not in self._book.jobs))
 
     # --- what happens ---------------------------------------------------------------------------------------------
 
@@ -505,7 +446,7 @@ class ClusterMachine:
         self._since_s.pop(row.id, None)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
-        for gone in self._book.evict():
+        for gone in self._book.evict(spare=self._before):  # the driver is yet to look at these
             self._stories.pop(gone, None)
 
     def _release_waiters(self, job: JobId, now_s: float) -> None:
@@ -560,7 +501,9 @@ class ClusterMachine:
     def _decide(self, now_s: float) -> None:
         self._stale = False
         self._decided_s = now_s
-        snapshot = self._snapshot(now_s)
+        snapshot = orders.snapshot(
+            self._book, self._connected, self.settings, quantum=self._quantum, now_s=now_s
+        )
         wants_edges = self.policy.needs.every_quantum and bool(snapshot.jobs)
         if not wants_edges:
             self._edge_s = None
@@ -568,7 +511,7 @@ class ClusterMachine:
             self._edge_s = now_s + self.settings.quantum_s
         if not snapshot.jobs:
             # Nobody to decide about: the policy keeps its memory until there is.
-            self._turns, self._policy_says, self._entitled = {}, {}, {}
+            self._turns, self._policy_says, self._entitled, self._planned = {}, {}, {}, frozenset()
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
@@ -580,6 +523,7 @@ class ClusterMachine:
             home = verdict.plan.homes.get(facts.id)
             if facts.host is None and home is not None:
                 self._place(self._book.live[facts.id], home, now_s)
+        self._planned = frozenset(verdict.plan.tickets)
         for job, tickets in verdict.plan.tickets.items():
             self._tickets[job] = float(tickets)
         self._turns = verdict.plan.turns
@@ -593,48 +537,6 @@ class ClusterMachine:
         self._put(replace(row, host=home, gpu_model=host.model, state=state), now_s)
         self._fact(now_s, "placed", f"it lives on {home} ({host.model})", job=row.id, host=home)
 
-    def _snapshot(self, now_s: float) -> Snapshot:
-        hosts = tuple(
-            HostFacts(
-                name=host.name,
-                model=host.model,
-                gpus=len(host.healthy_gpus),
-                gpu_memory_bytes=min((gpu.memory_bytes for gpu in host.healthy_gpus), default=0),
-                connected=host.name in self._connected,
-                accepts=host.schedulable,
-            )
-            for host in self._book.hosts_sorted()
-        )
-        jobs = tuple(_job_facts(row) for row in self._runnable())
-        users = sorted({job.user for job in jobs})
-        return Snapshot(
-            now_s=now_s,
-            quantum_s=self.settings.quantum_s,
-            quantum=self._quantum,
-            hosts=hosts,
-            jobs=jobs,
-            tickets={user: Fraction(str(self._book.users[user].tickets)) for user in users},
-            seed=self.settings.seed,
-        )
-
-    def _runnable(self) -> Iterator[Job]:
-        """Those that could run now: not paused, blocked, ending, or larger than the healthy GPUs they may use."""
-        held = self._book.beyond_array_limit()
-        fits: dict[tuple[tuple[str, ...], int, int], bool] = {}
-        hosts = self._book.hosts_sorted()
-        for row in self._book.live_rows():
-            if row.paused or row.cancelled_by or row.id in self._book.blocked or row.id in held:
-                continue
-            if row.host is not None:
-                if row.spec.gang <= len(self._book.hosts[row.host].healthy_gpus):
-                    yield row
-                continue
-            wish = (row.spec.gpu_types, row.spec.gpu_memory_bytes, row.spec.gang)
-            if wish not in fits:
-                fits[wish] = admission.misfit(row.spec, hosts, healthy_only=True) is None
-            if fits[wish]:
-                yield row
-
     # --- what is ordered ------------------------------------------------------------------------------------------
 
     def _directs(self) -> Iterator[ClusterCommand]:
@@ -642,7 +544,7 @@ class ClusterMachine:
         self._restless = set()
         for name in restless:
             jobs = tuple(self._wanted_job(row) for row in self._book.at(name))
-            turn = self._turn(name, jobs)
+            turn = orders.turn_among(self._turns.get(name, Turn()), jobs)
             last = self._sent.get(name)
             if last is not None and last.jobs == jobs and last.turn == turn:
                 continue
@@ -653,28 +555,9 @@ class ClusterMachine:
             self._sent[name] = wanted
             yield Direct(host=name, wanted=wanted)
 
-    def _turn(self, host: HostName, jobs: Sequence[WantedJob]) -> Turn:
-        """The policy's, less what has ended, paused or been cancelled since it was decided."""
-        turn = self._turns.get(host, Turn())
-        able = {job.job for job in jobs if not (job.paused or job.cancelled)}
-        if able.issuperset(turn.gangs):
-            return turn
-        return replace(turn, gangs=tuple(job for job in turn.gangs if job in able))
-
     def _wanted_job(self, row: Job) -> WantedJob:
-        limit_s = row.spec.max_duration_s
-        return WantedJob(
-            job=row.id,
-            epoch=row.epoch,
-            user=row.user,
-            run_as=self._book.users[row.user].run_as or row.user,
-            job_class=job_class(row.user, row.spec),
-            spec=row.spec,
-            tickets=self._tickets.get(row.id, 1.0),  # 1: it is paused or ending, so nobody compares it
-            paused=row.paused,
-            cancelled=bool(row.cancelled_by),
-            time_limit_s=limit_s - row.past_run_s if limit_s else 0.0,
-        )
+        # 1: it is paused or ending, so nobody compares it
+        return orders.wanted_job(row, self._book.users[row.user], self._tickets.get(row.id, 1.0))
 
     # --- rows, facts, accounts ------------------------------------------------------------------------------------
 
@@ -713,11 +596,6 @@ class ClusterMachine:
         self._received.credit(key, gpu_s, now_s)
         self._usage[key] = self._usage.get(key, 0.0) + gpu_s
 
-    def _count_usage(self, row: Job) -> None:
-        for model, gpu_s in row.gpu_s_by_model.items():
-            key = (row.user, model)
-            self._usage[key] = self._usage.get(key, 0.0) + gpu_s
-
     # --- laws -----------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
@@ -741,138 +619,6 @@ class ClusterMachine:
         told = [command.wanted for command in outcome.commands if isinstance(command, Direct)]
         invariants.must(all(w.term == self._term for w in told), "a command of another term")
 
-    # --- views ----------------------------------------------------------------------------------------------------
-
-    @property
-    def term(self) -> int:
-        return self._term
-
-    @property
-    def quantum(self) -> int:
-        return self._quantum
-
-    @property
-    def next_job_id(self) -> JobId:
-        return self._next_job_id
-
-    @property
-    def memory(self) -> Mapping[str, object]:
-        return self._memory
-
-    @property
-    def connected(self) -> frozenset[HostName]:
-        return frozenset(self._connected)
-
-    def job(self, job: JobId) -> Job:
-        row = self._book.jobs.get(job)
-        if row is None:
-            raise RefusedError(f"there is no job {job}", Kind.NOT_FOUND)
-        return row
-
-    def find(self, job: JobId) -> Job | None:
-        return self._book.jobs.get(job)
-
-    def user(self, name: UserName) -> User | None:
-        return self._book.users.get(name)
-
-    def users(self) -> tuple[User, ...]:
-        return tuple(self._book.users[name] for name in sorted(self._book.users))
-
-    def host(self, name: HostName) -> Host | None:
-        return self._book.hosts.get(name)
-
-    def hosts(self) -> tuple[Host, ...]:
-        return tuple(self._book.hosts_sorted())
-
-    def jobs(
-        self, *, user: UserName | None = None, states: Collection[JobState] = (), ended: bool = False
-    ) -> list[Job]:
-        """By id. No states given: those that have not ended; with `ended`, all that are held here."""
-        include_ended = ended or any(state.ended for state in states)
-        rows = self._book.jobs if include_ended else self._book.live
-        found = (rows[job] for job in sorted(rows))
-        return [
-            row for row in found if (user is None or row.user == user) and (not states or row.state in states)
-        ]
-
-    def jobs_at(self, host: HostName) -> list[Job]:
-        """The live jobs whose home it is, by id."""
-        return self._book.at(host)
-
-    def story(self, job: JobId) -> tuple[Fact, ...]:
-        return tuple(self._stories.get(job, ()))
-
-    def entitled(self) -> Mapping[tuple[UserName, str], float]:
-        return {key: float(gpus) for key, gpus in sorted(self._entitled.items())}
-
-    def demand(self) -> Mapping[tuple[UserName, str], float]:
-        """GPUs that each user's jobs could use now, by model. A job without a home counts for each model it may use."""
-        demand: dict[tuple[UserName, str], float] = {}
-        models = sorted({host.model for host in self._book.hosts.values()})
-        for row in self._runnable():
-            may = [row.gpu_model] if row.host is not None else (row.spec.gpu_types or models)
-            for model in may:
-                demand[row.user, model] = demand.get((row.user, model), 0.0) + row.spec.gang
-        return dict(sorted(demand.items()))
-
-    def job_tickets(self, job: JobId) -> float:
-        """jobTickets as last decided; 0: it has none now."""
-        return self._tickets.get(job, 0.0)
-
-    def job_share_gpus(self, job: JobId) -> float:
-        """GPUs that its tickets come to on its host, beside the other jobs that could run there now."""
-        row = self.job(job)
-        if row.host is None or row.state.ended:
-            return 0.0
-        able = [r for r in self._book.at(row.host) if not (r.paused or r.cancelled_by)]
-        total = sum(self._tickets.get(r.id, 0.0) for r in able)
-        gpus = len(self._book.hosts[row.host].healthy_gpus)
-        mine = self._tickets.get(job, 0.0)
-        return min(float(row.spec.gang), gpus * mine / total) if total > 0 else 0.0
-
-    def received_gpus(
-        self, window_s: float, now_s: float
-    ) -> tuple[Mapping[tuple[UserName, str], float], float]:
-        """Mean GPUs received by (user, model) over the window, and the seconds that it really covers."""
-        return self._received.mean_gpus(window_s, now_s)
-
-    def usage(self) -> Mapping[tuple[UserName, str], float]:
-        """GPU-seconds by (user, model), of all jobs that were loaded or have run since."""
-        return dict(sorted(self._usage.items()))
-
-    def why(self, job: JobId, now_s: float) -> Why:
-        row = self.job(job)
-        hosts = self._book.hosts_sorted()
-        home = self._book.hosts.get(row.host) if row.host is not None else None
-        unplaced = row.host is None and not row.state.ended
-        turn = self._turns.get(row.host) if row.host is not None else None
-        scene = Scene(
-            job=row,
-            host=home,
-            host_connected=row.host in self._connected,
-            open_after=self._open_after(row),
-            array_full=unplaced and row.id in self._book.beyond_array_limit(),
-            misfit=admission.misfit(row.spec, hosts) if unplaced else None,
-            healthy_misfit=admission.misfit(row.spec, hosts, healthy_only=True) if unplaced else None,
-            hosts_away=self._all_away(row, hosts) if unplaced else (),
-            policy_says=self._policy_says.get(job, ""),
-            central=turn is not None and not turn.local,
-            share_gpus=self.job_share_gpus(job),
-            waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
-            quantum_s=self.settings.quantum_s,
-        )
-        return explain(scene)
-
-    def _open_after(self, row: Job) -> After | None:
-        for index, after in enumerate(row.spec.after):
-            if self._book.dependency(row, index) is admission.Dependency.OPEN:
-                return after
-        return None
-
-    def _all_away(self, row: Job, hosts: Iterable[Host]) -> tuple[HostName, ...]:
-        able = [host.name for host in hosts if admission.misfit(row.spec, [host], healthy_only=True) is None]
-        return () if any(name in self._connected for name in able) else tuple(able)
-
 
 _STATE_FACTS = {
     JobState.STARTING: ("starting", "its process is coming up"),
@@ -895,25 +641,6 @@ def _weighty(report: JobReport) -> tuple[bool, bool]:
 def _ordered(row: Job) -> tuple[HostName | None, int, bool, bool, bool]:
     """What of a row its host is told."""
     return row.host, row.epoch, row.paused, bool(row.cancelled_by), row.state.ended
-
-
-def _job_facts(row: Job) -> JobFacts:
-    report = row.report
-    return JobFacts(
-        id=row.id,
-        user=row.user,
-        gang=row.spec.gang,
-        arrival_s=row.arrival_s,
-        priority=row.spec.priority,
-        gpu_types=row.spec.gpu_types,
-        gpu_memory_bytes=row.spec.gpu_memory_bytes,
-        job_class=job_class(row.user, row.spec),
-        host=row.host,
-        started=reports.has_process(report),
-        running=report is not None and report.phase is Phase.RUNNING,
-        attained_gpu_s=row.gpu_s,
-        sliceable=report.sliceable if report else True,
-    )
 
 
 def _check_plan(

@@ -199,7 +199,7 @@ def _for_gpus(scene: Scene) -> Why:
     job = scene.job
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
-        text=scene.policy_says or f"it waits until {_gpus(job.spec.gang)} are free for it",
+        text=scene.policy_says or f"it waits for {_gpus(job.spec.gang)} to be free",
         next_step="it starts by itself; `hsctl share` shows who has what",
     )
 

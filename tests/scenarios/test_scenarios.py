@@ -1,0 +1,28 @@
+"""Each .txt here is a script above a line of dashes, and below it the timeline that it must give."""
+
+from pathlib import Path
+
+import pytest
+
+from hs_core.cluster import Settings
+from hs_core.cluster.harness import World, plain_policy
+
+LINE = "-" * 100
+SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_what_happens_is_what_was_written_down(path: Path, request: pytest.FixtureRequest) -> None:
+    script, _, expected = path.read_text(encoding="utf-8").partition(f"{LINE}\n")
+    edges = "# every quantum" in script
+    settings = Settings(quantum_s=20.0, settle_s=0.1 if edges else 0.0)
+    world = World(plain_policy(every_quantum=edges), settings)
+    happened = world.play(script)
+    if request.config.getoption("--rewrite", default=False):
+        path.write_text(f"{script.rstrip()}\n{LINE}\n{happened}", encoding="utf-8")
+        return
+    assert happened == expected
+
+
+def test_there_are_scenarios() -> None:
+    assert len(SCENARIOS) >= 8
