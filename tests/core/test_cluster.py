@@ -227,9 +227,12 @@ def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
     row = at.machine.job(JobId(1))
     assert dict(row.gpu_s_by_model) == {"V100": 15.0, "K80": 7.0}
     assert at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 7.0}
-    means, covered_s = at.machine.received_gpus(10.0, 20.0)
-    assert covered_s == 10.0
-    assert set(means) == {("alice", "V100"), ("alice", "K80")}
+    at.now_s = 10.0
+    at.do("report n2 1:2=running gpu_s=17")
+    means, covered_s = at.machine.received_gpus(5.0, 10.0)
+    assert (dict(means), covered_s) == ({("alice", "V100"): 0.0, ("alice", "K80"): 1.0}, 5.0)
+    again = ClusterMachine(at.policy, SETTINGS, at.machine.state)
+    assert again.usage() == at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 17.0}
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------

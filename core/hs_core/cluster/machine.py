@@ -12,7 +12,7 @@ from typing import assert_never
 from hs_core.cluster import admission, invariants, orders, reports, states
 from hs_core.cluster.state import Outcome, Settings, State, Touched
 from hs_core.cluster.states import Happening
-from hs_core.cluster.views import Views
+from hs_core.cluster.views import Views, ledger_of
 from hs_core.cluster.why import exit_text
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import (
@@ -34,6 +34,7 @@ from hs_core.events import (
     Wanted,
     WantedJob,
 )
+from hs_core.ledger import Ledger
 from hs_core.model import (
     Exit,
     Gpu,
@@ -80,6 +81,7 @@ class ClusterMachine(Views):
 
     def handle(self, event: ClusterEvent) -> Outcome:
         self._forget_event()
+        self._account(event.now_s)
         answer: tuple[JobId, ...] = ()
         edge = False
         match event:
@@ -369,9 +371,9 @@ class ClusterMachine(Views):
         if before is None or _weighty(before) != _weighty(merged):
             self._stale = True
         self._tell_state(row, new, now_s)
-        gained = merged.gpu_s - (before.gpu_s if before else 0.0)
-        if gained > 0:
-            self._credit(row, gained, now_s)
+        self._account(now_s).report(
+            row.id, row.epoch, row.user, row.gpu_model, gpu_s=merged.gpu_s, now_s=now_s
+        )
         self._put(new, now_s)
         if merged.exit is not None:
             self._exited(new, merged.exit, now_s)
@@ -445,6 +447,7 @@ class ClusterMachine(Views):
         self._tickets.pop(row.id, None)
         self._since_s.pop(row.id, None)
         self._orders.forget(row.id)
+        self._account(now_s).forget(row.id)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
         for gone in self._book.evict(spare=self._before):  # the driver is yet to look at these
@@ -592,10 +595,10 @@ class ClusterMachine(Views):
                 story = self._stories[job] = deque(maxlen=self.settings.story_facts)
             story.append(fact)
 
-    def _credit(self, row: Job, gpu_s: float, now_s: float) -> None:
-        key = (row.user, row.gpu_model)
-        self._received.credit(key, gpu_s, now_s)
-        self._usage[key] = self._usage.get(key, 0.0) + gpu_s
+    def _account(self, now_s: float) -> Ledger:
+        if self._ledger is None:
+            self._ledger = ledger_of(self._book.jobs.values(), began_s=now_s)
+        return self._ledger
 
     # --- laws -----------------------------------------------------------------------------------------------------
 
