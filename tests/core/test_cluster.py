@@ -217,6 +217,13 @@ def test_work_since_the_checkpoint_counts_as_lost_when_the_host_is() -> None:
     assert row.host == "n1", "its checkpoint is there"
 
 
+def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.retries, row.exit, row.gpu_s, row.past_lost_gpu_s) == (1, 0, None, 3.0, 3.0)
+
+
 def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
     at = world("submit alice a retry_max=3")
     at.do("report n1 1:0=exited gpu_s=10 code=1")

@@ -389,8 +389,8 @@ class ClusterMachine(Views):
     def _exited(self, row: Job, ended: Exit, now_s: float) -> None:
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
-        elif ended.why == reports.LOST:
-            self._lost(row, f"{row.host} lost it", now_s)
+        elif ended.why.startswith(reports.LOST):
+            self._lost(row, ended.why, now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
         elif row.retries < row.spec.retry_max and ended.why != reports.TIME_LIMIT:
