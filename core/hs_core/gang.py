@@ -35,8 +35,8 @@ MAX_RANKS = 4096
 MAX_MARGIN = 1 << 16
 _HOOK_TIERS = (Tier.HOLD, Tier.SWAP, Tier.CHECKPOINT)
 
-type Message = Mapping[str, Any]
-type Order = Suspend | Resume | Checkpoint
+Message = Mapping[str, Any]
+Order = Suspend | Resume | Checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,8 +396,11 @@ class GangMachine:
         # A reject of a lower proposal that was raised meanwhile is no longer news.
         if agreed is None or agreed.id != asked or agreed.committed or _whole_number(message, "at_step") != agreed.at_step:
             return
+        self._raise(agreed, step)
+
+    def _raise(self, agreed: _Agreement, step: int) -> None:
         agreed.margin = min(agreed.margin * 2, MAX_MARGIN)
-        agreed.at_step = max(step, *(each.step for each in self._ranks.values()), agreed.at_step) + agreed.margin
+        agreed.at_step = max(step, agreed.at_step, *(each.step for each in self._ranks.values())) + agreed.margin
         self._propose()
 
     def _heard_held(self, connection: int, message: Message) -> None:
@@ -410,6 +413,10 @@ class GangMachine:
             self._did(number)
         elif agreed is None:
             self._settle()                        # a stop that an agent before us had ordered
+        elif not agreed.committed and not agreed.was_stopped:
+            # Likewise, while we ask for another: it can't answer that, so it goes on and all are asked anew.
+            self._let_go([rank])
+            self._raise(agreed, step)
 
     def _heard_saved(self, connection: int, message: Message) -> None:
         number, rank = self._ranked(connection)
