@@ -251,14 +251,24 @@ def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantu
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         seen.append(snapshot)
         verdict = inner.decide(snapshot, memory)
-        return replace(verdict, plan=replace(verdict.plan, turns=turns))
+        return replace(verdict, plan=replace(verdict.plan, turns={**verdict.plan.turns, **turns}))
 
     return Policy(name="recording", needs=Needs(every_quantum=every_quantum), decide=decide)
 
 
 def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     turn = Turn(gangs=(JobId(1), JobId(2)), local=False)
-    at = world("submit alice a gpus=2 count=2", policy=recording({N1: turn}, []))
+    told = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = told.decide(snapshot, memory)
+        return replace(verdict, plan=replace(verdict.plan, turns={N1: turn if snapshot.jobs else Turn()}))
+
+    slow = replace(SETTINGS, settle_s=5.0)
+    at = world(policy=Policy(name="gangs", needs=Needs(), decide=decide), settings=slow)
+    at.now_s = 10.0
+    at.do("submit alice a gpus=2 count=2")
+    at.now_s = 11.0  # too early to decide again
     assert at.wanted[N1].turn == turn
     at.do("report n1 1:0=held")
     assert at.machine.why(JobId(1), 0.0).reason is Reason.WAITING_FOR_GPUS

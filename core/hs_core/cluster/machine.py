@@ -4,11 +4,11 @@ A refused event raises RefusedError and has changed nothing: each handler looks 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import assert_never
 
+from hs_core import plan
 from hs_core.cluster import admission, invariants, orders, reports, states
 from hs_core.cluster.state import Outcome, Settings, State, Touched
 from hs_core.cluster.states import Happening
@@ -49,7 +49,7 @@ from hs_core.model import (
     User,
     UserName,
 )
-from hs_core.policy import Policy, Snapshot
+from hs_core.policy import Policy
 
 _SLACK_S = 1e-3  # a timer that fires this much early has fired
 
@@ -519,7 +519,7 @@ class ClusterMachine(Views):
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
-        _check_plan(snapshot, verdict.plan.homes, verdict.plan.tickets)
+        plan.check(snapshot, verdict.plan)
         if verdict.memory != self._memory:
             self._memory = verdict.memory
             self._touched_meta = True
@@ -645,17 +645,3 @@ def _weighty(report: JobReport) -> tuple[bool, bool]:
 def _ordered(row: Job) -> tuple[HostName | None, int, bool, bool, bool]:
     """What of a row its host is told."""
     return row.host, row.epoch, row.paused, bool(row.cancelled_by), row.state.ended
-
-
-def _check_plan(
-    snapshot: Snapshot, homes: Mapping[JobId, HostName], tickets: Mapping[JobId, Fraction]
-) -> None:
-    hosts = {host.name: host for host in snapshot.hosts}
-    for facts in snapshot.jobs:
-        home = homes.get(facts.id)
-        if facts.host is not None or home is None:
-            continue
-        host = hosts[home]
-        fits = host.connected and host.accepts and facts.gang <= host.gpus
-        if not fits or tickets.get(facts.id, Fraction(0)) <= 0:
-            raise BrokenError(f"the policy placed job {facts.id} on {home}, where it cannot be")
