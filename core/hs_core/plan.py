@@ -92,7 +92,7 @@ def _check_unsliceable(
 ) -> None:
     bound: dict[HostName, list[JobFacts]] = {}
     for job in jobs.values():
-        if job.started and job.running and not job.sliceable and job.host in hosts:
+        if job.started and job.running and not job.sliceable and job.host is not None and job.host in hosts:
             bound.setdefault(job.host, []).append(job)
     for name, stuck in bound.items():
         # Where GPUs were lost under them, not all can go on: that is no fault of the plan.

@@ -18,15 +18,15 @@ class Urn:
         assert all(weight > 0 for weight in whole), f"weights must be more than 0: {weights}"
         common = gcd(*whole) or 1
         self._weights = [weight // common for weight in whole]
-        self._heap = list(accumulate(self._weights))
+        self._sums = list(accumulate(self._weights))
 
     def __bool__(self) -> bool:
-        return bool(self._heap) and self._heap[-1] > 0
+        return bool(self._sums) and self._sums[-1] > 0
 
     def draw(self, dice: Random) -> int:
         assert self, "nothing left to draw"
-        return bisect_right(self._heap, dice.randrange(self._heap[-1]))
+        return bisect_right(self._sums, dice.randrange(self._sums[-1]))
 
     def take_out(self, lot: int) -> None:
         self._weights[lot] = 0
-        self._heap = list(accumulate(self._weights))
+        self._sums = list(accumulate(self._weights))

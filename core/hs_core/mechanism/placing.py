@@ -50,6 +50,11 @@ def settled_homes(snapshot: Snapshot) -> dict[JobId, HostName]:
     }
 
 
+def is_lost(job: JobFacts, snapshot: Snapshot) -> bool:
+    """Its home is a server that is not in the snapshot: it may run there, so it is nobody's to place."""
+    return job.host is not None and all(job.host != host.name for host in snapshot.hosts)
+
+
 def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts]) -> str:
     """Why no server takes the job, the first obstacle that none of them is past; empty if one could."""
     hosts = list(hosts)
@@ -113,6 +118,8 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, HostName]) -> dict[tu
     for job in snapshot.jobs:
         if job.id in homes:
             models = {hosts[homes[job.id]].model} if job.gang <= hosts[homes[job.id]].gpus else set()
+        elif is_lost(job, snapshot):
+            models = set()
         else:
             models = {host.model for host in snapshot.hosts if takes_new(host) and fits(job, host)}
         if models:
@@ -132,7 +139,7 @@ def place_by_load(snapshot: Snapshot) -> dict[JobId, HostName]:
     board = _Loads(snapshot, homes)
     waiting: dict[UserName, list[JobFacts]] = {}
     for job in sorted(snapshot.jobs, key=lambda job: (job.priority, -job.arrival_s, -job.id)):
-        if job.id not in homes:
+        if job.id not in homes and not is_lost(job, snapshot):
             waiting.setdefault(job.user, []).append(job)  # the next one last
     heap = [(board.in_use(user), user) for user in waiting]
     heapify(heap)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from hs_core.events import Turn
-from hs_core.mechanism.placing import best_fit, by_arrival, settled_homes, weigh, why_nowhere
+from hs_core.mechanism.placing import best_fit, by_arrival, is_lost, settled_homes, weigh, why_nowhere
 from hs_core.model import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Plan, Snapshot, Verdict
 
@@ -29,7 +29,7 @@ class Slots:
     def reachable(self, job: JobFacts) -> bool:
         """Not so if its home is away: it is neither offered GPUs nor in anybody's way."""
         home = self._homes.get(job.id)
-        return home is None or self._hosts[home].connected
+        return self._hosts[home].connected if home is not None else not is_lost(job, self._snapshot)
 
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
@@ -41,10 +41,12 @@ class Slots:
         """Give the job its GPUs for this quantum, at home or wherever it fits best; False if there are none."""
         if self.runs(job):
             return True
-        return self.reachable(job) and self._take(job, self._where(job))
+        return self._take(job, self._where(job))
 
     def _where(self, job: JobFacts) -> HostName | None:
         home = self._homes.get(job.id)
+        if not self.reachable(job):
+            return None
         if home is None:
             return best_fit(job, self._snapshot.hosts, self._free)
         return home if self._free[home] >= job.gang else None
@@ -75,7 +77,7 @@ class Slots:
 
     def _why(self, job: JobFacts, why: Mapping[JobId, str]) -> str:
         home = self._homes.get(job.id)
-        if home is None and job.host is not None and job.host not in self._hosts:
+        if is_lost(job, self._snapshot):
             return f"its server {job.host} is not part of the cluster now"
         if home is None:
             return why_nowhere(job, self._snapshot.hosts) or why.get(job.id, "waiting for free GPUs")
