@@ -217,6 +217,13 @@ def test_work_since_the_checkpoint_counts_as_lost_when_the_host_is() -> None:
     assert row.host == "n1", "its checkpoint is there"
 
 
+def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.retries, row.exit, row.gpu_s, row.past_lost_gpu_s) == (1, 0, None, 3.0, 3.0)
+
+
 def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
     at = world("submit alice a retry_max=3")
     at.do("report n1 1:0=exited gpu_s=10 code=1")
@@ -227,9 +234,12 @@ def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
     row = at.machine.job(JobId(1))
     assert dict(row.gpu_s_by_model) == {"V100": 15.0, "K80": 7.0}
     assert at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 7.0}
-    means, covered_s = at.machine.received_gpus(10.0, 20.0)
-    assert covered_s == 10.0
-    assert set(means) == {("alice", "V100"), ("alice", "K80")}
+    at.now_s = 10.0
+    at.do("report n2 1:2=running gpu_s=17")
+    means, covered_s = at.machine.received_gpus(5.0, 10.0)
+    assert (dict(means), covered_s) == ({("alice", "V100"): 0.0, ("alice", "K80"): 1.0}, 5.0)
+    again = ClusterMachine(at.policy, SETTINGS, at.machine.state)
+    assert again.usage() == at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 17.0}
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------
@@ -241,14 +251,24 @@ def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantu
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         seen.append(snapshot)
         verdict = inner.decide(snapshot, memory)
-        return replace(verdict, plan=replace(verdict.plan, turns=turns))
+        return replace(verdict, plan=replace(verdict.plan, turns={**verdict.plan.turns, **turns}))
 
     return Policy(name="recording", needs=Needs(every_quantum=every_quantum), decide=decide)
 
 
 def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     turn = Turn(gangs=(JobId(1), JobId(2)), local=False)
-    at = world("submit alice a gpus=2 count=2", policy=recording({N1: turn}, []))
+    told = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = told.decide(snapshot, memory)
+        return replace(verdict, plan=replace(verdict.plan, turns={N1: turn if snapshot.jobs else Turn()}))
+
+    slow = replace(SETTINGS, settle_s=5.0)
+    at = world(policy=Policy(name="gangs", needs=Needs(), decide=decide), settings=slow)
+    at.now_s = 10.0
+    at.do("submit alice a gpus=2 count=2")
+    at.now_s = 11.0  # too early to decide again
     assert at.wanted[N1].turn == turn
     at.do("report n1 1:0=held")
     assert at.machine.why(JobId(1), 0.0).reason is Reason.WAITING_FOR_GPUS

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -13,6 +14,7 @@ from hypothesis.stateful import (
     multiple,
     precondition,
     rule,
+    run_state_machine_as_test,
 )
 
 from hs_core.cluster import Settings, State
@@ -42,6 +44,8 @@ from hs_core.model import (
     Phase,
     UserName,
 )
+from hs_core.policies import POLICIES
+from hs_core.policy import Policy
 
 HOSTS = {HostName("n1"): 4, HostName("n2"): 2}
 USERS = [UserName("alice"), UserName("bob")]
@@ -55,11 +59,11 @@ class AnyOrder(RuleBasedStateMachine):
     jobs = Bundle("jobs")
     reports = Bundle("reports")
 
+    policy = plain_policy(every_quantum=True)
+
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(
-            plain_policy(every_quantum=True), Settings(quantum_s=10.0, settle_s=1.0, keep_ended=1000)
-        )
+        self.world = World(self.policy, Settings(quantum_s=10.0, settle_s=1.0, keep_ended=1000))
         self.acknowledged: dict[JobId, UserName] = {}
         self.boots = dict.fromkeys(HOSTS, 1)
         self.seen: Mapping[JobId, Job] = {}
@@ -264,8 +268,11 @@ class AnyOrder(RuleBasedStateMachine):
         assert abs(total - by_model) <= 1e-6 * (1 + total)
 
 
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = budget(max_examples=250, stateful_step_count=60)
+@pytest.mark.parametrize("policy", [AnyOrder.policy, *POLICIES.values()], ids=lambda policy: policy.name)
+def test_the_laws_hold_in_any_order(policy: Policy) -> None:
+    examples = 200 if policy is AnyOrder.policy else 60
+    machine = type("AnyOrderUnder", (AnyOrder,), {"policy": policy})
+    run_state_machine_as_test(machine, settings=budget(max_examples=examples, stateful_step_count=60))
 
 
 def test_a_state_of_nothing_is_a_state() -> None:
