@@ -107,7 +107,9 @@ NO_CGROUP = JobCgroup(v2=None, v1={})
 def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None = None) -> Cgroups:
     """Find what this host lets us use, by using it."""
     if use is CgroupUse.NONE:
-        return Cgroups(warnings=("control groups are switched off: jobs are held with SIGSTOP and not limited",))
+        return Cgroups(
+            warnings=("control groups are switched off: jobs are held with SIGSTOP and not limited",)
+        )
     # Several agents may share a host (tests do): each has groups of its own.
     mine = f"heteroshare-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
     own = _own_groups()
@@ -134,7 +136,9 @@ def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None
 def _warnings(v2: Path | None, v2_limits: tuple[str, ...], v1: dict[str, Path]) -> tuple[str, ...]:
     warnings = []
     if v2 is None and "freezer" not in v1:
-        warnings.append("no writable control groups: jobs that can't be hooked are held with SIGSTOP to each process")
+        warnings.append(
+            "no writable control groups: jobs that can't be hooked are held with SIGSTOP to each process"
+        )
     missing = [name for name in LIMITS if name not in v2_limits and name not in v1]
     if missing:
         warnings.append(f"no control group controller for {', '.join(missing)}: jobs are not limited in it")

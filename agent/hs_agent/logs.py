@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,13 +74,19 @@ class _Both:
             file.close()
 
 
-async def read(folder: Path, tail_lines: int, *, follow: bool, alive: Callable[[], bool]) -> AsyncIterator[bytes]:
+async def read(
+    folder: Path, tail_lines: int, *, follow: bool, alive: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
     """Chunks of at most 64 KiB. Following ends when the job has ended and all was read."""
     both = _Both(folder)
-    current: BinaryIO | None = os.fdopen(os.dup(both.files[-1].fileno()), "rb") if follow and both.files else None
+    current: BinaryIO | None = (
+        os.fdopen(os.dup(both.files[-1].fileno()), "rb") if follow and both.files else None
+    )
     try:
         size = both.size
-        position = 0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
+        position = (
+            0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
+        )
         while position < size:
             chunk = both.read(position, min(CHUNK, size - position))
             if not chunk:

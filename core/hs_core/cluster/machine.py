@@ -50,7 +50,7 @@ from hs_core.model import (
 )
 from hs_core.policy import Policy, Snapshot
 
-_EDGE_SLACK_S = 1e-3  # a timer that fires this much early has fired
+_SLACK_S = 1e-3  # a timer that fires this much early has fired
 
 
 class ClusterMachine(Views):
@@ -444,6 +444,7 @@ class ClusterMachine(Views):
         self._put(replace(row, state=state, exit=ended, ended_s=now_s), now_s)
         self._tickets.pop(row.id, None)
         self._since_s.pop(row.id, None)
+        self._orders.forget(row.id)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
         for gone in self._book.evict(spare=self._before):  # the driver is yet to look at these
@@ -471,7 +472,7 @@ class ClusterMachine(Views):
             return False
         # The wall clock may have been set back: no quantum takes longer than a quantum.
         self._edge_s = min(self._edge_s, now_s + self.settings.quantum_s)
-        if now_s < self._edge_s - _EDGE_SLACK_S:
+        if now_s < self._edge_s - _SLACK_S:
             return False
         self._quantum += 1
         self._touched_meta = True
@@ -485,7 +486,7 @@ class ClusterMachine(Views):
         if not self._stale:
             return False
         # A clock that was set back must not put decisions off.
-        return self._decided_s is None or not 0 <= now_s - self._decided_s < self.settings.settle_s
+        return self._decided_s is None or not 0 <= now_s - self._decided_s < self.settings.settle_s - _SLACK_S
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
         times = [] if self._edge_s is None else [self._edge_s]
@@ -501,7 +502,7 @@ class ClusterMachine(Views):
     def _decide(self, now_s: float) -> None:
         self._stale = False
         self._decided_s = now_s
-        snapshot = orders.snapshot(
+        snapshot = self._orders.snapshot(
             self._book, self._connected, self.settings, quantum=self._quantum, now_s=now_s
         )
         wants_edges = self.policy.needs.every_quantum and bool(snapshot.jobs)
@@ -557,7 +558,7 @@ class ClusterMachine(Views):
 
     def _wanted_job(self, row: Job) -> WantedJob:
         # 1: it is paused or ending, so nobody compares it
-        return orders.wanted_job(row, self._book.users[row.user], self._tickets.get(row.id, 1.0))
+        return self._orders.wanted_job(row, self._book.users[row.user], self._tickets.get(row.id, 1.0))
 
     # --- rows, facts, accounts ------------------------------------------------------------------------------------
 

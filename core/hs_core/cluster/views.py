@@ -35,6 +35,7 @@ class Views:
         self._planned: frozenset[JobId] = frozenset()  # jobs that the last plan gave tickets
         self._policy_says: Mapping[JobId, str] = {}
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
+        self._orders = orders.Orders()
         self._received = Received()
         self._usage: dict[tuple[UserName, str], float] = {}
         self._stories: dict[JobId, deque[Fact]] = {}
