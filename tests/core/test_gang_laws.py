@@ -80,8 +80,9 @@ class Rank:
 
 
 class World:
-    def __init__(self, ranks: int, steps: int, dice: Random, spread: float) -> None:
-        self.machine = GangMachine(JOB, 1)
+    def __init__(self, ranks: int, steps: int, dice: Random, spread: float, lag: float = 0.25) -> None:
+        self.machine = GangMachine(JOB, 1, margin=1)
+        self.lag = lag                # of messages, in steps
         self.ranks = [Rank(number) for number in range(ranks)]
         self.steps = steps
         self.dice = dice
@@ -111,7 +112,7 @@ class World:
 
     def send(self, lane: tuple[str, int], act: Callable[[], None]) -> None:
         """In order on each connection, each way."""
-        at = max(self._arrival.get(lane, 0.0), self.now + self.delay() / 4)
+        at = max(self._arrival.get(lane, 0.0), self.now + self.delay() * self.lag)
         self._arrival[lane] = at
         self.after(at - self.now, act)
 
@@ -200,11 +201,11 @@ ORDERS = st.lists(st.tuples(st.floats(0.0, 8.0), st.sampled_from(["hold", "swap"
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 5), st.integers(1, 60), ORDERS, st.integers(0, 2**32), st.sampled_from([0.5, 1.0, 3.0]))
+@given(st.integers(1, 5), st.integers(1, 60), ORDERS, st.integers(0, 2**32), st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0.1, 1.0, 10.0]))
 def test_all_ranks_stop_at_one_step_and_none_waits_for_ever(
-    ranks: int, steps: int, orders: list[tuple[float, str]], seed: int, spread: float
+    ranks: int, steps: int, orders: list[tuple[float, str]], seed: int, spread: float, lag: float
 ) -> None:
-    world = World(ranks, steps, Random(seed), spread)
+    world = World(ranks, steps, Random(seed), spread, lag)
     at = 0.0
     for pause, what in orders:
         at += pause
