@@ -18,7 +18,6 @@ parser.add_argument("--optimizer", choices=["adam", "momentum"], default="adam")
 parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--own-generator", action="store_true")
-parser.add_argument("--sleep-at", default="")
 args = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -97,4 +96,7 @@ for entry in optimizer.state_dict()["state"].values():
             digest.update(value.numpy().tobytes())
 say(f"{rank}:weights {digest.hexdigest()} lr {scheduler.get_last_lr()!r}")
 if args.ddp:
+    # Without this gloo's threads now and then outlive the interpreter, and abort it.
+    del model, loss, x, y
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
