@@ -3,7 +3,7 @@
 Lotteries by tickets over gang size, with replacement: a winner runs if it fits (and runs not already), else it waits, and those who wait
 come first in the next quanta, each win once. So wins follow tickets whatever the gang; only chance is unfair.
 
-Two limits keep memory and time bounded, and change nothing that was measured: a job waits for at most `WINS` of its wins, and after `DRAWS`
+Two limits keep memory and time bounded: a job waits for at most `WINS` of its wins, and after `DRAWS`
 draws per job GPUs that are still free go to whoever fits, drawn among them.
 """
 
@@ -17,7 +17,7 @@ from hs_core.mechanism.slots import Slots
 from hs_core.model import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
-WINS = 16
+WINS = 64
 DRAWS = 20
 
 
@@ -32,7 +32,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     _draw(slots, dice, urn, jobs, waiting)
     why = {job.id: "it did not win this quantum's lottery" for job in snapshot.jobs}
     why |= dict.fromkeys(waiting, "it won a lottery and comes first as soon as it fits")
-    return slots.verdict({"quantum": snapshot.quantum, "before": before, "waiting": waiting}, why, jobs)
+    return slots.verdict({"quantum": snapshot.quantum, "before": before, "waiting": waiting}, why)
 
 
 def _waiting(snapshot: Snapshot, memory: Memory, jobs: Iterable[JobFacts]) -> list[JobId]:
