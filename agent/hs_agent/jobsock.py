@@ -28,7 +28,7 @@ Gone = Callable[[int], None]
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json.dumps(dict(message), separators=(",", ":")).encode()
     assert len(body) <= MAX_MESSAGE, f"a message of {len(body)} bytes"
     return _LENGTH.pack(len(body)) + body
 

@@ -234,7 +234,7 @@ def _stop_agent(cluster: Cluster, *, keep_jobs: bool, deadline_s: float, report:
     while not process.wait_gone(agent, 1.0):
         left = _live_jobs(cluster)
         if left not in {told, -1}:
-            report(f"{left} jobs have not ended yet")
+            report(f"{left} job{'s' * (left != 1)} not ended yet")
             told = left
         if time.monotonic() > deadline:
             raise UnavailableError(

@@ -305,6 +305,14 @@ def controller(place: Path) -> Iterator[FakeController]:
     made.close()
 
 
+def toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
 class Daemon:
     """`hs-agent` in a process of its own."""
 
@@ -325,7 +333,7 @@ class Daemon:
             "path": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         }
         settings |= changes
-        self.config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()))
+        self.config.write_text("".join(f"{key} = {toml(value)}\n" for key, value in settings.items()))
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *flags: str) -> None:

@@ -187,7 +187,7 @@ def test_a_sweep_is_one_job_class_and_a_job_for_each_combination(sent):
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [(["python3", "-u", "train.py", "--lr", "1"], "train"), (["python3", "-m", "pkg.train"], "pkg.train"), (["sleep", "3.5"], "sleep"),
+    [(["python3", "-u", "train.py", "--lr", "1"], "train"), (["python3", "-m", "pkg.train"], "pkg.train"), (["sleep", "3.5"], "sleep"), (["sh", "-c", "sleep 0.2"], "sh"),
      ([sys.executable, "-c", "print(1)"], Path(sys.executable).name)],
 )  # fmt: skip
 def test_a_job_without_a_name_is_called_after_what_it_runs(sent, command, name):
