@@ -16,7 +16,7 @@ SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
 
 ONLY_LOOPBACK = "until certificates exist the controller listens on a unix socket and loopback only"
 
-USER_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
+USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
 
 
 class ConfigError(Exception):
@@ -35,14 +35,12 @@ class Limits:
 
     connections: int = 1024
     connections_per_uid: int = 128
-    uids: int = 128                       # accounts with a connection at the same time
-    watchers: int = 256                   # open WatchJob, Events and Logs streams
-    queued_requests: int = 4096           # waiting for the next commit
-    jobs_per_submit: int = 1000
-    live_jobs: int = 100_000
-    log_buffer_bytes: int = 8 << 20       # per reader of a job's log
+    uids: int = 128  # accounts with a connection at the same time
+    watchers: int = 256  # open WatchJob, Events and Logs streams
+    queued_requests: int = 4096  # waiting for the next commit
+    live_jobs: int = 20_000
+    log_buffer_bytes: int = 8 << 20  # per reader of a job's log
     message_bytes: int = 1 << 20
-    spec_bytes: int = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +48,19 @@ class Config:
     file: Path
     state_dir: Path = Path("/var/lib/heteroshare/controller")
     socket: Path = Path("/run/heteroshare/controller.sock")
-    agent_socket: Path | None = None      # a second one that serves agents only, mode 0600
-    embedded: bool = False                # one person's cluster: the socket is theirs alone (0600)
+    agent_socket: Path | None = None  # a second one that serves agents only, mode 0600
+    embedded: bool = False  # one person's cluster: the socket is theirs alone (0600)
     listen: tuple[str, int] | None = None
     policy: str = "gandiva-fair"
     quantum_s: float = 60.0
-    heartbeat_s: float = 1.0              # agents report so often
+    heartbeat_s: float = 1.0  # agents report so often
     seed: int = 0
     default_tickets: float = 100.0
     users: Mapping[str, ConfigUser] = field(default_factory=dict)
     admins: tuple[str, ...] = ()
     users_from_os: bool = True
-    event_limit: int = 200_000            # newest that are kept
-    ended_limit: int = 100_000            # ended jobs that are kept
+    event_limit: int = 200_000  # newest that are kept
+    ended_limit: int = 100_000  # ended jobs that are kept
     usage_days: int = 400
     limits: Limits = field(default_factory=Limits)
 
@@ -86,9 +84,11 @@ def parse(table: Mapping[str, Any], file: Path) -> Config:
     config = Config(file=file, **values)
     for key in ("socket", "agent_socket"):
         path = getattr(config, key)
-        # The doors behind it are `<folder>/doors-XXXXXXXX/uid-NNNNNNNNNN.sock`.
-        if path is not None and len(os.fsencode(path.parent)) + 40 > SOCKET_PATH_BYTES:
-            _Where(file, key).wrong(str(path), "a shorter path: the system's limit for sockets is 107 bytes")
+        # The longest name behind it is `<socket>.d/<uid>.sock`.
+        if path is not None and len(os.fsencode(path)) + len(".d/4294967295.sock") > SOCKET_PATH_BYTES:
+            _Where(file, key).wrong(
+                str(path), "a path of at most 89 bytes: the system has a limit for sockets"
+            )
     if config.socket == config.agent_socket:
         config = _without_agent_socket(config)
     return config
@@ -124,7 +124,9 @@ def _table(table: Any, readers: Mapping[str, _Reader], where: _Where) -> dict[st
     if unknown:
         close = difflib.get_close_matches(unknown[0], readers, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(readers))}"
-        raise ConfigError(f"{where.file}: {where.at(unknown[0]).key} = {table[unknown[0]]!r}: unknown key; {hint}")
+        raise ConfigError(
+            f"{where.file}: {where.at(unknown[0]).key} = {table[unknown[0]]!r}: unknown key; {hint}"
+        )
     return {key: readers[key](value, where.at(key)) for key, value in table.items()}
 
 
@@ -163,7 +165,7 @@ def _whole(low: int, high: int) -> _Reader:
 
 
 def _path(value: Any, where: _Where) -> Path:
-    if not isinstance(value, str) or not os.path.isabs(value) or "\0" in value:
+    if not isinstance(value, str) or not Path(value).is_absolute() or "\0" in value:
         where.wrong(value, "an absolute path")
     return Path(value)
 
@@ -194,7 +196,7 @@ def is_loopback(host: str) -> bool:
 
 def _name(value: Any, where: _Where) -> str:
     if not isinstance(value, str) or not USER_NAME.fullmatch(value):
-        where.wrong(value, "a user name (letters, digits, . _ @ -, at most 64)")
+        where.wrong(value, "a user name (a letter, then letters, digits, . _ @ -, at most 64)")
     return value
 
 
@@ -204,7 +206,7 @@ def _names(value: Any, where: _Where) -> tuple[str, ...]:
     return tuple(_name(one, where) for one in value)
 
 
-_TICKETS = _number(1e-6, 1e9)
+_TICKETS = _number(1e-3, 1e9)
 
 _USER_KEYS: Mapping[str, _Reader] = {"tickets": _TICKETS, "run_as": _name}
 
@@ -213,7 +215,8 @@ def _users(value: Any, where: _Where) -> dict[str, ConfigUser]:
     if not isinstance(value, Mapping):
         where.wrong(value, "tables [users.NAME]")
     return {
-        _name(name, where.at(name)): ConfigUser(**_table(row, _USER_KEYS, where.at(name))) for name, row in value.items()
+        _name(name, where.at(name)): ConfigUser(**_table(row, _USER_KEYS, where.at(name)))
+        for name, row in value.items()
     }
 
 
@@ -223,11 +226,9 @@ _LIMIT_KEYS: Mapping[str, _Reader] = {
     "uids": _whole(1, 10_000),
     "watchers": _whole(1, 100_000),
     "queued_requests": _whole(1, 1_000_000),
-    "jobs_per_submit": _whole(1, 100_000),
     "live_jobs": _whole(1, 10_000_000),
     "log_buffer_bytes": _whole(128 << 10, 1 << 30),
     "message_bytes": _whole(64 << 10, 64 << 20),
-    "spec_bytes": _whole(4 << 10, 64 << 20),
 }
 
 

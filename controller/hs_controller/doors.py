@@ -79,7 +79,7 @@ def bearer(state_dir: Path) -> Bearer:
             fresh = file.with_name(f".admin.token.{os.getpid()}")
             with contextlib.suppress(FileNotFoundError):
                 fresh.unlink()
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as out:
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
                 out.write(secrets.token_urlsafe(32) + "\n")
                 out.flush()
                 os.fsync(out.fileno())
@@ -91,7 +91,10 @@ def bearer(state_dir: Path) -> Bearer:
         raise DoorError(f"{file}: holds no token (at least 20 characters); remove it to have one made")
     if file.stat().st_mode & 0o077:
         raise DoorError(f"{file}: can be read by others; chmod 600 it, or remove it to have a new one made")
-    return Bearer(hashlib.sha256(token.encode()).digest(), Caller(name="admin", roles=frozenset({Role.ADMIN}), account=False))
+    return Bearer(
+        hashlib.sha256(token.encode()).digest(),
+        Caller(name="admin", roles=frozenset({Role.ADMIN}), account=False),
+    )
 
 
 def caller_of(uid: int, config: Config) -> Caller:
@@ -158,6 +161,7 @@ class _Half(asyncio.Protocol):
                 self.other.transport.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        del exc  # who left, and how, both sides learn from the connection itself
         if self.other is not None and self.other.transport is not None:
             self.other.transport.close()
         self._gone()
@@ -321,7 +325,9 @@ class Front:
                 log.warning("connection-refused", uid=uid, why="this socket is for agents")
                 return None
             if len(self._rooms) >= self.limits.uids and not await self._make_space():
-                log.warning("connection-refused", uid=uid, why="too many accounts at once", limit=self.limits.uids)
+                log.warning(
+                    "connection-refused", uid=uid, why="too many accounts at once", limit=self.limits.uids
+                )
                 return None
             address = self._folder / f"{uid}.sock"
             server = await self.servers.serve(Known(caller), f"unix:{address}")

@@ -16,13 +16,25 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
-from hs_controller.rows import HOST, JOB, USER, Account, Answered, Batch, Event, Loaded, Sample, Usage, after_of
+from hs_controller.rows import (
+    HOST,
+    JOB,
+    USER,
+    Account,
+    Answered,
+    Batch,
+    Event,
+    Loaded,
+    Sample,
+    Usage,
+    after_of,
+)
 from hs_core.events import Fact
 from hs_core.model import ENDED_STATES, HostName, Job, JobId, UserName
 
 SCHEMA = 1
 APPLICATION_ID = 0x48535348  # "HSSH": tells our file from any other SQLite file
-FINE, COARSE = 0, 1          # tiers of usage samples
+FINE, COARSE = 0, 1  # tiers of usage samples
 
 
 class StoreError(Exception):
@@ -230,11 +242,16 @@ class Journal:
             _put_meta(db, batch.meta)
             if batch.events:
                 db.execute(sa.insert(_EVENTS), [_event_row(event) for event in batch.events])
-            _upsert(db, _USAGE, [_account(account) | _figures(usage) for account, usage in batch.usage.items()])
+            _upsert(
+                db, _USAGE, [_account(account) | _figures(usage) for account, usage in batch.usage.items()]
+            )
             _upsert(
                 db,
                 _SAMPLES,
-                [_account(s.account) | _figures(s.usage) | {"tier": s.tier, "at_s": s.at_s} for s in batch.samples],
+                [
+                    _account(s.account) | _figures(s.usage) | {"tier": s.tier, "at_s": s.at_s}
+                    for s in batch.samples
+                ],
             )
             _upsert(
                 db,
@@ -245,14 +262,26 @@ class Journal:
                 ],
             )
 
-    def prune(self, *, events: int, ended: int, requests_before_s: float, fine_before_s: float, coarse_before_s: float) -> None:
+    def prune(
+        self,
+        *,
+        events: int,
+        ended: int,
+        requests_before_s: float,
+        fine_before_s: float,
+        coarse_before_s: float,
+    ) -> None:
         """Drop what is older than anybody was promised, a bounded amount at a time."""
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(_EVENTS.c.seq))) or 0
             oldest = db.scalar(sa.select(sa.func.min(_EVENTS.c.seq))) or 0
             db.execute(sa.delete(_EVENTS).where(_EVENTS.c.seq <= min(newest - events, oldest + 20_000)))
             spare = (
-                sa.select(_JOBS.c.id).where(_JOBS.c.ended).order_by(_JOBS.c.id.desc()).offset(ended).limit(2_000)
+                sa.select(_JOBS.c.id)
+                .where(_JOBS.c.ended)
+                .order_by(_JOBS.c.id.desc())
+                .offset(ended)
+                .limit(2_000)
             )
             db.execute(sa.delete(_JOBS).where(_JOBS.c.id.in_(spare)))
             db.execute(sa.delete(_REQUESTS).where(_REQUESTS.c.at_s < requests_before_s))
@@ -280,15 +309,23 @@ class Journal:
                 term=int(meta.get("term", 0)),
                 jobs=live,
                 ended=tuple(JOB.validate_json(doc) for doc in db.scalars(_docs(_JOBS.c.ended, waited_for))),
-                users=tuple(USER.validate_json(doc) for doc in db.scalars(sa.select(_USERS.c.doc).order_by(_USERS.c.name))),
-                hosts=tuple(HOST.validate_json(doc) for doc in db.scalars(sa.select(_HOSTS.c.doc).order_by(_HOSTS.c.name))),
+                users=tuple(
+                    USER.validate_json(doc)
+                    for doc in db.scalars(sa.select(_USERS.c.doc).order_by(_USERS.c.name))
+                ),
+                hosts=tuple(
+                    HOST.validate_json(doc)
+                    for doc in db.scalars(sa.select(_HOSTS.c.doc).order_by(_HOSTS.c.name))
+                ),
                 meta=meta,
                 last_seq=db.scalar(sa.select(sa.func.max(_EVENTS.c.seq))) or 0,
                 last_s=last_s or 0.0,
                 usage={_account_of(row): _usage_of(row) for row in db.execute(sa.select(_USAGE))},
                 samples=tuple(
                     _sample_of(row)
-                    for row in db.execute(sa.select(_SAMPLES).where(_SAMPLES.c.tier == FINE).order_by(_SAMPLES.c.at_s))
+                    for row in db.execute(
+                        sa.select(_SAMPLES).where(_SAMPLES.c.tier == FINE).order_by(_SAMPLES.c.at_s)
+                    )
                 ),
                 answered=tuple(
                     Answered(caller=r.caller, key=r.key, digest=r.digest, answer=r.answer, at_s=r.at_s)
@@ -301,9 +338,14 @@ class Journal:
             doc = db.scalar(_docs(_JOBS.c.id == job))
         return None if doc is None else JOB.validate_json(doc)
 
+    def answer(self, caller: str, key: str) -> bytes | None:
+        which = (_REQUESTS.c.caller == caller) & (_REQUESTS.c.key == key)
+        with self._read() as db:
+            return db.scalar(sa.select(_REQUESTS.c.answer).where(which))
+
     def ended_jobs(self, *, user: str = "", states: Sequence[str] = (), limit: int) -> tuple[Job, ...]:
         """The newest ones, newest first."""
-        which = [_JOBS.c.ended]
+        which: list[sa.ColumnElement[bool]] = [_JOBS.c.ended]
         if user:
             which.append(_JOBS.c.user == user)
         if states:
@@ -336,10 +378,14 @@ class Journal:
             .subquery()
         )
         same = (
-            (_SAMPLES.c.user == newest.c.user) & (_SAMPLES.c.model == newest.c.model) & (_SAMPLES.c.at_s == newest.c.at_s)
+            (_SAMPLES.c.user == newest.c.user)
+            & (_SAMPLES.c.model == newest.c.model)
+            & (_SAMPLES.c.at_s == newest.c.at_s)
         )
         with self._read() as db:
-            return {_account_of(row): _usage_of(row) for row in db.execute(sa.select(_SAMPLES).join(newest, same))}
+            return {
+                _account_of(row): _usage_of(row) for row in db.execute(sa.select(_SAMPLES).join(newest, same))
+            }
 
 
 # --- opening, in parts ----------------------------------------------------------------------------------------------
@@ -424,13 +470,17 @@ def _check(engine: sa.Engine, file: Path) -> None:
                 f"{file}: has schema {schema}; this version of the controller knows up to {SCHEMA}: install the newer one"
             )
         if schema < SCHEMA:
-            raise StoreRefusedError(f"{file}: has schema {schema}, which no version of the controller ever wrote")
+            raise StoreRefusedError(
+                f"{file}: has schema {schema}, which no version of the controller ever wrote"
+            )
         verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar()
         if verdict != "ok":
             raise StoreRefusedError(f"{file}: is corrupt ({verdict}); put it back from a backup")
         missing = set(_TABLES.tables) - set(sa.inspect(db).get_table_names())
         if missing:
-            raise StoreRefusedError(f"{file}: lacks the tables {', '.join(sorted(missing))}; put it back from a backup")
+            raise StoreRefusedError(
+                f"{file}: lacks the tables {', '.join(sorted(missing))}; put it back from a backup"
+            )
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -454,7 +504,7 @@ def _upsert_of(table: sa.Table) -> sa.Insert:
 _UPSERTS: Mapping[str, sa.Insert] = {name: _upsert_of(table) for name, table in _TABLES.tables.items()}
 
 
-def _docs(*which: sa.ColumnElement[bool]) -> sa.Select[tuple[str]]:
+def _docs(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(_JOBS.c.doc).where(*which).order_by(_JOBS.c.id)
 
 

@@ -7,8 +7,9 @@ reports are taken in again, as after a restart. Until the journal can be written
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -27,11 +28,11 @@ from hs_core.policy import Policy
 
 log = structlog.get_logger("hs_controller.loop")
 
-COUNTERS_S = 1.0             # counters are on the disk at most so much later
-RETRY_S = (0.25, 5.0)        # first and longest pause before the store is tried again
+COUNTERS_S = 1.0  # counters are on the disk at most so much later
+RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
-LIVE_EVENTS = 4096           # a watcher that is further behind is dropped
-BATCH = 1024                 # items, so that one transaction stays short
+LIVE_EVENTS = 4096  # a watcher that is further behind is dropped
+BATCH = 1024  # items, so that one transaction stays short
 
 Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent]]
 Render = Callable[[Sequence[Outcome]], bytes]
@@ -42,8 +43,10 @@ class Hosts(Protocol):
 
     def direct(self, host: HostName, wanted: Wanted) -> None: ...
 
-    def joined(self, now_s: float) -> Sequence[HostJoined]:
-        """Everything they have said, as if they had just said it."""
+    def names(self) -> Sequence[HostName]: ...
+
+    def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
+        """Everything it has said, as if it had just said it; nothing, if it is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +61,7 @@ class Key:
 @dataclass(slots=True, eq=False)
 class _Item:
     make: Make
-    render: Render | None          # None: nobody is answered
+    render: Render | None  # None: nobody is answered
     key: Key | None
     done: asyncio.Future[bytes]
     recalled: Sequence[Job] = ()
@@ -86,7 +89,7 @@ class Loop:
         self.clock = clock
         self.mind = mind
         self.hosts: Hosts | None = None
-        self.read_only = ""                       # why, while the store cannot be written
+        self.read_only = ""  # why, while the store cannot be written
         self.events: deque[Event] = deque(maxlen=LIVE_EVENTS)
         self.committed_seq = mind.last_seq
         self._policy = policy
@@ -102,6 +105,7 @@ class Loop:
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
         self._closing = False
+        self._config_users: dict[str, dict[str, float | str | None]] | None = None
 
     # --- starting ---------------------------------------------------------------------------------------------------
 
@@ -114,13 +118,20 @@ class Loop:
         clock = Clock(loaded.last_s)
         loop = cls(store, config, policy, clock, Mind(loaded, config, policy, clock.now_s()))
         loop._put_config_users()
-        log.info("in-office", term=loaded.term, jobs=len(loaded.jobs), users=len(loaded.users), hosts=len(loaded.hosts))
+        log.info(
+            "in-office",
+            term=loaded.term,
+            jobs=len(loaded.jobs),
+            users=len(loaded.users),
+            hosts=len(loaded.hosts),
+        )
         return loop
 
     def _put_config_users(self) -> None:
         """Users as the configuration has them, where it says something else than it did last time."""
         said = {
-            name: {"tickets": user.tickets, "run_as": user.run_as} for name, user in sorted(self.config.users.items())
+            name: {"tickets": user.tickets, "run_as": user.run_as}
+            for name, user in sorted(self.config.users.items())
         }
         if said == self.mind.config_users:
             return
@@ -140,8 +151,6 @@ class Loop:
         self._config_users = said
         self.tell(make)
 
-    _config_users: dict[str, dict[str, float | str | None]] | None = None
-
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def tell(self, make: Make) -> asyncio.Future[bytes]:
@@ -155,7 +164,9 @@ class Loop:
         if self.read_only:
             raise self._refuse_write()
         if len(self._queue) >= self.config.limits.queued_requests:
-            raise RefusedError("the controller has too many requests waiting; try again in a second", Kind.UNAVAILABLE)
+            raise RefusedError(
+                "the controller has too many requests waiting; try again in a second", Kind.UNAVAILABLE
+            )
         # Shielded: a caller that goes away must not take away the answer of one that sent the same key.
         return await asyncio.shield(self._put(make, render, key, recalled).done)
 
@@ -202,9 +213,7 @@ class Loop:
         self._settled.clear()
         try:
             draft = Draft()
-            answers: list[tuple[_Item, bytes | RefusedError | Exception]] = []
-            for item in items:
-                answers.append((item, await self._item(item, draft)))
+            answers = [await self._item(item, draft) for item in items]
             if self._config_users is not None:
                 draft.meta["config_users"] = self._config_users
                 draft.weighty, self._config_users = True, None
@@ -216,10 +225,10 @@ class Loop:
         finally:
             self._settled.set()
         self._publish(draft)
-        for item, answer in answers:
+        for item, answer in zip(items, answers, strict=True):
             _settle(item.done, answer)
 
-    async def _item(self, item: _Item, draft: Draft) -> bytes | RefusedError | Exception:
+    async def _item(self, item: _Item, draft: Draft) -> bytes | Exception:
         """The item's answer, to be given once the batch is durable."""
         now_s = self.clock.now_s()
         try:
@@ -269,6 +278,7 @@ class Loop:
             self._flush = None
         if draft.weighty or self.mind.unwritten:
             await self.store.commit(self.mind.batch(draft, self.clock.now_s()))
+            self._retry_s = RETRY_S[0]
 
     def _flush_later(self) -> None:
         if self._flush is None and self.mind.unwritten:
@@ -294,7 +304,11 @@ class Loop:
             self._event_bell = asyncio.Event()
             for event in draft.events:
                 fact = event.fact
-                told = {k: v for k, v in (("job", fact.job), ("user", fact.user), ("host", fact.host)) if v is not None}
+                told = {
+                    k: v
+                    for k, v in (("job", fact.job), ("user", fact.user), ("host", fact.host))
+                    if v is not None
+                }
                 log.info(fact.kind, text=fact.text, **told)
         for job in draft.touched:
             for watch in self._watches.get(job, ()):
@@ -333,7 +347,6 @@ class Loop:
     async def _lose(self, error: StoreUnavailableError, items: Sequence[_Item]) -> None:
         """Nothing of the batch is durable, so nothing of it has happened."""
         self.read_only = str(error)
-        self._retry_s = RETRY_S[0]
         log.error("read-only", why=self.read_only)
         if self._wake is not None:
             self._wake.cancel()
@@ -363,15 +376,16 @@ class Loop:
             await self.store.begin_term()
         except StoreUnavailableError as error:
             self.read_only = str(error)
-            self._retry_s = min(RETRY_S[1], 2 * self._retry_s)
             return
+        finally:
+            self._retry_s = min(RETRY_S[1], 2 * self._retry_s)  # back to the first once a batch was committed
         await self._rebuild()
         self.read_only = ""
         log.info("writable-again", term=self.mind.machine.term)
         self._quantum_ended()
         assert self.hosts is not None
-        hosts = self.hosts
-        self.tell(lambda now_s, _machine: hosts.joined(now_s))
+        for host in self.hosts.names():
+            self.tell(partial(_joined, self.hosts, host))
 
     async def _pause(self, seconds: float) -> None:
         end_s = asyncio.get_running_loop().time() + seconds
@@ -389,7 +403,7 @@ class Loop:
     # --- who looks on -------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def watching(self, job: JobId):  # type: ignore[no-untyped-def]
+    def watching(self, job: JobId) -> Iterator[Watch]:
         watch = Watch()
         self._watches.setdefault(job, set()).add(watch)
         try:
@@ -403,6 +417,10 @@ class Loop:
         """Returns when there is an event after `seq`."""
         while self.committed_seq <= seq:
             await self._event_bell.wait()
+
+
+def _joined(hosts: Hosts, host: HostName, now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+    return hosts.joined(host, now_s)
 
 
 def _settle(done: asyncio.Future[bytes], answer: bytes | Exception) -> None:

@@ -55,7 +55,7 @@ class Draft:
     directs: dict[HostName, Wanted] = field(default_factory=dict)
     wake_in_s: float | None = None
     touched: set[JobId] = field(default_factory=set)
-    weighty: bool = False         # has to be committed before anything comes of it
+    weighty: bool = False  # has to be committed before anything comes of it
 
 
 class Mind:
@@ -104,8 +104,12 @@ class Mind:
             return outcome
         draft.weighty = draft.weighty or bool(touched or outcome.facts)
         draft.jobs.update(rows)
-        draft.users.update({name: user for name in touched.users if (user := self.machine.user(name)) is not None})
-        draft.hosts.update({name: host for name in touched.hosts if (host := self.machine.host(name)) is not None})
+        draft.users.update(
+            {name: user for name in touched.users if (user := self.machine.user(name)) is not None}
+        )
+        draft.hosts.update(
+            {name: host for name in touched.hosts if (host := self.machine.host(name)) is not None}
+        )
         if touched.meta:
             draft.meta.update(self._meta())
         for fact in outcome.facts:
@@ -132,7 +136,11 @@ class Mind:
 
     def _meta(self) -> dict[str, Any]:
         machine = self.machine
-        return {"next_job_id": machine.next_job_id, "quantum": machine.quantum, "memory": dict(machine.memory)}
+        return {
+            "next_job_id": machine.next_job_id,
+            "quantum": machine.quantum,
+            "memory": dict(machine.memory),
+        }
 
     # --- requests that were carried out -----------------------------------------------------------------------------
 

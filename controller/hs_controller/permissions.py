@@ -8,16 +8,16 @@ from hs_core.errors import Kind, RefusedError
 
 
 class Role(StrEnum):
-    USER = "user"      # an account that came through the unix socket
-    ADMIN = "admin"    # root, the controller's own account, `admins`, who holds the token
-    AGENT = "agent"    # root or the controller's own account, through the unix socket
+    USER = "user"  # an account that came through the unix socket
+    ADMIN = "admin"  # root, the controller's own account, `admins`, who holds the token
+    AGENT = "agent"  # root or the controller's own account, through the unix socket
 
 
 class Reach(StrEnum):
     """How far a permission goes where a call is about a job."""
 
-    ALL = "all"        # everybody's jobs
-    OWN = "own"        # one's own; somebody else's answers like one that does not exist
+    ALL = "all"  # everybody's jobs
+    OWN = "own"  # one's own; somebody else's answers like one that does not exist
 
 
 _EVERYONE = {Role.USER: Reach.ALL, Role.ADMIN: Reach.ALL}
@@ -30,7 +30,7 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/Pause": _OWNERS,
     "/hs.v1.HeteroShare/Unpause": _OWNERS,
     "/hs.v1.HeteroShare/ListJobs": _EVERYONE,
-    "/hs.v1.HeteroShare/GetJob": _EVERYONE,      # without environment and log to those it does not belong to
+    "/hs.v1.HeteroShare/GetJob": _EVERYONE,  # without environment and log to those it does not belong to
     "/hs.v1.HeteroShare/WatchJob": _EVERYONE,
     "/hs.v1.HeteroShare/Why": _EVERYONE,
     "/hs.v1.HeteroShare/Logs": _OWNERS,
@@ -49,7 +49,7 @@ class Caller:
 
     name: str
     roles: frozenset[Role]
-    account: bool = True         # the name is an account of the operating system
+    account: bool = True  # the name is an account of the operating system
 
     @property
     def admin(self) -> bool:

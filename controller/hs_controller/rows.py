@@ -85,16 +85,16 @@ class Loaded:
     """All that a controller needs to go on where it was."""
 
     term: int
-    jobs: tuple[Job, ...]                       # those that have not ended
-    ended: tuple[Job, ...]                      # the newest ended ones that others wait for
+    jobs: tuple[Job, ...]  # those that have not ended
+    ended: tuple[Job, ...]  # the newest ended ones that others wait for
     users: tuple[User, ...]
     hosts: tuple[Host, ...]
     meta: Mapping[str, Any]
-    last_seq: int                               # of events
-    last_s: float                               # newest moment in the journal
+    last_seq: int  # of events
+    last_s: float  # newest moment in the journal
     usage: Mapping[Account, Usage]
-    samples: tuple[Sample, ...]                 # of the fine tier
-    answered: tuple[Answered, ...]              # oldest first
+    samples: tuple[Sample, ...]  # of the fine tier
+    answered: tuple[Answered, ...]  # oldest first
 
 
 def after_of(jobs: tuple[Job, ...]) -> set[JobId]:

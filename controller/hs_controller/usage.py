@@ -30,7 +30,13 @@ class Ledger:
     """`jobs`: as they are in the journal, whose `totals` they have been charged to."""
 
     def __init__(
-        self, totals: Mapping[Account, Usage], jobs: Iterable[Job], samples: Iterable[Sample], *, now_s: float, every_s: float
+        self,
+        totals: Mapping[Account, Usage],
+        jobs: Iterable[Job],
+        samples: Iterable[Sample],
+        *,
+        now_s: float,
+        every_s: float,
     ) -> None:
         self.totals = dict(totals)
         self._seen = {job.id: _seen(job) for job in jobs}
