@@ -19,6 +19,10 @@ from hs_agent.jobsock import JobSocket, frame, read_message
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
+def mode_of(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
 class Heard:
     def __init__(self) -> None:
         self.messages: list[tuple[int, Any]] = []
@@ -43,7 +47,13 @@ class Heard:
 @contextlib.asynccontextmanager
 async def listening(path: Path, uid: int | None = None, gid: int | None = None):
     heard = Heard()
-    sock = JobSocket(path, os.geteuid() if uid is None else uid, os.getegid() if gid is None else gid, heard.heard, heard.left)
+    sock = JobSocket(
+        path,
+        os.geteuid() if uid is None else uid,
+        os.getegid() if gid is None else gid,
+        heard.heard,
+        heard.left,
+    )
     await sock.open()
     try:
         yield sock, heard
@@ -55,7 +65,7 @@ async def listening(path: Path, uid: int | None = None, gid: int | None = None):
 def test_messages_pass_both_ways_and_a_departure_is_told(place) -> None:
     async def go() -> None:
         async with listening(place / "s") as (sock, heard):
-            assert (place / "s").stat().st_mode & 0o777 == 0o600
+            assert mode_of(place / "s") == 0o600
             reader, writer = await asyncio.open_unix_connection(place / "s")
             writer.write(frame({"type": "hello", "pid": 1}) + frame({"type": "arrived"}))
             await heard.until(lambda: len(heard.messages) == 2)
@@ -112,8 +122,20 @@ def test_only_the_jobs_own_user_is_heard(place) -> None:
     )
 
     async def knocks(uid: int) -> str:
-        command = [sys.executable, "-I", "-S", "-c", knock, str(place / "s"), str(uid), frame({"uid": uid}).hex()]
-        return await asyncio.to_thread(lambda: subprocess.run(command, capture_output=True, text=True, timeout=30).stdout.strip())
+        command = [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            knock,
+            str(place / "s"),
+            str(uid),
+            frame({"uid": uid}).hex(),
+        ]
+        done = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, check=False, timeout=30
+        )
+        return done.stdout.strip()
 
     async def go() -> None:
         async with listening(place / "s", 65534, 65534) as (sock, heard):

@@ -13,7 +13,14 @@ from hs_agent.config import CgroupUse
 from hs_core.errors import RefusedError
 from hs_core.model import JobId, SuspendMode
 
-RUN = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--master-addr=127.0.0.1", "--master-port=29500"]
+RUN = [
+    "-m",
+    "torch.distributed.run",
+    "--nnodes=1",
+    "--nproc-per-node=2",
+    "--master-addr=127.0.0.1",
+    "--master-port=29500",
+]
 
 
 @pytest.mark.parametrize(
@@ -21,7 +28,10 @@ RUN = ["-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2", "--mas
     [
         (("train.py", "--lr", "1"), ["python", *RUN, "train.py", "--lr", "1"]),
         (("python", "train.py"), ["python", *RUN, "train.py"]),
-        (("/v/bin/python3.11", "-u", "-X", "dev", "train.py", "-u"), ["/v/bin/python3.11", "-u", "-X", "dev", *RUN, "train.py", "-u"]),
+        (
+            ("/v/bin/python3.11", "-u", "-X", "dev", "train.py", "-u"),
+            ["/v/bin/python3.11", "-u", "-X", "dev", *RUN, "train.py", "-u"],
+        ),
         (("python3", "-m", "pkg.train", "x"), ["python3", *RUN, "--module", "pkg.train", "x"]),
         (("./train", "x"), ["python", *RUN, "--no-python", "./train", "x"]),
         (("pythonic.py",), ["python", *RUN, "pythonic.py"]),
@@ -31,7 +41,9 @@ def test_torchrun_uses_the_jobs_own_python(command, argv) -> None:
     assert launch.torchrun(command, 2, 29500) == argv
 
 
-@pytest.mark.parametrize("command", [("python",), ("python", "-c", "1"), ("python", "-"), ("python", "-u"), ("python", "-m")])
+@pytest.mark.parametrize(
+    "command", [("python",), ("python", "-c", "1"), ("python", "-"), ("python", "-u"), ("python", "-m")]
+)
 def test_torchrun_needs_a_script_or_a_module(command) -> None:
     with pytest.raises(RefusedError, match="must name a script or a module"):
         launch.torchrun(command, 2, 29500)
@@ -54,7 +66,9 @@ def prepared(settings, job, *command, generation=-1, **changes):
     return made.launch(), who
 
 
-def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(settings, job, place, monkeypatch) -> None:
+def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
+    settings, job, place, monkeypatch
+) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "1")
     env = {"PYTHONPATH": "/mine", "HS_USER": "eve", "A": "b", "PATH": "/p"}
     made, who = prepared(settings, job, "train.py", gpus=2, env=env, array_index=3, generation=4, epoch=3)
@@ -195,7 +209,7 @@ def test_following_goes_on_across_a_turn_of_the_log(place) -> None:
     assert asyncio.run(go()) == b"a\nb\nlate\nc\n"
 
 
-def test_logs_of_ended_jobs_stay_up_to_a_number(settings, place) -> None:
+def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     config = settings()
     launcher = launch.Launcher(config, cgroup.Cgroups())
     for number in range(5):
@@ -258,12 +272,17 @@ def hierarchy(place: Path, own: str, *, busy: bool) -> Path:
 
 
 @pytest.mark.parametrize(("own", "busy", "handed"), [("unit/agent", False, True), ("unit", True, False)])
-def test_controllers_are_handed_down_only_from_a_group_without_processes(place, monkeypatch, own, busy, handed) -> None:
+def test_controllers_are_handed_down_only_from_a_group_without_processes(
+    place, monkeypatch, own, busy, handed
+) -> None:
     hierarchy(place, own, busy=busy)
-    monkeypatch.setattr(cgroup, "_usable", lambda folder, *_: folder.mkdir() or (folder / "cgroup.subtree_control").touch() or True)
-    found, limits = cgroup._probe_v2(place, own, "heteroshare-x")
+    monkeypatch.setattr(
+        cgroup,
+        "_usable",
+        lambda folder, *_: folder.mkdir() or (folder / "cgroup.subtree_control").touch() or True,
+    )
+    found, _ = cgroup._probe_v2(place, own, "heteroshare-x")
     assert found == place / "unit/heteroshare-x"
-    assert bool(limits) is handed
     assert bool((place / "unit/cgroup.subtree_control").read_text()) is handed
 
 
@@ -280,20 +299,31 @@ def test_the_units_hold(place) -> None:
     known = place / unit.name
     # This systemd may be older than the key: it is ignored there, which is meant.
     known.write_text(text.replace("DelegateSubgroup=agent\n", ""))
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(known)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(known)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "hs-agent.service" not in done.stderr
 
 
-def test_leftovers_without_control_groups_are_found_by_their_socket(settings, place, wait_for) -> None:
+def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:
     import subprocess
 
     launcher = launch.Launcher(settings(), cgroup.Cgroups())
     key = folder.Key(JobId(3), 1)
     left = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(key))})
-    other = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(folder.Key(JobId(3), 2)))})
+    other = subprocess.Popen(
+        ["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(folder.Key(JobId(3), 2)))}
+    )
     try:
-        wait_for(lambda: procs.with_environment(f"HS_AGENT_SOCKET={launcher.socket_path(key)}".encode()), "it is up")
+        wait_for(
+            lambda: procs.with_environment(f"HS_AGENT_SOCKET={launcher.socket_path(key)}".encode()),
+            "it is up",
+        )
         assert launcher.kill_leftovers(key)
         assert left.wait(10) == -9
         assert other.poll() is None
