@@ -59,7 +59,7 @@ async def listening(path: Path, uid: int | None = None, gid: int | None = None):
         yield sock, heard
     finally:
         await sock.close()
-    assert not path.exists()
+    assert not await asyncio.to_thread(path.exists)
 
 
 def test_messages_pass_both_ways_and_a_departure_is_told(place) -> None:
