@@ -254,6 +254,9 @@ class _Connection:
         error = ""
         try:
             folder = self.side.log_folder(job)
+            while folder is None and request.follow and self.side.is_running(job):
+                await asyncio.sleep(logs.POLL_S)
+                folder = self.side.log_folder(job)
             if folder is None:
                 error = f"this host has no log of job {job}"
             else:

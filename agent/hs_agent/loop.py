@@ -434,4 +434,5 @@ class Agent:
         return logs.find(job, self.launcher.jobs, self.launcher.ended)
 
     def is_running(self, job: JobId) -> bool:
-        return any(key.job == job for key in (*self.jobs.running, *self._deferred))
+        """It has not ended on this host: more output may come, even where it has not been launched yet."""
+        return any(report.job == job and report.phase is not Phase.EXITED for report in self.reports())
