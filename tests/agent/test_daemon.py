@@ -148,6 +148,15 @@ def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller
     assert not any(procs.alive(who) for who in pids)
 
 
+def test_emulated_memory_is_what_jobs_declare(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", gpu_memory_bytes=3 << 30, **UNSUSPENDED))
+    wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [3 << 30], "the memory is told")
+    assert controller.gpus[0].utilization_percent == 100
+    controller.want()
+    wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [0], "it is free again")
+
+
 def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     daemon.start()
     controller.want(
