@@ -14,6 +14,7 @@ from hs_agent.config import CgroupUse
 
 LIMITS = ("cpu", "memory", "pids")
 CPU_PERIOD_US = 100_000
+OWN_SUBGROUP = "agent"  # as in systemd/hs-agent.service
 PIDS_MAX = 32_768  # a fork bomb stops here and leaves the host its own processes
 
 
@@ -178,20 +179,18 @@ def _usable(folder: Path, *files: str) -> bool:
 
 def _probe_v2(mount: Path, below: str, mine: str) -> tuple[Path | None, tuple[str, ...]]:
     parent = mount / below
+    if parent.name == OWN_SUBGROUP:  # systemd put us below the group it delegated (DelegateSubgroup=)
+        parent = parent.parent
     folder = parent / mine
     if not _usable(folder, "cgroup.procs", "cgroup.freeze"):
         return None, ()
-    if below and str(os.getpid()) in (parent / "cgroup.procs").read_text().split():
-        # Only a group without processes may hand controllers down: we and our shims move into a leaf.
-        leaf = parent / "agent"
-        with contextlib.suppress(OSError):
-            leaf.mkdir(exist_ok=True)
-            for pid in (parent / "cgroup.procs").read_text().split():
-                (leaf / "cgroup.procs").write_text(pid)
-    for group in (parent, folder):
-        for name in LIMITS:
-            with contextlib.suppress(OSError):
-                (group / "cgroup.subtree_control").write_text(f"+{name}")
+    # Only a group without processes may hand controllers down. Were we to move out and do it all the same, systemd could
+    # not start the next agent in the unit's group; so without a subgroup of our own there are no limits, only freezer and kill.
+    if parent == mount or not (parent / "cgroup.procs").read_text().split():
+        for group in (parent, folder):
+            for name in LIMITS:
+                with contextlib.suppress(OSError):
+                    (group / "cgroup.subtree_control").write_text(f"+{name}")
     handed = (folder / "cgroup.subtree_control").read_text().split()
     return folder, tuple(name for name in LIMITS if name in handed)
 

@@ -72,6 +72,7 @@ class Agent:
         self._launching: dict[Key, Launch] = {}
         self._deferred: dict[Key, list[Suspend | Resume | Checkpoint | Kill]] = {}
         self._wanted: frozenset[JobId] = frozenset()
+        self._declared_bytes: dict[JobId, int] = {}
         self._term = -1
         self._wake: asyncio.TimerHandle | None = None
         self._unsaved = False
@@ -281,6 +282,7 @@ class Agent:
     def wanted(self, wanted: Wanted) -> None:
         self._term = max(self._term, wanted.term)
         self._wanted = frozenset(job.job for job in wanted.jobs)
+        self._declared_bytes = {job.job: job.spec.gpu_memory_bytes for job in wanted.jobs}
         self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
 
     # --- adoption ---------------------------------------------------------------------------------------------------
@@ -392,7 +394,8 @@ class Agent:
         for report in self.reports():
             for gpu in report.gpus:
                 if report.phase in HOLDS_MEMORY:
-                    used[gpu] = used.get(gpu, 0) + report.device_memory_bytes
+                    held = max(report.device_memory_bytes, self._declared_bytes.get(report.job, 0))
+                    used[gpu] = used.get(gpu, 0) + held
                 if report.phase is Phase.RUNNING:
                     busy.add(gpu)
         return used, busy

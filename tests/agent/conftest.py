@@ -70,7 +70,7 @@ class Started:
         if self.process is not None:
             assert self.process.wait(limit_s) == 0, (self.folder.path / "shim.err").read_text()
         else:
-            wait_for(lambda: (self.folder.path / "exit.json").exists(), "exit.json", limit_s)
+            wait_for((self.folder.path / "exit.json").exists, "exit.json", limit_s)
         return json.loads((self.folder.path / "exit.json").read_text())
 
     def log(self) -> str:
@@ -280,7 +280,9 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
         self.wanted = convert.from_wanted(wanted)
         self.send(wanted=self.wanted)
 
-    def wait_report(self, job: int, condition: Callable[[JobReport], Any], what: str, limit_s: float = 30.0) -> JobReport:
+    def wait_report(
+        self, job: int, condition: Callable[[JobReport], Any], what: str, limit_s: float = 30.0
+    ) -> JobReport:
         def found() -> JobReport | None:
             report = self.reports.get(job)
             return report if report is not None and condition(report) else None
@@ -291,7 +293,9 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
             raise AssertionError(f"{error}; last report: {self.reports.get(job)}") from None
 
     def log_of(self, job: int, request: int = 1, tail_lines: int = -1, *, follow: bool = False) -> bytes:
-        self.send(log=agent_pb2.LogRequest(request_id=request, job_id=job, tail_lines=tail_lines, follow=follow))
+        self.send(
+            log=agent_pb2.LogRequest(request_id=request, job_id=job, tail_lines=tail_lines, follow=follow)
+        )
         wait_for(lambda: any(data.end for data in self.logs.get(request, [])), "the log ends")
         assert not self.logs[request][-1].error, self.logs[request][-1].error
         assert all(len(data.data) <= 64 << 10 for data in self.logs[request])
@@ -391,7 +395,7 @@ def daemon(place: Path, request: pytest.FixtureRequest) -> Iterator[Daemon]:
     made = Daemon(place, **getattr(request, "param", {}))
     yield made
     if (place / "agent.err").exists():
-        print(made.said())
+        sys.stdout.write(made.said())  # shown where the test failed
     made.close()
 
 
@@ -402,7 +406,9 @@ def job(place: Path) -> Callable[..., WantedJob]:
 
     me = pwd.getpwuid(os.geteuid()).pw_name
 
-    def make(number: int, *command: str, tickets: float = 100.0, epoch: int = 1, run_as: str = me, **changes: Any) -> WantedJob:
+    def make(
+        number: int, *command: str, tickets: float = 100.0, epoch: int = 1, run_as: str = me, **changes: Any
+    ) -> WantedJob:
         wanted = {name: changes.pop(name) for name in ("paused", "cancelled", "job_class") if name in changes}
         changes.setdefault("workdir", str(place))
         spec = JobSpec(name=f"job{number}", command=command, **changes)

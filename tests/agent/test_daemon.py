@@ -92,10 +92,14 @@ def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, contr
     controller.want(stays, ends, dies)
     for number in (1, 2, 3):
         controller.wait_report(number, lambda r: r.phase is Phase.RUNNING, "running")
-    wait_for(lambda: len(daemon.folders()) == 3 and all(f.shim_state() for f in daemon.folders()), "all are up")
+    wait_for(
+        lambda: len(daemon.folders()) == 3 and all(f.shim_state() for f in daemon.folders()), "all are up"
+    )
     before = {folder.key.job: folder.shim_state() for folder in daemon.folders()}
     daemon.kill()
-    wait_for(lambda: not procs.alive(before[2].shim) and not procs.alive(before[3].shim), "both ended meanwhile")
+    wait_for(
+        lambda: not procs.alive(before[2].shim) and not procs.alive(before[3].shim), "both ended meanwhile"
+    )
     counted = lines(daemon, 1)
     began_s = procs.now_s()
     daemon.start()
@@ -111,7 +115,6 @@ def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, contr
     assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.signal == signal.SIGTERM
 
 
-
 @pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
 def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, controller, job, wait_for) -> None:
     daemon.start()
@@ -119,7 +122,9 @@ def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, control
     controller.want(*both, quantum_s=1.0)
     for number in (1, 2):
         controller.wait_report(number, lambda r: r.suspends >= 1, "a turn and its end")
-    frozen = wait_for(lambda: [n for n in (1, 2) if controller.reports[n].phase is Phase.FROZEN], "one is frozen")[0]
+    frozen = wait_for(
+        lambda: [n for n in (1, 2) if controller.reports[n].phase is Phase.FROZEN], "one is frozen"
+    )[0]
     daemon.kill()
     counted = lines(daemon, frozen)
     suspends = {n: controller.reports[n].suspends for n in (1, 2)}
@@ -143,6 +148,15 @@ def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller
     assert not any(procs.alive(who) for who in pids)
 
 
+def test_emulated_memory_is_what_jobs_declare(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", gpu_memory_bytes=3 << 30, **UNSUSPENDED))
+    wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [3 << 30], "the memory is told")
+    assert controller.gpus[0].utilization_percent == 100
+    controller.want()
+    wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [0], "it is free again")
+
+
 def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     daemon.start()
     controller.want(
@@ -162,9 +176,20 @@ def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
 @pytest.mark.parametrize("daemon", [{"min_uid": 60000}], indirect=True)
 def test_jobs_run_as_their_user_and_system_accounts_are_refused(daemon, controller, job) -> None:
     daemon.start()
-    show = "import os; print(os.getuid(), os.access(os.environ['HS_AGENT_SOCKET'], os.R_OK), sorted(os.environ))"
+    show = (
+        "import os; print(os.getuid(), os.access(os.environ['HS_AGENT_SOCKET'], os.R_OK), sorted(os.environ))"
+    )
     controller.want(
-        job(1, "/usr/bin/python3", "-c", show, run_as="nobody", workdir="/", env={"LD_X": "1", "HS_USER": "eve"}, **UNSUSPENDED),
+        job(
+            1,
+            "/usr/bin/python3",
+            "-c",
+            show,
+            run_as="nobody",
+            workdir="/",
+            env={"LD_X": "1", "HS_USER": "eve"},
+            **UNSUSPENDED,
+        ),
         job(2, "id", run_as="daemon", **UNSUSPENDED),
     )
     tail = controller.wait_report(1, lambda r: r.exit, "an exit")
@@ -181,7 +206,11 @@ def test_a_second_agent_on_the_same_state_is_refused(daemon, controller, wait_fo
     daemon.start()
     wait_for(lambda: controller.hellos, "a hello")
     second = subprocess.run(
-        [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)], capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
     )
     assert second.returncode == 1
     assert f"belongs to another agent that is running (pid {daemon.process.pid})" in second.stderr
@@ -233,7 +262,9 @@ def test_a_log_is_followed_to_the_jobs_end(daemon, controller, job, wait_for) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("daemon", [{"pace": [{"job_class": "ada/*", "base_s": 0.02}]}], indirect=True)
-def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(daemon, controller, job, script, wait_for) -> None:
+def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
+    daemon, controller, job, script, wait_for
+) -> None:
     daemon.start()
     command = (sys.executable, script, "240")
     both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
@@ -248,26 +279,32 @@ def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(daemon, con
     daemon.start()
     wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
     for number in (1, 2):
-        controller.wait_report(number, lambda r, n=number: r.suspends > suspends[n] and r.step > steps[n], "goes on", 60)
+        controller.wait_report(
+            number, lambda r, n=number: r.suspends > suspends[n] and r.step > steps[n], "goes on", 60
+        )
     assert {folder.key.job: folder.shim_state() for folder in daemon.folders()} == before
     for number in (1, 2):
         report = controller.wait_report(number, lambda r: r.exit, "an exit", 60)
         assert report.exit.ok, report
         assert report.run_s >= 0.9 * 240 * 0.02
-    alone = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    alone = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
     assert [controller.log_of(n, request=n).decode() for n in (1, 2)] == [alone.stdout] * 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("daemon", [{"emulated": ["V100:2"]}], indirect=True)
-def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, script, wait_for) -> None:
+def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, script) -> None:
     daemon.start()
     env = {"OMP_NUM_THREADS": "1"}
     gang = job(1, sys.executable, script, "100000", gpus=2, torchrun=True, env=env)
     single = job(2, sys.executable, script, "100000", env=env)
     controller.want(gang, single, quantum_s=1.0)
     for number in (1, 2):
-        controller.wait_report(number, lambda r: r.suspends >= 2 and r.resumes >= 2 and r.step > 0, "takes turns", 90)
+        controller.wait_report(
+            number, lambda r: r.suspends >= 2 and r.resumes >= 2 and r.step > 0, "takes turns", 90
+        )
         assert controller.reports[number].tier is Tier.HOLD
     assert len(controller.reports[1].gpus) == 2
     controller.want(replace(gang, cancelled=True), replace(single, cancelled=True))
@@ -277,7 +314,7 @@ def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, sc
     assert [who for who in procs.with_environment(line) if procs.alive(who)] == []
 
 
-def test_systemd_is_told_when_the_agent_is_ready(daemon, controller, place, wait_for, monkeypatch) -> None:
+def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> None:
     import socket
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -299,7 +336,12 @@ def test_no_address_but_loopback_is_dialled_and_no_gpu_is_a_clear_error(daemon) 
     def run() -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
         return subprocess.run(
-            [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)], capture_output=True, text=True, timeout=30, env=env
+            [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=env,
+            check=False,
         )
 
     good = daemon.config.read_text()
@@ -317,7 +359,9 @@ def test_no_address_but_loopback_is_dialled_and_no_gpu_is_a_clear_error(daemon) 
     assert "Traceback" not in none.stderr + refused.stderr
 
 
-def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(daemon, controller, job, wait_for) -> None:
+def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
+    daemon, controller, job, wait_for
+) -> None:
     daemon.start()
     controller.want(job(1, *python(COUNT), **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
