@@ -212,8 +212,10 @@ class Job:
     state: JobState = JobState.QUEUED
     epoch: int = 0  # grows whenever a new incarnation may be started
     host: HostName | None = None  # home, once placed
+    gpu_model: str = ""  # of the home (of the last one, where there is none now)
     report: JobReport | None = None  # newest of the current epoch
     past_gpu_s: float = 0.0  # of earlier epochs
+    past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model
     past_run_s: float = 0.0
     past_lost_gpu_s: float = 0.0
     first_run_s: float | None = None  # wall clock
@@ -227,6 +229,14 @@ class Job:
     def gpu_s(self) -> float:
         """GPU-seconds received over all incarnations."""
         return self.past_gpu_s + (self.report.gpu_s if self.report else 0.0)
+
+    @property
+    def gpu_s_by_model(self) -> Mapping[str, float]:
+        """The same by GPU model: an incarnation never changes its model."""
+        if self.report is None:
+            return self.past_gpu_s_by_model
+        past = self.past_gpu_s_by_model.get(self.gpu_model, 0.0)
+        return {**self.past_gpu_s_by_model, self.gpu_model: past + self.report.gpu_s}
 
     @property
     def step(self) -> int:

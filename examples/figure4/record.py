@@ -44,7 +44,9 @@ class Recorder:
             if sample.at_s >= at_s:
                 width = sample.at_s - before.at_s
                 part = (at_s - before.at_s) / width if width > 0 else 0.0
-                return before.received_gpu_s[user] + part * (sample.received_gpu_s[user] - before.received_gpu_s[user])
+                return before.received_gpu_s[user] + part * (
+                    sample.received_gpu_s[user] - before.received_gpu_s[user]
+                )
             before = sample
         return before.received_gpu_s[user]
 

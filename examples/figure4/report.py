@@ -26,8 +26,20 @@ class Window:
 
 
 def share_table(recorder: Recorder, window: Window) -> Table:
-    table = Table(title=f"GPUs received while all twelve jobs were there ({window.to_s - window.from_s:.0f} s, {window.quanta:.0f} quanta)")
-    for heading in ("user", "jobs", "ideal", "received", "off by", "GPU-seconds", "suspends", "suspend ms", "resume ms"):
+    table = Table(
+        title=f"GPUs received while all twelve jobs were there ({window.to_s - window.from_s:.0f} s, {window.quanta:.0f} quanta)"
+    )
+    for heading in (
+        "user",
+        "jobs",
+        "ideal",
+        "received",
+        "off by",
+        "GPU-seconds",
+        "suspends",
+        "suspend ms",
+        "resume ms",
+    ):
         table.add_column(heading, justify="left" if heading == "user" else "right")
     for team in TEAMS:
         mine = [v for v in recorder.views if v.user == team.user]
@@ -42,7 +54,9 @@ def share_table(recorder: Recorder, window: Window) -> Table:
     return table
 
 
-def faults(recorder: Recorder, window: Window | None, accuracies: Mapping[int, float], references: Mapping[str, bool]) -> list[str]:
+def faults(
+    recorder: Recorder, window: Window | None, accuracies: Mapping[int, float], references: Mapping[str, bool]
+) -> list[str]:
     """Everything that makes the demo fail, in words; empty: it holds."""
     found = []
     if window is None:
@@ -51,36 +65,51 @@ def faults(recorder: Recorder, window: Window | None, accuracies: Mapping[int, f
         for team in TEAMS:
             got = recorder.mean_gpus(team.user, window.from_s, window.to_s)
             if abs(got / IDEAL - 1) > TOLERANCE:
-                found.append(f"user {team.user} received {got:.2f} GPUs, more than 10 % off its share of {IDEAL:.2f}")
+                found.append(
+                    f"user {team.user} received {got:.2f} GPUs, more than 10 % off its share of {IDEAL:.2f}"
+                )
     for view in recorder.views:
         if view.state != "succeeded":
             found.append(f"job {view.id} ({view.name}) is {view.state}: {view.exit.why or view.exit.code}")
         elif accuracies.get(view.id, 0.0) < 0.9:
-            found.append(f"job {view.id} ({view.name}) ended with accuracy {accuracies.get(view.id)}; 0.9 was expected")
+            found.append(
+                f"job {view.id} ({view.name}) ended with accuracy {accuracies.get(view.id)}; 0.9 was expected"
+            )
         if view.epoch > 1:
             found.append(f"job {view.id} ({view.name}) was started {view.epoch} times")
     lost = recorder.total(lambda v: v.lost_gpu_s)
     if lost > 0:
         found.append(f"{lost:.1f} GPU-seconds of work were lost")
-    found += [f"{name}: weights differ from the same training without interruption" for name, same in references.items() if not same]
+    found += [
+        f"{name}: weights differ from the same training without interruption"
+        for name, same in references.items()
+        if not same
+    ]
     return found
 
 
 def picture(recorder: Recorder, window: Window | None, smooth_s: float, path: Path) -> None:
-    import matplotlib
+    import matplotlib as mpl
 
-    matplotlib.use("Agg")
+    mpl.use("Agg")
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
     start = recorder.samples[0].at_s
     for team in TEAMS:
         times, gpus = recorder.curve(team.user, smooth_s)
-        axes.plot([t - start for t in times], gpus, color=COLOURS[team.user], label=f"{team.user}: four {team.gpus}-GPU jobs")
+        axes.plot(
+            [t - start for t in times],
+            gpus,
+            color=COLOURS[team.user],
+            label=f"{team.user}: four {team.gpus}-GPU jobs",
+        )
     axes.axhline(IDEAL, color="grey", linestyle="--", linewidth=1)
     axes.annotate("ideal 1.33", (0, IDEAL), xytext=(3, 4), textcoords="offset points", color="grey")
     if window:
-        axes.axvspan(window.from_s - start, window.to_s - start, color="grey", alpha=0.1, label="all twelve jobs there")
+        axes.axvspan(
+            window.from_s - start, window.to_s - start, color="grey", alpha=0.1, label="all twelve jobs there"
+        )
     axes.set(xlabel="seconds", ylabel=f"GPUs received (mean of the last {smooth_s:.0f} s)", ylim=(0, GPUS * 1.05), xlim=(0, None),
              title="Three users share four emulated V100s (Gandiva_fair, figure 4)")  # fmt: skip
     axes.legend(loc="upper left")
@@ -89,7 +118,10 @@ def picture(recorder: Recorder, window: Window | None, smooth_s: float, path: Pa
 
 
 def save_samples(recorder: Recorder, path: Path) -> None:
-    rows = [{"at_s": s.at_s - recorder.samples[0].at_s, "received_gpu_s": s.received_gpu_s} for s in recorder.samples]
+    rows = [
+        {"at_s": s.at_s - recorder.samples[0].at_s, "received_gpu_s": s.received_gpu_s}
+        for s in recorder.samples
+    ]
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
 
 

@@ -1,0 +1,56 @@
+"""Inside a training process: counts mini-batches, stops and goes on when the agent says so, saves and restores what it was handed.
+
+Standard library only; a script that uses it runs the same without an agent. Guide: docs/training-scripts.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hs_job.handed import State
+
+__all__ = ["install", "should_yield", "state", "step"]
+
+
+def state(
+    *,
+    model: Any = None,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    loader: Any = None,
+    scaler: Any = None,
+    **others: Any,
+) -> State:
+    """Hand over what makes up the training's state, once, after it is built: it is restored here, and saved when the job has to move.
+
+    Everything but `loader` (the training DataLoader) needs `state_dict` and `load_state_dict`. Start loops at
+    `.epoch` (of the loader) or `.step`; both are 0 in a fresh run.
+    """
+    from hs_job import handed
+
+    named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, **others}
+    return handed.hand_over({name: thing for name, thing in named.items() if thing is not None}, loader)
+
+
+def step(n: int = 1) -> None:
+    """`n` mini-batches are done (in a loop that nothing else counts); the job may be suspended here."""
+    from hs_job import runtime
+
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise ValueError(f"hs_job.step: n is {n!r}; expected a whole number of at least 1")
+    runtime.current().stepped_by_hand(n)
+
+
+def should_yield() -> bool:
+    """Whether the next suspend point is going to stop: a good moment to finish a log or push results out first."""
+    from hs_job import runtime
+
+    return runtime.current().should_yield()
+
+
+def install(folder: str) -> None:
+    """Write the folder that an agent puts on a job's PYTHONPATH: `sitecustomize.py` and a copy of this package."""
+    from hs_job import bundle
+
+    bundle.write(folder)

@@ -1,0 +1,70 @@
+"""The folder that makes any Python on it load this runtime: `sitecustomize.py` and a copy of the package."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__))
+
+# Runs in every Python that a job starts, old ones too: plain syntax, and never an error of ours in the user's way.
+SITECUSTOMIZE = '''\
+"""Loads HeteroShare's runtime once torch is imported, then the sitecustomize that this one hides."""
+import sys
+
+try:
+    if sys.version_info >= (3, 9):
+        from hs_job import inject
+
+        inject.prepare()
+except Exception as error:
+    sys.stderr.write("heteroshare: not hooked: %s: %s\\n" % (type(error).__name__, error))
+
+
+def _next_sitecustomize():
+    import importlib.machinery
+    import importlib.util
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [each for each in sys.path if os.path.abspath(each or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is None or spec.loader is None:
+        return
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_next_sitecustomize()
+'''
+
+
+def write(folder: str) -> None:
+    """Replaces what an older version left there; whoever runs jobs from it keeps reading whole files."""
+    os.makedirs(folder, exist_ok=True)
+    package = os.path.join(folder, "hs_job")
+    os.makedirs(package, exist_ok=True)
+    names = {name for name in os.listdir(_PACKAGE) if name.endswith(".py") or name == "py.typed"}
+    for name in sorted(names):
+        _replace(os.path.join(package, name), _read(os.path.join(_PACKAGE, name)))
+    for name in set(os.listdir(package)) - names:
+        path = os.path.join(package, name)
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
+    _replace(os.path.join(folder, "sitecustomize.py"), SITECUSTOMIZE.encode())
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _replace(path: str, content: bytes) -> None:
+    temporary = path + ".new"
+    with open(temporary, "wb") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), 0o644)
+    os.replace(temporary, path)

@@ -1,0 +1,333 @@
+"""Checkpoints on disk: written whole or not at all, verified before they are believed, never through a link.
+
+A generation is a folder with a file per rank, beside each a note of its size and digest, and a manifest that rank 0 writes from
+these notes, last: without a valid manifest there is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+KEPT = 2
+_MANIFEST = "manifest.json"
+_MAX_JSON = 1 << 20
+_CHUNK = 1 << 20
+_POLL_S = 0.005
+_NAME = re.compile(r"gen-(0|[1-9][0-9]{0,17})")
+
+
+class CheckpointError(Exception):
+    """Not written; the job goes on without it."""
+
+
+class TornError(Exception):
+    """A generation that does not hold what its manifest says, or has none."""
+
+
+class _Sink:
+    """Takes what torch.save writes. An error is kept and raised later: raised from inside, torch's writer would abort the process."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._digest = hashlib.sha256()
+        self.size = 0
+        self.error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self.error is None:
+            try:
+                rest = view
+                while rest.nbytes:
+                    rest = rest[os.write(self._fd, rest) :]
+                self._digest.update(view)
+                self.size += view.nbytes
+            except OSError as error:
+                self.error = error
+        return view.nbytes
+
+    def flush(self) -> None:
+        pass
+
+    @property
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+
+class Folder:
+    """HS_CHECKPOINT_DIR, as one rank sees it."""
+
+    def __init__(self, path: str, rank: int, world: int) -> None:
+        self.path = path
+        self.rank = rank
+        self.world = world
+
+    # --- writing ---------------------------------------------------------------------------------------------------
+
+    def write(
+        self,
+        generation: int,
+        step: int,
+        content: Any,
+        *,
+        abandoned: Callable[[], bool] = lambda: False,
+        wait_for_manifest: bool = True,
+    ) -> str:
+        """This rank's part; rank 0 ends it with the manifest, and the others wait for that. Gives this rank's digest."""
+        try:
+            return self._write(generation, step, content, abandoned, wait_for_manifest)
+        except CheckpointError as error:
+            why = str(error)
+        except OSError as error:
+            why = f"{error.strerror or error} ({self.path})"
+        except Exception as error:   # what could not be packed or pickled, no memory for a copy
+            why = f"{type(error).__name__}: {error}"
+        self._clear(generation)
+        raise CheckpointError(why)
+
+    def _write(
+        self, generation: int, step: int, content: Any, abandoned: Callable[[], bool], wait_for_manifest: bool
+    ) -> str:
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        name = f"gen-{generation}"
+        with _folder(self.path) as root:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=root)
+            with _folder(name, root, links=False) as here:
+                size, digest = _write_tensors(here, f"rank{self.rank}.pt", content)
+                note = {"step": step, "size": size, "sha256": digest}
+                _write_json(here, f"rank{self.rank}.json", note)
+                os.fsync(root)
+                if self.rank == 0:
+                    notes = self._gather(here, step, abandoned)
+                    _write_json(here, _MANIFEST, self._manifest(generation, step, notes))
+                    os.fsync(root)
+                elif wait_for_manifest:
+                    _await(lambda: _exists(here, _MANIFEST), abandoned)
+        if self.rank == 0:
+            self._prune(generation)
+        return digest
+
+    def _gather(self, here: int, step: int, abandoned: Callable[[], bool]) -> List[Dict[str, Any]]:
+        notes = []
+        for rank in range(self.world):
+            name = f"rank{rank}.json"
+            _await(lambda name=name: _exists(here, name), abandoned)  # type: ignore[misc]
+            note = _read_json(here, name)
+            if note.get("step") != step:
+                raise CheckpointError(f"rank {rank} stands at step {note.get('step')}, rank 0 at {step}")
+            notes.append(note)
+        return notes
+
+    def _manifest(self, generation: int, step: int, notes: List[Dict[str, Any]]) -> Dict[str, Any]:
+        files = [
+            {"name": f"rank{rank}.pt", "size": note["size"], "sha256": note["sha256"]}
+            for rank, note in enumerate(notes)
+        ]
+        return {"generation": generation, "step": step, "world": self.world, "files": files}
+
+    def _clear(self, generation: int) -> None:
+        """Takes this rank's part of a failed attempt away; whoever is last takes the folder."""
+        mine = f"rank{self.rank}."
+        with contextlib.suppress(OSError), _folder(self.path) as root:
+            with _folder(f"gen-{generation}", root, links=False) as here:
+                for name in os.listdir(here):
+                    if name.startswith(mine) or (self.rank == 0 and name.startswith(_MANIFEST)):
+                        os.unlink(name, dir_fd=here)
+            os.rmdir(f"gen-{generation}", dir_fd=root)
+
+    def _prune(self, newest: int) -> None:
+        whole = 0
+        for generation in self.generations():
+            path = os.path.join(self.path, f"gen-{generation}")
+            if generation > newest:
+                continue
+            if whole < KEPT and os.path.lexists(os.path.join(path, _MANIFEST)):
+                whole += 1
+            else:
+                shutil.rmtree(path, ignore_errors=True)   # never follows links
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def generations(self) -> List[int]:
+        """Newest first, valid or not."""
+        try:
+            names = os.listdir(self.path)
+        except OSError:
+            return []
+        matches = (_NAME.fullmatch(name) for name in names)
+        return sorted((int(match.group(1)) for match in matches if match), reverse=True)
+
+    def newest(self) -> int:
+        return max(self.generations(), default=-1)
+
+    def read(self, asked: int) -> Tuple[Optional[Dict[str, Any]], int, str]:
+        """This rank's content of the asked generation, else of the newest valid one before; and a note on those that were not.
+
+        Each rank verifies the files of all, so that all come to the same answer.
+        """
+        notes = []
+        candidates = [asked, *(each for each in self.generations() if each < asked)]
+        for generation in candidates:
+            try:
+                content = self._read(generation)
+            except (TornError, OSError) as error:
+                notes.append(f"generation {generation}: {error}")
+            else:
+                return content, generation, "; ".join(notes)
+        notes.append("no valid checkpoint: started afresh")
+        return None, -1, "; ".join(notes)
+
+    def _read(self, generation: int) -> Dict[str, Any]:
+        with _folder(self.path) as root, _folder(f"gen-{generation}", root, links=False) as here:
+            files = _checked(_read_json(here, _MANIFEST), generation, self.world)
+            fds: List[int] = []
+            try:
+                for each in files:
+                    fds.append(_open_verified(here, each))
+                content = _load(fds[self.rank])
+            finally:
+                for fd in fds:
+                    os.close(fd)
+        if not isinstance(content, dict) or content.get("format") != 1:
+            raise TornError(f"rank{self.rank}.pt is of format {getattr(content, 'get', dict().get)('format')!r}; expected 1")
+        return content
+
+
+@contextlib.contextmanager
+def _folder(name: str, at: Optional[int] = None, *, links: bool = True) -> Iterator[int]:
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if links else os.O_NOFOLLOW), dir_fd=at)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _await(condition: Callable[[], bool], abandoned: Callable[[], bool]) -> None:
+    while not condition():
+        if abandoned():
+            raise CheckpointError("another rank could not write its part")
+        time.sleep(_POLL_S)
+
+
+def _exists(here: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=here, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _new_file(here: int, name: str) -> Iterator[int]:
+    """Under a temporary name until it is durable."""
+    temporary = f"{name}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=here)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(temporary, flags, 0o600, dir_fd=here)
+    try:
+        yield fd
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, name, src_dir_fd=here, dst_dir_fd=here)
+    os.fsync(here)
+
+
+def _write_tensors(here: int, name: str, content: Any) -> Tuple[int, str]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise CheckpointError("the script has not imported torch, which writes the file")
+    with _new_file(here, name) as fd:
+        sink = _Sink(fd)
+        torch.save(content, sink)
+        if sink.error is not None:
+            raise sink.error
+    return sink.size, sink.digest
+
+
+def _write_json(here: int, name: str, value: Dict[str, Any]) -> None:
+    with _new_file(here, name) as fd:
+        data = json.dumps(value).encode()
+        while data:
+            data = data[os.write(fd, data) :]
+
+
+def _open_regular(here: int, name: str) -> int:
+    # Non-blocking: a FIFO in its place must not hold us.
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=here)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise TornError(f"{name} is no regular file")
+    return fd
+
+
+def _read_json(here: int, name: str) -> Dict[str, Any]:
+    fd = _open_regular(here, name)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(_MAX_JSON + 1)
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise TornError(f"{name} is no JSON: {error}") from None
+    if len(data) > _MAX_JSON or not isinstance(value, dict):
+        raise TornError(f"{name} is not what was written")
+    return value
+
+
+def _checked(manifest: Dict[str, Any], generation: int, world: int) -> List[Dict[str, Any]]:
+    if manifest.get("generation") != generation:
+        raise TornError(f"its manifest is of generation {manifest.get('generation')!r}")
+    if manifest.get("world") != world:
+        raise TornError(f"it is of {manifest.get('world')!r} ranks; the job has {world}")
+    files = manifest.get("files")
+    expected = [f"rank{rank}.pt" for rank in range(world)]
+    if not isinstance(files, list) or [isinstance(f, dict) and f.get("name") for f in files] != expected:
+        raise TornError(f"its manifest does not name {world} files")
+    return files
+
+
+def _open_verified(here: int, expected: Dict[str, Any]) -> int:
+    """Open, and what the manifest says it is: what is loaded later is what was verified."""
+    name = str(expected["name"])
+    fd = _open_regular(here, name)
+    try:
+        size = os.fstat(fd).st_size
+        if size != expected.get("size"):
+            raise TornError(f"{name} has {size} bytes; expected {expected.get('size')!r}")
+        digest = hashlib.sha256()
+        while True:
+            data = os.read(fd, _CHUNK)
+            if not data:
+                break
+            digest.update(data)
+        if digest.hexdigest() != expected.get("sha256"):
+            raise TornError(f"{name} has another SHA-256 than its manifest says")
+        os.lseek(fd, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _load(fd: int) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise TornError("the script has not imported torch, which reads the file")
+    try:
+        with os.fdopen(os.dup(fd), "rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:
+        raise TornError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None

@@ -1,0 +1,141 @@
+"""What the script handed over with `hs_job.state`: captured as plain values, loaded into the same objects of a new process."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Dict, Optional
+
+from hs_job import rng, runtime
+from hs_job.inject import hook_torch
+from hs_job.pack import pack, unpack
+from hs_job.position import Data
+from hs_job.runtime import Runtime
+
+FORMAT = 1
+
+
+class State:
+    """Where to begin: all zero in a fresh run, and where there is no agent."""
+
+    def __init__(self, handed: Optional[Handed]) -> None:
+        self._handed = handed
+        self._step = handed.start_step if handed is not None else 0
+        self._epoch = handed.data.epoch if handed is not None and handed.data is not None else 0
+
+    @property
+    def step(self) -> int:
+        """Mini-batches done before this process."""
+        if self._handed is not None:
+            self._handed.begin_loop()
+        return self._step
+
+    @property
+    def epoch(self) -> int:
+        """Iterations of the loader completed before this process. Reading it says: my loop starts there."""
+        if self._handed is not None and self._handed.data is not None:
+            self._handed.data.starts_at_epoch = True
+        return self._epoch
+
+    @property
+    def restored(self) -> bool:
+        return self._handed is not None and self._handed.restored
+
+
+class Handed:
+    def __init__(self, rt: Runtime, objects: Dict[str, Any], loader: Any) -> None:
+        self._rt = rt
+        self.objects = objects
+        self.data = Data(loader) if loader is not None else None
+        self.start_step = 0
+        self.restored = False
+        self._content: Optional[Dict[str, Any]] = None     # of a checkpoint, until training has begun
+        self._ready = False
+        self._fetched = 0
+        self._loop_begun = False
+
+    # --- saving ----------------------------------------------------------------------------------------------------
+
+    def capture(self, step: int, host_of: Optional[Callable[[Any], Any]]) -> Dict[str, Any]:
+        own = self.data.generators if self.data is not None else []
+        return {
+            "format": FORMAT,
+            "step": step,
+            "objects": {name: pack(thing.state_dict(), name, host_of) for name, thing in self.objects.items()},
+            "data": self.data.position(self._fetched) if self.data is not None else None,
+            "rng": rng.capture(sys.modules.get("torch"), own),
+        }
+
+    # --- restoring -------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        rt = self._rt
+        if rt.restore < 0 or rt.folder is None:
+            return
+        content, generation, note = rt.folder.read(rt.restore)
+        if content is not None:
+            self._check(content)
+            self._content = content
+            self.restored = True
+            self.start_step = rt.count = int(content["step"])
+            rt.mark = (rt.count, 0.0)
+            self._load()
+            if self.data is not None:
+                self.data.aim(content["data"])
+            else:
+                self._draw_on()
+        rt.tell_restored(rt.count, generation, note)
+
+    def _check(self, content: Dict[str, Any]) -> None:
+        saved, here = set(content["objects"]), set(self.objects)
+        if saved != here or (content["data"] is None) != (self.data is None):
+            raise ValueError(
+                f"hs_job.state was given {sorted(here)}{' and a loader' if self.data else ''}; "
+                f"the checkpoint holds {sorted(saved)}{' and a loader' if content['data'] else ''}"
+            )
+
+    def _load(self) -> None:
+        assert self._content is not None
+        for name, thing in self.objects.items():
+            thing.load_state_dict(unpack(self._content["objects"][name]))
+
+    def _draw_on(self) -> None:
+        assert self._content is not None
+        own = self.data.generators if self.data is not None else []
+        rng.put_back(sys.modules.get("torch"), own, self._content["rng"])
+
+    def begin_loop(self) -> None:
+        """The script asks where to begin: what it drew since the restore does not count."""
+        if self._content is not None and self.data is None and not self._loop_begun:
+            self._loop_begun = True
+            self._draw_on()
+
+    def before_fetch(self, iterator: Any) -> None:
+        """At the loader's first real batch once more: epochs passed by in between may have moved a scheduler."""
+        self._fetched = iterator._num_yielded
+        if self._content is not None:
+            self._load()
+            self._draw_on()
+            self._content = None
+
+
+def hand_over(objects: Dict[str, Any], loader: Any) -> State:
+    for name, thing in objects.items():
+        if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
+            raise TypeError(f"hs_job.state: {name} is a {type(thing).__name__}; expected state_dict and load_state_dict")
+    if loader is not None and not hasattr(loader, "_index_sampler"):
+        raise TypeError(f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader")
+    rt = runtime.current()
+    if "torch" in sys.modules:
+        hook_torch()
+    rt.start()
+    if not rt.live:
+        return State(None)
+    if rt.handed is not None:
+        raise RuntimeError("hs_job.state was called before; hand everything over in one call")
+    handed = Handed(rt, objects, loader)
+    handed.restore()
+    rt.handed = handed
+    rt.tell_can()
+    if loader is None:
+        rt.point(restorable=True)
+    return State(handed)

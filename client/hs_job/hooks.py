@@ -1,0 +1,180 @@
+"""What is hooked in torch: optimizer steps are counted, fetches of a batch are suspend points, optimizers are known.
+
+The stop is at the next fetch, not at the optimizer's step: what a script does after it (the LR scheduler, logging, clearing
+gradients) still belongs to the batch. A step with no fetch since the step before it is a suspend point itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import threading
+import weakref
+from typing import Any, Dict, Optional, Set
+
+from hs_job import runtime
+from hs_job.position import Data, Trained
+from hs_job.runtime import Runtime
+from hs_job.swap import Swapper
+
+
+class Hooks:
+    """One per process."""
+
+    def __init__(self, torch: Any, rt: Runtime) -> None:
+        self._torch = torch
+        self._rt = rt
+        self._round: Set[int] = set()           # optimizers that stepped for this mini-batch
+        self._known: Set[int] = set()
+        self._loader: Optional[Trained] = None  # whose batch was fetched last
+        self._fetched = False                   # a fetch that counts as suspend point since the last step
+        self._kinds: Any = weakref.WeakKeyDictionary()
+        self.optimizers: Any = weakref.WeakSet()
+        loading: Any = sys.modules["torch.utils.data.dataloader"]
+        self.fetch_unhooked = loading._BaseDataLoaderIter.__next__
+
+    def install(self) -> None:
+        torch = self._torch
+        sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(_undynamo(self._stepped))
+        self._hook_optimizer(torch.optim.Optimizer)
+        loading: Any = sys.modules["torch.utils.data.dataloader"]
+        self._hook_loader(loading.DataLoader)
+        self._hook_fetch(loading._BaseDataLoaderIter)
+
+    # --- optimizers ------------------------------------------------------------------------------------------------
+
+    def _hook_optimizer(self, kind: Any) -> None:
+        original = kind.__init__
+        known = self.optimizers
+
+        @functools.wraps(original)
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            known.add(optimizer)
+
+        kind.__init__ = __init__
+
+    def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        rt = self._rt
+        if not rt.live:
+            return
+        key = id(optimizer)
+        if key not in self._known:               # unpickled or copied: its constructor never ran
+            self._known.add(key)
+            self.optimizers.add(optimizer)
+        if rt.by_hand:
+            return
+        done = self._round
+        if done and key not in done:             # another optimizer of the same mini-batch
+            done.add(key)
+            return
+        done.clear()
+        done.add(key)
+        rt.trainer = threading.get_ident()
+        loader = self._loader
+        if loader is not None:
+            loader.trains = True
+        rt.stepped()
+        if self._fetched:
+            self._fetched = False
+        else:
+            rt.point()
+
+    # --- data ------------------------------------------------------------------------------------------------------
+
+    def _hook_loader(self, kind: Any) -> None:
+        original = kind.__iter__
+        rt = self._rt
+
+        @functools.wraps(original)
+        def __iter__(loader: Any) -> Any:
+            if not rt.live:
+                return original(loader)
+            data = rt.handed.data if rt.handed is not None else None
+            if data is not None and data.loader is loader:
+                return data.iterate(original, self.fetch_unhooked)
+            iterator = original(loader)
+            trained = self._kinds.get(loader)
+            if trained is None:
+                trained = self._kinds[loader] = Trained()
+            iterator.__dict__["_hs_trained"] = trained
+            return iterator
+
+        kind.__iter__ = __iter__
+
+    def _hook_fetch(self, kind: Any) -> None:
+        original = kind.__next__
+        before = self._before_fetch
+        rt = self._rt
+
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:
+            if rt.live:
+                before(iterator)
+            return original(iterator)
+
+        kind.__next__ = __next__
+
+    def _before_fetch(self, iterator: Any) -> None:
+        rt = self._rt
+        if threading.get_ident() != rt.trainer:
+            return                               # somebody fetches ahead; holding them would not hold training
+        handed = rt.handed
+        data: Optional[Data] = handed.data if handed is not None else None
+        trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")
+        mine = data is not None and trained is data
+        if mine:
+            assert handed is not None
+            handed.before_fetch(iterator)
+        elif rt.by_hand:
+            return
+        elif rt.world > 1 and (
+            data is not None
+            or not self._torch.is_grad_enabled()
+            or (rt.count and self._fetched_by_others(trained))
+        ):
+            self._loader = trained
+            return
+        self._loader = trained
+        self._fetched = True
+        rt.point(restorable=mine)
+
+    def _fetched_by_others(self, trained: Optional[Trained]) -> bool:
+        """In a gang only what every rank fetches alike is a place to stop: batches that are trained on."""
+        return trained is None or not trained.trains
+
+
+_hooks: Optional[Hooks] = None
+
+
+def install() -> None:
+    """Hooks torch, which is imported; connects to the agent. What can't be hooked is left alone altogether."""
+    global _hooks
+    rt = runtime.current()
+    if _hooks is not None or rt.alone:
+        return
+    for name in ("torch.optim.optimizer", "torch.utils.data.dataloader"):
+        importlib.import_module(name)
+    torch = sys.modules["torch"]
+    try:
+        hooks = Hooks(torch, rt)
+        hooks.install()
+    except Exception:
+        rt.give_up()
+        raise
+    rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.handed)
+    _hooks = hooks
+    rt.start()
+    rt.tell_can()
+
+
+def _undynamo(function: Any) -> Any:
+    """Not to be traced into compiled code: what it counts happens at run time. (What torch.compiler.disable does, without its imports.)"""
+
+    def plain(*args: Any) -> None:
+        function(*args)
+
+    marks: Dict[str, Any] = {"_torchdynamo_disable": True}
+    plain.__dict__.update(marks)
+    return plain

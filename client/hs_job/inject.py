@@ -1,0 +1,81 @@
+"""Run at the start of every Python of a job: waits for torch to be imported, then hooks it. Imports next to nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Optional
+
+
+def prepare() -> None:
+    if not os.environ.get("HS_AGENT_SOCKET") or os.environ.get("HS_HOOK") == "0":
+        return
+    if "torch" in sys.modules:
+        hook_torch()
+    elif not any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TorchFinder())
+
+
+def hook_torch() -> None:
+    """Never breaks the user's program: what goes wrong here leaves it unhooked, and says so."""
+    try:
+        from hs_job import hooks
+
+        hooks.install()
+    except Exception as error:
+        say(f"not hooked: {type(error).__name__}: {error}")
+
+
+def say(line: str) -> None:
+    """One line to the user, in the job's log."""
+    try:
+        sys.stderr.write(f"heteroshare: {line}\n")
+        sys.stderr.flush()
+    except Exception:  # noqa: S110 - a closed stderr is the user's choice
+        pass
+
+
+class _TorchFinder(MetaPathFinder):
+    """Lets the others find torch, and wraps the loader that they found."""
+
+    _busy = False
+
+    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+        if name != "torch" or self._busy:
+            return None
+        self._busy = True
+        try:
+            from importlib.util import find_spec
+
+            spec = find_spec(name)
+        finally:
+            self._busy = False
+        if spec is None or spec.loader is None:
+            return None
+        spec.loader = _HookingLoader(spec.loader, self)
+        return spec
+
+
+class _HookingLoader(Loader):
+    def __init__(self, inner: Any, finder: _TorchFinder) -> None:
+        self._inner = inner
+        self._finder = finder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)   # get_data, get_filename, … for whoever asks the loader
+
+    def create_module(self, spec: ModuleSpec) -> Any:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # What is imported sees its own loader, as if nobody had been in between.
+        module.__loader__ = self._inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._inner
+        self._inner.exec_module(module)
+        if self._finder in sys.meta_path:
+            sys.meta_path.remove(self._finder)
+        hook_torch()

@@ -1,0 +1,104 @@
+"""State dicts as values that `torch.load(weights_only=True)` takes back: no pickled classes, nothing that runs code."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from typing import Any, Callable, Dict, Optional, Tuple
+
+_TAG = "__heteroshare__"
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)
+
+
+class PackError(TypeError):
+    """Something handed over holds what cannot be saved without pickle."""
+
+
+def pack(value: Any, where: str, host_of: Optional[Callable[[Any], Any]] = None) -> Any:
+    """`host_of` gives a tensor whose memory was swapped out as it is on the host, None for others."""
+    return _Packer(host_of).pack(value, where)
+
+
+class _Packer:
+    def __init__(self, host_of: Optional[Callable[[Any], Any]]) -> None:
+        self._torch = sys.modules.get("torch")
+        self._host_of = host_of
+        self._seen: Dict[Tuple[Any, ...], Any] = {}
+
+    def pack(self, value: Any, where: str) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return value
+        torch = self._torch
+        if torch is not None:
+            if isinstance(value, torch.Tensor):
+                return self._tensor(value, where)
+            if kind in (torch.dtype, torch.device, torch.Size):
+                return value
+        if kind in (dict, OrderedDict):
+            return kind((self._key(key, where), self.pack(each, f"{where}[{key!r}]")) for key, each in value.items())
+        if kind in (list, tuple):
+            return kind(self.pack(each, f"{where}[{index}]") for index, each in enumerate(value))
+        return self._tagged(kind, value, where)
+
+    def _tagged(self, kind: Any, value: Any, where: str) -> Any:
+        if kind is Counter:
+            return {_TAG: "counter", "items": [[self._key(k, where), v] for k, v in value.items()]}
+        if kind is defaultdict:   # its factory is the loading object's own business
+            return self.pack(dict(value), where)
+        if kind in (set, frozenset):
+            return {_TAG: kind.__name__, "items": [self._key(each, where) for each in value]}
+        if kind is deque:
+            return {_TAG: "deque", "items": [self.pack(each, where) for each in value], "most": value.maxlen}
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(value, numpy.generic) and isinstance(value.item(), _PLAIN):
+            return value.item()
+        if numpy is not None and kind is numpy.ndarray and value.dtype.kind in "biufc":
+            return {_TAG: "array", "type": value.dtype.str, "shape": list(value.shape), "bytes": value.tobytes()}
+        raise PackError(
+            f"{where} is a {kind.__module__}.{kind.__qualname__}: only tensors, numbers, text and containers of them can be saved"
+        )
+
+    def _key(self, key: Any, where: str) -> Any:
+        if type(key) in _PLAIN or (type(key) is tuple and all(type(each) in _PLAIN for each in key)):
+            return key
+        raise PackError(f"a key of {where} is a {type(key).__qualname__}: expected numbers or text")
+
+    def _tensor(self, tensor: Any, where: str) -> Any:
+        torch = self._torch
+        assert torch is not None
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise PackError(f"{where} is a {type(tensor).__qualname__}: only plain tensors can be saved")
+        tensor = tensor.detach()
+        host = self._host_of(tensor) if self._host_of is not None else None
+        if host is not None:
+            return host
+        if tensor.device.type == "cpu":
+            return tensor
+        key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
+        if key not in self._seen:   # tied weights stay tied
+            self._seen[key] = tensor.cpu()
+        return self._seen[key]
+
+
+def unpack(value: Any) -> Any:
+    kind = type(value)
+    if kind in (list, tuple):
+        return kind(unpack(each) for each in value)
+    if kind not in (dict, OrderedDict):
+        return value
+    tag = value.get(_TAG)
+    if tag is None:
+        return kind((key, unpack(each)) for key, each in value.items())
+    if tag == "counter":
+        return Counter({key: count for key, count in value["items"]})
+    if tag in ("set", "frozenset"):
+        return {"set": set, "frozenset": frozenset}[tag](value["items"])
+    if tag == "deque":
+        return deque((unpack(each) for each in value["items"]), value["most"])
+    if tag == "array":
+        import importlib
+
+        numpy = importlib.import_module("numpy")
+        return numpy.frombuffer(value["bytes"], dtype=value["type"]).reshape(value["shape"]).copy()
+    raise ValueError(f"unknown mark {tag!r} in a checkpoint")

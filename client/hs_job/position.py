@@ -1,0 +1,93 @@
+"""Where a DataLoader stands, and how a new one gets there: state of the generators when its iterator was made, and batches fetched.
+
+Without workers the indices are skipped and nothing is loaded; with workers, or an iterable dataset, the batches are fetched again, since
+only that leaves the workers' own generators where they were.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, Dict, Iterator, Optional
+
+from hs_job import rng
+from hs_job.inject import say
+
+
+class Trained:
+    """Of a DataLoader: whether its batches are trained on."""
+
+    trains = False
+
+
+class Data(Trained):
+    """The training loader that the script handed over."""
+
+    trains = True
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.generators = rng.generators(loader)
+        self.starts_at_epoch = False          # the script's loop does (it read state.epoch)
+        self._epoch = -1                      # of the newest iterator
+        self._made: Dict[str, Any] = {}
+        self._reused = False                  # persistent workers: the iterator is set back, not made anew
+        self._goal: Optional[Dict[str, Any]] = None
+        self._passed_by = 0
+
+    def aim(self, position: Dict[str, Any]) -> None:
+        self._goal = position
+
+    @property
+    def epoch(self) -> int:
+        return self._goal["epoch"] if self._goal is not None else max(0, self._epoch)
+
+    def position(self, fetched: int) -> Dict[str, Any]:
+        return {"epoch": self._epoch, "fetched": fetched, "made": self._made, "reused": self._reused}
+
+    def iterate(self, original: Callable[[Any], Any], fetch: Callable[[Any], Any]) -> Any:
+        """Stands in for the loader's `__iter__`."""
+        goal = self._goal
+        if goal is None:
+            self._epoch += 1
+            self._reused = getattr(self.loader, "_iterator", None) is not None
+            self._made = rng.capture(sys.modules.get("torch"), self.generators)
+            iterator = original(self.loader)
+        elif not self.starts_at_epoch and self._passed_by < goal["epoch"]:
+            self._passed_by += 1
+            return _nothing()
+        else:
+            self._goal = None
+            self._epoch, self._made, self._reused = goal["epoch"], goal["made"], goal["reused"]
+            iterator = self._make_again(original)
+            self._skip(iterator, goal["fetched"], fetch)
+        iterator.__dict__["_hs_trained"] = self
+        return iterator
+
+    def _make_again(self, original: Callable[[Any], Any]) -> Any:
+        torch = sys.modules.get("torch")
+        if self._reused and self.loader.persistent_workers:
+            original(self.loader)
+        rng.put_back(torch, self.generators, self._made)
+        return original(self.loader)
+
+    def _skip(self, iterator: Any, batches: int, fetch: Callable[[Any], Any]) -> None:
+        by_index = self.loader.num_workers == 0 and not _iterable(self.loader.dataset)
+        try:
+            for _ in range(batches):
+                if by_index:
+                    next(iterator._sampler_iter)
+                    iterator._num_yielded += 1
+                else:
+                    fetch(iterator)
+        except StopIteration:
+            say(f"the loader ended before batch {batches}, where the job had stopped: are its data the same?")
+
+
+def _iterable(dataset: Any) -> bool:
+    torch = sys.modules["torch"]
+    return isinstance(dataset, torch.utils.data.IterableDataset)
+
+
+def _nothing() -> Iterator[Any]:
+    """An epoch that was done before the restore."""
+    return iter(())

@@ -1,0 +1,48 @@
+"""The state of every random generator that training draws from, as plain values."""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any, Dict, List
+
+
+def generators(loader: Any) -> List[Any]:
+    """The torch generators that a DataLoader and its samplers were given, each once."""
+    found: List[Any] = []
+    batches = getattr(loader, "batch_sampler", None)
+    for owner in (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None)):
+        generator = getattr(owner, "generator", None)
+        if hasattr(generator, "get_state") and not any(generator is each for each in found):
+            found.append(generator)
+    return found
+
+
+def capture(torch: Any, own: List[Any]) -> Dict[str, Any]:
+    version, numbers, gauss = random.getstate()
+    state: Dict[str, Any] = {"python": [version, list(numbers), gauss], "own": [each.get_state() for each in own]}
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        state["numpy"] = [name, [int(key) for key in keys], int(position), int(has_gauss), float(cached)]
+    return state
+
+
+def put_back(torch: Any, own: List[Any], state: Dict[str, Any]) -> None:
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    for generator, kept in zip(own, state["own"]):
+        generator.set_state(kept)
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state and torch.cuda.is_available():
+            for device, kept in enumerate(state["cuda"][: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(kept, device)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in state:
+        name, keys, position, has_gauss, cached = state["numpy"]
+        numpy.random.set_state((name, keys, position, has_gauss, cached))

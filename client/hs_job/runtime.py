@@ -1,0 +1,516 @@
+"""One per process: where training stands, and the place where it stands still when the agent says so.
+
+The training thread only ever bumps counters and looks at one flag (`armed`); everything else happens in `_point`, off the
+fast path. The flag and `passed` make a Dekker pair: the training thread writes `passed`, then reads `armed`; the
+reader writes `armed`, then reads `passed`. So a stop that was accepted is always seen.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+from hs_job.inject import say
+from hs_job.link import Link, Message
+
+if TYPE_CHECKING:
+    from hs_job.checkpoint import Folder
+    from hs_job.handed import Handed
+    from hs_job.swap import Swapper
+
+PROTOCOL = 1
+LEFT_ON_PURPOSE = 75
+_LEAVE_WITHIN_S = 10.0
+_TELL_AFTER_S = 10.0
+_HELPER = "HS_RANK_PID"   # set in a rank's environment: what it starts from then on are helpers, no ranks
+
+
+class Phase(Enum):
+    NEW = "new"           # no suspend point yet
+    WAITING = "waiting"   # at the first one
+    RUNNING = "running"
+    PARKED = "parked"     # at a proposed step, not committed yet
+    HELD = "held"
+
+
+class Stop:
+    """What the agent asked for, until it is done."""
+
+    __slots__ = ("at_step", "committed", "generation", "id", "kind", "tier")
+
+    def __init__(self, kind: str, message: Message) -> None:
+        self.kind = kind
+        self.id = int(message["id"])
+        self.at_step = int(message["at_step"])
+        self.tier = str(message.get("tier", "checkpoint" if kind == "save" else "hold"))
+        self.generation = int(message.get("generation", -1))
+        self.committed = False
+
+
+class Runtime:
+    def __init__(self, environment: Dict[str, str]) -> None:
+        path = environment.get("HS_AGENT_SOCKET", "")
+        helper = environment.get(_HELPER, "")
+        self.alone = not path or environment.get("HS_HOOK") == "0" or helper not in ("", str(os.getpid()))
+        self.live = not self.alone
+        self.count = 0                       # mini-batches done
+        self.passed = -1                     # steps at which this rank can no longer stop
+        self.armed = self.live               # something to do at the next suspend point
+        self.mark: Tuple[int, float] = (0, 0.0)      # count and when it was reached
+        self.by_hand = False                 # the script counts with hs_job.step
+        self.trainer = threading.main_thread().ident
+        self.rank, self.world = _place(environment)
+        self.handed: Optional[Handed] = None
+        self.swapper: Optional[Swapper] = None       # None: torch is not here
+        self.folder: Optional[Folder] = _folder(environment, self.rank, self.world)
+        self.restore = _generation(environment.get("HS_RESTORE", ""))
+        self._environment = environment
+        self._lock = threading.Condition()
+        self._phase = Phase.NEW
+        self._tier = "hold"
+        self._stop: Optional[Stop] = None
+        self._doing: Optional[Stop] = None
+        self._abandoned = False
+        self._go = False
+        self._leave = False
+        self._base: Optional[Tuple[int, float]] = None
+        self._due = 0.0
+        self._pace_s = 0.0
+        self._reserve = False
+        self._last_id = 0
+        self._generation = -1
+        self._told_can: List[str] = []
+        self._link: Optional[Link] = None
+
+    def start(self) -> None:
+        """Dials the agent, once."""
+        if not self.live or self._link is not None:
+            return
+        if self.folder is not None:
+            self._generation = self.folder.newest()
+        os.register_at_fork(after_in_child=self._in_child)
+        self._link = Link(
+            self._environment["HS_AGENT_SOCKET"], self._lock, greet=self._greet, hear=self._heard, lost=self._lost, tick=self._tick
+        )
+        self._link.start()
+
+    def give_up(self) -> None:
+        """Something about this torch cannot be hooked: the script runs as if there were no agent."""
+        self.alone, self.live, self.armed = True, False, False
+
+    def _in_child(self) -> None:
+        # A forked child (a DataLoader's worker, say) is no rank. It takes no lock: whoever held it stayed behind.
+        self.live = self.armed = False
+        self._pace_s = 0.0
+        if self._link is not None:
+            self._link.close_in_child()
+
+    # --- the training thread, fast ---------------------------------------------------------------------------------
+
+    def stepped(self, n: int = 1) -> None:
+        """Counts, and keeps an emulated device's pace."""
+        now = time.monotonic()
+        if self._pace_s:
+            due = self._due + self._pace_s * n
+            if now < due:
+                time.sleep(due - now)
+                now = due       # what sleep overshoots the next step makes up for, a slow step nobody does
+            self._due = now
+        self.count += n
+        self.mark = (self.count, now)
+
+    def point(self, restorable: bool = False) -> None:
+        """A suspend point: nothing of the batch before is under way."""
+        self.passed = self.count
+        if self.armed:
+            self._point(restorable)
+
+    def stepped_by_hand(self, n: int) -> None:
+        self.start()
+        if not self.by_hand:
+            # Until now optimizer steps were counted; from here on the script's word is taken.
+            self.by_hand = True
+            self.count = self.handed.start_step if self.handed is not None else 0
+            self.passed = min(self.passed, self.count)
+            self.tell_can()
+        self.trainer = threading.get_ident()
+        self.stepped(n)
+        if self.live and (self.handed is None or self.handed.data is None):
+            self.point(restorable=self.handed is not None)
+
+    def should_yield(self) -> bool:
+        stop = self._stop
+        return stop is not None and self.count + 1 >= stop.at_step
+
+    # --- standing still --------------------------------------------------------------------------------------------
+
+    def _point(self, restorable: bool) -> None:
+        if self._phase is Phase.NEW:
+            self._arrive(restorable)
+            return
+        with self._lock:
+            if self._base is None:
+                self._base = self.mark       # the first step after standing still is left out of the rate
+            stop = self._stop
+            if stop is None or not self._stops_here(stop, restorable):
+                self.armed = stop is not None or self._reserve
+            else:
+                self._stand(Phase.PARKED, restorable)
+                return
+        if self._reserve and self.swapper is not None:
+            self._reserve = False
+            self.swapper.reserve()
+
+    def _stops_here(self, stop: Stop, restorable: bool) -> bool:
+        wants_place = stop.tier == "checkpoint" and "checkpoint" in self.can()
+        return self.count >= stop.at_step and (restorable or not wants_place)
+
+    def _arrive(self, restorable: bool) -> None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            if self.folder is not None:
+                self.folder.rank, self.folder.world = self.rank, self.world
+        os.environ[_HELPER] = str(os.getpid())
+        with self._lock:
+            self._phase = Phase.WAITING
+            self._send(self._arrived())
+            self._stand(Phase.WAITING, restorable)
+
+    def _stand(self, phase: Phase, restorable: bool) -> None:
+        """Until told to go on, or until the proposal was raised or dropped. Collectives stay un-entered."""
+        self._tick()
+        self._phase = phase
+        self._base = None
+        told = phase is not Phase.WAITING or self._link is None or self._link.connected
+        going = False
+        try:
+            while True:
+                stop = self._stop
+                if self._go:
+                    going = True
+                    break
+                if stop is not None and stop.committed:
+                    self._stop = None
+                    self._perform(stop, restorable)
+                elif self._phase is Phase.PARKED and (stop is None or self.count < stop.at_step):
+                    break
+                elif not self._lock.wait(None if told else _TELL_AFTER_S):
+                    told = True
+                    self._say_if_alone()
+            began = time.monotonic()
+            if going and self._tier == "swap":
+                self._come_back()
+        finally:
+            self._phase, self._tier, self._go, self.armed = Phase.RUNNING, "hold", False, True
+            now = time.monotonic()
+            self._due = now               # time held is no slack for a burst
+            self.mark = (self.count, now)
+        if going:
+            self._send({"type": "going", "step": self.count, "seconds": now - began})
+
+    def _say_if_alone(self) -> None:
+        if self._link is not None and not self._link.connected:
+            say(f"waiting for the agent at {self._environment.get('HS_AGENT_SOCKET')}")
+
+    def _perform(self, stop: Stop, restorable: bool) -> None:
+        """Called and left with the lock held; the long parts are done without it, so that the agent is heard meanwhile."""
+        self._doing, self._abandoned = stop, False
+        try:
+            if stop.tier == "checkpoint":
+                self._checkpoint(stop, restorable)
+            else:
+                began = time.monotonic()
+                if stop.tier == "swap" and self._tier != "swap":
+                    self._swap_out(stop)
+                self._phase = Phase.HELD
+                self._say_held(stop, time.monotonic() - began)
+        finally:
+            self._doing = None
+
+    def _say_held(self, stop: Stop, seconds: float, digest: str = "") -> None:
+        moved = self.swapper.parked_bytes if self.swapper is not None and self._tier == "swap" else 0
+        self._send(
+            {
+                "type": "held",
+                "id": stop.id,
+                "step": self.count,
+                "tier": "checkpoint" if digest else self._tier,
+                "bytes": moved,
+                "seconds": seconds,
+                "generation": stop.generation if digest else -1,
+                "digest": digest,
+            }
+        )
+
+    def _swap_out(self, stop: Stop) -> None:
+        swapper = self.swapper
+        why = "the process has no torch"
+        if swapper is not None:
+            self._lock.release()
+            try:
+                swapper.out()
+                why = ""
+            except Exception as error:
+                why = f"{type(error).__name__}: {error}"
+            finally:
+                self._lock.acquire()
+        if why:
+            self._send({"type": "failed", "id": stop.id, "what": "swap", "why": why[:500]})
+        else:
+            self._tier = "swap"
+
+    def _come_back(self) -> None:
+        swapper = self.swapper
+        assert swapper is not None
+        self._lock.release()
+        try:
+            swapper.back(say)
+        finally:
+            self._lock.acquire()
+
+    def _checkpoint(self, stop: Stop, restorable: bool) -> None:
+        began = time.monotonic()
+        digest, why = "", ""
+        if self.handed is None or self.folder is None or "checkpoint" not in self.can():
+            why = "no state was handed over with hs_job.state that a new process could take up"
+        elif not restorable:
+            why = "it stands where a new process cannot get to (not at a fetch of the handed-over loader)"
+        if not why:
+            leaving = stop.kind == "stop"
+            self._lock.release()
+            try:
+                digest = self._write(stop, wait_for_manifest=leaving)
+            except Exception as error:
+                why = str(error) or type(error).__name__
+            finally:
+                self._lock.acquire()
+        if why:
+            self._send({"type": "failed", "id": stop.id, "what": "checkpoint", "why": why[:500]})
+        elif stop.kind == "save":
+            self._send(
+                {"type": "saved", "id": stop.id, "step": self.count, "generation": stop.generation, "digest": digest}
+            )
+        else:
+            self._say_held(stop, time.monotonic() - began, digest)
+            self._exit()
+
+    def _write(self, stop: Stop, wait_for_manifest: bool) -> str:
+        assert self.handed is not None
+        assert self.folder is not None
+        host_of = self.swapper.host_of if self.swapper is not None else None
+        content = self.handed.capture(self.count, host_of)
+        return self.folder.write(
+            stop.generation, self.count, content, abandoned=lambda: self._abandoned, wait_for_manifest=wait_for_manifest
+        )
+
+    def _exit(self) -> None:
+        """Its state is durable: gone without running user code. Ranks leave together, or torchrun ends the slower ones."""
+        if self.world > 1 or "TORCHELASTIC_RUN_ID" in self._environment:
+            end = time.monotonic() + _LEAVE_WITHIN_S
+            while not self._leave and time.monotonic() < end:
+                self._lock.wait(end - time.monotonic())
+        workers = sys.modules.get("multiprocessing.process")
+        for child in workers.active_children() if workers is not None else ():
+            child.kill()                  # a DataLoader's workers would outlive us by seconds
+        _vanish()
+
+    def _heard_leave(self, message: Message) -> None:
+        self._leave = True
+        if self._phase is Phase.NEW:
+            _vanish()                     # torchrun's launcher: it would call its ranks' leaving a failure
+
+    # --- the reader's thread ---------------------------------------------------------------------------------------
+
+    def _greet(self) -> List[Message]:
+        phase = self._phase
+        state = {Phase.NEW: "new", Phase.WAITING: "new", Phase.HELD: "held"}.get(phase, "running")
+        self._told_can = self.can()
+        hello: Message = {
+            "type": "hello",
+            "protocol": PROTOCOL,
+            "pid": os.getpid(),
+            "rank": self.rank,
+            "world": self.world,
+            "step": self.count,
+            "state": state,
+            "tier": self._tier,
+            "can": self._told_can,
+            "id": self._last_id,
+            "generation": self._generation,
+        }
+        return [hello, self._arrived()] if phase is Phase.WAITING else [hello]
+
+    def _arrived(self) -> Message:
+        self._told_can = self.can()
+        return {
+            "type": "arrived", "step": self.count, "can": self._told_can, "rank": self.rank, "world": self.world
+        }
+
+    def _heard(self, message: Message) -> None:
+        with self._lock:
+            try:
+                handle = _HEARD.get(str(message.get("type")))
+                if handle is not None:
+                    handle(self, message)
+            except (KeyError, TypeError, ValueError):
+                say(f"the agent said what makes no sense: {str(message)[:200]}")
+            self._lock.notify_all()
+
+    def _heard_welcome(self, message: Message) -> None:
+        self._pace_s = max(0.0, float(message.get("pace_s", 0.0)))
+        if self._link is not None:
+            self._link.tick_s = max(0.01, float(message.get("progress_s", 1.0)))
+        if message.get("reserve") and self.swapper is not None and not self.swapper.reserved:
+            self._reserve = self.armed = True
+
+    def _heard_stop(self, message: Message) -> None:
+        stop = Stop(str(message["type"]), message)
+        self._last_id = max(self._last_id, stop.id)
+        self._generation = max(self._generation, stop.generation)
+        if self._phase is Phase.HELD and not self._go and stop.at_step > self.count:
+            return                       # an earlier agent's stop got here first: our `held` tells, and we will be let go
+        self._stop = stop
+        self.armed = True                # before `passed` is read
+        standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not self._go
+        accepts = standing or self.world == 1 or self.passed < stop.at_step
+        if not accepts:
+            self._stop = None
+        self._send(
+            {
+                "type": "accept" if accepts else "reject",
+                "id": stop.id,
+                "at_step": stop.at_step,
+                "step": self.count,
+            }
+        )
+
+    def _heard_commit(self, message: Message) -> None:
+        stop = self._stop
+        if stop is not None and stop.id == message["id"] and stop.at_step == message.get("at_step", stop.at_step):
+            stop.committed = True
+
+    def _heard_go(self, message: Message) -> None:
+        if self._phase is Phase.NEW:
+            return
+        self._stop = None
+        if self._phase is Phase.RUNNING:
+            self._send({"type": "going", "step": self.count, "seconds": 0.0})
+        else:
+            self._go = True
+
+    def _heard_drop(self, message: Message) -> None:
+        if self._stop is not None and self._stop.id == message["id"]:
+            self._stop = None
+        if self._doing is not None and self._doing.id == message["id"]:
+            self._abandoned = True
+
+    def _lost(self) -> None:
+        """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
+        with self._lock:
+            if self._stop is not None and not self._stop.committed:
+                self._stop = None
+            self._lock.notify_all()
+
+    def _tick(self) -> None:
+        """Progress since the last time, measured from step to step, time held left out."""
+        with self._lock:
+            base, mark = self._base, self.mark
+            if self._phase is not Phase.RUNNING or base is None or mark[0] <= base[0]:
+                return
+            self._base = mark
+            self._send(
+                {
+                    "type": "progress",
+                    "step": mark[0],
+                    "seconds": mark[1] - base[1],
+                    "steps": mark[0] - base[0],
+                    "device_bytes": self.swapper.device_bytes() if self.swapper is not None else 0,
+                }
+            )
+
+    # --- what it can -----------------------------------------------------------------------------------------------
+
+    def can(self) -> List[str]:
+        can = ["hold"]
+        if self.swapper is not None:
+            can.append("swap")
+        handed = self.handed
+        if handed is not None and self.folder is not None and (handed.data is not None or self.by_hand):
+            can.append("checkpoint")
+        return can
+
+    def tell_can(self) -> None:
+        if not self.live:
+            return
+        with self._lock:
+            if self.can() != self._told_can and self._link is not None and self._link.connected:
+                self._told_can = self.can()
+                self._send({"type": "can", "can": self._told_can})
+
+    def tell_restored(self, step: int, generation: int, note: str) -> None:
+        self._send(
+            {
+                "type": "restored", "step": step, "generation": generation, "note": note[:2000],
+                "rank": self.rank, "world": self.world,
+            }
+        )
+
+    def _send(self, message: Message) -> None:
+        with self._lock:
+            if self._link is not None:
+                self._link.send(message)
+
+
+_HEARD: Dict[str, Any] = {
+    "welcome": Runtime._heard_welcome,
+    "stop": Runtime._heard_stop,
+    "save": Runtime._heard_stop,
+    "commit": Runtime._heard_commit,
+    "go": Runtime._heard_go,
+    "drop": Runtime._heard_drop,
+    "leave": Runtime._heard_leave,
+}
+
+_current: Optional[Runtime] = None
+
+
+def current() -> Runtime:
+    global _current
+    if _current is None:
+        _current = Runtime(dict(os.environ))
+    return _current
+
+
+def _place(environment: Dict[str, str]) -> Tuple[int, int]:
+    try:
+        rank, world = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+    return (rank, world) if 0 <= rank < world else (0, 1)
+
+
+def _generation(text: str) -> int:
+    return int(text) if text.isdecimal() else -1
+
+
+def _folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Folder]:
+    path = environment.get("HS_CHECKPOINT_DIR", "")
+    if not path:
+        return None
+    from hs_job.checkpoint import Folder
+
+    return Folder(path, rank, world)
+
+
+def _vanish() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os._exit(LEFT_ON_PURPOSE)

@@ -1,0 +1,193 @@
+"""Device memory to the host and back: the storages shrink to nothing and come back, tensors stay the same objects.
+
+Moved are the storages that training itself needs at a batch edge: parameters, gradients and state of every optimizer, parameters and
+buffers of every module handed over. Views and tied weights share a storage, so they stay views and tied.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+_FIRST_PAUSE_S = 0.02
+_LAST_PAUSE_S = 1.0
+_TELL_AFTER_S = 5.0
+
+
+class Swapper:
+    """`kinds`: device types whose memory is moved. On a CPU there is nothing to move, and the protocol is the same."""
+
+    def __init__(
+        self,
+        torch: Any,
+        optimizers: Callable[[], List[Any]],
+        handed: Callable[[], Any],
+        kinds: Tuple[str, ...] = ("cuda",),
+    ) -> None:
+        self._torch = torch
+        self._optimizers = optimizers
+        self._handed = handed
+        self._kinds = kinds
+        self._pool: Dict[int, List[Any]] = {}                     # idle host buffers by size
+        self._parked: Dict[int, Tuple[Any, Any, int]] = {}        # by identity: storage, host buffer, bytes
+        self.reserved = False
+
+    @property
+    def parked_bytes(self) -> int:
+        return sum(size for _, _, size in self._parked.values())
+
+    def device_bytes(self) -> int:
+        cuda = self._torch.cuda
+        return int(cuda.max_memory_reserved()) if cuda.is_available() and cuda.is_initialized() else 0
+
+    def reserve(self) -> None:
+        """Sets host memory aside, so that the first swap is as fast as later ones."""
+        self.reserved = True
+        try:
+            wanted: Dict[int, int] = {}
+            for storage in self._storages():
+                wanted[storage.nbytes()] = wanted.get(storage.nbytes(), 0) + 1
+            for size, count in wanted.items():
+                idle = self._pool.setdefault(size, [])
+                while len(idle) < count:
+                    idle.append(self._host_buffer(size))
+        except (RuntimeError, MemoryError):
+            self._pool.clear()                                    # then it is taken when it is needed
+
+    def out(self) -> None:
+        """All or nothing: what fails half-way is put back."""
+        assert not self._parked, "swapped out twice"
+        self._synchronize()
+        storages = list(self._storages())
+        buffers: List[Any] = []
+        try:
+            for storage in storages:
+                buffer = self._take(storage.nbytes())
+                buffers.append(buffer)
+                buffer.copy_(storage, True)
+            self._synchronize()
+        except BaseException:
+            self._synchronize()
+            for buffer in buffers:
+                self._give(buffer)
+            raise
+        for storage, buffer in zip(storages, buffers):
+            size = storage.nbytes()
+            self._parked[_identity(storage)] = (storage, buffer, size)
+            storage.resize_(0)
+        if self._on_cuda():
+            self._torch.cuda.empty_cache()
+
+    def back(self, say: Callable[[str], None]) -> None:
+        """Waits for the memory, if whoever had it in between is still leaving."""
+        pause_s, began, told = _FIRST_PAUSE_S, time.monotonic(), False
+        for storage, buffer, size in self._parked.values():
+            while storage.nbytes() != size:
+                try:
+                    storage.resize_(size)
+                except RuntimeError as error:                     # torch.cuda.OutOfMemoryError is one
+                    if "out of memory" not in str(error).lower():
+                        raise
+                    if not told and time.monotonic() - began > _TELL_AFTER_S:
+                        told = True
+                        say(f"waiting for {size} bytes of device memory: {str(error).splitlines()[0]}")
+                    self._torch.cuda.empty_cache()
+                    time.sleep(pause_s)
+                    pause_s = min(_LAST_PAUSE_S, pause_s * 2)
+            storage.copy_(buffer, True)
+        self._synchronize()
+        for _, buffer, _ in self._parked.values():
+            self._give(buffer)
+        self._parked.clear()
+
+    def host_of(self, tensor: Any) -> Optional[Any]:
+        """A swapped tensor as it is on the host; None for one that is where it belongs."""
+        parked = self._parked.get(_identity(tensor.untyped_storage())) if self._parked else None
+        if parked is None:
+            return None
+        _, buffer, _ = parked
+        view = self._torch.empty(0, dtype=tensor.dtype)
+        return view.set_(buffer, tensor.storage_offset(), tensor.size(), tensor.stride())
+
+    # --- what to move ----------------------------------------------------------------------------------------------
+
+    def _storages(self) -> Iterator[Any]:
+        seen = set()
+        for tensor in self._tensors():
+            if tensor.device.type in self._kinds and tensor.layout is self._torch.strided and not _fixed(tensor):
+                storage = tensor.untyped_storage()
+                if storage.nbytes() and _identity(storage) not in seen:
+                    seen.add(_identity(storage))
+                    yield storage
+
+    def _tensors(self) -> Iterator[Any]:
+        torch = self._torch
+        for optimizer in self._optimizers():
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    yield from _with_gradient(parameter)
+            for state in optimizer.state.values():
+                yield from _tensors_in(torch, state)
+        for module in self._modules():
+            for parameter in module.parameters():
+                yield from _with_gradient(parameter)
+            yield from module.buffers()
+
+    def _modules(self) -> Iterator[Any]:
+        handed = self._handed()
+        for thing in handed.objects.values() if handed is not None else ():
+            if isinstance(thing, self._torch.nn.Module):
+                yield thing
+
+    # --- host memory -----------------------------------------------------------------------------------------------
+
+    def _take(self, size: int) -> Any:
+        idle = self._pool.get(size)
+        return idle.pop() if idle else self._host_buffer(size)
+
+    def _give(self, buffer: Any) -> None:
+        self._pool.setdefault(buffer.nbytes(), []).append(buffer)
+
+    def _host_buffer(self, size: int) -> Any:
+        torch = self._torch
+        if self._on_cuda():
+            try:
+                return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
+            except RuntimeError:
+                pass                                              # the limit on locked memory: slower, not impossible
+        return torch.empty(size, dtype=torch.uint8).untyped_storage()
+
+    def _on_cuda(self) -> bool:
+        cuda = self._torch.cuda
+        return "cuda" in self._kinds and cuda.is_available() and cuda.is_initialized()
+
+    def _synchronize(self) -> None:
+        if self._on_cuda():
+            self._torch.cuda.synchronize()
+
+
+def _identity(storage: Any) -> int:
+    """Of the storage itself: addresses change, and wrappers come and go."""
+    return int(storage._cdata)
+
+
+def _fixed(tensor: Any) -> bool:
+    """Memory that is another's (shared between processes, wrapped): it stays where it is."""
+    return not tensor.untyped_storage().resizable()
+
+
+def _with_gradient(parameter: Any) -> Iterator[Any]:
+    yield parameter
+    if parameter.grad is not None:
+        yield parameter.grad
+
+
+def _tensors_in(torch: Any, value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _tensors_in(torch, each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _tensors_in(torch, each)

@@ -1,0 +1,102 @@
+"""What the tests train: prints one line `step loss` (repr) per step and a digest of the final weights. Not a test."""
+
+import argparse
+import hashlib
+import os
+import random
+
+import numpy
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=4)
+parser.add_argument("--samples", type=int, default=160)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--optimizer", choices=["adam", "momentum"], default="adam")
+parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
+parser.add_argument("--ddp", action="store_true")
+parser.add_argument("--own-generator", action="store_true")
+args = parser.parse_args()
+
+torch.set_num_threads(1)
+torch.manual_seed(3)
+random.seed(4)
+numpy.random.seed(5)
+rank = 0
+if args.ddp:
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    torch.manual_seed(3 + rank)
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())   # whole lines, whoever else writes
+
+
+class Noisy(Dataset):
+    """Draws from every generator there is, as augmentation does."""
+
+    def __init__(self, n: int) -> None:
+        g = torch.Generator().manual_seed(11)
+        self.x = torch.randn(n, 16, generator=g)
+        self.y = (self.x[:, :4].sum(1) > 0).long()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int):
+        noise = 0.01 * torch.randn(16) + 0.01 * random.random() + 0.01 * float(numpy.random.rand())
+        return self.x[i] + noise, self.y[i]
+
+
+data = Noisy(args.samples)
+sampler = torch.utils.data.DistributedSampler(data, seed=9) if args.ddp else None
+generator = torch.Generator().manual_seed(21) if args.own_generator else None
+loader = DataLoader(
+    data, batch_size=8, shuffle=sampler is None, sampler=sampler, num_workers=args.workers, generator=generator
+)
+model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 2))
+if args.ddp:
+    model = nn.parallel.DistributedDataParallel(model)
+if args.optimizer == "adam":
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+else:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[1, 2, 3], gamma=0.5)
+
+first = 0
+state = None
+if args.handed != "no":
+    import hs_job
+
+    state = hs_job.state(model=model, optimizer=optimizer, scheduler=scheduler, loader=loader)
+    if args.handed == "epoch":
+        first = state.epoch
+step = state.step if state is not None else 0
+for epoch in range(first, args.epochs):
+    if sampler is not None:
+        sampler.set_epoch(epoch)
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        say(f"{rank}:{step} {loss.item()!r}")
+    scheduler.step()
+
+digest = hashlib.sha256()
+for tensor in model.state_dict().values():
+    digest.update(tensor.numpy().tobytes())
+for entry in optimizer.state_dict()["state"].values():
+    for value in entry.values():
+        if torch.is_tensor(value):
+            digest.update(value.numpy().tobytes())
+say(f"{rank}:weights {digest.hexdigest()} lr {scheduler.get_last_lr()!r}")
+if args.ddp:
+    # Without this gloo's threads now and then outlive the interpreter, and abort it.
+    del model, loss, x, y
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
