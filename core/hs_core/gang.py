@@ -52,7 +52,7 @@ class _Malformed(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Standing(Enum):
-    WAITING = "waiting"    # at its first suspend point
+    WAITING = "waiting"  # at its first suspend point
     RUNNING = "running"
     HELD = "held"
 
@@ -84,7 +84,7 @@ class _Rank:
     step: int
     can: frozenset[str]
     tier: Tier = Tier.HOLD
-    going: bool = False           # told to go, has not said `going`
+    going: bool = False  # told to go, has not said `going`
     device_bytes: int = 0
     parked_bytes: int = 0
 
@@ -103,9 +103,9 @@ class _Agreement:
     generation: int
     at_step: int
     margin: int
-    was_stopped: bool             # asked of ranks that stand still: a failure leaves them standing
+    was_stopped: bool  # asked of ranks that stand still: a failure leaves them standing
     committed: bool = False
-    accepted: set[int] = field(default_factory=set)      # ranks
+    accepted: set[int] = field(default_factory=set)  # ranks
     done: set[int] = field(default_factory=set)
 
 
@@ -113,7 +113,14 @@ class GangMachine:
     """Pure; one per (job, epoch) and life of the agent. A new one learns all from the ranks' hellos."""
 
     def __init__(
-        self, job: JobId, epoch: int, *, pace_s: float = 0.0, progress_s: float = 1.0, margin: int = 2, reserve: bool = False
+        self,
+        job: JobId,
+        epoch: int,
+        *,
+        pace_s: float = 0.0,
+        progress_s: float = 1.0,
+        margin: int = 2,
+        reserve: bool = False,
     ) -> None:
         """`reserve` lets the ranks set aside host memory for a swap before the first one is asked for."""
         assert pace_s >= 0, f"pace_s {pace_s} of job {job}: expected 0 or more"
@@ -121,23 +128,23 @@ class GangMachine:
         assert margin >= 1, f"margin {margin} of job {job}: expected 1 or more"
         self.job = job
         self.epoch = epoch
-        self.malformed = 0                       # messages ignored because they made no sense
+        self.malformed = 0  # messages ignored because they made no sense
         self._welcome: Message = MappingProxyType(
             {"type": "welcome", "pace_s": pace_s, "progress_s": progress_s, "reserve": reserve}
         )
         self._margin = margin
         self._processes: dict[int, _Process] = {}
         self._ranks: dict[int, _Rank] = {}
-        self._world = 0                          # 0: not known
+        self._world = 0  # 0: not known
         self._agreement: _Agreement | None = None
-        self._next: Order | None = None          # to be taken up when what is under way has ended
-        self._turn = False                       # Resume was the last word
+        self._next: Order | None = None  # to be taken up when what is under way has ended
+        self._turn = False  # Resume was the last word
         self._told = _Told.NOTHING
         self._hooked = False
         self._capable: tuple[bool, bool] | None = None
         self._restored: dict[int, tuple[int, int, str]] = {}
         self._last_id = 0
-        self._generation = -1                    # highest one known to be used, whatever came of it
+        self._generation = -1  # highest one known to be used, whatever came of it
         self._now_s = 0.0
         self._tell: list[tuple[int, Message]] = []
         self._events: list[HostEvent] = []
@@ -145,7 +152,9 @@ class GangMachine:
     # --- what comes in ---------------------------------------------------------------------------------------------
 
     def order(self, order: Order, now_s: float) -> Step:
-        assert (order.job, order.epoch) == (self.job, self.epoch), f"order {order} for job {self.job} epoch {self.epoch}"
+        assert (order.job, order.epoch) == (self.job, self.epoch), (
+            f"order {order} for job {self.job} epoch {self.epoch}"
+        )
         self._now_s = now_s
         self._take(order)
         return self._step()
@@ -173,7 +182,9 @@ class GangMachine:
         """Every invariant, in one place."""
         links = [rank.connection for rank in self._ranks.values()]
         assert len(links) == len(set(links)), f"one connection is two ranks: {self._ranks}"
-        assert all(0 <= number < self._world for number in self._ranks), f"ranks {set(self._ranks)} of {self._world}"
+        assert all(0 <= number < self._world for number in self._ranks), (
+            f"ranks {set(self._ranks)} of {self._world}"
+        )
         agreed = self._agreement
         if agreed is not None:
             everyone = set(range(self._world))
@@ -187,7 +198,9 @@ class GangMachine:
     def _take(self, order: Order) -> None:
         match order:
             case Suspend():
-                assert order.tier in _HOOK_TIERS, f"tier {order.tier} of job {self.job} is not done by the job itself"
+                assert order.tier in _HOOK_TIERS, (
+                    f"tier {order.tier} of job {self.job} is not done by the job itself"
+                )
                 self._turn = False
                 self._suspend(order)
             case Resume():
@@ -299,7 +312,9 @@ class GangMachine:
             )
             ranks = {rank.connection for rank in self._ranks.values()}
             for connection in sorted(self._processes, key=lambda each: each in ranks):
-                self._send(connection, type="leave")   # a launcher before its ranks: it would report them as failed
+                self._send(
+                    connection, type="leave"
+                )  # a launcher before its ranks: it would report them as failed
             return
         self._told = _Told.NOTHING
         self._say_held()
@@ -348,9 +363,13 @@ class GangMachine:
     def _admit(self, connection: int, process: _Process, standing: _Standing, step: int, tier: Tier) -> None:
         own = self._rank_of(connection)
         if own is not None and own is not self._ranks.get(process.rank):
-            raise _Malformed                      # a rank does not change its number
+            raise _Malformed  # a rank does not change its number
         known = self._ranks.get(process.rank)
-        if known is not None and known.connection not in (connection, -1 - process.rank) and known.pid != process.pid:
+        if (
+            known is not None
+            and known.connection not in (connection, -1 - process.rank)
+            and known.pid != process.pid
+        ):
             # A second process with this number (a helper that a rank started): it never counts.
             if standing is not _Standing.RUNNING:
                 self._send(connection, type="go")
@@ -395,13 +414,20 @@ class GangMachine:
         rank.step = max(rank.step, step)
         agreed = self._agreement
         # A reject of a lower proposal that was raised meanwhile is no longer news.
-        if agreed is None or agreed.id != asked or agreed.committed or _whole_number(message, "at_step") != agreed.at_step:
+        if (
+            agreed is None
+            or agreed.id != asked
+            or agreed.committed
+            or _whole_number(message, "at_step") != agreed.at_step
+        ):
             return
         self._raise(agreed, step)
 
     def _raise(self, agreed: _Agreement, step: int) -> None:
         agreed.margin = min(agreed.margin * 2, MAX_MARGIN)
-        agreed.at_step = max(step, agreed.at_step, *(each.step for each in self._ranks.values())) + agreed.margin
+        agreed.at_step = (
+            max(step, agreed.at_step, *(each.step for each in self._ranks.values())) + agreed.margin
+        )
         self._propose()
 
     def _heard_held(self, connection: int, message: Message) -> None:
@@ -413,7 +439,7 @@ class GangMachine:
         if agreed is not None and agreed.committed and agreed.id == _whole_number(message, "id"):
             self._did(number)
         elif agreed is None:
-            self._settle()                        # a stop that an agent before us had ordered
+            self._settle()  # a stop that an agent before us had ordered
         elif not agreed.committed and not agreed.was_stopped:
             # Likewise, while we ask for another: it can't answer that, so it goes on and all are asked anew.
             self._let_go([rank])
@@ -439,7 +465,7 @@ class GangMachine:
         if what not in {"swap", "checkpoint"} or not isinstance(why, str):
             raise _Malformed
         if what == "swap":
-            return                                # it says `held` with the tier it could do
+            return  # it says `held` with the tier it could do
         agreed = self._agreement
         if agreed is not None and agreed.id == asked:
             self._fail(why)
@@ -451,7 +477,7 @@ class GangMachine:
     def _heard_going(self, connection: int, message: Message) -> None:
         rank = self._rank_of(connection)
         if rank is None:
-            return                                # a process that never counted
+            return  # a process that never counted
         rank.step = _whole_number(message, "step")
         rank.standing, rank.going = _Standing.RUNNING, False
         if self._agreement is None:
@@ -461,7 +487,12 @@ class GangMachine:
         number, rank = self._ranked(connection)
         step, steps = _whole_number(message, "step"), _whole_number(message, "steps")
         seconds = message.get("seconds")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds) or seconds < 0:
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not isfinite(seconds)
+            or seconds < 0
+        ):
             raise _Malformed
         rank.device_bytes = max(rank.device_bytes, _whole_number(message, "device_bytes", 0))
         rank.step = max(rank.step, step)
@@ -482,7 +513,9 @@ class GangMachine:
             raise _Malformed
         rank, world = _place(message) if "rank" in message else (process.rank, process.world)
         self._restored[rank] = (
-            _whole_number(message, "step"), _whole_number(message, "generation", least=-1), note
+            _whole_number(message, "step"),
+            _whole_number(message, "generation", least=-1),
+            note,
         )
         if len(self._restored) >= world:
             step, generation, _ = min(self._restored.values())
@@ -520,7 +553,7 @@ class GangMachine:
             if self._told is not _Told.READY:
                 self._say_ready()
             if self._turn and self._next is None:
-                self._let_go(ranks)               # a new process of a job that is in its turn
+                self._let_go(ranks)  # a new process of a job that is in its turn
         else:
             self._say_held()
         if self._agreement is None:
@@ -561,8 +594,13 @@ class GangMachine:
     def _lost(self, rank: _Rank) -> None:
         number = next(n for n, each in self._ranks.items() if each is rank)
         agreed = self._agreement
-        if agreed is not None and agreed.tier is Tier.CHECKPOINT and agreed.kind == "stop" and number in agreed.done:
-            rank.connection = -1 - number         # durable and gone ahead: it still counts for this stop
+        if (
+            agreed is not None
+            and agreed.tier is Tier.CHECKPOINT
+            and agreed.kind == "stop"
+            and number in agreed.done
+        ):
+            rank.connection = -1 - number  # durable and gone ahead: it still counts for this stop
             return
         del self._ranks[number]
         if self._told is not _Told.NOTHING and self._ranks:
