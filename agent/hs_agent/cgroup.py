@@ -214,6 +214,14 @@ def create(found: Cgroups, name: str, *, cpus: int, memory_bytes: int) -> JobCgr
     return JobCgroup(v2=v2, v1=v1)
 
 
+def tidy(found: Cgroups) -> None:
+    """Leave nothing on the host where no job of ours is left; groups in use cannot be removed."""
+    for folder in (found.v2, *found.v1.values()):
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
 def reopen(found: Cgroups, name: str) -> JobCgroup:
     """The groups of a job that runs already (or of one that is gone: then they are empty)."""
     v2 = found.v2 / name if found.v2 and (found.v2 / name).exists() else None
