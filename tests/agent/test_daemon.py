@@ -137,7 +137,7 @@ def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, control
 
 def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
     daemon.start()
-    code = "import os, time\nif os.fork() == 0: os.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
     controller.want(job(1, *python(code), **UNSUSPENDED))
     wait_for(lambda: lines(daemon, 1) == 2, "both are up")
     (folder,) = daemon.folders()
@@ -222,7 +222,7 @@ def test_stopping_leaves_jobs_alone_unless_told_otherwise(daemon, controller, jo
     controller.want(job(1, *python(COUNT), **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
     (folder,) = daemon.folders()
-    state = folder.shim_state()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
     assert daemon.stop() == 0
     counted = lines(daemon, 1)
     wait_for(lambda: lines(daemon, 1) > counted, "it goes on without an agent")
@@ -404,12 +404,12 @@ def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
     daemon.start()
     controller.want(job(1, *python(COUNT), **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(folder.shim_state, "the shim is up")
     daemon.kill()
     kept = daemon.place / "state/host.json"
     assert json.loads(kept.read_text())["machine"]["jobs"][0]["wanted"]["job"] == 1
     kept.write_text(kept.read_text()[:-20])
-    (folder,) = daemon.folders()
-    state = folder.shim_state()
     daemon.start()
     wait_for(lambda: "host.json is damaged" in daemon.said(), "it says so")
     wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")
