@@ -261,7 +261,11 @@ class _Connection:
                 error = f"this host has no log of job {job}"
             else:
                 chunks = logs.read(
-                    folder, request.tail_lines, follow=request.follow, alive=lambda: self.side.is_running(job)
+                    folder,
+                    request.tail_lines,
+                    follow=request.follow,
+                    alive=lambda: self.side.is_running(job),
+                    where=lambda: self.side.log_folder(job),
                 )
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:

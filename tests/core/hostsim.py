@@ -174,9 +174,13 @@ class HostSim:
 
     def run(self, seconds: float) -> None:
         end_s = self.now_s + seconds
+        at_s, events = self.now_s, 0
         while self._heap and self._heap[0][0] <= end_s:
             self.now_s, _, action = heapq.heappop(self._heap)
             action()
+            events = events + 1 if self.now_s == at_s else 0
+            at_s = self.now_s
+            assert events < 10_000, f"time stands still at {at_s}: {self.log[-6:]}"
         self.now_s = end_s
         if not self.down:
             self.tell(Woke(now_s=end_s))  # reports are as of the last event

@@ -384,6 +384,8 @@ class ClusterMachine(Views):
         if new.report.phase is Phase.WAITING:
             return  # never launched: nothing was suspended
         kind, text = _STATE_FACTS[new.state]
+        if new.state is JobState.SUSPENDED and new.first_run_s is None:
+            kind, text = "ready", "it is up and waits for its first turn"
         self._fact(now_s, kind, f"{text} on {new.host} at step {new.report.step}", job=new.id)
 
     def _exited(self, row: Job, ended: Exit, now_s: float) -> None:

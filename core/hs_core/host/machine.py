@@ -420,7 +420,7 @@ class HostMachine:
     def _next_quantum(self) -> None:
         """Edges keep their cadence however late they are seen; quanta that nobody saw are charged to those who had them."""
         board = self._board
-        passed = floor((board.now_s - board.edge_s) / board.quantum_s)
+        passed = max(1, floor((board.now_s - board.edge_s) / board.quantum_s))  # rounding must not stop the clock
         board.edge_s += passed * board.quantum_s
         if passed > 1:
             turns.charge_missed(board, passed - 1)

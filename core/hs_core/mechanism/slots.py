@@ -1,6 +1,6 @@
 """The GPUs of one quantum, handed out job by job: what policies that decide every turn themselves are made of."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from hs_core.events import Turn
 from hs_core.mechanism.placing import best_fit, by_arrival, is_lost, settled_homes, weigh, why_nowhere
@@ -60,14 +60,10 @@ class Slots:
         self._in_turn.add(job.id)
         return True
 
-    def verdict(self, memory: Memory, why: Mapping[JobId, str], order: Iterable[JobFacts]) -> Verdict:
-        """`why` is completed for those that cannot run at all; the turns list jobs in the policy's order."""
+    def verdict(self, memory: Memory, why: Mapping[JobId, str]) -> Verdict:
+        """`why` is completed for those that cannot run at all."""
         weights = weigh(self._snapshot, self._homes)
-        place = {job.id: at for at, job in enumerate(order)}
-        turns = {
-            name: Turn(gangs=tuple(sorted(gangs, key=lambda job: (place.get(job, -1), job))), local=False)
-            for name, gangs in self._gangs.items()
-        }
+        turns = {name: Turn(gangs=tuple(sorted(gangs)), local=False) for name, gangs in self._gangs.items()}
         return Verdict(
             plan=Plan(homes=self._homes, turns=turns, tickets=weights.tickets),
             memory=memory,

@@ -30,7 +30,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         elif not slots.offer(job):
             head = job
             why[job.id] = f"first in line: waits until {job.gang} GPUs are free on one server"
-    return slots.verdict({}, why, jobs)
+    return slots.verdict({}, why)
 
 
 FIFO = Policy(name="fifo", needs=Needs(work_conserving=False, preemptive=False), decide=decide)

@@ -3,8 +3,8 @@
 Lotteries by tickets over gang size, with replacement: a winner runs if it fits (and runs not already), else it waits, and those who wait
 come first in the next quanta, each win once. So wins follow tickets whatever the gang; only chance is unfair.
 
-Two limits keep memory and time bounded, and change nothing that was measured: a job waits for at most `WINS` of its wins, and after `DRAWS`
-draws per job GPUs that are still free go to whoever fits, drawn among them.
+Limits keep memory and time bounded: a job waits for at most `WINS` of its wins (all jobs for about `WAITING`), and after
+`DRAWS` draws per job GPUs that are still free go to whoever fits, drawn among them.
 """
 
 from collections import Counter
@@ -17,7 +17,8 @@ from hs_core.mechanism.slots import Slots
 from hs_core.model import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
-WINS = 16
+WINS = 64
+WAITING = 2_000
 DRAWS = 20
 
 
@@ -32,7 +33,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     _draw(slots, dice, urn, jobs, waiting)
     why = {job.id: "it did not win this quantum's lottery" for job in snapshot.jobs}
     why |= dict.fromkeys(waiting, "it won a lottery and comes first as soon as it fits")
-    return slots.verdict({"quantum": snapshot.quantum, "before": before, "waiting": waiting}, why, jobs)
+    return slots.verdict({"quantum": snapshot.quantum, "before": before, "waiting": waiting}, why)
 
 
 def _waiting(snapshot: Snapshot, memory: Memory, jobs: Iterable[JobFacts]) -> list[JobId]:
@@ -49,19 +50,27 @@ def _serve(slots: Slots, waiting: list[JobId], jobs: dict[JobId, JobFacts]) -> l
 
 def _draw(slots: Slots, dice: Random, urn: Urn, jobs: list[JobFacts], waiting: list[JobId]) -> None:
     wins = Counter(waiting)
+    most = min(WINS, max(2, WAITING // max(1, len(jobs))))
     left = DRAWS * len(jobs)
-    while open_ := [lot for lot, job in enumerate(jobs) if not slots.runs(job) and slots.fits_now(job)]:
-        # Each round of lotteries ends with one more job in its turn, or with the draws.
-        while left > 0:
-            left -= 1
-            winner = jobs[urn.draw(dice)]
-            if not slots.runs(winner) and slots.offer(winner):
-                break
-            if wins[winner.id] < WINS:
-                wins[winner.id] += 1
-                waiting.append(winner.id)
-        else:
-            slots.offer(jobs[dice.choice(open_)])
+    # Within a quantum GPUs only get fewer: what does not fit now need not be asked again.
+    open_ = list(jobs)
+    while open_ := _open(slots, open_):
+        if left <= 0:
+            open_ = [job for job in open_ if slots.fits_now(job) and not slots.runs(job)]
+            slots.offer(dice.choice(open_))
+            continue
+        left -= 1
+        winner = jobs[urn.draw(dice)]
+        if (slots.runs(winner) or not slots.offer(winner)) and wins[winner.id] < most:
+            wins[winner.id] += 1
+            waiting.append(winner.id)
+
+
+def _open(slots: Slots, jobs: list[JobFacts]) -> list[JobFacts]:
+    """Empty if nothing more fits; else the last one does."""
+    while jobs and (slots.runs(jobs[-1]) or not slots.fits_now(jobs[-1])):
+        jobs.pop()
+    return jobs
 
 
 GANG_LOTTERY = Policy(name="gang-lottery", needs=Needs(every_quantum=True), decide=decide)

@@ -21,7 +21,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         for job in jobs
         if not slots.offer(job)
     }
-    return slots.verdict({}, why, jobs)
+    return slots.verdict({}, why)
 
 
 LAS = Policy(name="las", needs=Needs(every_quantum=True), decide=decide)

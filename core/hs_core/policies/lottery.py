@@ -25,7 +25,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         job.id: "it did not win this quantum's lottery, or did not fit beside the winners"
         for job in snapshot.jobs
     }
-    return slots.verdict({}, why, jobs)
+    return slots.verdict({}, why)
 
 
 LOTTERY = Policy(name="lottery", needs=Needs(every_quantum=True), decide=decide)
