@@ -14,6 +14,7 @@ from hs_agent.config import CgroupUse
 
 LIMITS = ("cpu", "memory", "pids")
 CPU_PERIOD_US = 100_000
+OWN_SUBGROUP = "agent"  # as in systemd/hs-agent.service
 PIDS_MAX = 32_768  # a fork bomb stops here and leaves the host its own processes
 
 
@@ -107,7 +108,9 @@ NO_CGROUP = JobCgroup(v2=None, v1={})
 def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None = None) -> Cgroups:
     """Find what this host lets us use, by using it."""
     if use is CgroupUse.NONE:
-        return Cgroups(warnings=("control groups are switched off: jobs are held with SIGSTOP and not limited",))
+        return Cgroups(
+            warnings=("control groups are switched off: jobs are held with SIGSTOP and not limited",)
+        )
     # Several agents may share a host (tests do): each has groups of its own.
     mine = f"heteroshare-{hashlib.sha256(str(state_dir).encode()).hexdigest()[:8]}"
     own = _own_groups()
@@ -134,7 +137,9 @@ def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None
 def _warnings(v2: Path | None, v2_limits: tuple[str, ...], v1: dict[str, Path]) -> tuple[str, ...]:
     warnings = []
     if v2 is None and "freezer" not in v1:
-        warnings.append("no writable control groups: jobs that can't be hooked are held with SIGSTOP to each process")
+        warnings.append(
+            "no writable control groups: jobs that can't be hooked are held with SIGSTOP to each process"
+        )
     missing = [name for name in LIMITS if name not in v2_limits and name not in v1]
     if missing:
         warnings.append(f"no control group controller for {', '.join(missing)}: jobs are not limited in it")
@@ -174,20 +179,18 @@ def _usable(folder: Path, *files: str) -> bool:
 
 def _probe_v2(mount: Path, below: str, mine: str) -> tuple[Path | None, tuple[str, ...]]:
     parent = mount / below
+    if parent.name == OWN_SUBGROUP:  # systemd put us below the group it delegated (DelegateSubgroup=)
+        parent = parent.parent
     folder = parent / mine
     if not _usable(folder, "cgroup.procs", "cgroup.freeze"):
         return None, ()
-    if below and str(os.getpid()) in (parent / "cgroup.procs").read_text().split():
-        # Only a group without processes may hand controllers down: we and our shims move into a leaf.
-        leaf = parent / "agent"
-        with contextlib.suppress(OSError):
-            leaf.mkdir(exist_ok=True)
-            for pid in (parent / "cgroup.procs").read_text().split():
-                (leaf / "cgroup.procs").write_text(pid)
-    for group in (parent, folder):
-        for name in LIMITS:
-            with contextlib.suppress(OSError):
-                (group / "cgroup.subtree_control").write_text(f"+{name}")
+    # Only a group without processes may hand controllers down. Were we to move out and do it all the same, systemd could
+    # not start the next agent in the unit's group; so without a subgroup of our own there are no limits, only freezer and kill.
+    if parent == mount or not (parent / "cgroup.procs").read_text().split():
+        for group in (parent, folder):
+            for name in LIMITS:
+                with contextlib.suppress(OSError):
+                    (group / "cgroup.subtree_control").write_text(f"+{name}")
     handed = (folder / "cgroup.subtree_control").read_text().split()
     return folder, tuple(name for name in LIMITS if name in handed)
 

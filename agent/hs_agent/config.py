@@ -55,24 +55,24 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    controller: str                       # gRPC target: "unix:/path" or "127.0.0.1:port"
+    controller: str  # gRPC target: "unix:/path" or "127.0.0.1:port"
     token_file: Path | None
     name: str
     state_dir: Path
     run_dir: Path
     devices: DeviceKind
     emulated: tuple[EmulatedGpus, ...]
-    paces: tuple[Pace, ...]               # the first that matches counts
+    paces: tuple[Pace, ...]  # the first that matches counts
     min_uid: int
     allow_root: bool
-    log_limit_bytes: int                  # of one job's log on this host
-    keep_logs: int                        # ended jobs whose logs stay
-    preload: int                          # jobs started ahead of their turn at once
-    host_memory_budget_bytes: int         # for parked device memory, 0: a half of the host's
+    log_limit_bytes: int  # of one job's log on this host
+    keep_logs: int  # ended jobs whose logs stay
+    preload: int  # jobs started ahead of their turn at once
+    host_memory_budget_bytes: int  # for parked device memory, 0: none is parked
     kill_grace_s: float
     cgroup: CgroupUse
-    cgroup_root: str                      # below the hierarchy's mount; empty: the agent's own group
-    path: str                             # PATH of a job that brings none
+    cgroup_root: str  # below the hierarchy's mount; empty: the agent's own group
+    path: str  # PATH of a job that brings none
     report_interval_s: float
     end_jobs_on_stop: bool
 
@@ -167,7 +167,11 @@ class _Table:
         for key in self.data:
             if key not in self.known:
                 near = difflib.get_close_matches(key, self.known, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(self.known))}"
+                hint = (
+                    f"; did you mean {near[0]!r}?"
+                    if near
+                    else f"; known keys: {', '.join(sorted(self.known))}"
+                )
                 raise RefusedError(f"{self.file}: unknown key {self.where + key!r}{hint}")
 
 
@@ -212,7 +216,7 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         log_limit_bytes=top.size("log_limit", 64 << 20, low=64 << 10),
         keep_logs=top.whole("keep_logs", 200, low=0, high=100_000),
         preload=top.whole("preload", 2, low=0, high=64),
-        host_memory_budget_bytes=top.size("host_memory_budget", 0),
+        host_memory_budget_bytes=top.size("host_memory_budget", _half_of_memory()),
         kill_grace_s=top.number("kill_grace_s", 10.0, low=0.0, high=3600.0),
         cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
         cgroup_root=_cgroup_root(top),
@@ -222,6 +226,10 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
     )
     top.finish()
     return config
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
 def _controller(top: _Table) -> str:
@@ -274,7 +282,9 @@ def _run_dir(top: _Table) -> Path:
     folder = _folder(top, "run_dir", "/run/heteroshare/agent")
     longest = MAX_SOCKET_PATH - LONGEST_SOCKET_NAME
     if len(str(folder).encode()) > longest:
-        raise top.refuse("run_dir", f"at most {longest} bytes: the jobs' sockets live there and their paths are limited")
+        raise top.refuse(
+            "run_dir", f"at most {longest} bytes: the jobs' sockets live there and their paths are limited"
+        )
     return folder
 
 
@@ -288,9 +298,13 @@ def _cgroup_root(top: _Table) -> str:
 def _emulated(top: _Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
     made = tuple(_emulated_one(top.file, where, item) for where, item in top.tables("emulated"))
     if devices is DeviceKind.EMULATED and not made:
-        raise RefusedError(f'{top.file}: devices = "emulated" needs [[emulated]] tables, e.g. model = "V100", count = 4')
+        raise RefusedError(
+            f'{top.file}: devices = "emulated" needs [[emulated]] tables, e.g. model = "V100", count = 4'
+        )
     if devices is not DeviceKind.EMULATED and made:
-        raise RefusedError(f'{top.file}: [[emulated]] is given but devices = "{devices}"; set devices = "emulated"')
+        raise RefusedError(
+            f'{top.file}: [[emulated]] is given but devices = "{devices}"; set devices = "emulated"'
+        )
     if sum(group.count for group in made) > 64:
         raise RefusedError(f"{top.file}: emulated: expected at most 64 devices in all")
     return made
@@ -324,7 +338,9 @@ def _paces(top: _Table) -> tuple[Pace, ...]:
 
 def _pace(file: str, where: str, item: object) -> Pace:
     if not isinstance(item, dict):
-        raise RefusedError(f'{file}: {where} = {item!r}: expected a table such as {{job_class = "*", base_s = 0.05}}')
+        raise RefusedError(
+            f'{file}: {where} = {item!r}: expected a table such as {{job_class = "*", base_s = 0.05}}'
+        )
     table = _Table(file, f"{where}.", item)
     job_class = table.text("job_class", "*", 'a pattern such as "*digits*"')
     if "base_s" not in item:

@@ -51,7 +51,7 @@ class RunningJob:
     frozen: bool = False
     killing: bool = False
     freezing: asyncio.Task[None] | None = None
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Jobs:
@@ -127,6 +127,7 @@ class Jobs:
         if running is not None:
             self.running.pop(key, None)
             await running.sock.close()
+            running.gone.set()
         self.launcher.group(key).remove()
         self.post_end(key, ended)
 
@@ -156,21 +157,27 @@ class Jobs:
 
     async def _freeze(self, running: RunningJob) -> None:
         job, epoch = running.key
+        why = await self._try_to_freeze(running)
+        if why:
+            self._thaw(running)
+            self._post(SuspendFailed(now_s=procs.now_s(), job=job, epoch=epoch, why=f"the freezer: {why}"))
+            return
+        self._post(JobFroze(now_s=procs.now_s(), job=job, epoch=epoch))
+
+    async def _try_to_freeze(self, running: RunningJob) -> str:
+        """Why not, or nothing."""
         try:
             if running.group.can_freeze:
                 running.group.freeze(frozen=True)
             elif not running.folder.control("freeze"):
-                raise OSError("its shim does not listen")
-            end_s = procs.now_s() + FREEZE_LIMIT_S
-            while not _is_frozen(running):
-                if procs.now_s() > end_s:
-                    raise OSError(f"not frozen within {FREEZE_LIMIT_S:g} s")
+                return "its shim does not listen"
+            for _ in range(int(FREEZE_LIMIT_S / FREEZE_POLL_S)):
+                if _is_frozen(running):
+                    return ""
                 await asyncio.sleep(FREEZE_POLL_S)
         except OSError as error:
-            self._thaw(running)
-            self._post(SuspendFailed(now_s=procs.now_s(), job=job, epoch=epoch, why=f"the freezer: {error}"))
-            return
-        self._post(JobFroze(now_s=procs.now_s(), job=job, epoch=epoch))
+            return str(error)
+        return f"not frozen within {FREEZE_LIMIT_S:g} s"
 
     def _thaw(self, running: RunningJob) -> None:
         running.frozen = False
@@ -211,10 +218,19 @@ class Jobs:
 
     async def end_all(self, grace_s: float) -> None:
         for key in list(self.running):
-            self.kill(Kill(job=key.job, epoch=key.epoch, grace_s=grace_s, why="the agent stops and takes its jobs along"))
-        end_s = procs.now_s() + grace_s + 10.0
-        while self.running and procs.now_s() < end_s:
-            await asyncio.sleep(0.02)
+            self.kill(
+                Kill(
+                    job=key.job,
+                    epoch=key.epoch,
+                    grace_s=grace_s,
+                    why="the agent stops and takes its jobs along",
+                )
+            )
+        gone = [asyncio.create_task(running.gone.wait()) for running in self.running.values()]
+        if gone:
+            _, late = await asyncio.wait(gone, timeout=grace_s + 10.0)
+            for task in late:
+                task.cancel()
 
     async def close(self) -> None:
         """The jobs go on; only we stop watching."""

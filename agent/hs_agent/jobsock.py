@@ -28,7 +28,7 @@ Gone = Callable[[int], None]
 
 
 def frame(message: Mapping[str, Any]) -> bytes:
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json.dumps(dict(message), separators=(",", ":")).encode()
     assert len(body) <= MAX_MESSAGE, f"a message of {len(body)} bytes"
     return _LENGTH.pack(len(body)) + body
 
@@ -61,7 +61,9 @@ class JobSocket:
         # Bound under a name nobody waits at and moved when its owner and mode are right: no moment for a stranger.
         hidden = self.path.with_name(f".{self.path.name}"[:100])
         hidden.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         try:
             listener.bind(str(hidden))
             hidden.chmod(0o600)
@@ -88,7 +90,9 @@ class JobSocket:
         pid, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
         if uid == self.uid:
             return True
-        log.warning("a stranger at a job's socket", socket=str(self.path), pid=pid, uid=uid, expected_uid=self.uid)
+        log.warning(
+            "a stranger at a job's socket", socket=str(self.path), pid=pid, uid=uid, expected_uid=self.uid
+        )
         return False
 
     async def _serve(self, connection: int, reader: asyncio.StreamReader) -> None:

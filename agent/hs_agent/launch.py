@@ -51,9 +51,13 @@ def account(name: str, config: Config) -> Account:
         )
     if own not in (0, found.pw_uid):
         mine = pwd.getpwuid(own).pw_name
-        raise RefusedError(f"the agent here runs as {mine!r}, not root: it cannot run jobs as {name!r}", Kind.NOT_ALLOWED)
+        raise RefusedError(
+            f"the agent here runs as {mine!r}, not root: it cannot run jobs as {name!r}", Kind.NOT_ALLOWED
+        )
     groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
-    return Account(found.pw_name, found.pw_uid, found.pw_gid, groups, found.pw_dir, found.pw_shell or "/bin/sh")
+    return Account(
+        found.pw_name, found.pw_uid, found.pw_gid, groups, found.pw_dir, found.pw_shell or "/bin/sh"
+    )
 
 
 def free_port() -> int:
@@ -81,13 +85,22 @@ def torchrun(command: tuple[str, ...], ranks: int, port: int) -> list[str]:
         if options[-1] in _PYTHON_OPTIONS_WITH_VALUE and rest:
             options.append(rest.pop(0))
     if not rest or rest[0] in ("-c", "-") or rest == ["-m"]:
-        raise RefusedError("a torchrun job's command must name a script or a module (-m); `-c` and standard input can't be")
+        raise RefusedError(
+            "a torchrun job's command must name a script or a module (-m); `-c` and standard input can't be"
+        )
     script = ["--module", *rest[1:]] if rest[0] == "-m" else rest
     return [head, *options, *run, *script]
 
 
 def environment(  # noqa: PLR0917 — one name per source
-    wanted: WantedJob, gpus: tuple[Gpu, ...], who: Account, config: Config, sock: Path, inject: Path, checkpoints: str, port: int
+    wanted: WantedJob,
+    gpus: tuple[Gpu, ...],
+    who: Account,
+    config: Config,
+    sock: Path,
+    inject: Path,
+    checkpoints: str,
+    port: int,
 ) -> dict[str, str]:
     """What the job sees; clean of everything that is the agent's."""
     spec = wanted.spec
@@ -143,7 +156,11 @@ def check(wanted: WantedJob) -> None:
             raise RefusedError(f"env name {name!r}: expected letters, digits and '_'")
         if "\0" in value:
             raise RefusedError(f"env {name} holds a NUL byte")
-    for what, text in (("workdir", spec.workdir), ("output", spec.output), *(("command", word) for word in spec.command)):
+    for what, text in (
+        ("workdir", spec.workdir),
+        ("output", spec.output),
+        *(("command", word) for word in spec.command),
+    ):
         if "\0" in text:
             raise RefusedError(f"{what} holds a NUL byte")
     if not spec.workdir.startswith("/"):
@@ -179,7 +196,9 @@ class Launcher:
         spec = wanted.spec
         argv = torchrun(spec.command, spec.gpus, port) if spec.torchrun else list(spec.command)
         checkpoints = spec.checkpoint_dir or str(self.checkpoints / str(wanted.job))
-        env = environment(wanted, gpus, who, self.config, self.socket_path(key), self.inject, checkpoints, port)
+        env = environment(
+            wanted, gpus, who, self.config, self.socket_path(key), self.inject, checkpoints, port
+        )
         if generation >= 0:
             env["HS_RESTORE"] = str(generation)
         folder = self.folder(key)
@@ -220,7 +239,7 @@ class Launcher:
     def start(self, folder: Folder) -> int:
         """The shim's pid. It is a child for as long as this agent lives and nobody's after that."""
         with (folder.path / "shim.err").open("wb") as errors:
-            process = subprocess.Popen(  # noqa: S603
+            process = subprocess.Popen(
                 shim_command(folder.path),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
                 start_new_session=True, close_fds=True, cwd="/", env={},
@@ -238,7 +257,11 @@ class Launcher:
         for found in procs.everybody():
             with contextlib.suppress(OSError):
                 words = (procs.PROC / str(found.pid) / "cmdline").read_bytes().split(b"\0")
-                if len(words) > 2 and words[-2] == argument and Path(os.fsdecode(words[-3])).name.encode() == script:
+                if (
+                    len(words) > 2
+                    and words[-2] == argument
+                    and Path(os.fsdecode(words[-3])).name.encode() == script
+                ):
                     return procs.Identity(found.pid, found.start, procs.boot_id())
         return None
 
@@ -270,4 +293,3 @@ class Launcher:
 
 def shim_command(folder: Path) -> list[str]:
     return [sys.executable, "-I", "-S", shim.__file__, str(folder)]
-

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,8 +21,12 @@ def find(job: JobId, *roots: Path) -> Path | None:
         with contextlib.suppress(OSError):
             for entry in os.scandir(root):
                 key = parse_key(entry.name)
-                if key is not None and key.job == job and (best is None or key.epoch > best[0]):
-                    best = (key.epoch, Path(entry.path))
+                path = Path(entry.path)
+                if key is None or key.job != job or (best is not None and key.epoch <= best[0]):
+                    continue
+                # A folder whose log has moved to the ended ones stays for a moment.
+                if (path / "log").exists() or (path / "log.1").exists():
+                    best = (key.epoch, path)
     return best[1] if best else None
 
 
@@ -74,13 +78,27 @@ class _Both:
             file.close()
 
 
-async def read(folder: Path, tail_lines: int, *, follow: bool, alive: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Chunks of at most 64 KiB. Following ends when the job has ended and all was read."""
+async def read(
+    folder: Path,
+    tail_lines: int,
+    *,
+    follow: bool,
+    alive: Callable[[], bool],
+    where: Callable[[], Path | None] | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """Chunks of at most 64 KiB. Following ends when the job has ended and all was read.
+
+    `where`: the job's folder as it is now: it moves when the job has ended, and that may be before there was a log to open.
+    """
     both = _Both(folder)
-    current: BinaryIO | None = os.fdopen(os.dup(both.files[-1].fileno()), "rb") if follow and both.files else None
+    current: BinaryIO | None = (
+        os.fdopen(os.dup(both.files[-1].fileno()), "rb") if follow and both.files else None
+    )
     try:
         size = both.size
-        position = 0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
+        position = (
+            0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
+        )
         while position < size:
             chunk = both.read(position, min(CHUNK, size - position))
             if not chunk:
@@ -96,7 +114,7 @@ async def read(folder: Path, tail_lines: int, *, follow: bool, alive: Callable[[
             while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
                 offset += len(chunk)
                 yield chunk
-            turned = _turned(current, folder / "log")
+            turned = _turned(current, where or (lambda: folder))
             if turned is not None:
                 # Read the rest of the old one first: it may have grown since.
                 while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
@@ -114,14 +132,18 @@ async def read(folder: Path, tail_lines: int, *, follow: bool, alive: Callable[[
             current.close()
 
 
-def _turned(current: BinaryIO | None, path: Path) -> BinaryIO | None:
+def _turned(current: BinaryIO | None, where: Callable[[], Path | None]) -> BinaryIO | None:
     """The new `log`, where the one that is open has become `log.1` (or there was none yet)."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    if current is not None:
-        own = os.fstat(current.fileno())
-        if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino):
+    while (folder := where()) is not None:
+        try:
+            found = (folder / "log").stat()
+        except OSError:
+            if where() != folder:
+                continue  # it moved between the two
             return None
-    return _open(path)
+        if current is not None:
+            own = os.fstat(current.fileno())
+            if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino):
+                return None
+        return _open(folder / "log")
+    return None

@@ -16,6 +16,7 @@ from hs_agent.config import Config, DeviceKind
 from hs_agent.devices import DeviceEvent, Devices, Reading, mixed_models
 from hs_agent.folder import Ended, Folder, Key
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
+from hs_agent.jobsock import JobSocket
 from hs_agent.launch import Launcher
 from hs_core.errors import RefusedError
 from hs_core.events import (
@@ -25,7 +26,6 @@ from hs_core.events import (
     HostCommand,
     HostEvent,
     JobFroze,
-    JobNotLaunched,
     Kill,
     Launch,
     LaunchFailed,
@@ -36,12 +36,15 @@ from hs_core.events import (
     WantedChanged,
     Woke,
 )
+from hs_core.gang import GangMachine
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Gpu, GpuId, JobId, JobReport, Phase
+from hs_core.model import Exit, Gpu, GpuId, JobId, JobReport, Phase
 
 SAVE_EVERY_S = 1.0
-SHIM_START_S = 1.0
-HOLDS_MEMORY = frozenset({Phase.STARTING, Phase.HELD, Phase.FROZEN, Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
+SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
+HOLDS_MEMORY = frozenset(
+    {Phase.STARTING, Phase.HELD, Phase.FROZEN, Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
+)
 
 log = structlog.get_logger("agent")
 
@@ -63,10 +66,14 @@ class Agent:
         self.jobs = Jobs(config, self.launcher, self.post, self._step_of)
         self.machine: HostMachine | None = None
         self.stopping = False
+        self.broken = asyncio.Event()
         self._events: deque[HostEvent] = deque()
         self._handling = False
+        self._launching: dict[Key, Launch] = {}
         self._deferred: dict[Key, list[Suspend | Resume | Checkpoint | Kill]] = {}
         self._wanted: frozenset[JobId] = frozenset()
+        self._declared_bytes: dict[JobId, int] = {}
+        self._term = -1
         self._wake: asyncio.TimerHandle | None = None
         self._unsaved = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -76,20 +83,29 @@ class Agent:
 
     async def start(self) -> None:
         """Take up what the last agent left, then go."""
-        hs_job.install(self.launcher.inject)
+        hs_job.install(str(self.launcher.inject))
         settings = HostConfig(
             preload=self.config.preload,
             host_memory_budget_bytes=self.config.host_memory_budget_bytes,
             kill_grace_s=self.config.kill_grace_s,
         )
-        self.machine = HostMachine(self.gpus, settings, now_s=procs.now_s(), saved=self.memory.load())
-        await self._adopt()
+        found = self.memory.load()
+        self._term = int(found.machine["term"]) if found.machine else -1
+        self.machine = HostMachine(self.gpus, settings, now_s=procs.now_s(), saved=found.machine)
+        await self._adopt(found.launching)
         self.post(Woke(now_s=procs.now_s()))
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watchdog())]
         if self.config.devices is DeviceKind.NVML:
             loop = asyncio.get_running_loop()
-            threading.Thread(target=self._watch_devices, args=(loop,), name="device-events", daemon=True).start()
-        log.info("agent runs", host=self.config.name, devices=self.devices.description, adopted=len(self.jobs.running))
+            threading.Thread(
+                target=self._watch_devices, args=(loop,), name="device-events", daemon=True
+            ).start()
+        log.info(
+            "agent runs",
+            host=self.config.name,
+            devices=self.devices.description,
+            adopted=len(self.jobs.running),
+        )
 
     async def stop(self) -> None:
         """Jobs are left as they are, for the agent after us, unless it was asked to end them."""
@@ -99,11 +115,12 @@ class Agent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
         if self._wake is not None:
             self._wake.cancel()
         self._ended_thread.set()
         await self.jobs.close()
-        if self.machine is not None:
+        if self.machine is not None and not self.broken.is_set():
             self._save()
 
     # --- the machine ------------------------------------------------------------------------------------------------
@@ -115,17 +132,25 @@ class Agent:
             return
         self._handling = True
         try:
-            while self._events:
+            while self._events and not self.broken.is_set():
                 self._handle(self._events.popleft())
+        except Exception:
+            # The mind is not to be trusted any more: stop, start again from what was saved. Jobs do not notice.
+            log.exception("the agent is broken and stops; jobs go on")
+            self.broken.set()
         finally:
             self._handling = False
 
     def _handle(self, event: HostEvent) -> None:
         assert self.machine is not None
         outcome = self.machine.handle(event)
+        for fact in outcome.facts:
+            log.info(fact.kind, job=fact.job, text=fact.text, **fact.data)
         for command in outcome.commands:
-            if isinstance(command, Launch):  # what an earlier start left must not be taken for this one's
-                self.launcher.folder(Key(command.wanted.job, command.wanted.epoch)).clear_for_start()
+            if isinstance(command, Launch):
+                key = Key(command.wanted.job, command.wanted.epoch)
+                self._launching[key] = command
+                self.launcher.folder(key).clear_for_start()  # what an earlier start left is not this one's
         if any(not isinstance(command, WakeHost) for command in outcome.commands) or outcome.changed:
             self._unsaved = True
         # Remembered before it is done: after a kill between the two, adoption finds out what was done of it.
@@ -175,7 +200,7 @@ class Agent:
     def _save(self) -> None:
         assert self.machine is not None
         try:
-            self.memory.save(self.machine.saved(), procs.now_s())
+            self.memory.save(self.machine.saved(), self._launching.values(), procs.now_s())
             self._unsaved = False
         except OSError as error:
             # A full disk: jobs go on; what is lost is what a killed agent would want to know.
@@ -183,12 +208,8 @@ class Agent:
             log.error("host.json cannot be written", why=error.strerror)
 
     def _step_of(self, key: Key) -> int:
-        report = self.report(key.job)
-        return report.step if report is not None and report.epoch == key.epoch else 0
-
-    def report(self, job: JobId) -> JobReport | None:
-        assert self.machine is not None
-        return next((report for report in self.machine.reports() if report.job == job), None)
+        """As far as the machine knows; 0: it does not know the job (any more)."""
+        return next((report.step for report in self.reports() if (report.job, report.epoch) == key), 0)
 
     def reports(self) -> tuple[JobReport, ...]:
         assert self.machine is not None
@@ -207,7 +228,11 @@ class Agent:
         try:
             await self._start(key, command)
         except (RefusedError, OSError) as error:
-            why = str(error) if isinstance(error, RefusedError) else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
+            why = (
+                str(error)
+                if isinstance(error, RefusedError)
+                else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
+            )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
             self._launched(key)
             self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
@@ -215,7 +240,9 @@ class Agent:
     async def _start(self, key: Key, command: Launch) -> None:
         bound = tuple(gpu for gpu in self.gpus if gpu.id in command.gpus)
         # Accounts may come from a directory service that takes its time.
-        job_folder, who = await asyncio.to_thread(self.launcher.prepare, command.wanted, bound, command.generation)
+        job_folder, who = await asyncio.to_thread(
+            self.launcher.prepare, command.wanted, bound, command.generation
+        )
         gang, sock = await self._open_socket(job_folder)
         try:
             pid = self.launcher.start(job_folder)
@@ -228,12 +255,13 @@ class Agent:
         await self.jobs.watch(job_folder, shim, gang, sock)
         self._launched(key)
 
-    async def _open_socket(self, job_folder: Folder) -> Any:  # noqa: ANN401
+    async def _open_socket(self, job_folder: Folder) -> tuple[GangMachine, JobSocket]:
         launch = job_folder.launch()
         assert launch is not None, f"{job_folder.path}/launch.json is gone"
         return await self.jobs.open_socket(job_folder, launch)
 
     def _launched(self, key: Key) -> None:
+        self._launching.pop(key, None)
         self._unsaved = True
         for command in self._deferred.pop(key, []):
             self._order(command)
@@ -247,14 +275,21 @@ class Agent:
 
         self.jobs.spawn(forget())
 
+    def term(self) -> int:
+        """Of the newest controller that was obeyed."""
+        return self._term
+
     def wanted(self, wanted: Wanted) -> None:
+        self._term = max(self._term, wanted.term)
         self._wanted = frozenset(job.job for job in wanted.jobs)
+        self._declared_bytes = {job.job: job.spec.gpu_memory_bytes for job in wanted.jobs}
         self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 
-    async def _adopt(self) -> None:
+    async def _adopt(self, launching: tuple[Launch, ...]) -> None:
         """What the machine remembers against what there is. It hears of all of it together, at the end."""
+        self._launching = {Key(launch.wanted.job, launch.wanted.epoch): launch for launch in launching}
         self._handling = True
         try:
             known = {Key(report.job, report.epoch): report for report in self.reports()}
@@ -264,7 +299,10 @@ class Agent:
                     await self._adopt_one(Folder(path, key), known.get(key))
             for key, report in known.items():
                 if has_process(report) and not self.launcher.folder(key).path.exists():
-                    self.post(JobNotLaunched(now_s=procs.now_s(), job=key.job, epoch=key.epoch))
+                    self._without_trace(key)
+            self._launching = {
+                key: launch for key, launch in self._launching.items() if key in self._deferred
+            }
         finally:
             self._handling = False
 
@@ -294,7 +332,7 @@ class Agent:
     async def _adopt_ended(self, job: Folder) -> None:
         ended, state = job.ended(), job.shim_state()
         if ended is None and state is None:
-            self.post(JobNotLaunched(now_s=procs.now_s(), job=job.key.job, epoch=job.key.epoch))
+            self._without_trace(job.key)
             return
         if ended is None and state is not None and state.shim.boot_id != procs.boot_id():
             ended = Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
@@ -306,14 +344,24 @@ class Agent:
         self.launcher.socket_path(job.key).unlink(missing_ok=True)
         self.jobs.post_end(job.key, ended)
 
+    def _without_trace(self, key: Key) -> None:
+        launch = self._launching.get(key)
+        if launch is not None:  # the last agent was killed between deciding and doing
+            self._launch(launch)
+        else:
+            ended = Exit(why="no trace of it was found on its host after the agent's restart")
+            self.jobs.post_end(key, Ended(ended, launch_failed=False))
+
     async def _find_shim(self, job: Folder) -> procs.Identity | None:
         """A shim that has just been started may take a moment to be seen."""
         if job.shim_state() is not None or job.ended() is not None:
             return self.launcher.running_shim(job)
-        end_s = procs.now_s() + SHIM_START_S
-        while (shim := self.launcher.running_shim(job)) is None and job.ended() is None and procs.now_s() < end_s:
-            await asyncio.sleep(0.05)
-        return shim
+        for _ in range(int(SHIM_START_S / SHIM_LOOK_S)):
+            shim = self.launcher.running_shim(job)
+            if shim is not None or job.ended() is not None:
+                return shim
+            await asyncio.sleep(SHIM_LOOK_S)
+        return None
 
     # --- devices ----------------------------------------------------------------------------------------------------
 
@@ -334,7 +382,9 @@ class Agent:
         if self.config.devices is DeviceKind.EMULATED:
             gpus, self.readings = self.devices.gpus(), self.devices.readings()
         else:
-            gpus, self.readings = await asyncio.to_thread(lambda: (self.devices.gpus(), self.devices.readings()))
+            gpus, self.readings = await asyncio.to_thread(
+                lambda: (self.devices.gpus(), self.devices.readings())
+            )
         self._saw(gpus)
 
     def memory_use(self) -> tuple[dict[GpuId, int], set[GpuId]]:
@@ -344,7 +394,8 @@ class Agent:
         for report in self.reports():
             for gpu in report.gpus:
                 if report.phase in HOLDS_MEMORY:
-                    used[gpu] = used.get(gpu, 0) + report.device_memory_bytes
+                    held = max(report.device_memory_bytes, self._declared_bytes.get(report.job, 0))
+                    used[gpu] = used.get(gpu, 0) + held
                 if report.phase is Phase.RUNNING:
                     busy.add(gpu)
         return used, busy
@@ -354,7 +405,9 @@ class Agent:
             return
         for before, now in zip(self.gpus, gpus, strict=True):
             if now.healthy != before.healthy:
-                log.warning("health of a GPU", gpu=now.id, index=now.index, healthy=now.healthy, why=now.why_unhealthy)
+                log.warning(
+                    "health of a GPU", gpu=now.id, index=now.index, healthy=now.healthy, why=now.why_unhealthy
+                )
         self.gpus = gpus
         self.post(GpusSeen(now_s=procs.now_s(), gpus=gpus))
 
@@ -384,4 +437,5 @@ class Agent:
         return logs.find(job, self.launcher.jobs, self.launcher.ended)
 
     def is_running(self, job: JobId) -> bool:
-        return any(key.job == job for key in (*self.jobs.running, *self._deferred))
+        """It has not ended on this host: more output may come, even where it has not been launched yet."""
+        return any(report.job == job and report.phase is not Phase.EXITED for report in self.reports())

@@ -3,7 +3,8 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,19 @@ import structlog
 
 from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
+from hs_core.events import Launch
+from hs_core.host.plain import plain, revive
 
 SYNC_EVERY_S = 1.0
 log = structlog.get_logger("memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the last agent left: HostMachine's memory, and launches it may not have got to."""
+
+    machine: Mapping[str, Any] | None = None
+    launching: tuple[Launch, ...] = ()
 
 
 class Memory:
@@ -22,20 +33,26 @@ class Memory:
         self._synced_s = 0.0
         self._last = b""
 
-    def load(self) -> Mapping[str, Any] | None:
-        """None: there is nothing to go on from."""
+    def load(self) -> Found:
         if not self.path.exists():
-            return None
-        value = read_json(self.path)
-        if value is None:
+            return Found()
+        value = read_json(self.path) or {}
+        try:
+            return Found(value["machine"], tuple(revive(Launch, launch) for launch in value["launching"]))
+        except (KeyError, TypeError, ValueError) as error:
             damaged = self.path.with_suffix(".damaged")
             self.path.rename(damaged)
-            log.error("host.json is damaged and was set aside; starting without it", file=str(damaged))
-        return value
+            log.error(
+                "host.json is damaged and was set aside; starting without it",
+                file=str(damaged),
+                why=str(error),
+            )
+            return Found()
 
-    def save(self, saved: Mapping[str, Any], now_s: float) -> None:
+    def save(self, machine: Mapping[str, Any], launching: Iterable[Launch], now_s: float) -> None:
         """Whole or not at all. A kill needs no fsync, a power cut ends the jobs as well: once a second is enough."""
-        data = json.dumps(saved, separators=(",", ":")).encode()
+        value = {"machine": machine, "launching": [plain(launch) for launch in launching]}
+        data = json.dumps(value, separators=(",", ":")).encode()
         if data == self._last:
             return
         sync = now_s - self._synced_s >= SYNC_EVERY_S

@@ -11,7 +11,10 @@ def notify(state: str) -> None:
         return
     if address.startswith("@"):
         address = "\0" + address[1:]
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+    ):
         sock.sendto(state.encode(), address)
 
 

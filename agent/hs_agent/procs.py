@@ -14,7 +14,7 @@ PROC = Path("/proc")
 @dataclass(frozen=True, slots=True)
 class Identity:
     pid: int
-    start: int      # /proc/<pid>/stat, field 22: clock ticks after boot
+    start: int  # /proc/<pid>/stat, field 22: clock ticks after boot
     boot_id: str
 
 
@@ -23,7 +23,7 @@ class Stat:
     pid: int
     ppid: int
     session: int
-    state: str      # R S D T Z …
+    state: str  # R S D T Z …
     start: int
 
 

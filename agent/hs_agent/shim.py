@@ -3,7 +3,8 @@
 Run as `python -I -S shim.py <folder>` (docs/job-folder.md). Standard library only and on its own: it outlives the agent,
 and may be an older one than the agent that adopts it.
 """
-# ruff: noqa: PTH — pathlib would add to the memory of every job
+# pathlib would add to the memory of every job:
+# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH116, PTH118, PTH123, PTH208
 
 import array
 import contextlib
@@ -20,7 +21,13 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 1, 24, 36, 38, 47
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = (
+    1,
+    24,
+    36,
+    38,
+    47,
+)
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -34,7 +41,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def prctl(option: int, value: int) -> None:
-    if libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)) != 0:
+    if (
+        libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
+        != 0
+    ):
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
 
@@ -129,7 +139,11 @@ def empty_capabilities() -> None:
         _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
 
     class Data(ctypes.Structure):
-        _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+        _fields_ = (
+            ("effective", ctypes.c_uint32),
+            ("permitted", ctypes.c_uint32),
+            ("inheritable", ctypes.c_uint32),
+        )
 
     header, data = Header(CAPABILITY_VERSION_3, 0), (Data * 2)()
     if libc.capset(ctypes.byref(header), ctypes.byref(data)) != 0:
@@ -168,7 +182,9 @@ def become(identity: dict[str, Any] | None) -> None:
 
 def open_output(path: str) -> int:
     """As the user, whose own rights decide; never through a link in the last step, and a plain file only."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    flags = (
+        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    )
     fd = os.open(path, flags, 0o644)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -205,7 +221,9 @@ def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None
     try:
         os.chdir(launch["workdir"])
     except OSError as error:
-        raise LaunchError(f"cannot enter the working folder {launch['workdir']} {who}: {error.strerror}") from None
+        raise LaunchError(
+            f"cannot enter the working folder {launch['workdir']} {who}: {error.strerror}"
+        ) from None
     if launch["output"]:
         try:
             fd = open_output(launch["output"])
@@ -263,7 +281,9 @@ class Log:
         self.open()
 
     def open(self) -> None:
-        self.fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self.fd = os.open(
+            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         self.size = os.fstat(self.fd).st_size
 
     def turn(self) -> None:
@@ -309,13 +329,13 @@ class Shim:
         self.poll = select.poll()
         self.job = 0
         self.job_start = 0
-        self.status: int | None = None     # of the job's main process
+        self.status: int | None = None  # of the job's main process
         self.childless = False
         self.purging = False
         self.frozen = False
         self.deadline_s: float | None = None
         self.launch_error = ""
-        self.output = -1                   # the user's own file
+        self.output = -1  # the user's own file
         self.pipe = -1
         self.channel: socket.socket | None = None
         self.control = -1
@@ -357,7 +377,9 @@ class Shim:
     def begin(self) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         if self.launch["identity"] is not None:
-            with contextlib.suppress(OSError):  # when memory runs out the job goes first, and its shim says so
+            with contextlib.suppress(
+                OSError
+            ):  # when memory runs out the job goes first, and its shim says so
                 write_file("/proc/self/oom_score_adj", "-900")
         self.control = self.open_control()
         wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -477,7 +499,9 @@ class Shim:
                 while data:
                     data = data[os.write(self.output, data) :]
             except OSError as error:
-                self.log.write(f"[heteroshare: output file: {error.strerror}; the rest is only here]\n".encode())
+                self.log.write(
+                    f"[heteroshare: output file: {error.strerror}; the rest is only here]\n".encode()
+                )
                 os.close(self.output)
                 self.output = -1
 
@@ -553,7 +577,10 @@ class Shim:
         self.tell()
 
     def thaw_cgroup(self) -> None:
-        for path, word in ((self.launch["cgroup"]["freeze"], "0"), (self.launch["cgroup"]["freezer"], "THAWED")):
+        for path, word in (
+            (self.launch["cgroup"]["freeze"], "0"),
+            (self.launch["cgroup"]["freezer"], "THAWED"),
+        ):
             if path:
                 with contextlib.suppress(OSError):
                     write_file(path, word)

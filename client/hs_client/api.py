@@ -30,6 +30,7 @@ from hs_proto.v1.controller_pb2_grpc import HeteroShareStub
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
 MAX_REPLY_BYTES = 64 << 20
+MOST_JOBS = 5000  # that a controller lists at once
 
 _OPTIONS = [
     ("grpc.enable_http_proxy", 0),

@@ -169,6 +169,8 @@ def _name(job: Job, argv: list[str]) -> str:
     program = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*|bash|sh|torchrun", program):
         for previous, word in itertools.pairwise(words):
+            if previous == "-c":
+                break
             if previous == "-m":
                 return word[:128]
             if not word.startswith("-") and "." in word:

@@ -337,7 +337,7 @@ def parse(data: Mapping[str, Any], origins: Origins | None = None, *, source: st
             Path_, str
         ] = {}  # the first complaint about each field: the others are of a union's other members
         for detail in error.errors():
-            path = _real_path(detail["loc"], data)
+            path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
             lines.setdefault(path, _complaint(detail, path, data, _where(path, origins or {}) or source))
         raise InvalidError("\n".join(dict.fromkeys(lines.values()))) from None
 
@@ -401,12 +401,12 @@ def _is_group(detail: Any) -> bool:
     return isinstance(detail.get("input"), Mapping | BaseModel) and detail["type"] == "value_error"
 
 
-def _real_path(loc: Sequence[str | int], data: Mapping[str, Any]) -> Path_:
-    """pydantic's location without the names of union members it also lists."""
+def _real_path(loc: Sequence[str | int], data: Mapping[str, Any], *, missing: bool) -> Path_:
+    """pydantic's location without the names of union members that it also lists."""
     path: list[str | int] = []
     here: Any = data
-    for step in loc:
-        if isinstance(here, Mapping):
+    for place, step in enumerate(loc):
+        if isinstance(here, Mapping) and (step in here or (missing and place == len(loc) - 1)):
             path.append(step)
             here = here.get(step)
         elif isinstance(here, list | tuple) and isinstance(step, int):

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_let_go: list[
+    subprocess.Popen[bytes]
+] = []  # they are meant to outlive us: Python would warn of each that it forgets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ def start(argv: Sequence[str], log: Path, cwd: Path) -> tuple[subprocess.Popen[b
             start_new_session=True,
             close_fds=True,
         )
+    _let_go.append(made)
     found = _stat(made.pid)
     # A child that we have not waited for keeps its entry, dead or alive.
     assert found is not None

@@ -7,7 +7,7 @@ def _installed() -> str:
     try:
         return metadata.version("heteroshare")
     except metadata.PackageNotFoundError:  # run from the source tree
-        return "0.1.0"
+        return "0+source"
 
 
 VERSION = _installed()

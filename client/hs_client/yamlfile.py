@@ -16,6 +16,7 @@ from hs_client.jobfile import MAX_SPEC_BYTES, Path_
 MAX_ALIASES = 32
 MAX_DEPTH = 12
 MAX_NODES = 20_000
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _TEXTUAL = ("env", "sweep")
 
 
@@ -62,9 +63,10 @@ def _bytes(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise InvalidError(f"{path}: {error.strerror}: expected a job file") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise InvalidError(f"{path}: expected a regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InvalidError(f"{path}: expected a regular file")
         raw = file.read(MAX_SPEC_BYTES + 1)
     if len(raw) > MAX_SPEC_BYTES:
         raise InvalidError(f"{path}: expected at most {MAX_SPEC_BYTES // 1024} KiB")
@@ -115,6 +117,8 @@ class _Reader:
         self._left -= 1
         if len(path) > MAX_DEPTH or self._left < 0:  # an alias to what it is in, or many times over
             raise InvalidError(f"{self._place(node)}: expected less nesting of aliases")
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _PLAIN_TAGS:
+            raise InvalidError(f"{self._place(node)}: tag {node.tag!r}: expected plain data")
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):

@@ -310,16 +310,19 @@ class Runtime:
 
     def _exit(self) -> None:
         """Its state is durable: gone without running user code. Ranks leave together, or torchrun ends the slower ones."""
-        if self.world > 1:
+        if self.world > 1 or "TORCHELASTIC_RUN_ID" in self._environment:
             end = time.monotonic() + _LEAVE_WITHIN_S
             while not self._leave and time.monotonic() < end:
                 self._lock.wait(end - time.monotonic())
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except Exception:
-                pass
-        os._exit(LEFT_ON_PURPOSE)
+        workers = sys.modules.get("multiprocessing.process")
+        for child in workers.active_children() if workers is not None else ():
+            child.kill()                  # a DataLoader's workers would outlive us by seconds
+        _vanish()
+
+    def _heard_leave(self, message: Message) -> None:
+        self._leave = True
+        if self._phase is Phase.NEW:
+            _vanish()                     # torchrun's launcher: it would call its ranks' leaving a failure
 
     # --- the reader's thread ---------------------------------------------------------------------------------------
 
@@ -405,9 +408,6 @@ class Runtime:
             self._stop = None
         if self._doing is not None and self._doing.id == message["id"]:
             self._abandoned = True
-
-    def _heard_leave(self, message: Message) -> None:
-        self._leave = True
 
     def _lost(self) -> None:
         """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
@@ -505,3 +505,12 @@ def _folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Fold
     from hs_job.checkpoint import Folder
 
     return Folder(path, rank, world)
+
+
+def _vanish() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    os._exit(LEFT_ON_PURPOSE)

@@ -280,11 +280,6 @@ class LaunchFailed(_JobAt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobNotLaunched(_JobAt):
-    """The agent was restarted and finds no trace of a Launch it had been given: it may be given again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpusSeen(At):
     """The devices' health as it is now (lost GPU, hardware XID, …): replaces what was known."""
 

@@ -297,8 +297,9 @@ class GangMachine:
             self._events.append(
                 JobHeld(**self._at, step=step, tier=Tier.CHECKPOINT, generation=agreed.generation)
             )
-            for rank in self._ranks.values():
-                self._send(rank.connection, type="leave")
+            ranks = {rank.connection for rank in self._ranks.values()}
+            for connection in sorted(self._processes, key=lambda each: each in ranks):
+                self._send(connection, type="leave")   # a launcher before its ranks: it would report them as failed
             return
         self._told = _Told.NOTHING
         self._say_held()
@@ -505,12 +506,13 @@ class GangMachine:
         ranks = self._ranks.values()
         if not self._whole or any(rank.going for rank in ranks):
             return
+        if self._told is not _Told.NOTHING or any(rank.standing is not _Standing.WAITING for rank in ranks):
+            self._say_capable()
         stopped = [rank for rank in ranks if rank.stopped]
         if not stopped:
             if self._told is not _Told.RUNNING:
                 self._told = _Told.RUNNING
                 self._events.append(JobWentOn(**self._at, step=min(rank.step for rank in ranks)))
-            self._say_capable()
         elif len(stopped) < len(ranks):
             # An agent before us left off in the middle: whole or not at all.
             self._let_go(stopped)

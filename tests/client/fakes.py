@@ -1,3 +1,4 @@
+# ruff: noqa: N802 — gRPC names the methods
 """A controller that does as it is told: the real wire on a unix socket, everything behind it scripted."""
 
 import threading
@@ -8,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from hs_client.version import VERSION
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareServicer, add_HeteroShareServicer_to_server
@@ -44,7 +46,7 @@ class FakeController(HeteroShareServicer):
         self.end_events = True
         self.notes: list[str] = []
         self.info = wire.InfoReply(
-            version="0.1.0", term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
+            version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
         )
         self.shares = wire.SharesReply(window_s=60)
         self.usage: list[wire.UsageRow] = []

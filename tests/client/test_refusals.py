@@ -133,7 +133,8 @@ def test_addresses_that_cannot_be_are_bad_usage(call, address, text):
     assert text in ran.err
 
 
-def test_a_token_goes_along_over_loopback_and_its_file_is_checked(call, fake, serving, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("serving")
+def test_a_token_goes_along_over_loopback_and_its_file_is_checked(call, fake, tmp_path, monkeypatch):
     import grpc
 
     token = tmp_path / "token"

@@ -136,10 +136,9 @@ class StubAgent:
                 found = condition()
                 if found is not None and found is not False:
                     return found
-                for job in self._jobs:
-                    if job.poll() not in (None, 0, 75) and not what.startswith("_"):
-                        pytest_says = job.communicate()
-                        raise AssertionError(f"the job ended with {job.returncode} before {what}: {pytest_says}")
+                job = self._jobs[-1]
+                if job.poll() not in (None, 0, 75):
+                    raise AssertionError(f"the job ended with {job.returncode} before {what}: {job.communicate()}")
                 if not self._changed.wait(min(0.5, end - time.monotonic())) and time.monotonic() > end:
                     raise AssertionError(f"no {what} within {PATIENCE_S} s; events: {self.events[-10:]}")
 

@@ -18,7 +18,6 @@ parser.add_argument("--optimizer", choices=["adam", "momentum"], default="adam")
 parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--own-generator", action="store_true")
-parser.add_argument("--sleep-at", default="")
 args = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -30,6 +29,10 @@ if args.ddp:
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
     torch.manual_seed(3 + rank)
+
+
+def say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())   # whole lines, whoever else writes
 
 
 class Noisy(Dataset):
@@ -81,7 +84,7 @@ for epoch in range(first, args.epochs):
         loss.backward()
         optimizer.step()
         step += 1
-        print(f"{rank}:{step} {loss.item()!r}", flush=True)
+        say(f"{rank}:{step} {loss.item()!r}")
     scheduler.step()
 
 digest = hashlib.sha256()
@@ -91,7 +94,9 @@ for entry in optimizer.state_dict()["state"].values():
     for value in entry.values():
         if torch.is_tensor(value):
             digest.update(value.numpy().tobytes())
-print(f"{rank}:weights {digest.hexdigest()} lr {scheduler.get_last_lr()!r}", flush=True)
+say(f"{rank}:weights {digest.hexdigest()} lr {scheduler.get_last_lr()!r}")
 if args.ddp:
+    # Without this gloo's threads now and then outlive the interpreter, and abort it.
+    del model, loss, x, y
+    torch.distributed.barrier()
     torch.distributed.destroy_process_group()
-assert os.getpid()

@@ -1,7 +1,8 @@
 """GPUs that are not there: declared models, identities that stay, memory accounted from what jobs declare and report."""
 
 import uuid
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from hs_agent.config import EmulatedGpus
 from hs_agent.devices import DeviceEvent, GpuProcess, Reading
@@ -25,7 +26,7 @@ class EmulatedDevices:
         self.description = ", ".join(f"{group.count} emulated {group.model}" for group in declared)
         self.warnings: tuple[str, ...] = ()
         self._used: Mapping[GpuId, int] = {}
-        self._busy: Set[GpuId] = frozenset()
+        self._busy: AbstractSet[GpuId] = frozenset()
 
     def gpus(self) -> tuple[Gpu, ...]:
         return self._gpus
@@ -46,7 +47,7 @@ class EmulatedDevices:
     def events(self, timeout_s: float) -> tuple[DeviceEvent, ...]:  # noqa: ARG002 — nothing ever happens to them
         return ()
 
-    def account(self, used_bytes: Mapping[GpuId, int], busy: Set[GpuId]) -> None:
+    def account(self, used_bytes: Mapping[GpuId, int], busy: AbstractSet[GpuId]) -> None:
         self._used, self._busy = dict(used_bytes), frozenset(busy)
 
     def close(self) -> None:

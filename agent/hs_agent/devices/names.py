@@ -11,11 +11,23 @@ _TABLE = {
 _VENDOR = {"NVIDIA", "TESLA", "GEFORCE", "QUADRO", "GRID", "GRAPHICS", "DEVICE"}
 _DATACENTER = re.compile(r"[A-Z]{1,2}\d{1,4}[A-Z]?")
 _SIZE = re.compile(r"\d+(GB|G|MB)", re.IGNORECASE)
-_NOISE = {"GENERATION", "LAPTOP", "GPU", "DESIGN", "WITH", "MAX", "Q", "EDITION", "BLACKWELL", "WORKSTATION", "SERVER"}
+_NOISE = {
+    "GENERATION",
+    "LAPTOP",
+    "GPU",
+    "DESIGN",
+    "WITH",
+    "MAX",
+    "Q",
+    "EDITION",
+    "BLACKWELL",
+    "WORKSTATION",
+    "SERVER",
+}
 
 
 def short_model(product: str) -> str:
-    """"Tesla V100-SXM2-16GB" → "V100", "NVIDIA GeForce RTX 4090" → "RTX4090"."""
+    """ "Tesla V100-SXM2-16GB" → "V100", "NVIDIA GeForce RTX 4090" → "RTX4090"."""
     if product in _TABLE:
         return _TABLE[product]
     words = [word for word in re.split(r"[\s_/-]+", product.strip()) if word and word.upper() not in _VENDOR]

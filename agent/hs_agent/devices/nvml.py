@@ -1,7 +1,8 @@
 """Real GPUs through NVML: the only module that knows pynvml."""
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,7 +33,7 @@ _OR_EMULATE = 'On a machine without NVIDIA GPUs set devices = "emulated" with [[
 class _Device:
     gpu: Gpu
     handle: Any
-    xid: int = 0                   # the first hardware one seen: it stays until the agent starts again
+    xid: int = 0  # the first hardware one seen: it stays until the agent starts again
 
 
 def _refuse(what: str, todo: str) -> RefusedError:
@@ -45,7 +46,8 @@ class NvmlDevices:
             import pynvml
         except ImportError:
             raise _refuse(
-                "The Python package nvidia-ml-py is not installed", 'Install it with: pip install "heteroshare[agent]".'
+                "The Python package nvidia-ml-py is not installed",
+                'Install it with: pip install "heteroshare[agent]".',
             ) from None
         self._nvml: Any = pynvml
         self._start()
@@ -95,18 +97,20 @@ class NvmlDevices:
                 warnings.append(f"GPU {index} cannot be read and is left out: {error}")
                 continue
             if self._mig(handle):
-                warnings.append(f"GPU {index} is in MIG mode and is left out: switch it off with `nvidia-smi -mig 0`")
+                warnings.append(
+                    f"GPU {index} is in MIG mode and is left out: switch it off with `nvidia-smi -mig 0`"
+                )
                 continue
             found.append(_Device(gpu, handle))
         return found
 
-    def _mig(self, handle: Any) -> bool:  # noqa: ANN401
+    def _mig(self, handle: Any) -> bool:
         try:
             return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
         except self._nvml.NVMLError:
             return False  # most models have no such mode
 
-    def _watch(self) -> Any:  # noqa: ANN401
+    def _watch(self) -> Any:
         """An event set for XIDs; None where this driver or its permissions give none."""
         nvml = self._nvml
         try:
@@ -118,7 +122,9 @@ class NvmlDevices:
             try:
                 nvml.nvmlDeviceRegisterEvents(device.handle, nvml.nvmlEventTypeXidCriticalError, watched)
             except nvml.NVMLError as error:
-                self.warnings += (f"hardware errors (XID) of GPU {device.gpu.index} cannot be watched: {error}",)
+                self.warnings += (
+                    f"hardware errors (XID) of GPU {device.gpu.index} cannot be watched: {error}",
+                )
         return watched
 
     def gpus(self) -> tuple[Gpu, ...]:
@@ -139,7 +145,7 @@ class NvmlDevices:
     def _reading(self, device: _Device) -> Reading:
         nvml = self._nvml
 
-        def ask(question: Any, *arguments: int) -> Any:  # noqa: ANN401
+        def ask(question: Any, *arguments: int) -> Any:
             try:
                 return question(device.handle, *arguments)
             except nvml.NVMLError:
@@ -147,7 +153,9 @@ class NvmlDevices:
 
         utilization = ask(nvml.nvmlDeviceGetUtilizationRates)
         memory = ask(nvml.nvmlDeviceGetMemoryInfo)
-        ecc = ask(nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+        ecc = ask(
+            nvml.nvmlDeviceGetTotalEccErrors, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        )
         return Reading(
             gpu=device.gpu.id,
             utilization_percent=int(utilization.gpu) if utilization else 0,
@@ -164,7 +172,8 @@ class NvmlDevices:
             except nvml.NVMLError:
                 continue
             found += [
-                GpuProcess(gpu=device.gpu.id, pid=int(one.pid), memory_bytes=int(one.usedGpuMemory or 0)) for one in running
+                GpuProcess(gpu=device.gpu.id, pid=int(one.pid), memory_bytes=int(one.usedGpuMemory or 0))
+                for one in running
             ]
         return tuple(found)
 
@@ -181,7 +190,7 @@ class NvmlDevices:
             return ()
         return self._take(event)
 
-    def _take(self, event: Any) -> tuple[DeviceEvent, ...]:  # noqa: ANN401
+    def _take(self, event: Any) -> tuple[DeviceEvent, ...]:
         nvml = self._nvml
         try:
             uuid = str(nvml.nvmlDeviceGetUUID(event.device))
@@ -196,7 +205,7 @@ class NvmlDevices:
                 return (DeviceEvent(gpu=device.gpu.id, xid=xid, hardware=hardware),)
         return ()
 
-    def account(self, used_bytes: Mapping[GpuId, int], busy: Set[GpuId]) -> None:
+    def account(self, used_bytes: Mapping[GpuId, int], busy: AbstractSet[GpuId]) -> None:
         pass
 
     def close(self) -> None:

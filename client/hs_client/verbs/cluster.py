@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hs_client import forms, quantities, screen
-from hs_client.api import Client
+from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
@@ -76,7 +76,7 @@ def usage(
 
 
 def _epochs(client: Client) -> dict[int, int]:
-    return {view.id: view.epoch for view in client.jobs(limit=100_000)}
+    return {view.id: view.epoch for view in client.jobs(limit=MOST_JOBS)}
 
 
 @click.command()

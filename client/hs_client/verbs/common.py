@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from hs_client import forms
-from hs_client.api import Client
+from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import InvalidError
 from hs_client.screen import Table, print_table
 
@@ -130,7 +130,7 @@ def job_ids(client: Client, words: Sequence[str]) -> list[int]:
         if "_" not in word:
             found.append(int(head))
             continue
-        listed = client.jobs(ended=True, limit=100_000) if listed is None else listed
+        listed = client.jobs(ended=True, limit=MOST_JOBS) if listed is None else listed
         tasks = [
             view.id
             for view in listed

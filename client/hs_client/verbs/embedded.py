@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from hs_client import embedded, process
+from hs_client import cluster_files, embedded, process
 from hs_client.address import default_state
-from hs_client.embedded import Options
+from hs_client.cluster_files import DAEMONS, Folders, Options
 from hs_client.verbs.common import out, warn
 
 _DESCRIBES = ("devices", "emulate", "quantum", "policy", "users", "pace", "preload")
@@ -57,11 +57,11 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
     )
     options = Options(
         devices=given["devices"],
-        emulated=tuple(map(embedded.emulated, given["emulate"])),
-        paces=tuple(map(embedded.pace, given["pace"])),
+        emulated=tuple(map(cluster_files.emulated, given["emulate"])),
+        paces=tuple(map(cluster_files.pace, given["pace"])),
         quantum_s=given["quantum"],
         policy=given["policy"],
-        users=tuple(map(embedded.user, given["users"])),
+        users=tuple(map(cluster_files.user, given["users"])),
         preload=given["preload"],
     )
     folder = Path(state).expanduser().absolute() if state else default_state()
@@ -74,18 +74,18 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
     return 0
 
 
-def _tell(where: embedded.Folders, started: bool, *, usual: bool) -> None:
+def _tell(where: Folders, started: bool, *, usual: bool) -> None:
     out(f"{'up' if started else 'already up'}: state, logs and configuration are in {where.state}")
     if not usual:
         out(f"export HS_STATE={where.state}")
     out("next: hsctl gpus; hsctl submit -G 1 -- python train.py; hsctl share --watch; hsctl down")
 
 
-def _stay(where: embedded.Folders) -> None:
+def _stay(where: Folders) -> None:
     """Logs to standard error until Ctrl-C or until a daemon ends, then everything down."""
-    cluster = embedded.read_cluster(where.state)
+    cluster = cluster_files.read_cluster(where.state)
     assert cluster is not None
-    files = {name: where.log(name).open("rb") for name in embedded.DAEMONS}
+    files = {name: where.log(name).open("rb") for name in DAEMONS}
     try:
         for file in files.values():
             file.seek(0, os.SEEK_END)

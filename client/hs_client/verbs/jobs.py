@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from hs_client import forms, quantities, screen
-from hs_client.api import ENDED, Client, exit_code
+from hs_client.api import ENDED, MOST_JOBS, Client, exit_code
 from hs_client.errors import InvalidError
 from hs_client.follow import outcome, wait_all, write_bytes
 from hs_client.verbs import common
@@ -33,7 +33,7 @@ STATES = (
     "-s", "--state", "states", metavar="STATE", multiple=True, help=f"only in these: {', '.join(STATES)}"
 )
 @click.option("-a", "--all", "ended", is_flag=True, help="ended ones too")
-@click.option("-n", "--limit", type=click.IntRange(1, 1_000_000), help="the newest so many")
+@click.option("-n", "--limit", type=click.IntRange(1, MOST_JOBS), help="the newest so many")
 @list_options
 @watch_options
 @click.pass_context
@@ -111,7 +111,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
 
     view, spec = found.view, found.spec
     state = outcome(view) if view.state in ENDED else view.state
-    if view.reason_text:
+    if view.reason_text and view.state not in ENDED:
         state += f": {view.reason_text}"
     models = ",".join(view.gpu_types) or "any"
     place = f"{view.host} ({view.gpu_model}: {', '.join(view.gpu_ids)})" if view.gpu_ids else view.host
@@ -152,7 +152,10 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ),
         ("rates", rates),
         ("switches", switches),
-        ("suspended by", view.tier if view.sliceable else "never: runs unsliced"),
+        (
+            "suspended by",
+            ("never: runs unsliced" if not view.sliceable else view.tier if view.suspends else ""),
+        ),
         ("lost", f"{view.lost_gpu_s:.1f} GPU-seconds"),
         ("checkpoint", f"at step {view.checkpoint_step}" if view.checkpoint_step > 0 else ""),
         ("epoch", str(view.epoch)),
@@ -236,7 +239,7 @@ def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool,
         raise InvalidError("expected jobs to cancel, or --me for all of yours")
     with connected(ctx) as client:
         if me:
-            ids = [view.id for view in client.jobs(user=client.whoami(), limit=100_000)]
+            ids = [view.id for view in client.jobs(user=client.whoami(), limit=MOST_JOBS)]
             if ids and not yes and not click.confirm(f"cancel {len(ids)} jobs?", err=True):
                 return
         else:
@@ -246,6 +249,8 @@ def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool,
         out(forms.text([forms.job(view) for view in views], indent=2))
     for view in views if not as_json else ():
         out(f"job {view.id} {'is being cancelled' if view.state == 'cancelling' else view.state}")
+    if len(ids) == MOST_JOBS and me:
+        warn(f"{MOST_JOBS} jobs at a time: run it again for the others")
     if not ids:
         warn("no jobs")
 

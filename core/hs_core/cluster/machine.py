@@ -4,15 +4,15 @@ A refused event raises RefusedError and has changed nothing: each handler looks 
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import assert_never
 
+from hs_core import plan
 from hs_core.cluster import admission, invariants, orders, reports, states
 from hs_core.cluster.state import Outcome, Settings, State, Touched
 from hs_core.cluster.states import Happening
-from hs_core.cluster.views import Views
+from hs_core.cluster.views import Views, ledger_of
 from hs_core.cluster.why import exit_text
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import (
@@ -34,6 +34,7 @@ from hs_core.events import (
     Wanted,
     WantedJob,
 )
+from hs_core.ledger import Ledger
 from hs_core.model import (
     Exit,
     Gpu,
@@ -48,9 +49,9 @@ from hs_core.model import (
     User,
     UserName,
 )
-from hs_core.policy import Policy, Snapshot
+from hs_core.policy import Policy
 
-_EDGE_SLACK_S = 1e-3  # a timer that fires this much early has fired
+_SLACK_S = 1e-3  # a timer that fires this much early has fired
 
 
 class ClusterMachine(Views):
@@ -80,6 +81,7 @@ class ClusterMachine(Views):
 
     def handle(self, event: ClusterEvent) -> Outcome:
         self._forget_event()
+        self._account(event.now_s)
         answer: tuple[JobId, ...] = ()
         edge = False
         match event:
@@ -369,9 +371,9 @@ class ClusterMachine(Views):
         if before is None or _weighty(before) != _weighty(merged):
             self._stale = True
         self._tell_state(row, new, now_s)
-        gained = merged.gpu_s - (before.gpu_s if before else 0.0)
-        if gained > 0:
-            self._credit(row, gained, now_s)
+        self._account(now_s).report(
+            row.id, row.epoch, row.user, row.gpu_model, gpu_s=merged.gpu_s, now_s=now_s
+        )
         self._put(new, now_s)
         if merged.exit is not None:
             self._exited(new, merged.exit, now_s)
@@ -382,13 +384,15 @@ class ClusterMachine(Views):
         if new.report.phase is Phase.WAITING:
             return  # never launched: nothing was suspended
         kind, text = _STATE_FACTS[new.state]
+        if new.state is JobState.SUSPENDED and new.first_run_s is None:
+            kind, text = "ready", "it is up and waits for its first turn"
         self._fact(now_s, kind, f"{text} on {new.host} at step {new.report.step}", job=new.id)
 
     def _exited(self, row: Job, ended: Exit, now_s: float) -> None:
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
-        elif ended.why == reports.LOST:
-            self._lost(row, f"{row.host} lost it", now_s)
+        elif ended.why.startswith(reports.LOST):
+            self._lost(row, ended.why, now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
         elif row.retries < row.spec.retry_max and ended.why != reports.TIME_LIMIT:
@@ -444,6 +448,8 @@ class ClusterMachine(Views):
         self._put(replace(row, state=state, exit=ended, ended_s=now_s), now_s)
         self._tickets.pop(row.id, None)
         self._since_s.pop(row.id, None)
+        self._orders.forget(row.id)
+        self._account(now_s).forget(row.id)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
         for gone in self._book.evict(spare=self._before):  # the driver is yet to look at these
@@ -471,7 +477,7 @@ class ClusterMachine(Views):
             return False
         # The wall clock may have been set back: no quantum takes longer than a quantum.
         self._edge_s = min(self._edge_s, now_s + self.settings.quantum_s)
-        if now_s < self._edge_s - _EDGE_SLACK_S:
+        if now_s < self._edge_s - _SLACK_S:
             return False
         self._quantum += 1
         self._touched_meta = True
@@ -485,7 +491,7 @@ class ClusterMachine(Views):
         if not self._stale:
             return False
         # A clock that was set back must not put decisions off.
-        return self._decided_s is None or not 0 <= now_s - self._decided_s < self.settings.settle_s
+        return self._decided_s is None or not 0 <= now_s - self._decided_s < self.settings.settle_s - _SLACK_S
 
     def _wakes(self, now_s: float) -> Iterator[Wake]:
         times = [] if self._edge_s is None else [self._edge_s]
@@ -501,7 +507,7 @@ class ClusterMachine(Views):
     def _decide(self, now_s: float) -> None:
         self._stale = False
         self._decided_s = now_s
-        snapshot = orders.snapshot(
+        snapshot = self._orders.snapshot(
             self._book, self._connected, self.settings, quantum=self._quantum, now_s=now_s
         )
         wants_edges = self.policy.needs.every_quantum and bool(snapshot.jobs)
@@ -515,7 +521,7 @@ class ClusterMachine(Views):
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
-        _check_plan(snapshot, verdict.plan.homes, verdict.plan.tickets)
+        plan.check(snapshot, verdict.plan)
         if verdict.memory != self._memory:
             self._memory = verdict.memory
             self._touched_meta = True
@@ -557,7 +563,7 @@ class ClusterMachine(Views):
 
     def _wanted_job(self, row: Job) -> WantedJob:
         # 1: it is paused or ending, so nobody compares it
-        return orders.wanted_job(row, self._book.users[row.user], self._tickets.get(row.id, 1.0))
+        return self._orders.wanted_job(row, self._book.users[row.user], self._tickets.get(row.id, 1.0))
 
     # --- rows, facts, accounts ------------------------------------------------------------------------------------
 
@@ -591,10 +597,10 @@ class ClusterMachine(Views):
                 story = self._stories[job] = deque(maxlen=self.settings.story_facts)
             story.append(fact)
 
-    def _credit(self, row: Job, gpu_s: float, now_s: float) -> None:
-        key = (row.user, row.gpu_model)
-        self._received.credit(key, gpu_s, now_s)
-        self._usage[key] = self._usage.get(key, 0.0) + gpu_s
+    def _account(self, now_s: float) -> Ledger:
+        if self._ledger is None:
+            self._ledger = ledger_of(self._book.jobs.values(), began_s=now_s)
+        return self._ledger
 
     # --- laws -----------------------------------------------------------------------------------------------------
 
@@ -641,17 +647,3 @@ def _weighty(report: JobReport) -> tuple[bool, bool]:
 def _ordered(row: Job) -> tuple[HostName | None, int, bool, bool, bool]:
     """What of a row its host is told."""
     return row.host, row.epoch, row.paused, bool(row.cancelled_by), row.state.ended
-
-
-def _check_plan(
-    snapshot: Snapshot, homes: Mapping[JobId, HostName], tickets: Mapping[JobId, Fraction]
-) -> None:
-    hosts = {host.name: host for host in snapshot.hosts}
-    for facts in snapshot.jobs:
-        home = homes.get(facts.id)
-        if facts.host is not None or home is None:
-            continue
-        host = hosts[home]
-        fits = host.connected and host.accepts and facts.gang <= host.gpus
-        if not fits or tickets.get(facts.id, Fraction(0)) <= 0:
-            raise BrokenError(f"the policy placed job {facts.id} on {home}, where it cannot be")

@@ -5,7 +5,7 @@ from math import isfinite
 
 from hs_core.model import Exit, JobReport, Phase
 
-LOST = "lost with its host"
+LOST = "lost with its host"  # an exit's reason begins with it where the job is not to blame
 TIME_LIMIT = "time limit"
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting

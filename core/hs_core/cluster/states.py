@@ -110,3 +110,16 @@ def expected(job: Job) -> frozenset[JobState]:
     if happening is None:
         return frozenset({JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED})
     return frozenset({_ON_ITS_HOST[happening]})
+
+
+def drawn() -> str:
+    """The table as text, for `docs/states.md`."""
+    lines = ["| state | what happens | state after |", "|---|---|---|"]
+    for state, row in TRANSITIONS.items():
+        by_next: dict[JobState, list[str]] = {}
+        for happening, following in row.items():
+            by_next.setdefault(following, []).append(happening)
+        lines += [f"| {state} | {', '.join(names)} | {following} |" for following, names in by_next.items()]
+        if not row:
+            lines.append(f"| {state} | | (the end) |")
+    return "\n".join(lines) + "\n"

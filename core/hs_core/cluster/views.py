@@ -6,11 +6,11 @@ from fractions import Fraction
 
 from hs_core.cluster import admission, orders
 from hs_core.cluster.book import Book
-from hs_core.cluster.received import Received
 from hs_core.cluster.state import Settings, State
 from hs_core.cluster.why import Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact, Turn, Wanted
+from hs_core.ledger import Ledger
 from hs_core.model import After, Host, HostName, Job, JobId, JobSpec, JobState, User, UserName
 from hs_core.policy import Policy
 
@@ -35,8 +35,8 @@ class Views:
         self._planned: frozenset[JobId] = frozenset()  # jobs that the last plan gave tickets
         self._policy_says: Mapping[JobId, str] = {}
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
-        self._received = Received()
-        self._usage: dict[tuple[UserName, str], float] = {}
+        self._orders = orders.Orders()
+        self._ledger: Ledger | None = None  # begins with the first event
         self._stories: dict[JobId, deque[Fact]] = {}
         self._since_s: dict[
             JobId, float
@@ -55,8 +55,6 @@ class Views:
         self._touched_meta = False
         self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
         self._facts: list[Fact] = []
-        for row in self._book.jobs.values():
-            self._count_usage(row)
 
     @property
     def state(self) -> State:
@@ -159,11 +157,16 @@ class Views:
         self, window_s: float, now_s: float
     ) -> tuple[Mapping[tuple[UserName, str], float], float]:
         """Mean GPUs received by (user, model) over the window, and the seconds that it really covers."""
-        return self._received.mean_gpus(window_s, now_s)
+        ledger = self._ledger
+        if ledger is None:
+            return {}, 0.0
+        covered_s = ledger.covered_s(now_s, window_s)
+        return dict(sorted(ledger.received_gpus(now_s, window_s).items())), covered_s
 
     def usage(self) -> Mapping[tuple[UserName, str], float]:
         """GPU-seconds by (user, model), of all jobs that were loaded or have run since."""
-        return dict(sorted(self._usage.items()))
+        ledger = self._ledger or ledger_of(self._book.jobs.values(), began_s=0.0)
+        return dict(sorted(ledger.totals().items()))
 
     def why(self, job: JobId, now_s: float) -> Why:
         row = self.job(job)
@@ -203,7 +206,21 @@ class Views:
         named = {after.job for spec in specs for after in spec.after}
         return tuple(sorted(job for job in named if job < self._next_job_id and job not in self._book.jobs))
 
-    def _count_usage(self, row: Job) -> None:
-        for model, gpu_s in row.gpu_s_by_model.items():
-            key = (row.user, model)
-            self._usage[key] = self._usage.get(key, 0.0) + gpu_s
+
+_WINDOW_S = 600.0  # the ledger looks closest at windows up to this
+
+
+def ledger_of(rows: Collection[Job], *, began_s: float) -> Ledger:
+    """What these received before it began is in its totals, and in none of its windows."""
+    running = [row for row in rows if row.report is not None and not row.state.ended]
+    totals: dict[tuple[UserName, str], float] = {}
+    for row in rows:
+        parts = row.gpu_s_by_model if row.state.ended else row.past_gpu_s_by_model
+        for model, gpu_s in parts.items():
+            totals[row.user, model] = totals.get((row.user, model), 0.0) + gpu_s
+    users = [(user, model, gpu_s, began_s) for (user, model), gpu_s in totals.items()]
+    ledger = Ledger.load({"charges": [], "users": users}, began_s=began_s, window_s=_WINDOW_S)
+    for row in running:
+        gpu_s = row.report.gpu_s if row.report else 0.0
+        ledger.report(row.id, row.epoch, row.user, row.gpu_model, gpu_s=gpu_s, now_s=began_s)
+    return ledger

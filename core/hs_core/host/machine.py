@@ -8,7 +8,7 @@ Without the controller the last `Wanted` stands. Where it had switched the local
 ends, the GPUs stay idle for one quantum, in case it answers; then the other jobs fill them by stride: work goes on while it is away.
 
 After a restart: construct with what `saved()` gave last, then tell what was found as events: `JobExited` for what ended meanwhile,
-`JobNotLaunched` for a launch that left no trace, nothing for what lives. What was ordered and not answered is ordered again, but for
+nothing for what lives. What was ordered and not answered is ordered again, but for
 launches. A job that ended meanwhile is charged until the agent is back: nobody knows when it ended.
 The daemon writes `saved()` before it carries out commands.
 """
@@ -31,7 +31,6 @@ from hs_core.events import (
     JobFroze,
     JobHeld,
     JobHooked,
-    JobNotLaunched,
     JobProgressed,
     JobReady,
     JobRestored,
@@ -69,7 +68,7 @@ PHASE_OF_TIER = {
 
 _JobEvent = (
     JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
-    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | JobNotLaunched
+    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed
 )  # fmt: skip
 
 
@@ -162,8 +161,6 @@ class HostMachine:
             case LaunchFailed():
                 if job.phase is not Phase.EXITED:
                     self._board.exited(job, Exit(why=f"launch failed: {event.why}"))
-            case JobNotLaunched():
-                self._not_launched(job)
             case _:
                 assert_never(event)
 
@@ -348,11 +345,6 @@ class HostMachine:
         if job.alive and not job.ended and job.phase not in (Phase.SWAPPED, Phase.CHECKPOINTED, Phase.FROZEN):
             self._board.stopped(job, Phase.FROZEN, Tier.FREEZE)
 
-    def _not_launched(self, job: HostedJob) -> None:
-        if job.alive and not job.ready:
-            self._board.gone(job)
-            job.phase = Phase.WAITING if job.checkpoint_generation < 0 else Phase.CHECKPOINTED
-
     def _exited(self, job: HostedJob, exit_: Exit) -> None:
         board = self._board
         if job.phase is Phase.EXITED:
@@ -428,7 +420,7 @@ class HostMachine:
     def _next_quantum(self) -> None:
         """Edges keep their cadence however late they are seen; quanta that nobody saw are charged to those who had them."""
         board = self._board
-        passed = floor((board.now_s - board.edge_s) / board.quantum_s)
+        passed = max(1, floor((board.now_s - board.edge_s) / board.quantum_s))  # rounding must not stop the clock
         board.edge_s += passed * board.quantum_s
         if passed > 1:
             turns.charge_missed(board, passed - 1)

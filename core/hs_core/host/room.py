@@ -10,7 +10,7 @@ from hs_core.model import GpuId, JobId, Phase, Tier
 def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others: Sequence[HostedJob]) -> int:
     """By how much `job` and these others are too large for a GPU together; what is unknown counts as nothing."""
     capacity = board.gpus[gpu].memory_bytes if gpu in board.gpus else 0
-    if not capacity or not job.memory_bytes:
+    if not capacity:
         return 0
     return job.memory_bytes + sum(o.memory_bytes for o in others) - capacity
 
@@ -61,10 +61,9 @@ def make_room(
 ) -> dict[JobId, Tier] | None:
     """Whom to park, and how, so that `job` fits on these GPUs, besides those parked already; None if it can't fit.
 
-    Those whose turn is furthest away go first.
+    Those whose turn is furthest away go first. A job whose state is on the GPU already fits; but where jobs turned out
+    larger than they had said, others leave as far as they can.
     """
-    if job.resident:
-        return {}
     more: dict[JobId, Tier] = {}
     for gpu in gpus:
         staying = [
@@ -81,7 +80,7 @@ def make_room(
             if tier is not None:
                 more[other.id] = tier
                 staying.remove(other)
-        if excess_bytes(board, job, gpu, staying) > 0:
+        if excess_bytes(board, job, gpu, staying) > 0 and job.memory_bytes and not job.resident:
             return None
     return more
 

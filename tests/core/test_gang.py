@@ -1,0 +1,427 @@
+"""GangMachine: messages of ranks in, host events out."""
+
+from typing import Any
+
+import pytest
+
+from hs_core.events import (
+    Checkpoint,
+    CheckpointFailed,
+    JobCapable,
+    JobCheckpointed,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+    Resume,
+    Suspend,
+    SuspendFailed,
+)
+from hs_core.gang import GangMachine, Step
+from hs_core.model import JobId, Tier
+
+JOB = JobId(3)
+HOLD, SWAP, CHECKPOINT = Tier.HOLD, Tier.SWAP, Tier.CHECKPOINT
+
+
+class Gang:
+    """A machine and what it said; connection = 10 + rank."""
+
+    def __init__(self, world: int = 1, *, arrived: bool = True, going: bool = True, **machine: Any) -> None:
+        self.machine = GangMachine(JOB, 1, **machine)
+        self.world = world
+        self.told: list[tuple[int, dict[str, Any]]] = []
+        self.events: list[Any] = []
+        for rank in range(world):
+            self.hello(rank)
+        if arrived:
+            for rank in range(world):
+                self.say(rank, type="arrived", step=0, can=["hold", "swap"], rank=rank, world=world)
+            if going:
+                self.order(Resume(job=JOB, epoch=1))
+                for rank in range(world):
+                    self.say(rank, type="going", step=0, seconds=0.0)
+
+    def hello(self, rank: int, connection: int | None = None, **more: Any) -> None:
+        hello = {
+            "type": "hello", "protocol": 1, "pid": 100 + rank, "rank": rank, "world": self.world, "step": 0, "state": "new",
+            "tier": "hold", "can": ["hold", "swap"], "id": 0, "generation": -1,
+        }
+        self.say_on(10 + rank if connection is None else connection, **{**hello, **more})
+
+    def say(self, rank: int, /, **message: Any) -> None:
+        self.say_on(10 + rank, **message)
+
+    def say_on(self, connection: int, /, **message: Any) -> None:
+        self._keep(self.machine.heard(connection, message, 1.0))
+
+    def order(self, order: Suspend | Resume | Checkpoint) -> None:
+        self._keep(self.machine.order(order, 1.0))
+
+    def suspend(self, tier: Tier = HOLD) -> None:
+        self.order(Suspend(job=JOB, epoch=1, tier=tier))
+
+    def gone(self, rank: int) -> None:
+        self._keep(self.machine.gone(10 + rank, 1.0))
+
+    def _keep(self, step: Step) -> None:
+        self.machine.check()
+        self.told += [(connection, dict(message)) for connection, message in step.tell]
+        self.events += step.events
+
+    def newest(self, kind: str) -> dict[int, dict[str, Any]]:
+        """The last message of that type to each rank."""
+        return {connection - 10: message for connection, message in self.told if message["type"] == kind}
+
+    def agree(self, kind: str = "stop") -> int:
+        proposal = self.newest(kind)
+        for rank in range(self.world):
+            asked = proposal[rank]
+            self.say(rank, type="accept", id=asked["id"], at_step=asked["at_step"], step=0)
+        assert set(self.newest("commit")) == set(range(self.world))
+        return int(proposal[0]["at_step"])
+
+    def held(self, rank: int, step: int, tier: str = "hold", **more: Any) -> None:
+        self.say(rank, type="held", id=self.newest("stop")[rank]["id"], step=step, tier=tier, bytes=5, seconds=0.0, **more)
+
+    def forget(self) -> None:
+        self.told, self.events = [], []
+
+
+def kinds(events: list[Any]) -> list[type]:
+    return [type(event) for event in events]
+
+
+def test_the_first_hello_says_that_the_job_is_hooked_and_is_welcomed() -> None:
+    gang = Gang(2, arrived=False, pace_s=0.25, progress_s=2.0)
+    assert kinds(gang.events) == [JobHooked]
+    assert gang.newest("welcome")[1] == {"type": "welcome", "pace_s": 0.25, "progress_s": 2.0, "reserve": False}
+
+
+def test_the_job_is_ready_when_every_rank_has_arrived() -> None:
+    gang = Gang(2, arrived=False)
+    gang.say(0, type="arrived", step=4, can=["hold", "checkpoint"], rank=0, world=2)
+    assert JobReady not in kinds(gang.events)
+    gang.say(1, type="arrived", step=4, can=["hold", "swap", "checkpoint"], rank=1, world=2)
+    assert gang.events[-1] == JobReady(now_s=1.0, job=JOB, epoch=1, step=4, can_swap=False, can_checkpoint=True)
+    assert gang.newest("go") == {}
+
+
+def test_a_launcher_that_never_arrives_is_no_rank() -> None:
+    gang = Gang(2, arrived=False)
+    gang.hello(0, connection=99, pid=50, world=1)
+    for rank in range(2):
+        gang.say(rank, type="arrived", step=0, can=["hold"], rank=rank, world=2)
+    assert kinds(gang.events)[-1] is JobReady
+    gang.suspend()
+    assert 99 - 10 not in gang.newest("stop")
+
+
+def test_a_second_process_of_a_rank_is_let_go_and_never_counts() -> None:
+    gang = Gang(1)
+    gang.hello(0, connection=50, pid=999)
+    gang.say_on(50, type="arrived", step=0, can=["hold"], rank=0, world=1)
+    assert gang.newest("go")[40] == {"type": "go"}
+    gang.forget()
+    gang.suspend()
+    assert set(gang.newest("stop")) == {0}
+
+
+def test_all_ranks_are_asked_for_one_step_ahead_of_the_newest() -> None:
+    gang = Gang(2, margin=3)
+    gang.say(1, type="progress", step=40, seconds=1.0, steps=40, device_bytes=1)
+    gang.suspend(SWAP)
+    assert {m["at_step"] for m in gang.newest("stop").values()} == {43}
+    assert gang.agree() == 43
+    gang.held(0, 43, "swap")
+    assert JobHeld not in kinds(gang.events)
+    gang.held(1, 43, "swap")
+    assert gang.events[-1] == JobHeld(now_s=1.0, job=JOB, epoch=1, step=43, tier=SWAP, parked_bytes=10)
+
+
+def test_a_reject_raises_the_proposal_for_everybody_by_twice_the_margin() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    first = gang.newest("stop")[0]
+    gang.say(0, type="accept", id=first["id"], at_step=first["at_step"], step=0)
+    gang.say(1, type="reject", id=first["id"], at_step=first["at_step"], step=30)
+    assert {m["at_step"] for m in gang.newest("stop").values()} == {34}
+    gang.say(1, type="accept", id=first["id"], at_step=34, step=30)
+    assert gang.newest("commit") == {}, "an accept of the lower proposal must not count for the higher one"
+    gang.say(0, type="accept", id=first["id"], at_step=34, step=2)
+    assert set(gang.newest("commit")) == {0, 1}
+
+
+def test_a_late_reject_of_a_lower_proposal_changes_nothing() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    first = gang.newest("stop")[0]
+    gang.say(1, type="reject", id=first["id"], at_step=first["at_step"], step=30)
+    gang.forget()
+    gang.say(0, type="reject", id=first["id"], at_step=first["at_step"], step=31)
+    assert gang.told == []
+
+
+def test_a_resume_before_the_commit_lets_all_go_on() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    gang.forget()
+    gang.order(Resume(job=JOB, epoch=1))
+    assert gang.newest("go") == {0: {"type": "go"}, 1: {"type": "go"}}
+    for rank in range(2):
+        gang.say(rank, type="going", step=3, seconds=0.0)
+    assert kinds(gang.events) == [JobWentOn]
+
+
+def test_a_resume_after_the_commit_waits_until_all_have_stopped() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    at = gang.agree()
+    gang.order(Resume(job=JOB, epoch=1))
+    assert len([m for _, m in gang.told if m["type"] == "go"]) == 2, "only those of the start"
+    gang.held(0, at)
+    gang.held(1, at)
+    assert JobHeld in kinds(gang.events)
+    assert len([m for _, m in gang.told if m["type"] == "go"]) == 4
+
+
+def test_a_held_gang_is_taken_to_the_next_tier_where_it_stands() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    at = gang.agree()
+    for rank in range(2):
+        gang.held(rank, at)
+    gang.forget()
+    gang.suspend(SWAP)
+    assert {m["at_step"] for m in gang.newest("stop").values()} == {at}
+    gang.agree()
+    for rank in range(2):
+        gang.held(rank, at, "swap")
+    assert [e.tier for e in gang.events] == [SWAP]
+
+
+def test_a_rank_that_could_not_swap_leaves_the_job_held_in_place() -> None:
+    gang = Gang(2)
+    gang.suspend(SWAP)
+    at = gang.agree()
+    gang.say(0, type="failed", id=1, what="swap", why="no host memory")
+    gang.held(0, at, "hold")
+    gang.held(1, at, "swap")
+    assert gang.events[-1].tier is HOLD
+    assert gang.events[-1].parked_bytes == 5
+
+
+def test_a_checkpoint_on_the_way_out_is_told_and_all_leave_together_the_launcher_first() -> None:
+    gang = Gang(2)
+    gang.hello(0, connection=99, pid=50, world=1)
+    gang.suspend(CHECKPOINT)
+    assert gang.newest("stop")[0]["generation"] == 0
+    at = gang.agree()
+    gang.held(0, at, "checkpoint", generation=0, digest="x")
+    gang.held(1, at, "checkpoint", generation=0, digest="y")
+    assert kinds(gang.events)[-2:] == [JobCheckpointed, JobHeld]
+    assert gang.events[-1].tier is CHECKPOINT
+    assert gang.events[-1].generation == 0
+    assert [connection for connection, m in gang.told if m["type"] == "leave"] == [99, 10, 11]
+    gang.gone(0)
+    gang.gone(1)
+    assert kinds(gang.events)[-1] is JobHeld, "leaving is what was asked for"
+
+
+def test_a_rank_that_is_durable_and_gone_early_still_counts() -> None:
+    gang = Gang(2)
+    gang.suspend(CHECKPOINT)
+    at = gang.agree()
+    gang.held(0, at, "checkpoint", generation=0, digest="x")
+    gang.gone(0)
+    gang.held(1, at, "checkpoint", generation=0, digest="y")
+    assert kinds(gang.events)[-1] is JobHeld
+
+
+def test_a_failed_checkpoint_lets_the_job_go_on_and_drops_it_everywhere() -> None:
+    gang = Gang(2)
+    gang.suspend(CHECKPOINT)
+    gang.agree()
+    gang.say(1, type="failed", id=1, what="checkpoint", why="No space left on device")
+    assert kinds(gang.events)[-2:] == [CheckpointFailed, SuspendFailed]
+    assert gang.events[-2].why == "No space left on device"
+    assert set(gang.newest("drop")) == {0, 1}
+    gang.order(Checkpoint(job=JOB, epoch=1))
+    assert gang.newest("save")[0]["generation"] == 1, "a number is used once"
+
+
+def test_a_save_is_told_when_every_rank_has_saved() -> None:
+    gang = Gang(2)
+    gang.order(Checkpoint(job=JOB, epoch=1))
+    at = gang.agree("save")
+    gang.say(0, type="saved", id=1, step=at, generation=0, digest="x")
+    gang.say(1, type="saved", id=1, step=at, generation=0, digest="y")
+    assert gang.events[-1] == JobCheckpointed(now_s=1.0, job=JOB, epoch=1, step=at, generation=0)
+
+
+def test_a_suspend_during_a_save_follows_it() -> None:
+    gang = Gang(1)
+    gang.order(Checkpoint(job=JOB, epoch=1))
+    gang.suspend()
+    assert gang.newest("stop") == {}
+    gang.agree("save")
+    gang.say(0, type="saved", id=1, step=5, generation=0, digest="x")
+    assert set(gang.newest("stop")) == {0}
+
+
+def test_a_rank_that_leaves_before_the_stop_ends_it_and_frees_the_others() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    at = gang.agree()
+    gang.held(0, at)
+    gang.forget()
+    gang.gone(1)
+    assert kinds(gang.events) == [SuspendFailed]
+    assert gang.newest("go") == {0: {"type": "go"}}
+    assert gang.newest("drop") == {0: {"type": "drop", "id": 1}}
+
+
+def test_suspending_a_job_that_waits_to_be_let_go_is_done_at_once() -> None:
+    gang = Gang(2, going=False)
+    gang.suspend()
+    assert kinds(gang.events)[-1] is JobHeld
+    gang.order(Resume(job=JOB, epoch=1))
+    assert set(gang.newest("go")) == {0, 1}
+
+
+def test_a_suspend_before_all_arrived_is_done_when_they_have() -> None:
+    gang = Gang(2, arrived=False)
+    gang.suspend()
+    for rank in range(2):
+        gang.say(rank, type="arrived", step=0, can=["hold"], rank=rank, world=2)
+    assert kinds(gang.events) == [JobHooked, JobReady, JobHeld]
+    assert gang.newest("go") == {}
+
+
+@pytest.mark.parametrize("state", ["held", "running"])
+def test_a_new_machine_learns_how_the_job_stands_from_its_hellos(state: str) -> None:
+    gang = Gang(2, arrived=False)
+    gang.forget()
+    gang.machine = GangMachine(JOB, 1)
+    gang.hello(0, state=state, step=8, id=9)
+    assert kinds(gang.events) == [JobHooked]
+    gang.hello(1, state=state, step=8, id=9)
+    assert gang.events[-1].step == 8
+    assert type(gang.events[-1]) is (JobHeld if state == "held" else JobWentOn)
+    told = len(gang.events)
+    gang.hello(1, state=state, step=8, id=9)
+    assert not [e for e in gang.events[told:] if type(e) not in (JobHeld, JobWentOn)]
+    gang.suspend(SWAP)
+    assert gang.newest("stop")[0]["id"] == 10, "no number that the machine before may have used"
+
+
+def test_a_gang_that_was_left_half_held_is_let_go_whole() -> None:
+    gang = Gang(2, arrived=False)
+    gang.forget()
+    gang.machine = GangMachine(JOB, 1)
+    gang.hello(0, state="held", step=8)
+    gang.hello(1, state="running", step=8)
+    assert gang.newest("go") == {0: {"type": "go"}}
+    gang.say(0, type="going", step=8, seconds=0.0)
+    assert kinds(gang.events)[-1] is JobWentOn
+
+
+def test_a_stop_of_the_agent_before_that_comes_true_late_is_taken_back() -> None:
+    gang = Gang(2, arrived=False)
+    gang.machine = GangMachine(JOB, 1)
+    for rank in range(2):
+        gang.hello(rank, state="running", step=8, id=4)
+    gang.suspend()
+    before = gang.newest("stop")[0]["at_step"]
+    gang.say(0, type="held", id=4, step=9, tier="hold", bytes=0, seconds=0.0)
+    assert gang.newest("go") == {0: {"type": "go"}}
+    assert gang.newest("stop")[0]["at_step"] > before
+
+
+def test_a_process_that_starts_in_the_jobs_turn_is_let_go_at_once() -> None:
+    gang = Gang(1)
+    gang.gone(0)
+    gang.forget()
+    gang.hello(0, connection=20, pid=777)
+    gang.say_on(20, type="arrived", step=0, can=["hold"], rank=0, world=1)
+    assert gang.newest("go") == {10: {"type": "go"}}
+
+
+def test_progress_is_summed_up_over_ranks() -> None:
+    gang = Gang(2)
+    gang.say(1, type="progress", step=9, seconds=1.0, steps=9, device_bytes=700)
+    assert JobProgressed not in kinds(gang.events)
+    gang.say(0, type="progress", step=10, seconds=2.0, steps=10, device_bytes=300)
+    assert gang.events[-1] == JobProgressed(
+        now_s=1.0, job=JOB, epoch=1, step=9, steps_per_s=5.0, device_memory_bytes=700
+    )
+
+
+def test_a_restore_is_told_once_with_what_was_torn() -> None:
+    gang = Gang(2, arrived=False)
+    gang.forget()
+    for rank in range(2):
+        gang.say(rank, type="restored", step=12, generation=3, note="generation 4: torn", rank=rank, world=2)
+    assert gang.events == [
+        JobRestored(now_s=1.0, job=JOB, epoch=1, step=12, generation=3, note="generation 4: torn")
+    ]
+
+
+def test_a_change_of_what_the_job_can_is_told_when_all_ranks_can() -> None:
+    gang = Gang(2)
+    gang.forget()
+    gang.say(0, type="can", can=["hold", "swap", "checkpoint"])
+    assert gang.events == []
+    gang.say(1, type="can", can=["hold", "swap", "checkpoint"])
+    assert gang.events == [JobCapable(now_s=1.0, job=JOB, epoch=1, can_swap=True, can_checkpoint=True)]
+
+
+MALFORMED: list[dict[str, Any]] = [
+    {"type": "hello"},
+    {"type": "hello", "protocol": 2, "pid": 1, "rank": 0, "world": 1, "step": 0, "state": "new", "can": []},
+    {"type": "hello", "protocol": 1, "pid": 1, "rank": 1, "world": 1, "step": 0, "state": "new", "can": []},
+    {"type": "hello", "protocol": 1, "pid": 1, "rank": 0, "world": 1, "step": 0, "state": "asleep", "can": []},
+    {"type": "hello", "protocol": 1, "pid": 1, "rank": 0, "world": 10**9, "step": 0, "state": "new", "can": []},
+    {"type": "arrived", "step": -1, "can": []},
+    {"type": "arrived", "step": 0, "can": "hold"},
+    {"type": "accept", "id": "1"},
+    {"type": "reject"},
+    {"type": "held", "id": 1, "step": 1, "tier": "nowhere"},
+    {"type": "progress", "step": 1, "steps": 1, "seconds": float("nan")},
+    {"type": "progress", "step": True, "steps": 1, "seconds": 1.0},
+    {"type": "progress", "step": 1, "steps": 1 << 70, "seconds": 1.0},
+    {"type": "failed", "id": 1, "what": "lunch", "why": ""},
+    {"type": "restored", "step": 1, "generation": -2},
+    {"type": "can", "can": [1]},
+    {"type": "saved", "id": 1},
+]
+
+
+@pytest.mark.parametrize("message", MALFORMED, ids=lambda m: str(m)[:60])
+def test_what_makes_no_sense_is_counted_and_changes_nothing(message: dict[str, Any]) -> None:
+    gang = Gang(1)
+    gang.forget()
+    gang.say(0, **message)
+    assert gang.machine.malformed == 1
+    assert gang.events == []
+    gang.suspend()
+    gang.agree()
+
+
+@pytest.mark.parametrize("message", [{}, {"type": "tea"}, {"type": 5}, {"type": ["hello"]}], ids=str)
+def test_unknown_kinds_of_message_are_ignored(message: dict[str, Any]) -> None:
+    gang = Gang(1)
+    gang.forget()
+    gang.say(0, **message)
+    assert gang.told == []
+    assert gang.events == []
+
+
+def test_messages_of_strangers_are_ignored() -> None:
+    gang = Gang(1)
+    gang.forget()
+    for message in ({"type": "held", "id": 1, "step": 1, "tier": "hold"}, {"type": "gone"}, {"type": "accept", "id": 1}):
+        gang.say_on(77, **message)
+    assert gang.events == []

@@ -1,0 +1,153 @@
+"""Suspended, moved, restored: bit for bit what an uninterrupted run gives."""
+
+import functools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hs_core.events import JobCheckpointed, JobHeld, JobHooked, JobProgressed, JobReady, JobRestored, JobWentOn
+from hs_core.model import Tier
+from job_stub import StubAgent
+
+TRAIN = str(Path(__file__).parent / "train.py")
+GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
+
+
+@functools.cache
+def uninterrupted(*argv: str) -> tuple[str, ...]:
+    """Its lines, sorted by rank and step: two ranks write to one pipe."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HS_")} | {"OMP_NUM_THREADS": "1"}
+    ran = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True, env=environment)
+    return lines(ran.stdout)
+
+
+def lines(output: str) -> tuple[str, ...]:
+    return tuple(sorted(output.splitlines()))
+
+
+def let_go(agent: StubAgent, since: int = 0) -> JobReady:
+    ready = agent.wait(JobReady, since)
+    agent.resume()
+    return ready
+
+
+def suspend_and_resume(agent: StubAgent, tier: Tier) -> JobHeld:
+    since = agent.seen()
+    agent.suspend(tier)
+    held = agent.wait(JobHeld, since)
+    since = agent.seen()
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    return held
+
+
+def slow_down(agent: StubAgent, pace_s: float) -> None:
+    """Steps as long as on a slow device: what is ordered after a step's line is there before the next step is done."""
+    agent.kill()
+    agent._machine_args = {"pace_s": pace_s}
+    agent.start()
+
+
+def move(agent: StubAgent, argv: tuple[str, ...], at_step: int) -> str:
+    """Runs up to a step, takes the job to disk, restores it in a new process under a new agent. Its whole output."""
+    slow_down(agent, 0.03)
+    job = agent.run(*argv)
+    let_go(agent)
+    output = ""
+    assert job.stdout is not None
+    for line in job.stdout:
+        output += line
+        if line.startswith(f"0:{at_step} "):
+            break
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert held.tier is Tier.CHECKPOINT
+    rest, errors = job.communicate()
+    assert (job.returncode, errors) == (75, "")
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    job = agent.run(*argv, env={"HS_RESTORE": str(held.generation)})
+    ready = let_go(agent, since)
+    assert ready.step == held.step
+    restored = agent.wait(JobRestored, since)
+    assert (restored.step, restored.generation, restored.note) == (held.step, held.generation, "")
+    end, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    return output + rest + end
+
+
+def test_fifty_suspends_of_an_unchanged_script_change_no_bit(agent: StubAgent) -> None:
+    argv = (TRAIN, "--epochs", "100")
+    job = agent.run(*argv)
+    let_go(agent)
+    agent.wait(JobWentOn)
+    held = [suspend_and_resume(agent, (Tier.HOLD, Tier.SWAP)[turn % 2]) for turn in range(50)]
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    assert lines(output) == uninterrupted(*argv)
+    assert {each.tier for each in held} == {Tier.HOLD, Tier.SWAP}
+    assert agent.machine.malformed == 0
+    assert agent.wait(JobHooked)
+
+
+def test_progress_is_told_with_its_rate(agent: StubAgent) -> None:
+    agent.kill()
+    agent._machine_args = {"progress_s": 0.05, "pace_s": 0.01}
+    agent.start()
+    job = agent.run(TRAIN, "--epochs", "2")
+    let_go(agent)
+    assert job.wait() == 0
+    progress = [event for event in agent.events if isinstance(event, JobProgressed)]
+    assert progress
+    assert all(50 < event.steps_per_s < 100.5 for event in progress[1:]), progress
+
+
+@pytest.mark.parametrize(
+    ("argv", "at_step"),
+    [
+        (("--handed", "epoch"), 47),
+        (("--handed", "plain"), 47),
+        (("--handed", "epoch", "--optimizer", "momentum", "--own-generator"), 39),
+        (("--handed", "plain", "--optimizer", "momentum", "--own-generator"), 1),
+        (("--handed", "epoch", "--workers", "2"), 33),
+        (("--handed", "plain", "--workers", "2", "--own-generator"), 19),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_a_job_moved_to_a_new_process_goes_on_bit_for_bit(agent: StubAgent, argv: tuple[str, ...], at_step: int) -> None:
+    assert lines(move(agent, (TRAIN, *argv), at_step)) == uninterrupted(TRAIN, *argv)
+
+
+def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(agent: StubAgent) -> None:
+    argv = (*GANG, "--handed", "epoch", "--epochs", "10")
+    slow_down(agent, 0.02)
+    job = agent.run(*argv)
+    let_go(agent)
+    agent.wait(JobWentOn)
+    for turn in range(8):
+        before = len(agent.messages("held"))
+        suspend_and_resume(agent, (Tier.HOLD, Tier.SWAP)[turn % 2])
+        stopped = agent.messages("held")[before:]
+        assert len(stopped) == 2
+        assert len({message["step"] for message in stopped}) == 1
+    since = agent.seen()
+    agent.checkpoint()
+    assert agent.wait(JobCheckpointed, since).generation == 0
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert held.generation == 1
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (75, ""), "the launcher leaves in silence too"
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    job = agent.run(*argv, env={"HS_RESTORE": "1"})
+    assert let_go(agent, since).step == held.step
+    end, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    assert lines(output + end) == uninterrupted(*argv)

@@ -1,0 +1,282 @@
+"""Scripts of all kinds, and what goes wrong around them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hs_core.events import (
+    CheckpointFailed,
+    JobCapable,
+    JobCheckpointed,
+    JobHeld,
+    JobHooked,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+    SuspendFailed,
+)
+from hs_core.model import Tier
+from job_stub import StubAgent
+
+TRAIN = str(Path(__file__).parent / "train.py")
+
+BY_HAND = """
+import torch, hs_job
+torch.manual_seed(1)
+w = torch.nn.Parameter(torch.zeros(4))
+o = torch.optim.SGD([w], lr=0.1, momentum=0.9)
+s = hs_job.state(model=torch.nn.ParameterList([w]), optimizer=o)
+for i in range(s.step, 3000):
+    loss = ((w - torch.randn(4)) ** 2).sum()
+    o.zero_grad(); loss.backward(); o.step()
+    print(i, repr(loss.item()), flush=True)
+    hs_job.step()
+"""
+
+NO_LOADER = """
+import os, torch
+w = torch.nn.Parameter(torch.zeros(4)); v = torch.nn.Parameter(torch.zeros(4))
+a = torch.optim.SGD([w], lr=0.1); b = torch.optim.SGD([v], lr=0.1)
+i = 0
+while not os.path.exists("enough"):
+    (w - v - 1).square().sum().backward()
+    a.step(); b.step()
+    i += 1
+print("done", i, flush=True)
+"""
+
+NO_TORCH = """
+import os, sys, hs_job
+while not os.path.exists("enough"):
+    hs_job.step()
+assert "torch" not in sys.modules
+print("done", hs_job.should_yield())
+"""
+
+VALIDATING = """
+import os, torch, threading
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(torch.randn(64, 4))
+train, val = DataLoader(data, batch_size=8, num_workers=1), DataLoader(data, batch_size=16)
+m = torch.nn.Linear(4, 1); o = torch.optim.SGD(m.parameters(), lr=0.01)
+child = os.fork()
+if child == 0:
+    for (x,) in val: m(x).sum().backward(); o.step()   # a forked child counts for nothing and waits for nobody
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+beside = []
+def ahead():
+    for (x,) in val: beside.append(x)
+thread = threading.Thread(target=ahead); thread.start(); thread.join(); assert len(beside) == 4
+for epoch in range(6):
+    for (x,) in train:
+        o.zero_grad(); m(x).sum().backward(); o.step()
+    with torch.no_grad():
+        for (x,) in val: m(x)
+print("done", flush=True)
+"""
+
+
+def script(agent: StubAgent, text: str) -> str:
+    path = agent.folder / "script.py"
+    path.write_text(text)
+    return str(path)
+
+
+def cycle(agent: StubAgent, tier: Tier = Tier.HOLD) -> JobHeld:
+    since = agent.seen()
+    agent.suspend(tier)
+    held = agent.wait(JobHeld, since)
+    since = agent.seen()
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    return held
+
+
+def start(agent: StubAgent, *argv: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    since = agent.seen()
+    job = agent.run(*argv, env=env)
+    agent.wait(JobReady, since)
+    agent.resume()
+    return job
+
+
+def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent) -> None:
+    path = script(agent, BY_HAND)
+    alone = subprocess.run(
+        [sys.executable, path], capture_output=True, text=True, check=True, env=agent.environment(HS_AGENT_SOCKET="")
+    ).stdout
+    job = start(agent, path)
+    agent.wait(JobCapable, where=lambda event: event.can_checkpoint)
+    held = cycle(agent, Tier.SWAP)
+    assert held.tier is Tier.SWAP
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (75, "")
+    job = start(agent, path, env={"HS_RESTORE": str(held.generation)})
+    end, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    assert output + end == alone
+
+
+def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimizers_count_once(agent: StubAgent) -> None:
+    job = start(agent, script(agent, NO_LOADER))
+    steps = [cycle(agent).step for _ in range(5)]
+    assert steps == sorted(steps)
+    (agent.folder / "enough").touch()
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    assert steps[-1] <= int(output.split()[1])
+
+
+def test_a_script_without_torch_is_held_at_hs_job_step(agent: StubAgent) -> None:
+    job = start(agent, script(agent, NO_TORCH))
+    for _ in range(3):
+        assert cycle(agent).tier is Tier.HOLD
+    (agent.folder / "enough").touch()
+    assert job.communicate() == ("done False\n", "")
+    assert job.returncode == 0
+
+
+def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(agent: StubAgent) -> None:
+    job = start(agent, script(agent, VALIDATING))
+    cycle(agent)
+    output, errors = job.communicate()
+    assert (job.returncode, output, errors) == (0, "done\n", "")
+    assert {message["pid"] for message in agent.messages("hello")} == {job.pid}
+
+
+def test_switched_off_by_the_environment_the_script_runs_by_itself(agent: StubAgent) -> None:
+    job = agent.run(script(agent, BY_HAND), env={"HS_HOOK": "0"})
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    assert output.startswith("0 ")
+    assert agent.heard == []
+
+
+def test_the_users_own_sitecustomize_still_runs_and_an_error_of_ours_never_stops_the_script(agent: StubAgent) -> None:
+    own = agent.folder / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins; builtins.mine = 1\n")
+    (agent.injected / "hs_job" / "hooks.py").write_text("raise OSError('broken on purpose')\n")
+    path = script(agent, "import torch; print('ran', mine)")
+    job = agent.run(path, env={"PYTHONPATH": f"{agent.injected}{os.pathsep}{own}"})
+    output, errors = job.communicate()
+    assert (job.returncode, output) == (0, "ran 1\n")
+    assert errors == "heteroshare: not hooked: OSError: broken on purpose\n"
+
+
+def test_an_agent_that_dies_and_comes_back_finds_the_job_as_it_was(agent: StubAgent) -> None:
+    job = start(agent, TRAIN, "--epochs", "500")
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.suspend(Tier.SWAP)
+    held = agent.wait(JobHeld, since)
+    since = agent.seen()
+    agent.kill()
+    agent.start()
+    again = agent.wait(JobHeld, since)
+    assert (again.step, again.tier) == (held.step, Tier.SWAP)
+    assert agent.events[since:][0].__class__ is JobHooked
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    since = agent.seen()
+    agent.kill()
+    agent.start()
+    assert agent.wait(JobWentOn, since).step > held.step
+    assert cycle(agent).step > held.step
+    os.killpg(job.pid, signal.SIGKILL)
+    job.communicate()
+
+
+def test_a_full_disk_fails_the_checkpoint_and_the_job_goes_on(agent: StubAgent) -> None:
+    # The kernel refuses to let any file of the job grow beyond 2 KiB: what a full disk looks like, without needing root.
+    text = f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\nsys.argv[0] = {TRAIN!r}\n"
+    job = start(agent, script(agent, text + f"runpy.run_path({TRAIN!r}, run_name='__main__')"), "--epochs", "60", "--handed", "epoch")
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.checkpoint()
+    assert "File too large" in agent.wait(CheckpointFailed, since).why
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    agent.wait(CheckpointFailed, since)
+    agent.wait(SuspendFailed, since)
+    assert list((agent.folder / "checkpoints").iterdir()) == [], "nothing half-done is left"
+    cycle(agent)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_checkpoint_on_a_full_file_system_fails_and_works_again_with_room(agent: StubAgent) -> None:
+    folder = agent.folder / "checkpoints"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], check=False, capture_output=True).returncode:
+        pytest.skip("this sandbox does not let root mount a tmpfs")
+    try:
+        job = start(agent, TRAIN, "--epochs", "200", "--handed", "epoch")
+        agent.wait(JobWentOn)
+        since = agent.seen()
+        agent.checkpoint()
+        assert "No space left" in agent.wait(CheckpointFailed, since).why
+        subprocess.run(["mount", "-o", "remount,size=1m", folder], check=True)
+        since = agent.seen()
+        agent.checkpoint()
+        assert agent.wait(JobCheckpointed, since).generation == 1
+        os.killpg(job.pid, signal.SIGKILL)
+        job.communicate()
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_held_job_without_handed_over_state_says_that_it_cannot_be_saved_and_stays_held(agent: StubAgent) -> None:
+    job = start(agent, TRAIN, "--epochs", "50")
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.suspend()
+    agent.wait(JobHeld, since)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    assert "hs_job.state" in agent.wait(CheckpointFailed, since).why
+    agent.wait(SuspendFailed, since)
+    since = agent.seen()
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    assert job.communicate()[1] == ""
+    assert job.returncode == 0
+
+
+def test_a_held_job_is_saved_where_it_stands_and_a_torn_generation_is_passed_over(agent: StubAgent) -> None:
+    argv = (TRAIN, "--epochs", "6", "--handed", "plain")
+    job = start(agent, *argv)
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.suspend(Tier.SWAP)
+    step = agent.wait(JobHeld, since).step
+    agent.checkpoint()
+    assert agent.wait(JobCheckpointed, since).step == step
+    cycle(agent)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    newest = agent.wait(JobHeld, since)
+    output, _ = job.communicate()
+    assert newest.generation == 1
+    file = agent.folder / "checkpoints" / "gen-1" / "rank0.pt"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    since = agent.seen()
+    job = start(agent, *argv, env={"HS_RESTORE": "1"})
+    restored = agent.wait(JobRestored, since)
+    assert (restored.step, restored.generation) == (step, 0)
+    assert "generation 1: rank0.pt has another SHA-256" in restored.note
+    end, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    done_again = output.splitlines()[step:]
+    assert end.splitlines()[: len(done_again)] == done_again
