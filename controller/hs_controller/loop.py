@@ -31,7 +31,7 @@ log = structlog.get_logger("hs_controller.loop")
 COUNTERS_S = 1.0  # counters are on the disk at most so much later
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
-LIVE_EVENTS = 4096  # a watcher that is further behind is dropped
+LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
 
 Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent]]

@@ -5,6 +5,7 @@ import hashlib
 import math
 import pwd
 from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ JOBS_PER_REQUEST = 10_000
 LIST_DEFAULT, LIST_MOST = 1000, 5000
 STORY = 200
 EVENTS_PAGE = 500
+EVENTS_TAIL, EVENTS_TAIL_MOST = 1000, 100_000
 REFRESH_S = 5.0  # a watched job's waiting time is told again so often
 LOG_LINES_MOST = 10_000_000
 
@@ -363,57 +365,67 @@ class Service(controller_pb2_grpc.HeteroShareServicer):
         return views.nodes(await self._loop.settled(), self._hub)
 
     async def Events(self, request: pb.EventsRequest, context: Context) -> AsyncIterator[pb.Event]:
-        loop = self._loop
         with self._watcher():
-            seen = request.after_seq
-            if not seen:
-                upto = loop.committed_seq
-                tail = min(request.tail or 1000, 100_000)
-                page = await loop.store.read(
-                    lambda journal: journal.events(
-                        job=request.job_id, user=request.user, limit=tail, newest=True
-                    )
-                )
-                for event in page:
+            cursor = _Cursor(request.after_seq)
+            if not cursor.seen:
+                for event in await self._newest(request, cursor):
                     yield views.event_view(event)
-                seen = max(upto, page[-1].seq if page else 0)
-            while True:
-                upto = loop.committed_seq
-                page = await self._page(request, seen)
-                for event in page:
-                    yield views.event_view(event)
-                if len(page) < EVENTS_PAGE:
-                    seen = max(seen, upto, page[-1].seq if page else 0)
-                    break
-                seen = page[-1].seq
-            if not request.follow:
-                return
-            async for view in self._live(request, seen):
+            async for view in self._backlog(request, cursor):
                 yield view
+            if request.follow:
+                async for view in self._live(request, cursor):
+                    yield view
 
-    async def _page(self, request: pb.EventsRequest, after_seq: int) -> tuple[Event, ...]:
-        return await self._loop.store.read(
-            lambda journal: journal.events(
-                after_seq=after_seq, job=request.job_id, user=request.user, limit=EVENTS_PAGE
-            )
+    async def _newest(self, request: pb.EventsRequest, cursor: "_Cursor") -> Sequence[Event]:
+        upto = self._loop.committed_seq
+        tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
+        page = await self._loop.store.read(
+            lambda journal: journal.events(job=request.job_id, user=request.user, limit=tail, newest=True)
         )
+        cursor.seen = max(upto, page[-1].seq if page else 0)
+        return page
 
-    async def _live(self, request: pb.EventsRequest, seen: int) -> AsyncIterator[pb.Event]:
+    async def _backlog(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
+        """From the journal, a page at a time, until there is no more."""
+        while True:
+            upto = self._loop.committed_seq
+            page = await self._loop.store.read(
+                lambda journal: journal.events(
+                    after_seq=cursor.seen, job=request.job_id, user=request.user, limit=EVENTS_PAGE
+                )
+            )
+            for event in page:
+                yield views.event_view(event)
+            if len(page) < EVENTS_PAGE:
+                cursor.seen = max(cursor.seen, upto, page[-1].seq if page else 0)
+                return
+            cursor.seen = page[-1].seq
+
+    async def _live(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
         """From the ring that all watchers share: one that falls out of it is dropped, so nobody's slowness costs memory."""
         loop = self._loop
         while True:
-            await loop.event_after(seen)
-            ring = list(loop.events)
-            if ring[0].seq > seen + 1:
-                raise ResyncError(f"events after {seen} have gone by; ask again from there")
-            for event in ring[seen + 1 - ring[0].seq :]:
-                fact = event.fact
-                wanted = request.job_id in {0, fact.job} and request.user in {"", fact.user}
-                if wanted:
+            await loop.event_after(cursor.seen)
+            if (
+                loop.events[0].seq > cursor.seen + 1
+            ):  # one batch larger than the ring: no fault of the watcher
+                async for view in self._backlog(request, cursor):
+                    yield view
+            while cursor.seen < loop.committed_seq:
+                oldest = loop.events[0].seq
+                if oldest > cursor.seen + 1:
+                    raise ResyncError(f"events after {cursor.seen} have gone by; ask again from there")
+                event = loop.events[cursor.seen + 1 - oldest]
+                cursor.seen = event.seq
+                if request.job_id in {0, event.fact.job} and request.user in {"", event.fact.user}:
                     yield views.event_view(event)
-                seen = event.seq
-                if loop.events[0].seq > seen + 1:
-                    raise ResyncError(f"events after {seen} have gone by; ask again from there")
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far a watcher of events has come."""
+
+    seen: int
 
 
 # --- small parts ------------------------------------------------------------------------------------------------------

@@ -169,3 +169,9 @@ async def started(config: Config) -> AsyncIterator[SimpleNamespace]:
             )
     finally:
         await controller.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)

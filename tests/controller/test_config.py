@@ -56,7 +56,7 @@ def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
         ("quantum_s = nan", ["quantum_s", "a number of seconds"]),
         ("quantum_s = true", ["quantum_s = True", "a number"]),
         ('state_dir = "here"', ["state_dir = 'here'", "absolute path"]),
-        ('users.bob.ticket = 3', ["users.bob.ticket", "did you mean 'tickets'"]),
+        ("users.bob.ticket = 3", ["users.bob.ticket", "did you mean 'tickets'"]),
         ("users.bob.tickets = 0", ["users.bob.tickets = 0", "0.001"]),
         ('users."../x".tickets = 1', ["../x", "a user name"]),
         ('admins = "root"', ["admins = 'root'", "a list"]),
@@ -68,7 +68,9 @@ def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
         (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
     ],
 )
-def test_a_mistake_names_file_key_value_and_what_was_expected(tmp_path: Path, text: str, told: list[str]) -> None:
+def test_a_mistake_names_file_key_value_and_what_was_expected(
+    tmp_path: Path, text: str, told: list[str]
+) -> None:
     with pytest.raises(ConfigError) as error:
         load(tmp_path, text)
     assert str(error.value).startswith(str(tmp_path / "c.toml"))
@@ -77,7 +79,16 @@ def test_a_mistake_names_file_key_value_and_what_was_expected(tmp_path: Path, te
 
 
 @pytest.mark.parametrize(
-    "address", ["0.0.0.0:7443", "192.168.1.4:7443", "[::]:7443", "gpu1.example.org:7443", ":7443", "*:7443", "128.0.0.1:1"]
+    "address",
+    [
+        "0.0.0.0:7443",
+        "192.168.1.4:7443",
+        "[::]:7443",
+        "gpu1.example.org:7443",
+        ":7443",
+        "*:7443",
+        "128.0.0.1:1",
+    ],
 )
 def test_nothing_but_loopback_is_listened_on(tmp_path: Path, address: str) -> None:
     with pytest.raises(ConfigError, match="until certificates exist"):

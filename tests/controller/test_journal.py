@@ -76,7 +76,9 @@ RICH = job(
     epoch=3,
     host=HostName("h1"),
     gpu_model="V100",
-    report=JobReport(job=JobId(7), epoch=3, phase=Phase.RUNNING, gpus=(GpuId("GPU-1"),), tier=Tier.SWAP, gpu_s=1.5),
+    report=JobReport(
+        job=JobId(7), epoch=3, phase=Phase.RUNNING, gpus=(GpuId("GPU-1"),), tier=Tier.SWAP, gpu_s=1.5
+    ),
     past_gpu_s_by_model={"V100": 2.5},
 )
 
@@ -95,7 +97,9 @@ def test_every_row_comes_back_as_it_was(folder: Path) -> None:
     rich = Job(id=JobId(8), user=ANN, spec=spec, arrival_s=3.25)
     ended = job(2, state=JobState.FAILED, exit=Exit(signal=9, log_tail="…"), ended_s=4.0)
     host = Host(
-        name=HostName("h1"), boot_id="b", gpus=(Gpu(id=GpuId("GPU-1"), index=0, model="V100", memory_bytes=1 << 34),)
+        name=HostName("h1"),
+        boot_id="b",
+        gpus=(Gpu(id=GpuId("GPU-1"), index=0, model="V100", memory_bytes=1 << 34),),
     )
     user = User(name=ANN, tickets=33.3, run_as="nobody")
     total = {(ANN, "V100"): Usage(gpu_s=4.0, jobs=1)}
@@ -131,9 +135,9 @@ def test_every_row_comes_back_as_it_was(folder: Path) -> None:
         command=st.lists(st.text(max_size=5), min_size=1, max_size=3).map(tuple),
         env=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
         max_duration_s=st.floats(0, 1e9),
-        after=st.lists(st.builds(After, job=st.integers(1, 99), condition=st.sampled_from(AfterCondition)), max_size=2).map(
-            tuple
-        ),
+        after=st.lists(
+            st.builds(After, job=st.integers(1, 99), condition=st.sampled_from(AfterCondition)), max_size=2
+        ).map(tuple),
         array_index=st.none() | st.integers(0, 5),
     )
 )
@@ -179,7 +183,10 @@ def test_a_really_full_file_system_is_survived(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)], capture_output=True, text=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if mounted.returncode != 0:
         pytest.skip(f"cannot mount here: {mounted.stderr.strip()}")
@@ -310,7 +317,9 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
             jobs=(*ended, job(11)),
             events=tuple(event(seq) for seq in range(1, 101)),
             samples=samples,
-            answered=tuple(Answered(caller="c", key=str(n), digest=b"", answer=b"", at_s=float(n)) for n in range(10)),
+            answered=tuple(
+                Answered(caller="c", key=str(n), digest=b"", answer=b"", at_s=float(n)) for n in range(10)
+            ),
         )
     )
     journal.prune(events=10, ended=3, requests_before_s=5.0, fine_before_s=5.5, coarse_before_s=0.0)
@@ -319,7 +328,9 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
     loaded = journal.load()
     assert [row.id for row in loaded.jobs] == [11]
     assert [a.key for a in loaded.answered] == ["5", "6", "7", "8", "9"]
-    assert [s.at_s for s in loaded.samples] == [5.0, 6.0, 7.0, 8.0, 9.0], "the newest before the cut still says what was"
+    assert [s.at_s for s in loaded.samples] == [5.0, 6.0, 7.0, 8.0, 9.0], (
+        "the newest before the cut still says what was"
+    )
     assert journal.usage_at(3.5)[account].gpu_s == 3.0, "the coarse tier was not cut"
 
 

@@ -44,7 +44,11 @@ class Told(Hub):
         return [joined.host.name for joined in self.here]
 
     def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
-        return [HostJoined(now_s=now_s, host=one.host, reports=one.reports) for one in self.here if one.host.name == host]
+        return [
+            HostJoined(now_s=now_s, host=one.host, reports=one.reports)
+            for one in self.here
+            if one.host.name == host
+        ]
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +67,9 @@ async def running(config: Config) -> AsyncIterator[Loop]:
 @pytest.fixture
 def config(config: Config) -> Config:
     users = {"ann": ConfigUser(tickets=100.0, run_as="nobody")}
-    return Config(file=config.file, state_dir=config.state_dir, socket=config.socket, quantum_s=30.0, users=users)
+    return Config(
+        file=config.file, state_dir=config.state_dir, socket=config.socket, quantum_s=30.0, users=users
+    )
 
 
 def submits(*names: str):
@@ -127,7 +133,9 @@ def test_requests_that_come_together_share_one_commit(config, monkeypatch) -> No
         async with running(config) as loop:
             await loop.ask(submits("first"), ids, key("0"))
             commits = Commits(loop, monkeypatch)
-            answers = await asyncio.gather(*(loop.ask(submits(f"j{n}"), ids, key(f"k{n}")) for n in range(100)))
+            answers = await asyncio.gather(
+                *(loop.ask(submits(f"j{n}"), ids, key(f"k{n}")) for n in range(100))
+            )
             assert sorted(int(answer) for answer in answers) == list(range(2, 102))
             assert len(commits.batches) <= 3
 
@@ -172,7 +180,9 @@ def test_the_same_key_gets_the_same_answer_even_at_the_same_time_and_after_a_res
                 await loop.ask(submits("two"), ids, key("same", "other body"))
             assert refused.value.kind is Kind.CONFLICT
             other = Key(caller="account:bob", key="same", digest=b"x")
-            assert await loop.ask(submits("two"), ids, other) == b"2", "keys of different callers are different"
+            assert await loop.ask(submits("two"), ids, other) == b"2", (
+                "keys of different callers are different"
+            )
 
     asyncio.run(story())
 
@@ -211,7 +221,9 @@ def test_a_full_disk_makes_it_read_only_and_nothing_uncommitted_survives(config,
             with pytest.raises(RefusedError):  # what agents say is not taken in now …
                 report = JobReport(job=JobId(1), epoch=0, phase=Phase.RUNNING, gpu_s=5.0)
                 loop.hosts.here[0] = HostJoined(now_s=0, host=HOST, reports=(report,))
-                await loop.tell(lambda now_s, _machine: [HostReported(now_s=now_s, host=H1, reports=(report,))])
+                await loop.tell(
+                    lambda now_s, _machine: [HostReported(now_s=now_s, host=H1, reports=(report,))]
+                )
             wanted = len(loop.hosts.wanted)
             commits.error = None
             await until(lambda: not loop.read_only)
@@ -219,7 +231,9 @@ def test_a_full_disk_makes_it_read_only_and_nothing_uncommitted_survives(config,
             assert loop.mind.machine.term > term, "what was ordered before is overruled, as after a restart"
             await until(lambda: len(loop.hosts.wanted) > wanted)
             assert loop.hosts.wanted[-1].term == loop.mind.machine.term
-            assert await loop.ask(submits("lost"), ids, key("1")) == b"2", "the retry is the first one that happened"
+            assert await loop.ask(submits("lost"), ids, key("1")) == b"2", (
+                "the retry is the first one that happened"
+            )
 
     asyncio.run(story())
 
@@ -293,7 +307,9 @@ def test_usage_and_rows_say_the_same_after_any_crash(config) -> None:
             await until(lambda: loop.mind.machine.job(JobId(1)).host == H1)
             for second in range(1, 4):
                 report = JobReport(job=JobId(1), epoch=0, phase=Phase.RUNNING, gpu_s=float(second))
-                await loop.tell(lambda now_s, _m, r=report: [HostReported(now_s=now_s, host=H1, reports=(r,))])
+                await loop.tell(
+                    lambda now_s, _m, r=report: [HostReported(now_s=now_s, host=H1, reports=(r,))]
+                )
                 stored = await loop.store.load()
                 rows = sum(row.gpu_s for row in stored.jobs)
                 assert sum(usage.gpu_s for usage in stored.usage.values()) == rows
