@@ -1,4 +1,5 @@
 """The folder that makes any Python on it load this runtime: `sitecustomize.py` and a copy of the package."""
+# ruff: noqa: PTH  (os is there already in every process this runs in, pathlib is not)
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
 """Run at the start of every Python of a job: waits for torch to be imported, then hooks it. Imports next to nothing."""
+# ruff: noqa: ARG002  (the import system's signature)
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def say(line: str) -> None:
     try:
         sys.stderr.write(f"heteroshare: {line}\n")
         sys.stderr.flush()
-    except Exception:  # noqa: S110 - a closed stderr is the user's choice
+    except Exception:  # a closed stderr is the user's choice
         pass
 
 
@@ -43,7 +44,9 @@ class _TorchFinder(MetaPathFinder):
 
     _busy = False
 
-    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+    def find_spec(
+        self, name: str, path: Any = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
         if name != "torch" or self._busy:
             return None
         self._busy = True
@@ -65,7 +68,7 @@ class _HookingLoader(Loader):
         self._finder = finder
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)   # get_data, get_filename, … for whoever asks the loader
+        return getattr(self._inner, name)  # get_data, get_filename, … for whoever asks the loader
 
     def create_module(self, spec: ModuleSpec) -> Any:
         return self._inner.create_module(spec)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -65,7 +66,7 @@ class Link:
         self.tick_s = 1.0
         self._path = path
         self._greet, self._hear, self._lost, self._tick = greet, hear, lost, tick
-        self._lock = lock                    # its owner's, reentrant: a message and the state it tells of change as one
+        self._lock = lock  # its owner's, reentrant: a message and the state it tells of change as one
         self._socket: Optional[socket.socket] = None
         self._outbox: Deque[Message] = deque(maxlen=_KEPT)
         self._thread = threading.Thread(target=self._run, name="heteroshare", daemon=True)
@@ -105,10 +106,8 @@ class Link:
     def _hang_up(self) -> None:
         peer, self._socket = self._socket, None
         if peer is not None:
-            try:
-                peer.shutdown(socket.SHUT_RDWR)   # wakes the reader, which closes it
-            except OSError:
-                pass
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)  # wakes the reader, which closes it
 
     def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S

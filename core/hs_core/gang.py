@@ -5,7 +5,7 @@ Gandiva_fair suspends each process by itself; ranks of a data-parallel job would
 a collective, so they agree first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -84,7 +84,7 @@ class _Rank:
     step: int
     can: frozenset[str]
     tier: Tier = Tier.HOLD
-    going: bool = False  # told to go, has not said `going`
+    going: int = 0  # told to go so often, and has not said `going`
     device_bytes: int = 0
     parked_bytes: int = 0
 
@@ -162,13 +162,38 @@ class GangMachine:
     def heard(self, connection: int, message: Message, now_s: float) -> Step:
         """Unknown kinds are ignored; what makes no sense is ignored and counted."""
         self._now_s = now_s
-        handle = _HANDLERS.get(message.get("type", "")) if isinstance(message.get("type", ""), str) else None
-        if handle is not None:
-            try:
-                handle(self, connection, message)
-            except _Malformed:
-                self.malformed += 1
+        try:
+            self._hear(connection, message)
+        except _Malformed:
+            self.malformed += 1
         return self._step()
+
+    def _hear(self, connection: int, message: Message) -> None:
+        match message.get("type"):
+            case "hello":
+                self._heard_hello(connection, message)
+            case "arrived":
+                self._heard_arrived(connection, message)
+            case "can":
+                self._heard_can(connection, message)
+            case "accept":
+                self._heard_accept(connection, message)
+            case "reject":
+                self._heard_reject(connection, message)
+            case "held":
+                self._heard_held(connection, message)
+            case "saved":
+                self._heard_saved(connection, message)
+            case "failed":
+                self._heard_failed(connection, message)
+            case "going":
+                self._heard_going(connection, message)
+            case "progress":
+                self._heard_progress(connection, message)
+            case "restored":
+                self._heard_restored(connection, message)
+            case _:
+                pass
 
     def gone(self, connection: int, now_s: float) -> Step:
         self._now_s = now_s
@@ -226,18 +251,23 @@ class GangMachine:
 
     def _resume(self, order: Resume) -> None:
         agreed = self._agreement
-        if not self._whole or (agreed is not None and (agreed.committed or agreed.kind == "save")):
-            # Past the commit some ranks may already have stopped: let all stop, then let all go.
+        if not self._whole or (agreed is not None and not self._can_take_back(agreed)):
             self._next = order
             return
         self._next = None
         self._agreement = None
         self._let_go(self._ranks.values())
 
-    def _let_go(self, ranks: Any) -> None:
+    def _can_take_back(self, agreed: _Agreement) -> bool:
+        """Past the commit some ranks may already have stopped: let all stop, then let all go."""
+        if agreed.kind == "save" or agreed.tier is Tier.CHECKPOINT:
+            return agreed.kind == "stop" and not agreed.committed
+        return self._world == 1 or not agreed.committed
+
+    def _let_go(self, ranks: Iterable[_Rank]) -> None:
         self._told = _Told.NOTHING
         for rank in ranks:
-            rank.going = True
+            rank.going += 1
             self._send(rank.connection, type="go")
 
     # --- the agreement ---------------------------------------------------------------------------------------------
@@ -274,8 +304,17 @@ class GangMachine:
                 tier=agreed.tier.value,
                 generation=agreed.generation,
             )
+        if self._world == 1:
+            # A rank alone never rejects: asking first would cost it a round trip.
+            agreed.accepted.add(0)
+            self._commit(agreed)
 
-    def _drop(self, agreed_id: int, connections: Any) -> None:
+    def _commit(self, agreed: _Agreement) -> None:
+        agreed.committed = True
+        for each in self._ranks.values():
+            self._send(each.connection, type="commit", id=agreed.id, at_step=agreed.at_step)
+
+    def _drop(self, agreed_id: int, connections: Iterable[int]) -> None:
         for connection in connections:
             self._send(connection, type="drop", id=agreed_id)
 
@@ -404,9 +443,7 @@ class GangMachine:
         elif at_step == agreed.at_step and not agreed.committed:
             agreed.accepted.add(number)
             if agreed.accepted == set(range(self._world)):
-                agreed.committed = True
-                for each in self._ranks.values():
-                    self._send(each.connection, type="commit", id=agreed.id, at_step=agreed.at_step)
+                self._commit(agreed)
 
     def _heard_reject(self, connection: int, message: Message) -> None:
         _, rank = self._ranked(connection)
@@ -442,7 +479,8 @@ class GangMachine:
             self._settle()  # a stop that an agent before us had ordered
         elif not agreed.committed and not agreed.was_stopped:
             # Likewise, while we ask for another: it can't answer that, so it goes on and all are asked anew.
-            self._let_go([rank])
+            if not rank.going:
+                self._let_go([rank])
             self._raise(agreed, step)
 
     def _heard_saved(self, connection: int, message: Message) -> None:
@@ -479,7 +517,7 @@ class GangMachine:
         if rank is None:
             return  # a process that never counted
         rank.step = _whole_number(message, "step")
-        rank.standing, rank.going = _Standing.RUNNING, False
+        rank.standing, rank.going = _Standing.RUNNING, max(0, rank.going - 1)
         if self._agreement is None:
             self._settle()
 
@@ -627,21 +665,6 @@ class GangMachine:
         step = Step(tell=tuple(self._tell), events=tuple(self._events))
         self._tell, self._events = [], []
         return step
-
-
-_HANDLERS: dict[str, Callable[[GangMachine, int, Message], None]] = {
-    "hello": GangMachine._heard_hello,
-    "arrived": GangMachine._heard_arrived,
-    "can": GangMachine._heard_can,
-    "accept": GangMachine._heard_accept,
-    "reject": GangMachine._heard_reject,
-    "held": GangMachine._heard_held,
-    "saved": GangMachine._heard_saved,
-    "failed": GangMachine._heard_failed,
-    "going": GangMachine._heard_going,
-    "progress": GangMachine._heard_progress,
-    "restored": GangMachine._heard_restored,
-}
 
 
 def _whole_number(message: Message, name: str, default: int | None = None, *, least: int = 0) -> int:
