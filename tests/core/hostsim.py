@@ -450,7 +450,9 @@ class HostSim:
         for process in self.processes.values():
             declared = process.launch.wanted.spec.gpu_memory_bytes
             for gpu in process.launch.gpus:
-                if process.trains and (process.ways.hooks or process.launch.wanted.spec.suspend is not SuspendMode.AUTO):
+                # Without the hook it can't be kept from training until that is known and it is frozen.
+                known = process.launch.wanted.spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE)
+                if process.trains and (process.ways.hooks or known):
                     trains[gpu].append(process.launch.wanted.job)
                 if process.state != "swapped":
                     memory[gpu] += declared

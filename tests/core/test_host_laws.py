@@ -135,8 +135,8 @@ class AnyHost(RuleBasedStateMachine):
         used = {gpu for r in sim.machine.reports() if r.phase not in (Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.EXITED) for gpu in r.gpus}
         idle = {g.id for g in board.gpus.values() if g.healthy} - used
         for report in sim.machine.reports():
-            wanted = sim.wanted[report.job]
-            if wanted.paused or report.phase not in (Phase.WAITING, Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOINTED):
+            wanted = sim.wanted.get(report.job)
+            if wanted is None or wanted.paused or report.phase not in (Phase.WAITING, Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOINTED):
                 continue
             job = board.jobs[report.job]
             if job.held_up or job.asked is not None or job.alive and not set(job.gpus) <= idle and not (job.can_checkpoint and job.ready and board.now_s >= job.checkpoint_after_s):
@@ -157,7 +157,7 @@ class CivilHost(AnyHost):
         super().teardown()
         if not hasattr(self, "sim"):
             return
-        waiting = [r for r in self.sim.machine.reports() if r.exit is None and not self.sim.wanted[r.job].paused]
+        waiting = [r for r in self.sim.machine.reports() if r.exit is None and r.job in self.sim.wanted and not self.sim.wanted[r.job].paused]
         if not waiting or sum(self.sim.wanted[r.job].tickets for r in waiting) > 20:
             return
         before = {r.job: r.run_s for r in waiting}
