@@ -1,1 +1,56 @@
-"""hsctl and the Python API."""
+"""hsctl and the Python API: `from hs_client import Client, Job`."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hs_client.api import Client, Submitted, exit_code
+    from hs_client.errors import (
+        ConflictError,
+        HeteroShareError,
+        ImpossibleError,
+        InvalidError,
+        NotAllowedError,
+        NotFoundError,
+        UnavailableError,
+        WaitTimeoutError,
+    )
+    from hs_client.jobfile import Job
+
+_HOME = {
+    "Client": "api",
+    "Submitted": "api",
+    "exit_code": "api",
+    "Job": "jobfile",
+    "HeteroShareError": "errors",
+    "InvalidError": "errors",
+    "ImpossibleError": "errors",
+    "NotFoundError": "errors",
+    "NotAllowedError": "errors",
+    "ConflictError": "errors",
+    "UnavailableError": "errors",
+    "WaitTimeoutError": "errors",
+}
+
+__all__ = [
+    "Client",
+    "ConflictError",
+    "HeteroShareError",
+    "ImpossibleError",
+    "InvalidError",
+    "Job",
+    "NotAllowedError",
+    "NotFoundError",
+    "Submitted",
+    "UnavailableError",
+    "WaitTimeoutError",
+    "exit_code",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Late: hsctl starts through this package and must not pay for grpc and pydantic before it needs them."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"hs_client.{_HOME[name]}"), name)

@@ -9,12 +9,12 @@ from enum import StrEnum
 class Kind(StrEnum):
     """Why a request was refused; stable words, seen by clients."""
 
-    INVALID = "invalid"            # malformed, out of range: exit code 2
-    IMPOSSIBLE = "impossible"      # well formed, can never run on this cluster: exit code 3
-    NOT_FOUND = "not-found"        # exit code 4; also the answer for what is not yours
-    NOT_ALLOWED = "not-allowed"    # exit code 5
-    CONFLICT = "conflict"          # the thing is not in a state that allows this: exit code 1
-    UNAVAILABLE = "unavailable"    # try again later (read-only store, overload): exit code 6
+    INVALID = "invalid"  # malformed, out of range: exit code 2
+    IMPOSSIBLE = "impossible"  # well formed, can never run on this cluster: exit code 3
+    NOT_FOUND = "not-found"  # exit code 4; also the answer for what is not yours
+    NOT_ALLOWED = "not-allowed"  # exit code 5
+    CONFLICT = "conflict"  # the thing is not in a state that allows this: exit code 1
+    UNAVAILABLE = "unavailable"  # try again later (read-only store, overload): exit code 6
 
 
 class RefusedError(Exception):

@@ -24,13 +24,13 @@ class WantedJob:
     job: JobId
     epoch: int
     user: UserName
-    run_as: str                          # operating system account
-    job_class: str                       # for paces and rates
+    run_as: str  # operating system account
+    job_class: str  # for paces and rates
     spec: JobSpec
-    tickets: float                       # jobTickets (specs: job tickets); > 0
+    tickets: float  # jobTickets (specs: job tickets); > 0
     paused: bool = False
-    cancelled: bool = False              # end it; it stays in the list until its exit was reported
-    time_limit_s: float = 0.0            # running seconds left to this incarnation, 0: none
+    cancelled: bool = False  # end it; it stays in the list until its exit was reported
+    time_limit_s: float = 0.0  # running seconds left to this incarnation, 0: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ class JobsUnpaused(At):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSet(At):
     name: UserName
-    tickets: float | None = None         # None: leave as it is (or the default for a new user)
+    tickets: float | None = None  # None: leave as it is (or the default for a new user)
     run_as: str | None = None
 
 
@@ -106,7 +106,7 @@ class HostReported(At):
 
     host: HostName
     reports: tuple[JobReport, ...]
-    gpus: tuple[Gpu, ...] = ()           # empty: as before
+    gpus: tuple[Gpu, ...] = ()  # empty: as before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,15 @@ class QuantumEnded(At):
 
 
 ClusterEvent = (
-    JobsSubmitted | JobsCancelled | JobsPaused | JobsUnpaused | UserSet | HostJoined | HostReported | HostLeft | QuantumEnded
+    JobsSubmitted
+    | JobsCancelled
+    | JobsPaused
+    | JobsUnpaused
+    | UserSet
+    | HostJoined
+    | HostReported
+    | HostLeft
+    | QuantumEnded
 )
 
 
@@ -152,8 +160,8 @@ class Fact:
     """A line of the audit: shown by `hsctl events`, `hsctl show` (story) and the log."""
 
     now_s: float
-    kind: str                            # "submitted", "placed", "started", "suspended", "exited", "user-set", …
-    text: str                            # one sentence for people
+    kind: str  # "submitted", "placed", "started", "suspended", "exited", "user-set", …
+    text: str  # one sentence for people
     job: JobId | None = None
     user: UserName | None = None
     host: HostName | None = None
@@ -190,7 +198,7 @@ class JobReady(_JobAt):
 
     step: int
     can_swap: bool = False
-    can_checkpoint: bool = False         # state was handed over with hs_job.state
+    can_checkpoint: bool = False  # state was handed over with hs_job.state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,8 +215,8 @@ class JobHeld(_JobAt):
 
     step: int
     tier: Tier
-    parked_bytes: int = 0                # moved to host memory (swap), all ranks
-    generation: int = -1                 # of the checkpoint, where tier is CHECKPOINT (the process exits next)
+    parked_bytes: int = 0  # moved to host memory (swap), all ranks
+    generation: int = -1  # of the checkpoint, where tier is CHECKPOINT (the process exits next)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +253,8 @@ class JobRestored(_JobAt):
     """A new process took up the state of a checkpoint."""
 
     step: int
-    generation: int                      # -1: none held, it started afresh
-    note: str = ""                       # names generations that were torn
+    generation: int  # -1: none held, it started afresh
+    note: str = ""  # names generations that were torn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,8 +287,22 @@ class GpusSeen(At):
 
 
 HostEvent = (
-    WantedChanged | Woke | JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
-    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | GpusSeen
+    WantedChanged
+    | Woke
+    | JobHooked
+    | JobReady
+    | JobCapable
+    | JobHeld
+    | JobWentOn
+    | JobProgressed
+    | JobCheckpointed
+    | CheckpointFailed
+    | JobRestored
+    | JobFroze
+    | SuspendFailed
+    | JobExited
+    | LaunchFailed
+    | GpusSeen
 )
 
 
@@ -293,14 +315,14 @@ class Launch:
 
     wanted: WantedJob
     gpus: tuple[GpuId, ...]
-    generation: int = -1                 # restore this checkpoint; -1: start afresh
+    generation: int = -1  # restore this checkpoint; -1: start afresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspend:
     job: JobId
     epoch: int
-    tier: Tier                           # HOLD, SWAP, CHECKPOINT: through the hook; FREEZE: the freezer
+    tier: Tier  # HOLD, SWAP, CHECKPOINT: through the hook; FREEZE: the freezer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ class Migrate(StrEnum):
 class SuspendMode(StrEnum):
     """How the user lets us suspend the job (`--suspend`)."""
 
-    AUTO = "auto"                 # hook if the script can be hooked, else freezer
+    AUTO = "auto"  # hook if the script can be hooked, else freezer
     HOOK = "hook"
-    TRANSPARENT = "transparent"   # never hooked: freezer (CRIU where configured)
-    NONE = "none"                 # never suspended: runs unsliced within its user's share
+    TRANSPARENT = "transparent"  # never hooked: freezer (CRIU where configured)
+    NONE = "none"  # never suspended: runs unsliced within its user's share
 
 
 class OnPartition(StrEnum):
@@ -32,29 +32,29 @@ class OnPartition(StrEnum):
 
 
 class AfterCondition(StrEnum):
-    OK = "ok"       # the other job succeeded
-    ANY = "any"     # it ended, whatever the outcome
-    FAIL = "fail"   # it failed
+    OK = "ok"  # the other job succeeded
+    ANY = "any"  # it ended, whatever the outcome
+    FAIL = "fail"  # it failed
 
 
 class Tier(StrEnum):
     """How a job's state is kept while it is suspended, cheapest first."""
 
-    HOLD = "hold"              # stopped at a step edge, state stays on the GPU
-    SWAP = "swap"              # device memory moved to pinned host memory, process lives
+    HOLD = "hold"  # stopped at a step edge, state stays on the GPU
+    SWAP = "swap"  # device memory moved to pinned host memory, process lives
     CHECKPOINT = "checkpoint"  # durable on disk, process gone
-    FREEZE = "freeze"          # cgroup freezer: for what cannot be hooked; state stays on the GPU
-    NONE = "none"              # cannot be suspended
+    FREEZE = "freeze"  # cgroup freezer: for what cannot be hooked; state stays on the GPU
+    NONE = "none"  # cannot be suspended
 
 
 class JobState(StrEnum):
     """A job's life as users see it (docs/states.md is drawn from `cluster.TRANSITIONS`)."""
 
-    QUEUED = "queued"          # not placed on a host
-    STARTING = "starting"      # placed; process is coming up, no step yet
-    RUNNING = "running"        # in its turn
-    SUSPENDED = "suspended"    # placed, waiting for its turn
-    PAUSED = "paused"          # by its owner
+    QUEUED = "queued"  # not placed on a host
+    STARTING = "starting"  # placed; process is coming up, no step yet
+    RUNNING = "running"  # in its turn
+    SUSPENDED = "suspended"  # placed, waiting for its turn
+    PAUSED = "paused"  # by its owner
     CANCELLING = "cancelling"  # told to end, not gone yet
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -79,30 +79,30 @@ class JobSpec:
     """What a user asked for. Immutable for the job's life."""
 
     name: str
-    command: tuple[str, ...]                 # argv, run as it is: no shell
-    gpus: int = 1                            # per node: the gang size where nodes == 1
+    command: tuple[str, ...]  # argv, run as it is: no shell
+    gpus: int = 1  # per node: the gang size where nodes == 1
     nodes: int = 1
-    gpu_types: tuple[str, ...] = ()          # models the job may use, e.g. ("V100",); empty: any
-    gpu_memory_bytes: int = 0                # per GPU; 0: unknown, measured when it runs
-    cpus: int = 0                            # 0: not limited
-    memory_bytes: int = 0                    # host memory; 0: not limited
-    max_duration_s: float = 0.0              # of running time (turns received), 0: no limit
-    priority: int = 0                        # among one user's own jobs
+    gpu_types: tuple[str, ...] = ()  # models the job may use, e.g. ("V100",); empty: any
+    gpu_memory_bytes: int = 0  # per GPU; 0: unknown, measured when it runs
+    cpus: int = 0  # 0: not limited
+    memory_bytes: int = 0  # host memory; 0: not limited
+    max_duration_s: float = 0.0  # of running time (turns received), 0: no limit
+    priority: int = 0  # among one user's own jobs
     after: tuple[After, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     workdir: str = "/"
-    output: str = ""                         # also written here, opened as the user; empty: agent's log only
-    torchrun: bool = False                   # start `gpus` ranks through torchrun
+    output: str = ""  # also written here, opened as the user; empty: agent's log only
+    torchrun: bool = False  # start `gpus` ranks through torchrun
     migrate: Migrate = Migrate.AUTO
     suspend: SuspendMode = SuspendMode.AUTO
     on_partition: OnPartition = OnPartition.CONTINUE
-    retry_max: int = 0                       # restarts after a failure
-    checkpoint_dir: str = ""                 # empty: the agent's state folder
-    checkpoint_interval_s: float = 0.0       # 0: only when suspended to disk
-    job_class: str = ""                      # jobs with the same performance; empty: made from user and command
-    array_id: JobId | None = None            # first job of the array
+    retry_max: int = 0  # restarts after a failure
+    checkpoint_dir: str = ""  # empty: the agent's state folder
+    checkpoint_interval_s: float = 0.0  # 0: only when suspended to disk
+    job_class: str = ""  # jobs with the same performance; empty: made from user and command
+    array_id: JobId | None = None  # first job of the array
     array_index: int | None = None
-    array_limit: int = 0                     # at most so many of the array live at once; 0: no limit
+    array_limit: int = 0  # at most so many of the array live at once; 0: no limit
 
     @property
     def gang(self) -> int:
@@ -113,8 +113,8 @@ class JobSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     id: GpuId
-    index: int                   # on its host
-    model: str                   # "V100"
+    index: int  # on its host
+    model: str  # "V100"
     memory_bytes: int
     healthy: bool = True
     why_unhealthy: str = ""
@@ -128,7 +128,7 @@ class Host:
     boot_id: str
     gpus: tuple[Gpu, ...]
     warnings: tuple[str, ...] = ()
-    schedulable: bool = True     # False: drained
+    schedulable: bool = True  # False: drained
 
     @property
     def model(self) -> str:
@@ -143,7 +143,7 @@ class Host:
 class User:
     name: UserName
     tickets: float = 100.0
-    run_as: str = ""             # operating system account; empty: the account of the same name
+    run_as: str = ""  # operating system account; empty: the account of the same name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class Exit:
 
     code: int = 0
     signal: int = 0
-    why: str = ""                # "", "launch failed: …", "time limit", "lost with its host"
+    why: str = ""  # "", "launch failed: …", "time limit", "lost with its host"
     log_tail: str = ""
 
     @property
@@ -163,13 +163,13 @@ class Exit:
 class Phase(StrEnum):
     """Where a job stands on its host, as the agent sees it."""
 
-    WAITING = "waiting"          # known, not launched yet
-    STARTING = "starting"        # process is up, has not reached a step edge
-    HELD = "held"                # suspended, tier hold (or: started ahead of its turn and waiting at its first step edge)
+    WAITING = "waiting"  # known, not launched yet
+    STARTING = "starting"  # process is up, has not reached a step edge
+    HELD = "held"  # suspended, tier hold (or: started ahead of its turn and waiting at its first step edge)
     SWAPPED = "swapped"
     FROZEN = "frozen"
     RUNNING = "running"
-    SUSPENDING = "suspending"    # told to stop, GPUs not free yet
+    SUSPENDING = "suspending"  # told to stop, GPUs not free yet
     CHECKPOINTED = "checkpointed"  # durable, process gone, can be started again anywhere
     KILLING = "killing"
     EXITED = "exited"
@@ -182,21 +182,21 @@ class JobReport:
     job: JobId
     epoch: int
     phase: Phase
-    gpus: tuple[GpuId, ...] = ()          # bound to the job, whether in its turn or held
-    step: int = 0                         # mini-batches done
-    steps_per_s: float = 0.0              # over the last turn, 0: not known
-    gpu_s: float = 0.0                    # GPU-seconds charged in this epoch
-    run_s: float = 0.0                    # seconds in turns in this epoch
+    gpus: tuple[GpuId, ...] = ()  # bound to the job, whether in its turn or held
+    step: int = 0  # mini-batches done
+    steps_per_s: float = 0.0  # over the last turn, 0: not known
+    gpu_s: float = 0.0  # GPU-seconds charged in this epoch
+    run_s: float = 0.0  # seconds in turns in this epoch
     suspends: int = 0
     resumes: int = 0
-    suspend_s: float = 0.0                # sum over all suspends, request to GPUs free
-    resume_s: float = 0.0                 # sum over all resumes, order to first step under way
-    lost_gpu_s: float = 0.0               # GPU-seconds of work that had to be done again
-    tier: Tier = Tier.NONE                # last used
+    suspend_s: float = 0.0  # sum over all suspends, request to GPUs free
+    resume_s: float = 0.0  # sum over all resumes, order to first step under way
+    lost_gpu_s: float = 0.0  # GPU-seconds of work that had to be done again
+    tier: Tier = Tier.NONE  # last used
     sliceable: bool = True
-    note: str = ""                        # e.g. why it is not sliceable
-    device_memory_bytes: int = 0          # per GPU, largest seen
-    checkpoint_step: int = -1             # newest durable one, -1: none
+    note: str = ""  # e.g. why it is not sliceable
+    device_memory_bytes: int = 0  # per GPU, largest seen
+    checkpoint_step: int = -1  # newest durable one, -1: none
     checkpoint_generation: int = -1
     exit: Exit | None = None
 
@@ -208,25 +208,35 @@ class Job:
     id: JobId
     user: UserName
     spec: JobSpec
-    arrival_s: float                      # wall clock, for display and order of arrival
+    arrival_s: float  # wall clock, for display and order of arrival
     state: JobState = JobState.QUEUED
-    epoch: int = 0                        # grows whenever a new incarnation may be started
-    host: HostName | None = None          # home, once placed
-    report: JobReport | None = None       # newest of the current epoch
-    past_gpu_s: float = 0.0               # of earlier epochs
+    epoch: int = 0  # grows whenever a new incarnation may be started
+    host: HostName | None = None  # home, once placed
+    gpu_model: str = ""  # of the home (of the last one, where there is none now)
+    report: JobReport | None = None  # newest of the current epoch
+    past_gpu_s: float = 0.0  # of earlier epochs
+    past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model
     past_run_s: float = 0.0
     past_lost_gpu_s: float = 0.0
-    first_run_s: float | None = None      # wall clock
+    first_run_s: float | None = None  # wall clock
     ended_s: float | None = None
     exit: Exit | None = None
     retries: int = 0
-    paused: bool = False                  # by its owner
+    paused: bool = False  # by its owner
     cancelled_by: str = ""
 
     @property
     def gpu_s(self) -> float:
         """GPU-seconds received over all incarnations."""
         return self.past_gpu_s + (self.report.gpu_s if self.report else 0.0)
+
+    @property
+    def gpu_s_by_model(self) -> Mapping[str, float]:
+        """The same by GPU model: an incarnation never changes its model."""
+        if self.report is None:
+            return self.past_gpu_s_by_model
+        past = self.past_gpu_s_by_model.get(self.gpu_model, 0.0)
+        return {**self.past_gpu_s_by_model, self.gpu_model: past + self.report.gpu_s}
 
     @property
     def step(self) -> int:

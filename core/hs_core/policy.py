@@ -24,28 +24,28 @@ class JobFacts:
     gpu_types: tuple[str, ...] = ()
     gpu_memory_bytes: int = 0
     job_class: str = ""
-    host: HostName | None = None         # home; None: not placed yet
-    started: bool = False                # has a process: it stays at home unless it can move
-    running: bool = False                # in its turn right now
+    host: HostName | None = None  # home; None: not placed yet
+    started: bool = False  # has a process: it stays at home unless it can move
+    running: bool = False  # in its turn right now
     attained_gpu_s: float = 0.0
-    sliceable: bool = True               # False: once started it runs to its end
+    sliceable: bool = True  # False: once started it runs to its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     name: HostName
     model: str
-    gpus: int                            # healthy ones
-    gpu_memory_bytes: int                # of the smallest
+    gpus: int  # healthy ones
+    gpu_memory_bytes: int  # of the smallest
     connected: bool = True
-    accepts: bool = True                 # False: drained, takes no new jobs
+    accepts: bool = True  # False: drained, takes no new jobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now_s: float
     quantum_s: float
-    quantum: int                         # quanta since the controller's first start
+    quantum: int  # quanta since the controller's first start
     hosts: tuple[HostFacts, ...]
     jobs: tuple[JobFacts, ...]
     tickets: Mapping[UserName, Fraction]
@@ -58,14 +58,14 @@ class Plan:
 
     homes: Mapping[JobId, HostName]
     turns: Mapping[HostName, Turn]
-    tickets: Mapping[JobId, Fraction]    # jobTickets of every job that has a home; > 0
+    tickets: Mapping[JobId, Fraction]  # jobTickets of every job that has a home; > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
-    why: Mapping[JobId, str] = field(default_factory=dict)   # one line per job that does not run
+    why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
     entitled: Mapping[tuple[UserName, str], Fraction] = field(default_factory=dict)  # (user, model) -> GPUs
 
 
@@ -73,9 +73,9 @@ class Verdict:
 class Needs:
     """What a policy asks of the system, and what it claims."""
 
-    every_quantum: bool = False          # decide at each quantum, not only when something changed
+    every_quantum: bool = False  # decide at each quantum, not only when something changed
     work_conserving: bool = True
-    fair: bool = False                   # long-run shares follow tickets: the fairness laws apply
+    fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
 
 

@@ -1,0 +1,33 @@
+"""The table of policies. A new one is a file here and a line below."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from hs_core.errors import Kind, RefusedError
+from hs_core.policies.fifo import FIFO
+from hs_core.policies.gandiva_fair import GANDIVA_FAIR
+from hs_core.policies.gang_lottery import GANG_LOTTERY
+from hs_core.policies.las import LAS
+from hs_core.policies.lottery import LOTTERY
+from hs_core.policy import Policy
+
+POLICIES: Mapping[str, Policy] = {
+    policy.name: policy
+    for policy in (
+        GANDIVA_FAIR,
+        FIFO,
+        LAS,
+        LOTTERY,
+        GANG_LOTTERY,
+    )
+}
+
+
+def find(name: str) -> Policy:
+    if name in POLICIES:
+        return POLICIES[name]
+    close = get_close_matches(name, POLICIES, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise RefusedError(
+        f"no policy is called {name!r}; there are {', '.join(sorted(POLICIES))}{hint}", Kind.INVALID
+    )

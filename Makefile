@@ -1,0 +1,48 @@
+# Everything sets itself up: its own virtual environment under .venv, with the versions of constraints.txt.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+SOURCES := core proto controller agent client tests benchmarks examples tools
+
+.PHONY: help venv demo test bench lint format protos clean
+help:
+	@echo "make demo    three users' training jobs share one emulated 4-GPU host (under 4 minutes)"
+	@echo "make test    lint, types and every test"
+	@echo "make bench   measure, and keep the figures under benchmarks/results"
+	@echo "make lint    ruff, import contracts, mypy, generated files"
+
+venv: $(READY)
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.12 …" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement tools/requirements-dev.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[controller,agent,demo]'
+	@touch $@
+
+demo: $(READY)
+	$(BIN)/python -m examples.figure4.demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+lint: $(READY)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/mypy
+	$(BIN)/python tools/protos.py --check
+
+format: $(READY)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+protos: $(READY)
+	$(BIN)/python tools/protos.py
+
+clean:
+	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

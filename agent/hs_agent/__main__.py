@@ -1,0 +1,124 @@
+"""hs-agent: runs the node agent, shows what it detects, checks a host."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import structlog
+
+from hs_agent import config as settings
+from hs_agent.link import distribution_version
+from hs_core.errors import BrokenError, Kind, RefusedError
+
+DEFAULT_CONFIG = Path("/etc/heteroshare/agent.toml")
+EXIT_CODES = {
+    Kind.INVALID: 2,
+    Kind.IMPOSSIBLE: 3,
+    Kind.NOT_FOUND: 4,
+    Kind.NOT_ALLOWED: 5,
+    Kind.CONFLICT: 1,
+    Kind.UNAVAILABLE: 6,
+}
+
+config_option = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"Configuration, TOML.  [default: {DEFAULT_CONFIG}]",
+)
+end_jobs_option = click.option(
+    "--end-jobs-on-stop",
+    is_flag=True,
+    help="End all jobs when told to stop; else they go on and are adopted later.",
+)
+
+
+@click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(distribution_version(), "--version", prog_name="hs-agent")
+@config_option
+@end_jobs_option
+@click.pass_context
+def cli(context: click.Context, config_file: Path | None, end_jobs_on_stop: bool) -> None:
+    """The HeteroShare agent of one GPU host. Without a command: run."""
+    context.obj = config_file
+    if context.invoked_subcommand is None:
+        context.exit(start(config_file, end_jobs_on_stop))
+
+
+@cli.command()
+@config_option
+@end_jobs_option
+@click.pass_context
+def run(context: click.Context, config_file: Path | None, end_jobs_on_stop: bool) -> None:
+    """Run the agent in the foreground (the default)."""
+    context.exit(start(config_file or context.obj, end_jobs_on_stop))
+
+
+@cli.command()
+@config_option
+@click.pass_context
+def detect(context: click.Context, config_file: Path | None) -> None:
+    """Show the devices and facilities the agent would use."""
+    from hs_agent.doctor import show_detected
+
+    show_detected(load(config_file or context.obj))
+
+
+@cli.command()
+@config_option
+@click.pass_context
+def doctor(context: click.Context, config_file: Path | None) -> None:
+    """Check this host; each line ok, warn or fail, with what to do. Exit status 1 if one fails."""
+    from hs_agent.doctor import examine
+
+    context.exit(1 if examine(load(config_file or context.obj)) else 0)
+
+
+def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> settings.Config:
+    return settings.load(config_file or DEFAULT_CONFIG, overrides)
+
+
+def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
+    from hs_agent.run import serve
+
+    config = load(config_file, {"end_jobs_on_stop": True} if end_jobs_on_stop else None)
+    set_up_logging()
+    return asyncio.run(serve(config))
+
+
+def set_up_logging() -> None:
+    """Lines for people on a terminal, JSON for the journal."""
+    tty = sys.stderr.isatty()
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
+    if tty:
+        renderer = structlog.dev.ConsoleRenderer(colors=True)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            *([] if tty else [structlog.processors.format_exc_info]),
+            renderer,
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def main() -> None:
+    os.umask(0o022)
+    try:
+        cli(prog_name="hs-agent")
+    except RefusedError as error:
+        click.echo(f"hs-agent: {error}", err=True)
+        sys.exit(EXIT_CODES[error.kind])
+    except BrokenError as error:
+        click.echo(f"hs-agent: {error}", err=True)
+        sys.exit(70)
+
+
+if __name__ == "__main__":
+    main()

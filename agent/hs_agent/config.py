@@ -1,0 +1,358 @@
+"""The agent's settings: TOML in, a frozen Config out; every error names file, key, value and what was expected."""
+
+import difflib
+import fnmatch
+import math
+import os
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hs_core.errors import RefusedError
+
+MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
+LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+Word = TypeVar("Word", bound=StrEnum)
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+class DeviceKind(StrEnum):
+    NVML = "nvml"
+    EMULATED = "emulated"
+
+
+class CgroupUse(StrEnum):
+    AUTO = "auto"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmulatedGpus:
+    model: str
+    count: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds a step takes at least on an emulated device: `base_s` divided by the model's speed-up."""
+
+    job_class: str  # glob
+    base_s: float
+    speedup: Mapping[str, float] = field(default_factory=dict)
+
+    def on(self, model: str) -> float:
+        return self.base_s / self.speedup.get(model, 1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    controller: str  # gRPC target: "unix:/path" or "127.0.0.1:port"
+    token_file: Path | None
+    name: str
+    state_dir: Path
+    run_dir: Path
+    devices: DeviceKind
+    emulated: tuple[EmulatedGpus, ...]
+    paces: tuple[Pace, ...]  # the first that matches counts
+    min_uid: int
+    allow_root: bool
+    log_limit_bytes: int  # of one job's log on this host
+    keep_logs: int  # ended jobs whose logs stay
+    preload: int  # jobs started ahead of their turn at once
+    host_memory_budget_bytes: int  # for parked device memory, 0: none is parked
+    kill_grace_s: float
+    cgroup: CgroupUse
+    cgroup_root: str  # below the hierarchy's mount; empty: the agent's own group
+    path: str  # PATH of a job that brings none
+    report_interval_s: float
+    end_jobs_on_stop: bool
+
+    def pace_s(self, job_class: str, model: str) -> float:
+        """Seconds per step to hold jobs of this class to; 0: as fast as they go."""
+        if self.devices is not DeviceKind.EMULATED:
+            return 0.0
+        for pace in self.paces:
+            if fnmatch.fnmatchcase(job_class, pace.job_class):
+                return pace.on(model)
+        return 0.0
+
+
+class _Table:
+    """One TOML table: hands out checked values by key and knows which keys were asked for."""
+
+    def __init__(self, file: str, where: str, data: Mapping[str, Any]) -> None:
+        self.file, self.where, self.data = file, where, data
+        self.known: set[str] = set()
+
+    def refuse(self, key: str, expected: str, *, found: object = None) -> RefusedError:
+        value = found if found is not None else self.data.get(key)
+        return RefusedError(f"{self.file}: {self.where}{key} = {value!r}: expected {expected}")
+
+    def raw(self, key: str) -> Any:
+        self.known.add(key)
+        return self.data.get(key)
+
+    def text(self, key: str, default: str, expected: str = "a string") -> str:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if not isinstance(value, str) or not value.strip() or "\0" in value:
+            raise self.refuse(key, expected)
+        return value
+
+    def whole(self, key: str, default: int, *, low: int, high: int) -> int:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self.refuse(key, f"a whole number from {low} to {high}")
+        return value
+
+    def number(self, key: str, default: float, *, low: float, high: float) -> float:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise self.refuse(key, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refuse(key, "true or false")
+        return value
+
+    def size(self, key: str, default: int, *, low: int = 0) -> int:
+        value = self.raw(key)
+        if value is None:
+            return default
+        size = parse_size(value)
+        if size is None or size < low:
+            least = f" of at least {low} bytes" if low else ""
+            raise self.refuse(key, f'a size{least} such as "64M" or "16G", or a number of bytes')
+        return size
+
+    def word(self, key: str, kind: type[Word], default: Word) -> Word:
+        value = self.raw(key)
+        if value is None:
+            return default
+        try:
+            return kind(value)
+        except ValueError:
+            raise self.refuse(key, " or ".join(f'"{word}"' for word in kind)) from None
+
+    def tables(self, key: str) -> list[tuple[str, Any]]:
+        """The items of a list, each with its place as it should stand in an error."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if isinstance(value, dict):  # [pace] for the only one
+            value = [value]
+        if not isinstance(value, list):
+            raise self.refuse(key, f"[[{key}]] tables")
+        return [(f"{key}[{i}]", item) for i, item in enumerate(value)]
+
+    def finish(self) -> None:
+        for key in self.data:
+            if key not in self.known:
+                near = difflib.get_close_matches(key, self.known, n=1)
+                hint = (
+                    f"; did you mean {near[0]!r}?"
+                    if near
+                    else f"; known keys: {', '.join(sorted(self.known))}"
+                )
+                raise RefusedError(f"{self.file}: unknown key {self.where + key!r}{hint}")
+
+
+def parse_size(value: object) -> int | None:
+    """Bytes of 1024 or "16G"; None: not a size."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value if value >= 0 else None
+    match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        return None
+    return int(float(match[1]) * _UNITS[match[2].upper()])
+
+
+def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """Read the file; `overrides` (flags of the command line) take its keys' places."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RefusedError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RefusedError(f"{path}: is not TOML: {error}") from None
+    return parse(data | dict(overrides or {}), str(path))
+
+
+def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
+    top = _Table(file, "", data)
+    controller = _controller(top)
+    devices = top.word("devices", DeviceKind, DeviceKind.NVML)
+    config = Config(
+        controller=controller,
+        token_file=_token_file(top, controller),
+        name=_name(top),
+        state_dir=_folder(top, "state_dir", "/var/lib/heteroshare/agent"),
+        run_dir=_run_dir(top),
+        devices=devices,
+        emulated=_emulated(top, devices),
+        paces=_paces(top),
+        min_uid=top.whole("min_uid", 1000, low=1, high=2**31),
+        allow_root=top.flag("allow_root", default=False),
+        log_limit_bytes=top.size("log_limit", 64 << 20, low=64 << 10),
+        keep_logs=top.whole("keep_logs", 200, low=0, high=100_000),
+        preload=top.whole("preload", 2, low=0, high=64),
+        host_memory_budget_bytes=top.size("host_memory_budget", _half_of_memory()),
+        kill_grace_s=top.number("kill_grace_s", 10.0, low=0.0, high=3600.0),
+        cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
+        cgroup_root=_cgroup_root(top),
+        path=top.text("path", "/usr/local/bin:/usr/bin:/bin"),
+        report_interval_s=top.number("report_interval_s", 1.0, low=0.05, high=60.0),
+        end_jobs_on_stop=top.flag("end_jobs_on_stop", default=False),
+    )
+    top.finish()
+    return config
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _controller(top: _Table) -> str:
+    expected = '"unix:/path/to/socket" or "127.0.0.1:port"'
+    value = top.text("controller", "", expected)
+    if not value:
+        raise RefusedError(f"{top.file}: controller is not set: expected {expected}")
+    if value.startswith("unix:"):
+        path = value.removeprefix("unix:").removeprefix("//")
+        if not path.startswith("/"):
+            raise top.refuse("controller", f"{expected}; the path must be absolute")
+        if len(path.encode()) > MAX_SOCKET_PATH:
+            raise top.refuse("controller", f"a socket path of at most {MAX_SOCKET_PATH} bytes")
+        return f"unix:{path}"
+    host, _, port = value.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+        raise top.refuse("controller", expected)
+    if host not in {"127.0.0.1", "localhost", "[::1]"}:
+        why = "this version has no certificates, and nobody may order processes on this host over an open network"
+        raise top.refuse("controller", f"{expected}: only loopback is allowed, because {why}")
+    return value
+
+
+def _token_file(top: _Table, controller: str) -> Path | None:
+    value = top.text("token_file", "", "a file that holds the agent's token")
+    if value:
+        return Path(value)
+    if not controller.startswith("unix:"):
+        expected = "a file that holds the agent's token: the controller wants one on a loopback port"
+        raise RefusedError(f"{top.file}: token_file is not set: expected {expected}")
+    return None
+
+
+def _name(top: _Table) -> str:
+    expected = "a host name (letters, digits, '.', '_' and '-', at most 253)"
+    value = top.text("name", socket.gethostname(), expected)
+    if not _HOST_NAME.fullmatch(value):
+        raise top.refuse("name", expected, found=value)
+    return value
+
+
+def _folder(top: _Table, key: str, default: str) -> Path:
+    value = top.text(key, default, "an absolute path")
+    if not value.startswith("/"):
+        raise top.refuse(key, "an absolute path")
+    return Path(os.path.normpath(value))
+
+
+def _run_dir(top: _Table) -> Path:
+    folder = _folder(top, "run_dir", "/run/heteroshare/agent")
+    longest = MAX_SOCKET_PATH - LONGEST_SOCKET_NAME
+    if len(str(folder).encode()) > longest:
+        raise top.refuse(
+            "run_dir", f"at most {longest} bytes: the jobs' sockets live there and their paths are limited"
+        )
+    return folder
+
+
+def _cgroup_root(top: _Table) -> str:
+    value = top.text("cgroup_root", "/", "a control group such as /heteroshare")
+    if not value.startswith("/") or ".." in value.split("/"):
+        raise top.refuse("cgroup_root", "a control group such as /heteroshare")
+    return value.strip("/")
+
+
+def _emulated(top: _Table, devices: DeviceKind) -> tuple[EmulatedGpus, ...]:
+    made = tuple(_emulated_one(top.file, where, item) for where, item in top.tables("emulated"))
+    if devices is DeviceKind.EMULATED and not made:
+        raise RefusedError(
+            f'{top.file}: devices = "emulated" needs [[emulated]] tables, e.g. model = "V100", count = 4'
+        )
+    if devices is not DeviceKind.EMULATED and made:
+        raise RefusedError(
+            f'{top.file}: [[emulated]] is given but devices = "{devices}"; set devices = "emulated"'
+        )
+    if sum(group.count for group in made) > 64:
+        raise RefusedError(f"{top.file}: emulated: expected at most 64 devices in all")
+    return made
+
+
+def _emulated_one(file: str, where: str, item: object) -> EmulatedGpus:
+    expected = '{model = "V100", count = 4, memory = "16G"} or "V100:4"'
+    if isinstance(item, str):
+        model, _, count = item.partition(":")
+        item = {"model": model, "count": int(count) if count.isascii() and count.isdigit() else count or 1}
+    if not isinstance(item, dict):
+        raise RefusedError(f"{file}: {where} = {item!r}: expected {expected}")
+    table = _Table(file, f"{where}.", item)
+    model = table.text("model", "", "a GPU model such as V100")
+    if not _MODEL.fullmatch(model):
+        raise table.refuse("model", "a GPU model such as V100")
+    made = EmulatedGpus(
+        model=model,
+        count=table.whole("count", 1, low=1, high=64),
+        memory_bytes=table.size("memory", 16 << 30, low=1 << 20),
+    )
+    table.finish()
+    return made
+
+
+def _paces(top: _Table) -> tuple[Pace, ...]:
+    paces = tuple(_pace(top.file, where, item) for where, item in top.tables("pace"))
+    # One that matches every class is the default wherever it stands in the file.
+    return tuple(sorted(paces, key=lambda pace: pace.job_class == "*"))
+
+
+def _pace(file: str, where: str, item: object) -> Pace:
+    if not isinstance(item, dict):
+        raise RefusedError(
+            f'{file}: {where} = {item!r}: expected a table such as {{job_class = "*", base_s = 0.05}}'
+        )
+    table = _Table(file, f"{where}.", item)
+    job_class = table.text("job_class", "*", 'a pattern such as "*digits*"')
+    if "base_s" not in item:
+        raise RefusedError(f"{file}: {where}.base_s is not set: expected seconds per step, e.g. 0.05")
+    base_s = table.number("base_s", 0.0, low=0.0, high=3600.0)
+    speedup = table.raw("speedup") or {}
+    expected = "a table of positive numbers by GPU model, e.g. {V100 = 1.0, K80 = 0.2}"
+    if not isinstance(speedup, dict):
+        raise table.refuse("speedup", expected)
+    for model, times in speedup.items():
+        right = isinstance(times, int | float) and not isinstance(times, bool)
+        if not right or not math.isfinite(times) or not 1e-6 <= times <= 1e6:
+            raise RefusedError(f"{file}: {where}.speedup.{model} = {times!r}: expected {expected}")
+    table.finish()
+    return Pace(job_class=job_class, base_s=base_s, speedup={m: float(v) for m, v in speedup.items()})

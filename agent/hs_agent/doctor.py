@@ -1,0 +1,203 @@
+"""`hs-agent detect` and `hs-agent doctor`: what this host offers, and whether an agent would do well on it."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from hs_agent import cgroup, memory, procs
+from hs_agent.config import CgroupUse, Config, DeviceKind
+from hs_agent.devices import Devices, open_devices
+from hs_core.errors import RefusedError
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    verdict: str
+    what: str
+    text: str
+
+
+def show_detected(config: Config) -> None:
+    devices = open_devices(config)
+    try:
+        groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
+        click.echo(f"name            {config.name}")
+        click.echo(f"boot id         {procs.boot_id()}")
+        click.echo(f"devices         {devices.description}")
+        for gpu, reading in zip(devices.gpus(), devices.readings(), strict=True):
+            health = "healthy" if gpu.healthy else f"UNHEALTHY: {gpu.why_unhealthy}"
+            used, total = reading.memory_used_bytes / 2**30, gpu.memory_bytes / 2**30
+            click.echo(
+                f"  GPU {gpu.index:<2}        {gpu.model:10} {gpu.id}  {used:.1f} of {total:.1f} GiB  {health}"
+            )
+        click.echo(f"control groups  {groups.describe()}")
+        for warning in (*devices.warnings, *groups.warnings):
+            click.echo(f"warning         {warning}")
+        cgroup.tidy(groups)
+    finally:
+        devices.close()
+
+
+def examine(config: Config) -> bool:
+    """True: something fails."""
+    checks: tuple[Callable[[Config], Finding], ...] = (
+        _python,
+        _user,
+        _state,
+        _sockets,
+        _cgroups,
+        _memory,
+        _controller,
+    )
+    findings = [check(config) for check in checks]
+    findings[1:1] = _devices(config)
+    for finding in findings:
+        click.echo(f"{finding.verdict:5} {finding.what:15} {finding.text}")
+    return any(finding.verdict == FAIL for finding in findings)
+
+
+def _python(config: Config) -> Finding:
+    del config
+    shim_python = [sys.executable, "-I", "-S", "-c", "import ctypes, json, os; os.pidfd_open(os.getpid())"]
+    done = subprocess.run(shim_python, capture_output=True, text=True, check=False, env={})
+    version = ".".join(map(str, sys.version_info[:3]))
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["?"]
+        return Finding(
+            FAIL, "python", f"{version} cannot run a job's shim ({last[0]}): Python 3.11, Linux 5.4 or newer"
+        )
+    return Finding(OK, "python", f"{version} at {sys.executable}")
+
+
+def _user(config: Config) -> Finding:
+    if os.geteuid() == 0:
+        extra = "; root's own jobs too" if config.allow_root else ""
+        return Finding(OK, "uid", f"root: jobs run as their users, uid {config.min_uid} and above{extra}")
+    return Finding(WARN, "uid", f"uid {os.geteuid()}, not root: only this account's own jobs can run here")
+
+
+def _devices(config: Config) -> list[Finding]:
+    try:
+        devices = open_devices(config)
+    except RefusedError as error:
+        return [Finding(FAIL, "devices", str(error))]
+    try:
+        return _look_at(devices, config)
+    finally:
+        devices.close()
+
+
+def _look_at(devices: Devices, config: Config) -> list[Finding]:
+    findings = [Finding(OK, "devices", devices.description)]
+    findings += [Finding(WARN, "devices", warning) for warning in devices.warnings]
+    findings += [
+        Finding(FAIL, f"GPU {gpu.index}", f"{gpu.model} {gpu.id}: {gpu.why_unhealthy}")
+        for gpu in devices.gpus()
+        if not gpu.healthy
+    ]
+    findings += [
+        Finding(
+            WARN, "ECC", f"{reading.gpu}: {reading.ecc_errors} uncorrected errors since the driver was loaded"
+        )
+        for reading in devices.readings()
+        if reading.ecc_errors
+    ]
+    findings += [
+        Finding(WARN, "GPU use", f"{one.gpu}: process {one.pid} computes on it and is no job of ours")
+        for one in devices.processes()
+        if not _ours(one.pid, config)
+    ]
+    return findings
+
+
+def _ours(pid: int, config: Config) -> bool:
+    try:
+        environ = (procs.PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return False
+    return f"HS_AGENT_SOCKET={config.run_dir}/".encode() in environ
+
+
+def _state(config: Config) -> Finding:
+    try:
+        lock = memory.lock(config.state_dir)
+    except RefusedError as error:
+        return Finding(WARN, "state folder", str(error))
+    except OSError as error:
+        return Finding(FAIL, "state folder", f"{config.state_dir} cannot be written: {error.strerror}")
+    os.close(lock)
+    space = os.statvfs(config.state_dir)
+    free = space.f_bavail * space.f_frsize
+    text = f"{config.state_dir}, {free / 2**30:.1f} GiB free"
+    if free < 4 * config.log_limit_bytes:
+        return Finding(WARN, "state folder", f"{text}: less than four jobs' logs (log_limit)")
+    closed = [str(p) for p in (config.state_dir, *config.state_dir.parents) if not p.stat().st_mode & 0o001]
+    if os.geteuid() == 0 and closed:
+        return Finding(
+            FAIL,
+            "state folder",
+            f"{text}: users' jobs cannot enter {closed[0]}: chmod o+x, or move state_dir",
+        )
+    return Finding(OK, "state folder", text)
+
+
+def _sockets(config: Config) -> Finding:
+    path = config.run_dir / f".doctor-{os.getpid()}"
+    try:
+        config.run_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.bind(str(path))
+    except OSError as error:
+        return Finding(
+            FAIL, "run folder", f"no socket can be made in {config.run_dir}: {error.strerror or error}"
+        )
+    finally:
+        path.unlink(missing_ok=True)
+    return Finding(OK, "run folder", str(config.run_dir))
+
+
+def _cgroups(config: Config) -> Finding:
+    if config.cgroup is CgroupUse.NONE:
+        return Finding(WARN, "control groups", "switched off in the configuration")
+    found = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
+    cgroup.tidy(found)
+    if found.warnings:
+        return Finding(WARN, "control groups", f"{found.describe()}; {'; '.join(found.warnings)}")
+    return Finding(OK, "control groups", found.describe())
+
+
+def _memory(config: Config) -> Finding:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    text = f"{total / 2**30:.0f} GiB, of which {config.host_memory_budget_bytes / 2**30:.0f} GiB for parked device memory"
+    if config.host_memory_budget_bytes > total * 0.9:
+        return Finding(WARN, "host memory", f"{text}: leave the host some (host_memory_budget)")
+    if config.devices is DeviceKind.NVML and config.host_memory_budget_bytes == 0:
+        return Finding(
+            WARN, "host memory", f"{text}: jobs are only held in place, so they must fit a GPU together"
+        )
+    return Finding(OK, "host memory", text)
+
+
+def _controller(config: Config) -> Finding:
+    target = config.controller
+    try:
+        if target.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as trial:
+                trial.settimeout(3)
+                trial.connect(target.removeprefix("unix:"))
+        else:
+            host, _, port = target.rpartition(":")
+            socket.create_connection((host.strip("[]"), int(port)), timeout=3).close()
+    except OSError as error:
+        return Finding(WARN, "controller", f"nobody answers at {target}: {error.strerror or error}")
+    if config.token_file is not None and not os.access(Path(config.token_file), os.R_OK):
+        return Finding(FAIL, "controller", f"{config.token_file} cannot be read (token_file)")
+    return Finding(OK, "controller", target)

@@ -1,0 +1,175 @@
+"""A job's folder on its host (docs/job-folder.md): what the agent reads and writes there."""
+
+import contextlib
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hs_agent.procs import Identity
+from hs_core.model import Exit, JobId
+
+LOG_TAIL_LINES = 40
+LOG_TAIL_BYTES = 8 << 10
+
+
+class Key(NamedTuple):
+    """One incarnation of a job."""
+
+    job: JobId
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.job}-{self.epoch}"
+
+
+def parse_key(name: str) -> Key | None:
+    job, dash, epoch = name.partition("-")
+    if not dash or not (job.isascii() and job.isdigit() and epoch.isascii() and epoch.isdigit()):
+        return None
+    return Key(JobId(int(job)), int(epoch))
+
+
+def write_atomically(path: Path, data: bytes, mode: int = 0o600, *, sync: bool = True) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.rename(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None: there is none, or it is not what was written there."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ShimState:
+    shim: Identity
+    job: Identity | None
+    frozen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    exit: Exit
+    launch_failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    path: Path
+    key: Key
+
+    def make(self) -> None:
+        self.path.mkdir(mode=0o711, exist_ok=True)
+        self.path.chmod(0o711)
+
+    def clear_for_start(self) -> None:
+        """Before another start of the same incarnation (back from a checkpoint): its log goes on."""
+        for name in ("exit.json", "shim.json", "control"):
+            (self.path / name).unlink(missing_ok=True)
+
+    def write_launch(self, launch: dict[str, Any]) -> None:
+        write_atomically(self.path / "launch.json", json.dumps(launch).encode())
+
+    def launch(self) -> dict[str, Any] | None:
+        return read_json(self.path / "launch.json")
+
+    def shim_state(self) -> ShimState | None:
+        value = read_json(self.path / "shim.json")
+        if value is None:
+            return None
+        try:
+            boot = str(value["boot_id"])
+            shim = Identity(int(value["shim"]["pid"]), int(value["shim"]["start"]), boot)
+            job = value["job"]
+            who = Identity(int(job["pid"]), int(job["start"]), boot) if job else None
+            return ShimState(shim, who, bool(value.get("frozen")))
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def ended(self) -> Ended | None:
+        value = read_json(self.path / "exit.json")
+        if value is None:
+            return None
+        try:
+            code, signal, why = int(value["code"]), int(value["signal"]), str(value["why"])
+            launch_failed = bool(value["launch_failed"])
+        except (KeyError, TypeError, ValueError):
+            code, signal, why, launch_failed = 0, 0, "its exit record is damaged", False
+        tail = "" if (code, signal, why) == (0, 0, "") else self.log_tail()
+        return Ended(Exit(code=code, signal=signal, why=why, log_tail=tail), launch_failed)
+
+    def give_up(self, why: str) -> Exit:
+        """Write the exit of a job whose shim can't any more; a shim that should still come up sees it and leaves."""
+        record = {"code": 0, "signal": 0, "why": why, "launch_failed": False}
+        write_atomically(self.path / "exit.json", json.dumps(record).encode())
+        return Exit(why=why, log_tail=self.log_tail())
+
+    def control(self, line: str) -> bool:
+        """False: there is no shim to hear it."""
+        try:
+            fd = os.open(self.path / "control", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            os.write(fd, f"{line}\n".encode())
+        except OSError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def log_tail(self, lines: int = LOG_TAIL_LINES, most: int = LOG_TAIL_BYTES) -> str:
+        data = b""
+        for name in ("log", "log.1"):
+            if len(data) < most and data.count(b"\n") <= lines:
+                data = _end_of(self.path / name, most - len(data)) + data
+        text = data.decode("utf-8", errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def retire(self, ended: Path) -> None:
+        """Keep the log only, for `hsctl logs` after the job's end."""
+        target = ended / self.path.name
+        shutil.rmtree(target, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            ended.mkdir(mode=0o700, exist_ok=True)
+            target.mkdir(mode=0o700)
+            for name in ("log", "log.1"):
+                with contextlib.suppress(FileNotFoundError):
+                    (self.path / name).rename(target / name)
+        self.remove()
+
+
+def _end_of(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - most, 0))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
+def prune(ended: Path, keep: int) -> None:
+    """Oldest logs of ended jobs go first."""
+    with contextlib.suppress(OSError):
+        found = sorted((entry.stat().st_mtime, entry.path) for entry in os.scandir(ended))
+        for _, path in found[: max(len(found) - keep, 0)]:
+            shutil.rmtree(path, ignore_errors=True)

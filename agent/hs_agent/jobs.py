@@ -1,0 +1,275 @@
+"""The jobs that have a process on this host: their shims, sockets and freezers, as the loop sees them."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from hs_agent import procs
+from hs_agent.cgroup import JobCgroup
+from hs_agent.config import Config
+from hs_agent.folder import Ended, Folder, Key
+from hs_agent.jobsock import JobSocket
+from hs_agent.launch import Launcher
+from hs_core.events import (
+    Checkpoint,
+    HostEvent,
+    JobExited,
+    JobFroze,
+    JobWentOn,
+    Kill,
+    LaunchFailed,
+    Resume,
+    Suspend,
+    SuspendFailed,
+)
+from hs_core.gang import GangMachine, Step
+from hs_core.model import Tier
+
+FREEZE_LIMIT_S = 5.0
+FREEZE_POLL_S = 0.005
+
+log = structlog.get_logger("jobs")
+
+Post = Callable[[HostEvent], None]
+StepOf = Callable[[Key], int]
+
+
+@dataclass(slots=True)
+class RunningJob:
+    key: Key
+    folder: Folder
+    shim: procs.Identity
+    pidfd: int
+    group: JobCgroup
+    gang: GangMachine
+    sock: JobSocket
+    frozen: bool = False
+    killing: bool = False
+    freezing: asyncio.Task[None] | None = None
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Jobs:
+    """Watches running jobs and performs orders on them; says what happened through `post`."""
+
+    def __init__(self, config: Config, launcher: Launcher, post: Post, step_of: StepOf) -> None:
+        self.config, self.launcher = config, launcher
+        self._post, self._step_of = post, step_of
+        self.running: dict[Key, RunningJob] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- coming and going -------------------------------------------------------------------------------------------
+
+    async def open_socket(self, folder: Folder, launch: Mapping[str, Any]) -> tuple[GangMachine, JobSocket]:
+        key = folder.key
+        wanted = launch["wanted"]
+        gang = GangMachine(
+            key.job,
+            key.epoch,
+            pace_s=self.config.pace_s(str(wanted["job_class"]), str(launch["model"])),
+            reserve=self.config.host_memory_budget_bytes > 0,
+        )
+
+        def heard(connection: int, message: Mapping[str, Any]) -> None:
+            self._step(key, gang.heard(connection, message, procs.now_s()))
+
+        def gone(connection: int) -> None:
+            self._step(key, gang.gone(connection, procs.now_s()))
+
+        sock = JobSocket(self.launcher.socket_path(key), int(launch["uid"]), int(launch["gid"]), heard, gone)
+        await sock.open()
+        return gang, sock
+
+    def _step(self, key: Key, step: Step) -> None:
+        running = self.running.get(key)
+        if running is None:
+            return
+        for connection, message in step.tell:
+            running.sock.tell(connection, message)
+        for event in step.events:
+            self._post(event)
+
+    async def watch(self, folder: Folder, shim: procs.Identity, gang: GangMachine, sock: JobSocket) -> bool:
+        """False: the shim is gone already (its exit was handled)."""
+        pidfd = procs.open_pidfd(shim)
+        if pidfd is None:
+            await sock.close()
+            await self._ended(folder, None)
+            return False
+        running = RunningJob(folder.key, folder, shim, pidfd, self.launcher.group(folder.key), gang, sock)
+        self.running[folder.key] = running
+        asyncio.get_running_loop().add_reader(pidfd, self._shim_ended, running)
+        return True
+
+    def _shim_ended(self, running: RunningJob) -> None:
+        asyncio.get_running_loop().remove_reader(running.pidfd)
+        with contextlib.suppress(ChildProcessError):  # an adopted one is init's to wait for
+            os.waitid(os.P_PIDFD, running.pidfd, os.WEXITED | os.WNOHANG)
+        os.close(running.pidfd)
+        if running.freezing is not None:
+            running.freezing.cancel()
+        self.spawn(self._ended(running.folder, running))
+
+    async def _ended(self, folder: Folder, running: RunningJob | None) -> None:
+        key = folder.key
+        ended = folder.ended()
+        if ended is None:
+            while not await asyncio.to_thread(self.launcher.kill_leftovers, key):
+                log.warning("a job without a shim cannot be killed yet", job=key.job, epoch=key.epoch)
+                await asyncio.sleep(1.0)
+            why = "its shim was killed, so how it ended is not known; what was left of it was killed"
+            ended = Ended(folder.give_up(why), launch_failed=False)
+        if running is not None:
+            self.running.pop(key, None)
+            await running.sock.close()
+            running.gone.set()
+        self.launcher.group(key).remove()
+        self.post_end(key, ended)
+
+    def post_end(self, key: Key, ended: Ended) -> None:
+        now_s = procs.now_s()
+        if ended.launch_failed:
+            log.warning("launch failed", job=key.job, epoch=key.epoch, why=ended.exit.why)
+            self._post(LaunchFailed(now_s=now_s, job=key.job, epoch=key.epoch, why=ended.exit.why))
+            return
+        exit_ = ended.exit
+        log.info("exited", job=key.job, epoch=key.epoch, code=exit_.code, signal=exit_.signal, why=exit_.why)
+        self._post(JobExited(now_s=now_s, job=key.job, epoch=key.epoch, exit=exit_))
+
+    # --- orders -----------------------------------------------------------------------------------------------------
+
+    def suspend(self, order: Suspend) -> None:
+        running = self.running.get(Key(order.job, order.epoch))
+        if running is None:
+            return
+        if order.tier is not Tier.FREEZE:
+            self._step(running.key, running.gang.order(order, procs.now_s()))
+        elif not running.killing:
+            if running.freezing is not None:
+                running.freezing.cancel()
+            running.frozen = True
+            running.freezing = self.spawn(self._freeze(running))
+
+    async def _freeze(self, running: RunningJob) -> None:
+        job, epoch = running.key
+        why = await self._try_to_freeze(running)
+        if why:
+            self._thaw(running)
+            self._post(SuspendFailed(now_s=procs.now_s(), job=job, epoch=epoch, why=f"the freezer: {why}"))
+            return
+        self._post(JobFroze(now_s=procs.now_s(), job=job, epoch=epoch))
+
+    async def _try_to_freeze(self, running: RunningJob) -> str:
+        """Why not, or nothing."""
+        try:
+            if running.group.can_freeze:
+                running.group.freeze(frozen=True)
+            elif not running.folder.control("freeze"):
+                return "its shim does not listen"
+            for _ in range(int(FREEZE_LIMIT_S / FREEZE_POLL_S)):
+                if _is_frozen(running):
+                    return ""
+                await asyncio.sleep(FREEZE_POLL_S)
+        except OSError as error:
+            return str(error)
+        return f"not frozen within {FREEZE_LIMIT_S:g} s"
+
+    def _thaw(self, running: RunningJob) -> None:
+        running.frozen = False
+        if running.freezing is not None and running.freezing is not asyncio.current_task():
+            running.freezing.cancel()
+        running.freezing = None
+        if running.group.can_freeze:
+            with contextlib.suppress(OSError):
+                running.group.freeze(frozen=False)
+        else:
+            running.folder.control("thaw")
+
+    def resume(self, order: Resume) -> None:
+        running = self.running.get(Key(order.job, order.epoch))
+        if running is None:
+            return
+        now_s = procs.now_s()
+        if running.frozen:
+            self._thaw(running)
+            step = self._step_of(running.key)
+            self._post(JobWentOn(now_s=now_s, job=order.job, epoch=order.epoch, step=step))
+        self._step(running.key, running.gang.order(order, now_s))
+
+    def checkpoint(self, order: Checkpoint) -> None:
+        running = self.running.get(Key(order.job, order.epoch))
+        if running is not None:
+            self._step(running.key, running.gang.order(order, procs.now_s()))
+
+    def kill(self, order: Kill) -> None:
+        running = self.running.get(Key(order.job, order.epoch))
+        if running is None:
+            return
+        log.info("ending", job=order.job, epoch=order.epoch, grace_s=order.grace_s, why=order.why)
+        running.killing = True
+        if running.freezing is not None:
+            running.freezing.cancel()
+        running.folder.control(f"term {order.grace_s:.3f}")  # it thaws the job itself
+
+    async def end_all(self, grace_s: float) -> None:
+        for key in list(self.running):
+            self.kill(
+                Kill(
+                    job=key.job,
+                    epoch=key.epoch,
+                    grace_s=grace_s,
+                    why="the agent stops and takes its jobs along",
+                )
+            )
+        gone = [asyncio.create_task(running.gone.wait()) for running in self.running.values()]
+        if gone:
+            _, late = await asyncio.wait(gone, timeout=grace_s + 10.0)
+            for task in late:
+                task.cancel()
+
+    async def close(self) -> None:
+        """The jobs go on; only we stop watching."""
+        loop = asyncio.get_running_loop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for running in self.running.values():
+            with contextlib.suppress(OSError):
+                loop.remove_reader(running.pidfd)
+                os.close(running.pidfd)
+            await running.sock.close()
+        self.running.clear()
+
+    def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of a job failed", exc_info=error)
+
+
+def _is_frozen(running: RunningJob) -> bool:
+    if running.group.can_freeze:
+        return running.group.frozen()
+    state = running.folder.shim_state()
+    return state is not None and state.frozen
+
+
+def found_frozen(running: RunningJob) -> bool:
+    """Of a job that was adopted."""
+    with contextlib.suppress(OSError):
+        return _is_frozen(running)
+    return False
+
+
+LOST_WITH_HOST = "lost with its host: it was restarted"

@@ -1,0 +1,138 @@
+"""The unix socket between the agent and one job's processes: framing, limits, and who may connect (docs/job-protocol.md)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+MAX_MESSAGE = 64 << 10
+MAX_CONNECTIONS = 256
+MAX_UNSENT = 256 << 10
+# A rank says about one thing a second; a job that talks without end is listened to no faster than this.
+MESSAGES_PER_WINDOW, WINDOW_S = 200, 1.0
+
+_LENGTH = struct.Struct(">I")
+_PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+log = structlog.get_logger("jobsock")
+
+Heard = Callable[[int, Mapping[str, Any]], None]
+Gone = Callable[[int], None]
+
+
+def frame(message: Mapping[str, Any]) -> bytes:
+    body = json.dumps(dict(message), separators=(",", ":")).encode()
+    assert len(body) <= MAX_MESSAGE, f"a message of {len(body)} bytes"
+    return _LENGTH.pack(len(body)) + body
+
+
+async def read_message(reader: asyncio.StreamReader) -> Mapping[str, Any] | None:
+    """None: the peer is gone, or does not keep to the protocol."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if not 0 < length <= MAX_MESSAGE:
+            return None
+        value = json.loads(await reader.readexactly(length))
+    except (OSError, ValueError, RecursionError, asyncio.IncompleteReadError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+class JobSocket:
+    """Listens for one job. `heard` and `gone` are called on the loop with a number for each connection, never reused."""
+
+    def __init__(self, path: Path, uid: int, gid: int, heard: Heard, gone: Gone) -> None:
+        self.path, self.uid, self.gid = path, uid, gid
+        self._heard, self._gone = heard, gone
+        self._server: asyncio.Server | None = None
+        self._writers: dict[int, asyncio.StreamWriter] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._next = 0
+
+    async def open(self) -> None:
+        self.path.unlink(missing_ok=True)
+        # Bound under a name nobody waits at and moved when its owner and mode are right: no moment for a stranger.
+        hidden = self.path.with_name(f".{self.path.name}"[:100])
+        hidden.unlink(missing_ok=True)
+        listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
+        try:
+            listener.bind(str(hidden))
+            hidden.chmod(0o600)
+            if os.geteuid() == 0:
+                os.chown(hidden, self.uid, self.gid, follow_symlinks=False)
+            hidden.rename(self.path)
+            self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_MESSAGE)
+        except BaseException:
+            listener.close()
+            raise
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._welcome(writer) or len(self._writers) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        connection, self._next = self._next, self._next + 1
+        self._writers[connection] = writer
+        task = asyncio.create_task(self._serve(connection, reader))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _welcome(self, writer: asyncio.StreamWriter) -> bool:
+        peer = writer.get_extra_info("socket")
+        pid, uid, _ = _PEER.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if uid == self.uid:
+            return True
+        log.warning(
+            "a stranger at a job's socket", socket=str(self.path), pid=pid, uid=uid, expected_uid=self.uid
+        )
+        return False
+
+    async def _serve(self, connection: int, reader: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
+        window_s, count = loop.time(), 0
+        try:
+            while (message := await read_message(reader)) is not None:
+                self._heard(connection, message)
+                if connection not in self._writers:
+                    return
+                count += 1
+                if count >= MESSAGES_PER_WINDOW:
+                    await asyncio.sleep(max(window_s + WINDOW_S - loop.time(), 0.0))
+                    window_s, count = loop.time(), 0
+        except Exception:
+            log.exception("a job's message broke its handler", socket=str(self.path))
+        finally:
+            self._drop(connection)
+
+    def _drop(self, connection: int) -> None:
+        writer = self._writers.pop(connection, None)
+        if writer is not None:
+            writer.close()
+            self._gone(connection)
+
+    def tell(self, connection: int, message: Mapping[str, Any]) -> None:
+        writer = self._writers.get(connection)
+        if writer is None or writer.is_closing():
+            return
+        writer.write(frame(message))
+        if writer.transport.get_write_buffer_size() > MAX_UNSENT:  # it does not read
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._writers):
+            self._writers.pop(connection).transport.abort()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)

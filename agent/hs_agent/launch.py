@@ -1,0 +1,295 @@
+"""Starting a job as its user, and finding it again: launch.json, the shim process, the job's environment."""
+
+import contextlib
+import json
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hs_agent import cgroup, procs, shim
+from hs_agent.config import Config, DeviceKind
+from hs_agent.folder import Folder, Key
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import WantedJob
+from hs_core.model import Gpu, SuspendMode
+
+MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
+_PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    name: str
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    home: str
+    shell: str
+
+
+def account(name: str, config: Config) -> Account:
+    """The operating system account a job runs as; refused where it must not or cannot."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise RefusedError(f"user {name!r} has no account on this host", Kind.NOT_FOUND) from None
+    own = os.geteuid()
+    if found.pw_uid < config.min_uid and not (config.allow_root and found.pw_uid == own):
+        raise RefusedError(
+            f"account {name!r} has uid {found.pw_uid}; jobs run only as uid {config.min_uid} or above here",
+            Kind.NOT_ALLOWED,
+        )
+    if own not in (0, found.pw_uid):
+        mine = pwd.getpwuid(own).pw_name
+        raise RefusedError(
+            f"the agent here runs as {mine!r}, not root: it cannot run jobs as {name!r}", Kind.NOT_ALLOWED
+        )
+    groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
+    return Account(
+        found.pw_name, found.pw_uid, found.pw_gid, groups, found.pw_dir, found.pw_shell or "/bin/sh"
+    )
+
+
+def free_port() -> int:
+    """A loopback port nobody listens on; the next launch draws another, should somebody take it meanwhile."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def torchrun(command: tuple[str, ...], ranks: int, port: int) -> list[str]:
+    """`ranks` processes of the command through torch.distributed.run, with the job's own Python.
+
+    A command that begins with a Python keeps it (and its options); one that begins with a script `*.py` gets `python`;
+    anything else is a program that is started as it is by `python`'s launcher.
+    """
+    head, rest = command[0], list(command[1:])
+    run = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks}",
+           "--master-addr=127.0.0.1", f"--master-port={port}"]  # fmt: skip
+    if not _PYTHON.fullmatch(Path(head).name):
+        return ["python", *run, *([] if head.endswith(".py") else ["--no-python"]), *command]
+    options: list[str] = []
+    while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
+        options.append(rest.pop(0))
+        if options[-1] in _PYTHON_OPTIONS_WITH_VALUE and rest:
+            options.append(rest.pop(0))
+    if not rest or rest[0] in ("-c", "-") or rest == ["-m"]:
+        raise RefusedError(
+            "a torchrun job's command must name a script or a module (-m); `-c` and standard input can't be"
+        )
+    script = ["--module", *rest[1:]] if rest[0] == "-m" else rest
+    return [head, *options, *run, *script]
+
+
+def environment(  # noqa: PLR0917 — one name per source
+    wanted: WantedJob,
+    gpus: tuple[Gpu, ...],
+    who: Account,
+    config: Config,
+    sock: Path,
+    inject: Path,
+    checkpoints: str,
+    port: int,
+) -> dict[str, str]:
+    """What the job sees; clean of everything that is the agent's."""
+    spec = wanted.spec
+    env = {
+        "PATH": config.path,
+        "HOME": who.home,
+        "USER": who.name,
+        "LOGNAME": who.name,
+        "SHELL": who.shell,
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+    }
+    # HS_ names are ours to give, but for the one that switches the runtime off.
+    env |= {k: v for k, v in spec.env.items() if not k.startswith("HS_") or k == "HS_HOOK"}
+    env |= {
+        "HS_JOB_ID": str(wanted.job),
+        "HS_JOB_NAME": spec.name,
+        "HS_USER": wanted.user,
+        "HS_ARRAY_TASK_ID": "" if spec.array_index is None else str(spec.array_index),
+        "HS_NNODES": str(spec.nodes),
+        "HS_NODE_RANK": "0",
+        "HS_GPUS_PER_NODE": str(spec.gpus),
+        "HS_GPU_TYPE": gpus[0].model if gpus else "",
+        "HS_MASTER_ADDR": "127.0.0.1",
+        "HS_MASTER_PORT": str(port),
+        "HS_RESTART_COUNT": str(max(wanted.epoch - 1, 0)),
+        "HS_CHECKPOINT_DIR": checkpoints,
+        "HS_AGENT_SOCKET": str(sock),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    if spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
+        env["HS_HOOK"] = "0"
+    else:
+        theirs = spec.env.get("PYTHONPATH", "")
+        env["PYTHONPATH"] = f"{inject}:{theirs}" if theirs else str(inject)
+    if config.devices is DeviceKind.NVML:
+        env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus)
+    return env
+
+
+def check(wanted: WantedJob) -> None:
+    """Limits that hold whatever a controller lets through."""
+    spec = wanted.spec
+    if not spec.command or not spec.command[0]:
+        raise RefusedError("command is empty: expected a program and its arguments")
+    if len(spec.command) > MAX_ARGV:
+        raise RefusedError(f"command has {len(spec.command)} words: expected at most {MAX_ARGV}")
+    if len(spec.env) > MAX_ENV:
+        raise RefusedError(f"env has {len(spec.env)} names: expected at most {MAX_ENV}")
+    for name, value in spec.env.items():
+        if not _ENV_NAME.fullmatch(name):
+            raise RefusedError(f"env name {name!r}: expected letters, digits and '_'")
+        if "\0" in value:
+            raise RefusedError(f"env {name} holds a NUL byte")
+    for what, text in (
+        ("workdir", spec.workdir),
+        ("output", spec.output),
+        *(("command", word) for word in spec.command),
+    ):
+        if "\0" in text:
+            raise RefusedError(f"{what} holds a NUL byte")
+    if not spec.workdir.startswith("/"):
+        raise RefusedError(f"workdir {spec.workdir!r}: expected an absolute path")
+
+
+class Launcher:
+    """The folders of this host's jobs and how their shims are started."""
+
+    def __init__(self, config: Config, groups: cgroup.Cgroups) -> None:
+        self.config, self.groups = config, groups
+        self.jobs = config.state_dir / "jobs"
+        self.ended = config.state_dir / "ended"
+        self.inject = config.state_dir / "inject"
+        self.checkpoints = config.state_dir / "checkpoints"
+        for folder in (config.state_dir, self.jobs, self.checkpoints, config.run_dir):
+            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            with contextlib.suppress(PermissionError):
+                folder.chmod(0o711)
+
+    def folder(self, key: Key) -> Folder:
+        return Folder(self.jobs / str(key), key)
+
+    def socket_path(self, key: Key) -> Path:
+        return self.config.run_dir / f"{key}.sock"
+
+    def prepare(self, wanted: WantedJob, gpus: tuple[Gpu, ...], generation: int) -> tuple[Folder, Account]:
+        """Write all that the shim needs; refuses what must not be started, before anything exists."""
+        check(wanted)
+        who = account(wanted.run_as, self.config)
+        key = Key(wanted.job, wanted.epoch)
+        port = free_port()
+        spec = wanted.spec
+        argv = torchrun(spec.command, spec.gpus, port) if spec.torchrun else list(spec.command)
+        checkpoints = spec.checkpoint_dir or str(self.checkpoints / str(wanted.job))
+        env = environment(
+            wanted, gpus, who, self.config, self.socket_path(key), self.inject, checkpoints, port
+        )
+        if generation >= 0:
+            env["HS_RESTORE"] = str(generation)
+        folder = self.folder(key)
+        before = folder.launch()
+        launch: dict[str, Any] = {
+            "job": wanted.job,
+            "epoch": wanted.epoch,
+            "start": (int(before.get("start", 0)) if before else 0) + 1,
+            "argv": argv,
+            "env": env,
+            "identity": None if os.geteuid() != 0 else {"uid": who.uid, "gid": who.gid, "groups": who.groups},
+            "workdir": spec.workdir,
+            "output": spec.output,
+            "make_dirs": [spec.checkpoint_dir] if spec.checkpoint_dir else [],
+            "log_limit": self.config.log_limit_bytes,
+            "gpus": [gpu.id for gpu in gpus],
+            "uid": who.uid,
+            "gid": who.gid,
+            "model": gpus[0].model if gpus else "",
+            "wanted": asdict(wanted),  # for people who look in here
+        }
+        if len(json.dumps(launch)) > MAX_LAUNCH_BYTES:
+            raise RefusedError(f"command and environment come to more than {MAX_LAUNCH_BYTES >> 10} KiB")
+        folder.make()
+        folder.clear_for_start()
+        if not spec.checkpoint_dir:
+            self._make_checkpoint_dir(Path(checkpoints), who)
+        group = cgroup.create(self.groups, str(key), cpus=spec.cpus, memory_bytes=spec.memory_bytes)
+        folder.write_launch(launch | {"cgroup": group.for_shim()})
+        return folder, who
+
+    def _make_checkpoint_dir(self, path: Path, who: Account) -> None:
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+        if os.geteuid() == 0:
+            os.chown(path, who.uid, who.gid, follow_symlinks=False)
+
+    def start(self, folder: Folder) -> int:
+        """The shim's pid. It is a child for as long as this agent lives and nobody's after that."""
+        with (folder.path / "shim.err").open("wb") as errors:
+            process = subprocess.Popen(
+                shim_command(folder.path),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                start_new_session=True, close_fds=True, cwd="/", env={},
+            )  # fmt: skip
+        # It is waited for by pidfd, as an adopted one is: keep Popen from warning that nobody waits.
+        process.returncode = 0
+        return process.pid
+
+    def running_shim(self, folder: Folder) -> procs.Identity | None:
+        """The job's living shim, also in its first moments when it has not said who it is."""
+        state = folder.shim_state()
+        if state is not None:
+            return state.shim if procs.alive(state.shim) else None
+        script, argument = Path(shim.__file__).name.encode(), str(folder.path).encode()
+        for found in procs.everybody():
+            with contextlib.suppress(OSError):
+                words = (procs.PROC / str(found.pid) / "cmdline").read_bytes().split(b"\0")
+                if (
+                    len(words) > 2
+                    and words[-2] == argument
+                    and Path(os.fsdecode(words[-3])).name.encode() == script
+                ):
+                    return procs.Identity(found.pid, found.start, procs.boot_id())
+        return None
+
+    def group(self, key: Key) -> cgroup.JobCgroup:
+        return cgroup.reopen(self.groups, str(key))
+
+    def kill_leftovers(self, key: Key, timeout_s: float = 5.0) -> bool:
+        """For a job without a shim: its control groups, then whoever holds its socket's path in the environment."""
+        group = self.group(key)
+        empty = cgroup.wait_empty(group, timeout_s)
+        line = f"HS_AGENT_SOCKET={self.socket_path(key)}".encode()
+        for _ in range(50):
+            holders = [who for who in procs.with_environment(line) if procs.alive(who)]
+            if not holders:
+                break
+            for who in holders:
+                procs.send(who, signal.SIGKILL)
+        group.remove()
+        return empty
+
+    def forget(self, key: Key, *, last: bool) -> None:
+        """Remove what is left; the log moves aside. `last`: no other incarnation may still want its checkpoints."""
+        self.group(key).remove()
+        self.folder(key).retire(self.ended)
+        self.socket_path(key).unlink(missing_ok=True)
+        if last:
+            shutil.rmtree(self.checkpoints / str(key.job), ignore_errors=True)
+
+
+def shim_command(folder: Path) -> list[str]:
+    return [sys.executable, "-I", "-S", shim.__file__, str(folder)]

@@ -1,0 +1,281 @@
+"""The agent's one stream to the controller: tells everything on connect, then what changed; takes what is wanted; sends logs.
+
+Nothing here is needed for jobs to run: without the controller the host goes on with what was wanted last.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Protocol
+
+import grpc
+import structlog
+
+from hs_agent import logs, procs
+from hs_agent.config import Config
+from hs_agent.devices import Reading
+from hs_core.errors import RefusedError
+from hs_core.events import Wanted
+from hs_core.model import Gpu, JobId, JobReport
+from hs_proto import convert
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+
+MAX_BACKOFF_S = 5.0
+FIRST_BACKOFF_S = 0.1
+MAX_LOG_STREAMS = 64
+MAX_REPORTS = 500  # in one message, well below its 1 MiB
+MAX_MESSAGE = 4 << 20
+
+_Call = grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.ToAgent]
+
+log = structlog.get_logger("link")
+
+
+class Side(Protocol):
+    """What the link needs of the agent."""
+
+    gpus: tuple[Gpu, ...]
+    readings: tuple[Reading, ...]
+    warnings: tuple[str, ...]
+
+    def reports(self) -> tuple[JobReport, ...]: ...
+
+    def wanted(self, wanted: Wanted) -> None: ...
+
+    def term(self) -> int: ...
+
+    def log_folder(self, job: JobId) -> Path | None: ...
+
+    def is_running(self, job: JobId) -> bool: ...
+
+
+def distribution_version() -> str:
+    try:
+        return version("heteroshare")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class Link:
+    def __init__(self, config: Config, side: Side, *, dice: Callable[[], float] = random.random) -> None:
+        self.config, self.side = config, side
+        self.connected = False
+        self._dice = dice
+
+    async def run(self) -> None:
+        """Until cancelled. Agents that lost one controller together come back spread out: full jitter."""
+        attempt = 0
+        while True:
+            began_s = procs.now_s()
+            why = await self._once()
+            self.connected = False
+            attempt = 0 if procs.now_s() - began_s > MAX_BACKOFF_S else attempt + 1
+            wait_s = self._dice() * min(FIRST_BACKOFF_S * 2 ** min(attempt, 10), MAX_BACKOFF_S)
+            log.info("no controller", controller=self.config.controller, why=why, again_in_s=round(wait_s, 2))
+            await asyncio.sleep(wait_s)
+
+    async def _once(self) -> str:
+        """One connection; why it ended."""
+        options = [
+            ("grpc.keepalive_time_ms", 10_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.max_receive_message_length", MAX_MESSAGE),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            # The name in the authority of a unix socket would be its path, percent-encoded; some servers refuse that.
+            ("grpc.default_authority", "localhost"),
+            # Connections are not shared between clients of one process: each says hello on its own.
+            ("grpc.use_local_subchannel_pool", 1),
+        ]
+        try:
+            async with grpc.aio.insecure_channel(self.config.controller, options=options) as channel:
+                stub = agent_pb2_grpc.AgentLinkStub(channel)
+                call = stub.Connect(metadata=self._metadata())
+                connection = _Connection(self.config, self.side, call)
+                try:
+                    await connection.run(self._welcomed)
+                finally:
+                    call.cancel()
+            return "the controller ended the stream"
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except (TimeoutError, OSError, RefusedError, asyncio.InvalidStateError) as error:
+            return str(error) or type(error).__name__
+        except Exception as error:
+            log.exception("the link broke")
+            return f"{type(error).__name__}: {error}"
+
+    def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
+        self.connected = True
+        log.info("connected", controller=self.config.controller, term=welcome.term)
+        if welcome.term < self.side.term():
+            log.error(
+                "this host has obeyed a controller of a later term: orders of this one are refused",
+                term=welcome.term, heard=self.side.term(), hint=f"if its state was reset on purpose, end the jobs and "
+                f"remove {self.config.state_dir}/host.json",
+            )  # fmt: skip
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        if self.config.token_file is None:
+            return ()
+        token = self.config.token_file.read_text(
+            encoding="ascii"
+        ).strip()  # at each connect: it may be renewed
+        return (("authorization", f"Bearer {token}"),)
+
+
+class _Connection:
+    def __init__(self, config: Config, side: Side, call: _Call) -> None:
+        self.config, self.side, self.call = config, side, call
+        self.interval_s = config.report_interval_s
+        self._sent: dict[JobId, JobReport] = {}
+        self._sent_gpus: list[common_pb2.Gpu] = []
+        self._writing = asyncio.Lock()  # one write at a time on a stream
+        self._logs: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self, welcomed: Callable[[agent_pb2.Welcome], None]) -> None:
+        await self._write(agent_pb2.FromAgent(hello=self._hello()))
+        first = await self.call.read()
+        if not isinstance(first, agent_pb2.ToAgent) or first.WhichOneof("body") != "welcome":
+            raise RefusedError("the controller did not begin with a welcome")
+        if first.welcome.report_interval_s > 0:
+            self.interval_s = min(max(first.welcome.report_interval_s, 0.05), 60.0)
+        welcomed(first.welcome)
+        reporting = asyncio.create_task(self._report_on())
+        listening = asyncio.create_task(self._listen())
+        try:
+            done, _ = await asyncio.wait({reporting, listening}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            tasks = [reporting, listening, *self._logs.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _write(self, message: agent_pb2.FromAgent) -> None:
+        async with self._writing:
+            await self.call.write(message)
+
+    # --- reports ----------------------------------------------------------------------------------------------------
+
+    def _gpus(self) -> list[common_pb2.Gpu]:
+        readings = {reading.gpu: reading for reading in self.side.readings}
+        return [
+            convert.from_gpu(
+                gpu, utilization_percent=r.utilization_percent, memory_used_bytes=r.memory_used_bytes
+            )
+            for gpu in self.side.gpus
+            for r in (readings.get(gpu.id, Reading(gpu=gpu.id)),)
+        ]
+
+    def _hello(self) -> agent_pb2.Hello:
+        reports = self.side.reports()
+        self._sent = {report.job: report for report in reports}
+        self._sent_gpus = self._gpus()
+        return agent_pb2.Hello(
+            host=self.config.name,
+            boot_id=procs.boot_id(),
+            version=distribution_version(),
+            gpus=self._sent_gpus,
+            jobs=[convert.from_report(report) for report in reports],
+            warnings=self.side.warnings,
+        )
+
+    def _news(self) -> agent_pb2.Report | None:
+        """What differs from what this connection was told. However long the stream stood still: the present state, once."""
+        now = {report.job: report for report in self.side.reports()}
+        changed = [report for report in now.values() if self._sent.get(report.job) != report][:MAX_REPORTS]
+        self._sent = {job: report for job, report in self._sent.items() if job in now}
+        self._sent |= {report.job: report for report in changed}
+        gpus = self._gpus()
+        told_gpus = [] if gpus == self._sent_gpus else gpus
+        self._sent_gpus = gpus
+        if not changed and not told_gpus:
+            return None
+        return agent_pb2.Report(jobs=[convert.from_report(report) for report in changed], gpus=told_gpus)
+
+    async def _report_on(self) -> None:
+        while True:
+            await asyncio.sleep(self.interval_s)
+            news = self._news()
+            if news is not None:
+                await self._write(agent_pb2.FromAgent(report=news))
+
+    # --- what the controller says -----------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        while True:
+            message = await self.call.read()
+            if not isinstance(message, agent_pb2.ToAgent):  # grpc.aio.EOF
+                return
+            match message.WhichOneof("body"):
+                case "wanted":
+                    self._wanted(message.wanted)
+                case "log":
+                    await self._log_wanted(message.log)
+                case "log_cancel":
+                    task = self._logs.get(message.log_cancel.request_id)
+                    if task is not None:
+                        task.cancel()
+                case _:
+                    pass
+
+    def _wanted(self, message: agent_pb2.Wanted) -> None:
+        try:
+            wanted = convert.to_wanted(message)
+        except RefusedError as error:
+            log.error("what the controller wants makes no sense here and is not done", why=str(error))
+            return
+        self.side.wanted(wanted)
+
+    # --- logs -------------------------------------------------------------------------------------------------------
+
+    async def _log_wanted(self, request: agent_pb2.LogRequest) -> None:
+        if len(self._logs) >= MAX_LOG_STREAMS or request.request_id in self._logs:
+            why = (
+                f"this agent sends {MAX_LOG_STREAMS} logs already"
+                if request.request_id not in self._logs
+                else "asked twice"
+            )
+            await self._end_log(request.request_id, why)
+            return
+        task = asyncio.create_task(self._send_log(request))
+        self._logs[request.request_id] = task
+        task.add_done_callback(lambda _: self._logs.pop(request.request_id, None))
+
+    async def _send_log(self, request: agent_pb2.LogRequest) -> None:
+        job = JobId(request.job_id)
+        error = ""
+        try:
+            folder = self.side.log_folder(job)
+            while folder is None and request.follow and self.side.is_running(job):
+                await asyncio.sleep(logs.POLL_S)
+                folder = self.side.log_folder(job)
+            if folder is None:
+                error = f"this host has no log of job {job}"
+            else:
+                chunks = logs.read(
+                    folder,
+                    request.tail_lines,
+                    follow=request.follow,
+                    alive=lambda: self.side.is_running(job),
+                    where=lambda: self.side.log_folder(job),
+                )
+                async with contextlib.aclosing(chunks):
+                    async for chunk in chunks:
+                        data = agent_pb2.LogData(request_id=request.request_id, data=chunk)
+                        await self._write(agent_pb2.FromAgent(log=data))
+        except OSError as broken:
+            error = f"the log cannot be read: {broken.strerror}"
+        await self._end_log(request.request_id, error)
+
+    async def _end_log(self, request_id: int, error: str) -> None:
+        await self._write(
+            agent_pb2.FromAgent(log=agent_pb2.LogData(request_id=request_id, end=True, error=error))
+        )

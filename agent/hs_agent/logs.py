@@ -1,0 +1,149 @@
+"""Reading jobs' logs for people: the tail, then what comes, across the turn from `log` to `log.1`."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from hs_agent.folder import parse_key
+from hs_core.model import JobId
+
+CHUNK = 64 << 10
+POLL_S = 0.25
+
+
+def find(job: JobId, *roots: Path) -> Path | None:
+    """The folder of the job's newest incarnation whose log is on this host."""
+    best: tuple[int, Path] | None = None
+    for root in roots:
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(root):
+                key = parse_key(entry.name)
+                path = Path(entry.path)
+                if key is None or key.job != job or (best is not None and key.epoch <= best[0]):
+                    continue
+                # A folder whose log has moved to the ended ones stays for a moment.
+                if (path / "log").exists() or (path / "log.1").exists():
+                    best = (key.epoch, path)
+    return best[1] if best else None
+
+
+def _open(path: Path) -> BinaryIO | None:
+    try:
+        return path.open("rb")
+    except OSError:
+        return None
+
+
+def tail_start(data_size: Callable[[int, int], bytes], size: int, lines: int) -> int:
+    """Offset of the last `lines` lines, found from the end backwards."""
+    position, found = size, 0
+    while position > 0:
+        start = max(position - CHUNK, 0)
+        chunk = data_size(start, position - start)
+        for at in range(len(chunk) - 1, -1, -1):
+            # The newline that ends the last line starts none.
+            if chunk[at] == 10 and start + at != size - 1:
+                found += 1
+                if found == lines:
+                    return start + at + 1
+        position = start
+    return 0
+
+
+class _Both:
+    """`log.1` and `log` as one text."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = [file for file in (_open(folder / "log.1"), _open(folder / "log")) if file]
+        self.sizes = [os.fstat(file.fileno()).st_size for file in self.files]
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def read(self, start: int, length: int) -> bytes:
+        data, base = b"", 0
+        for file, size in zip(self.files, self.sizes, strict=True):
+            low, high = max(start - base, 0), min(start + length - base, size)
+            if low < high:
+                data += os.pread(file.fileno(), high - low, low)
+            base += size
+        return data
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+async def read(
+    folder: Path,
+    tail_lines: int,
+    *,
+    follow: bool,
+    alive: Callable[[], bool],
+    where: Callable[[], Path | None] | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """Chunks of at most 64 KiB. Following ends when the job has ended and all was read.
+
+    `where`: the job's folder as it is now: it moves when the job has ended, and that may be before there was a log to open.
+    """
+    both = _Both(folder)
+    current: BinaryIO | None = (
+        os.fdopen(os.dup(both.files[-1].fileno()), "rb") if follow and both.files else None
+    )
+    try:
+        size = both.size
+        position = (
+            0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
+        )
+        while position < size:
+            chunk = both.read(position, min(CHUNK, size - position))
+            if not chunk:
+                break
+            position += len(chunk)
+            yield chunk
+        offset = both.sizes[-1] if both.sizes else 0
+    finally:
+        both.close()
+    try:
+        while follow:
+            was_alive = alive()
+            while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
+                offset += len(chunk)
+                yield chunk
+            turned = _turned(current, where or (lambda: folder))
+            if turned is not None:
+                # Read the rest of the old one first: it may have grown since.
+                while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
+                    offset += len(chunk)
+                    yield chunk
+                if current is not None:
+                    current.close()
+                current, offset = turned, 0
+                continue
+            if not was_alive:
+                return
+            await asyncio.sleep(POLL_S)
+    finally:
+        if current is not None:
+            current.close()
+
+
+def _turned(current: BinaryIO | None, where: Callable[[], Path | None]) -> BinaryIO | None:
+    """The new `log`, where the one that is open has become `log.1` (or there was none yet)."""
+    while (folder := where()) is not None:
+        try:
+            found = (folder / "log").stat()
+        except OSError:
+            if where() != folder:
+                continue  # it moved between the two
+            return None
+        if current is not None:
+            own = os.fstat(current.fileno())
+            if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino):
+                return None
+        return _open(folder / "log")
+    return None

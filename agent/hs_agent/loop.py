@@ -1,0 +1,441 @@
+"""The agent: one loop that turns what happens on the host into events of its HostMachine and performs what that orders."""
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, assert_never
+
+import structlog
+
+import hs_job
+from hs_agent import cgroup, folder, logs, memory, notify, procs
+from hs_agent.config import Config, DeviceKind
+from hs_agent.devices import DeviceEvent, Devices, Reading, mixed_models
+from hs_agent.folder import Ended, Folder, Key
+from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
+from hs_agent.jobsock import JobSocket
+from hs_agent.launch import Launcher
+from hs_core.errors import RefusedError
+from hs_core.events import (
+    Checkpoint,
+    Forget,
+    GpusSeen,
+    HostCommand,
+    HostEvent,
+    JobFroze,
+    Kill,
+    Launch,
+    LaunchFailed,
+    Resume,
+    Suspend,
+    WakeHost,
+    Wanted,
+    WantedChanged,
+    Woke,
+)
+from hs_core.gang import GangMachine
+from hs_core.host import HostConfig, HostMachine
+from hs_core.model import Exit, Gpu, GpuId, JobId, JobReport, Phase
+
+SAVE_EVERY_S = 1.0
+SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
+HOLDS_MEMORY = frozenset(
+    {Phase.STARTING, Phase.HELD, Phase.FROZEN, Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
+)
+
+log = structlog.get_logger("agent")
+
+
+def has_process(report: JobReport) -> bool:
+    return report.phase not in (Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED)
+
+
+class Agent:
+    """Bodies for the commands of one HostMachine. Everything but `close` runs on the event loop."""
+
+    def __init__(self, config: Config, devices: Devices, groups: cgroup.Cgroups) -> None:
+        self.config, self.devices = config, devices
+        self.launcher = Launcher(config, groups)
+        self.memory = memory.Memory(config.state_dir)
+        self.gpus = devices.gpus()
+        self.readings: tuple[Reading, ...] = devices.readings()
+        self.warnings = (*groups.warnings, *devices.warnings, *mixed_models(self.gpus))
+        self.jobs = Jobs(config, self.launcher, self.post, self._step_of)
+        self.machine: HostMachine | None = None
+        self.stopping = False
+        self.broken = asyncio.Event()
+        self._events: deque[HostEvent] = deque()
+        self._handling = False
+        self._launching: dict[Key, Launch] = {}
+        self._deferred: dict[Key, list[Suspend | Resume | Checkpoint | Kill]] = {}
+        self._wanted: frozenset[JobId] = frozenset()
+        self._declared_bytes: dict[JobId, int] = {}
+        self._term = -1
+        self._wake: asyncio.TimerHandle | None = None
+        self._unsaved = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended_thread = threading.Event()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take up what the last agent left, then go."""
+        hs_job.install(str(self.launcher.inject))
+        settings = HostConfig(
+            preload=self.config.preload,
+            host_memory_budget_bytes=self.config.host_memory_budget_bytes,
+            kill_grace_s=self.config.kill_grace_s,
+        )
+        found = self.memory.load()
+        self._term = int(found.machine["term"]) if found.machine else -1
+        self.machine = HostMachine(self.gpus, settings, now_s=procs.now_s(), saved=found.machine)
+        await self._adopt(found.launching)
+        self.post(Woke(now_s=procs.now_s()))
+        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watchdog())]
+        if self.config.devices is DeviceKind.NVML:
+            loop = asyncio.get_running_loop()
+            threading.Thread(
+                target=self._watch_devices, args=(loop,), name="device-events", daemon=True
+            ).start()
+        log.info(
+            "agent runs",
+            host=self.config.name,
+            devices=self.devices.description,
+            adopted=len(self.jobs.running),
+        )
+
+    async def stop(self) -> None:
+        """Jobs are left as they are, for the agent after us, unless it was asked to end them."""
+        self.stopping = True
+        if self.config.end_jobs_on_stop:
+            await self.jobs.end_all(self.config.kill_grace_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._wake is not None:
+            self._wake.cancel()
+        self._ended_thread.set()
+        await self.jobs.close()
+        if self.machine is not None and not self.broken.is_set():
+            self._save()
+
+    # --- the machine ------------------------------------------------------------------------------------------------
+
+    def post(self, event: HostEvent) -> None:
+        """Events are handled one after the other, also those that performing a command brings about."""
+        self._events.append(event)
+        if self._handling or self.machine is None:
+            return
+        self._handling = True
+        try:
+            while self._events and not self.broken.is_set():
+                self._handle(self._events.popleft())
+        except Exception:
+            # The mind is not to be trusted any more: stop, start again from what was saved. Jobs do not notice.
+            log.exception("the agent is broken and stops; jobs go on")
+            self.broken.set()
+        finally:
+            self._handling = False
+
+    def _handle(self, event: HostEvent) -> None:
+        assert self.machine is not None
+        outcome = self.machine.handle(event)
+        for fact in outcome.facts:
+            log.info(fact.kind, job=fact.job, text=fact.text, **fact.data)
+        for command in outcome.commands:
+            if isinstance(command, Launch):
+                key = Key(command.wanted.job, command.wanted.epoch)
+                self._launching[key] = command
+                self.launcher.folder(key).clear_for_start()  # what an earlier start left is not this one's
+        if any(not isinstance(command, WakeHost) for command in outcome.commands) or outcome.changed:
+            self._unsaved = True
+        # Remembered before it is done: after a kill between the two, adoption finds out what was done of it.
+        if any(not isinstance(command, WakeHost) for command in outcome.commands):
+            self._save()
+        for command in outcome.commands:
+            self._perform(command)
+
+    def _perform(self, command: HostCommand) -> None:
+        match command:
+            case WakeHost():
+                self._wake_at(command.at_s)
+            case Launch():
+                self._launch(command)
+            case Forget():
+                self._forget(Key(command.job, command.epoch))
+            case Suspend() | Resume() | Checkpoint() | Kill():
+                key = Key(command.job, command.epoch)
+                if key in self._deferred:
+                    self._deferred[key].append(command)
+                else:
+                    self._order(command)
+            case _:
+                assert_never(command)
+
+    def _order(self, command: Suspend | Resume | Checkpoint | Kill) -> None:
+        match command:
+            case Suspend():
+                self.jobs.suspend(command)
+            case Resume():
+                self.jobs.resume(command)
+            case Checkpoint():
+                self.jobs.checkpoint(command)
+            case Kill():
+                self.jobs.kill(command)
+            case _:
+                assert_never(command)
+
+    def _wake_at(self, at_s: float) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+        self._wake = asyncio.get_running_loop().call_later(max(at_s - procs.now_s(), 0.0), self._woke)
+
+    def _woke(self) -> None:
+        self.post(Woke(now_s=procs.now_s()))
+
+    def _save(self) -> None:
+        assert self.machine is not None
+        try:
+            self.memory.save(self.machine.saved(), self._launching.values(), procs.now_s())
+            self._unsaved = False
+        except OSError as error:
+            # A full disk: jobs go on; what is lost is what a killed agent would want to know.
+            self._unsaved = True
+            log.error("host.json cannot be written", why=error.strerror)
+
+    def _step_of(self, key: Key) -> int:
+        """As far as the machine knows; 0: it does not know the job (any more)."""
+        return next((report.step for report in self.reports() if (report.job, report.epoch) == key), 0)
+
+    def reports(self) -> tuple[JobReport, ...]:
+        assert self.machine is not None
+        return tuple(self.machine.reports())
+
+    # --- launching and forgetting -----------------------------------------------------------------------------------
+
+    def _launch(self, command: Launch) -> None:
+        key = Key(command.wanted.job, command.wanted.epoch)
+        if self.stopping:
+            return
+        self._deferred[key] = []
+        self.jobs.spawn(self._launch_job(key, command))
+
+    async def _launch_job(self, key: Key, command: Launch) -> None:
+        try:
+            await self._start(key, command)
+        except (RefusedError, OSError) as error:
+            why = (
+                str(error)
+                if isinstance(error, RefusedError)
+                else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
+            )
+            log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
+            self._launched(key)
+            self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
+
+    async def _start(self, key: Key, command: Launch) -> None:
+        bound = tuple(gpu for gpu in self.gpus if gpu.id in command.gpus)
+        # Accounts may come from a directory service that takes its time.
+        job_folder, who = await asyncio.to_thread(
+            self.launcher.prepare, command.wanted, bound, command.generation
+        )
+        gang, sock = await self._open_socket(job_folder)
+        try:
+            pid = self.launcher.start(job_folder)
+        except BaseException:
+            await sock.close()
+            raise
+        shim = procs.identity(pid)
+        assert shim is not None, f"shim {pid} vanished before it was waited for"
+        log.info("launched", job=key.job, epoch=key.epoch, run_as=who.name, gpus=list(command.gpus), shim=pid)
+        await self.jobs.watch(job_folder, shim, gang, sock)
+        self._launched(key)
+
+    async def _open_socket(self, job_folder: Folder) -> tuple[GangMachine, JobSocket]:
+        launch = job_folder.launch()
+        assert launch is not None, f"{job_folder.path}/launch.json is gone"
+        return await self.jobs.open_socket(job_folder, launch)
+
+    def _launched(self, key: Key) -> None:
+        self._launching.pop(key, None)
+        self._unsaved = True
+        for command in self._deferred.pop(key, []):
+            self._order(command)
+
+    def _forget(self, key: Key) -> None:
+        last = key.job not in self._wanted and not any(k.job == key.job for k in self.jobs.running)
+
+        async def forget() -> None:
+            await asyncio.to_thread(self.launcher.forget, key, last=last)
+            await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
+
+        self.jobs.spawn(forget())
+
+    def term(self) -> int:
+        """Of the newest controller that was obeyed."""
+        return self._term
+
+    def wanted(self, wanted: Wanted) -> None:
+        self._term = max(self._term, wanted.term)
+        self._wanted = frozenset(job.job for job in wanted.jobs)
+        self._declared_bytes = {job.job: job.spec.gpu_memory_bytes for job in wanted.jobs}
+        self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
+
+    # --- adoption ---------------------------------------------------------------------------------------------------
+
+    async def _adopt(self, launching: tuple[Launch, ...]) -> None:
+        """What the machine remembers against what there is. It hears of all of it together, at the end."""
+        self._launching = {Key(launch.wanted.job, launch.wanted.epoch): launch for launch in launching}
+        self._handling = True
+        try:
+            known = {Key(report.job, report.epoch): report for report in self.reports()}
+            for path in sorted(self.launcher.jobs.iterdir()):
+                key = folder.parse_key(path.name)
+                if key is not None:
+                    await self._adopt_one(Folder(path, key), known.get(key))
+            for key, report in known.items():
+                if has_process(report) and not self.launcher.folder(key).path.exists():
+                    self._without_trace(key)
+            self._launching = {
+                key: launch for key, launch in self._launching.items() if key in self._deferred
+            }
+        finally:
+            self._handling = False
+
+    async def _adopt_one(self, job: Folder, report: JobReport | None) -> None:
+        shim = await self._find_shim(job)
+        launch = job.launch()
+        if shim is not None and (report is None or launch is None):
+            log.warning("a job that nobody remembers is ended", job=job.key.job, epoch=job.key.epoch)
+            job.control("term 0")
+        elif shim is not None and launch is not None:
+            await self._adopt_running(job, shim, launch)
+        elif report is None:
+            await asyncio.to_thread(self.launcher.forget, job.key, last=False)
+        elif has_process(report):
+            await self._adopt_ended(job)
+
+    async def _adopt_running(self, job: Folder, shim: procs.Identity, launch: Mapping[str, Any]) -> None:
+        gang, sock = await self.jobs.open_socket(job, launch)
+        if not await self.jobs.watch(job, shim, gang, sock):
+            return
+        running = self.jobs.running[job.key]
+        running.frozen = found_frozen(running)
+        if running.frozen:
+            self.post(JobFroze(now_s=procs.now_s(), job=job.key.job, epoch=job.key.epoch))
+        log.info("adopted", job=job.key.job, epoch=job.key.epoch, shim=shim.pid, frozen=running.frozen)
+
+    async def _adopt_ended(self, job: Folder) -> None:
+        ended, state = job.ended(), job.shim_state()
+        if ended is None and state is None:
+            self._without_trace(job.key)
+            return
+        if ended is None and state is not None and state.shim.boot_id != procs.boot_id():
+            ended = Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
+        elif ended is None:
+            await asyncio.to_thread(self.launcher.kill_leftovers, job.key)
+            why = "its shim was killed while no agent ran; what was left of it was killed"
+            ended = Ended(job.give_up(why), launch_failed=False)
+        self.launcher.group(job.key).remove()
+        self.launcher.socket_path(job.key).unlink(missing_ok=True)
+        self.jobs.post_end(job.key, ended)
+
+    def _without_trace(self, key: Key) -> None:
+        launch = self._launching.get(key)
+        if launch is not None:  # the last agent was killed between deciding and doing
+            self._launch(launch)
+        else:
+            ended = Exit(why="no trace of it was found on its host after the agent's restart")
+            self.jobs.post_end(key, Ended(ended, launch_failed=False))
+
+    async def _find_shim(self, job: Folder) -> procs.Identity | None:
+        """A shim that has just been started may take a moment to be seen."""
+        if job.shim_state() is not None or job.ended() is not None:
+            return self.launcher.running_shim(job)
+        for _ in range(int(SHIM_START_S / SHIM_LOOK_S)):
+            shim = self.launcher.running_shim(job)
+            if shim is not None or job.ended() is not None:
+                return shim
+            await asyncio.sleep(SHIM_LOOK_S)
+        return None
+
+    # --- devices ----------------------------------------------------------------------------------------------------
+
+    async def _tick(self) -> None:
+        every_s = max(self.config.report_interval_s, SAVE_EVERY_S)
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await self._look_at_devices()
+                if self._unsaved:
+                    self._save()
+            except Exception:
+                log.exception("looking at the devices failed")
+
+    async def _look_at_devices(self) -> None:
+        used, busy = self.memory_use()
+        self.devices.account(used, busy)
+        if self.config.devices is DeviceKind.EMULATED:
+            gpus, self.readings = self.devices.gpus(), self.devices.readings()
+        else:
+            gpus, self.readings = await asyncio.to_thread(
+                lambda: (self.devices.gpus(), self.devices.readings())
+            )
+        self._saw(gpus)
+
+    def memory_use(self) -> tuple[dict[GpuId, int], set[GpuId]]:
+        """Device memory as jobs declare or report it, and which GPUs are in somebody's turn."""
+        used: dict[GpuId, int] = {}
+        busy: set[GpuId] = set()
+        for report in self.reports():
+            for gpu in report.gpus:
+                if report.phase in HOLDS_MEMORY:
+                    held = max(report.device_memory_bytes, self._declared_bytes.get(report.job, 0))
+                    used[gpu] = used.get(gpu, 0) + held
+                if report.phase is Phase.RUNNING:
+                    busy.add(gpu)
+        return used, busy
+
+    def _saw(self, gpus: tuple[Gpu, ...]) -> None:
+        if gpus == self.gpus:
+            return
+        for before, now in zip(self.gpus, gpus, strict=True):
+            if now.healthy != before.healthy:
+                log.warning(
+                    "health of a GPU", gpu=now.id, index=now.index, healthy=now.healthy, why=now.why_unhealthy
+                )
+        self.gpus = gpus
+        self.post(GpusSeen(now_s=procs.now_s(), gpus=gpus))
+
+    def _watch_devices(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A thread: the driver's event wait blocks."""
+        while not self._ended_thread.is_set():
+            for event in self.devices.events(1.0):
+                gpus = self.devices.gpus()
+                with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                    loop.call_soon_threadsafe(self._device_event, event, gpus)
+
+    def _device_event(self, event: DeviceEvent, gpus: tuple[Gpu, ...]) -> None:
+        on_it = [report.job for report in self.reports() if event.gpu in report.gpus]
+        blame = "the device" if event.hardware else "a program on it"
+        log.warning("XID", gpu=event.gpu, xid=event.xid, jobs=on_it, blame=blame)
+        self._saw(gpus)
+
+    # --- for systemd and the link -----------------------------------------------------------------------------------
+
+    async def _watchdog(self) -> None:
+        every_s = notify.watchdog_s()
+        while every_s is not None:
+            notify.notify("WATCHDOG=1")
+            await asyncio.sleep(every_s / 2)
+
+    def log_folder(self, job: JobId) -> Path | None:
+        return logs.find(job, self.launcher.jobs, self.launcher.ended)
+
+    def is_running(self, job: JobId) -> bool:
+        """It has not ended on this host: more output may come, even where it has not been launched yet."""
+        return any(report.job == job and report.phase is not Phase.EXITED for report in self.reports())

@@ -1,0 +1,80 @@
+"""`host.json`: what the agent's mind knows, for the agent after it; and the lock that keeps a second agent out."""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from hs_agent.folder import read_json, write_atomically
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import Launch
+from hs_core.host.plain import plain, revive
+
+SYNC_EVERY_S = 1.0
+log = structlog.get_logger("memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the last agent left: HostMachine's memory, and launches it may not have got to."""
+
+    machine: Mapping[str, Any] | None = None
+    launching: tuple[Launch, ...] = ()
+
+
+class Memory:
+    def __init__(self, state_dir: Path) -> None:
+        self.path = state_dir / "host.json"
+        self._synced_s = 0.0
+        self._last = b""
+
+    def load(self) -> Found:
+        if not self.path.exists():
+            return Found()
+        value = read_json(self.path) or {}
+        try:
+            return Found(value["machine"], tuple(revive(Launch, launch) for launch in value["launching"]))
+        except (KeyError, TypeError, ValueError) as error:
+            damaged = self.path.with_suffix(".damaged")
+            self.path.rename(damaged)
+            log.error(
+                "host.json is damaged and was set aside; starting without it",
+                file=str(damaged),
+                why=str(error),
+            )
+            return Found()
+
+    def save(self, machine: Mapping[str, Any], launching: Iterable[Launch], now_s: float) -> None:
+        """Whole or not at all. A kill needs no fsync, a power cut ends the jobs as well: once a second is enough."""
+        value = {"machine": machine, "launching": [plain(launch) for launch in launching]}
+        data = json.dumps(value, separators=(",", ":")).encode()
+        if data == self._last:
+            return
+        sync = now_s - self._synced_s >= SYNC_EVERY_S
+        write_atomically(self.path, data, sync=sync)
+        self._last = data
+        if sync:
+            self._synced_s = now_s
+
+
+def lock(state_dir: Path) -> int:
+    """Held as long as this process lives; the job's shims do not inherit it."""
+    state_dir.mkdir(mode=0o711, parents=True, exist_ok=True)
+    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "?"
+        os.close(fd)
+        raise RefusedError(
+            f"state_dir {state_dir} belongs to another agent that is running (pid {holder}): stop it, or give this one its own",
+            Kind.CONFLICT,
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd

@@ -1,0 +1,124 @@
+"""Processes by (pid, start time, boot id): a pid alone names whoever has it now."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    pid: int
+    start: int  # /proc/<pid>/stat, field 22: clock ticks after boot
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    pid: int
+    ppid: int
+    session: int
+    state: str  # R S D T Z …
+    start: int
+
+
+@cache
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def now_s() -> float:
+    """The host's clock: never stepped, counts through sleep."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def stat(pid: int) -> Stat | None:
+    """None: there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    # The name may hold spaces and parentheses; the fields begin after the last one.
+    fields = text[text.rindex(")") + 2 :].split()
+    return Stat(pid=pid, state=fields[0], ppid=int(fields[1]), session=int(fields[3]), start=int(fields[19]))
+
+
+def identity(pid: int) -> Identity | None:
+    found = stat(pid)
+    return Identity(pid, found.start, boot_id()) if found else None
+
+
+def alive(who: Identity) -> bool:
+    """Runs, and is the one that was meant (a zombie is gone)."""
+    if who.boot_id != boot_id():
+        return False
+    found = stat(who.pid)
+    return found is not None and found.start == who.start and found.state not in "ZX"
+
+
+def open_pidfd(who: Identity) -> int | None:
+    """A handle that stays this process's for good; None: it is gone (a zombie still has one)."""
+    if who.boot_id != boot_id():
+        return None
+    try:
+        pidfd = os.pidfd_open(who.pid)
+    except ProcessLookupError:
+        return None
+    found = stat(who.pid)
+    # Looked at after opening: had the pid changed hands before, the start time tells.
+    if found is None or found.start != who.start:
+        os.close(pidfd)
+        return None
+    return pidfd
+
+
+def send(who: Identity, number: signal.Signals) -> bool:
+    pidfd = open_pidfd(who)
+    if pidfd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def everybody() -> Iterator[Stat]:
+    for entry in os.scandir(PROC):
+        if entry.name.isdigit():
+            found = stat(int(entry.name))
+            if found is not None:
+                yield found
+
+
+def descendants(pid: int) -> list[Stat]:
+    children: dict[int, list[Stat]] = {}
+    for found in everybody():
+        children.setdefault(found.ppid, []).append(found)
+    found_below: list[Stat] = []
+    todo = [pid]
+    while todo:
+        below = children.pop(todo.pop(), [])
+        found_below += below
+        todo += [child.pid for child in below]
+    return found_below
+
+
+def with_environment(line: bytes) -> list[Identity]:
+    """Processes whose initial environment holds exactly this NAME=value."""
+    holders = []
+    for found in everybody():
+        try:
+            environ = (PROC / str(found.pid) / "environ").read_bytes()
+        except OSError:
+            continue
+        if line in environ.split(b"\0"):
+            holders.append(Identity(found.pid, found.start, boot_id()))
+    return holders

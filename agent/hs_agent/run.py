@@ -1,0 +1,57 @@
+"""The daemon around the agent: signals, the lock, the link, systemd."""
+
+import asyncio
+import gc
+import os
+import signal
+
+import structlog
+
+from hs_agent import cgroup, memory, notify
+from hs_agent.config import Config
+from hs_agent.devices import open_devices
+from hs_agent.link import Link
+from hs_agent.loop import Agent
+
+BROKEN = 70  # EX_SOFTWARE: systemd starts us again, and the jobs have not noticed
+
+log = structlog.get_logger("agent")
+
+
+async def serve(config: Config) -> int:
+    """The exit status."""
+    lock = memory.lock(config.state_dir)
+    devices = open_devices(config)
+    groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
+    try:
+        agent = Agent(config, devices, groups)
+        for warning in agent.warnings:
+            log.warning("host", warning=warning)
+        loop = asyncio.get_running_loop()
+        told_to_stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, told_to_stop.set)
+        return await _run(agent, told_to_stop)
+    finally:
+        cgroup.tidy(groups)
+        devices.close()
+        os.close(lock)
+
+
+async def _run(agent: Agent, told_to_stop: asyncio.Event) -> int:
+    await agent.start()
+    link = asyncio.create_task(Link(agent.config, agent).run())
+    stop = asyncio.create_task(told_to_stop.wait())
+    broken = asyncio.create_task(agent.broken.wait())
+    gc.freeze()  # what start-up made stays: collections need not look at it again
+    notify.notify(f"READY=1\nSTATUS={agent.devices.description}")
+    try:
+        await asyncio.wait({link, stop, broken}, return_when=asyncio.FIRST_COMPLETED)
+        notify.notify("STOPPING=1")
+        return BROKEN if agent.broken.is_set() or link.done() else 0
+    finally:
+        for task in (link, stop, broken):
+            task.cancel()
+        await asyncio.gather(link, stop, broken, return_exceptions=True)
+        await agent.stop()
+        log.info("agent stops", jobs_left_running=not agent.config.end_jobs_on_stop)

@@ -1,0 +1,58 @@
+"""Runs every benchmark and keeps what it printed as text, with date and machine: `make bench`.
+
+Figures are for reading, never gates: machines differ. Compare ratios of one run.
+"""
+
+import datetime as dt
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BENCHMARKS = ("stride", "shares", "hook", "submit", "agent_idle", "hsctl_help")
+LIMIT_S = 300
+
+
+def machine() -> str:
+    cpu = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            cpu = line.split(":", 1)[1].strip()
+            break
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores ({cpu}), {memory_gib:.0f} GiB, {platform.system()} {platform.release()}, Python {platform.python_version()}"
+
+
+def main(names: list[str]) -> int:
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        print(f"no benchmark called {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    today = dt.datetime.now(dt.UTC).date().isoformat()
+    failed = []
+    for name in names or BENCHMARKS:
+        print(f"== {name}", flush=True)
+        done = subprocess.run(
+            [sys.executable, str(HERE / f"{name}.py")],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        print(done.stdout, end="", flush=True)
+        if done.returncode != 0:
+            print(done.stderr, file=sys.stderr)
+            failed.append(name)
+            continue
+        (results / f"{name}.txt").write_text(f"{today} · {machine()}\n\n{done.stdout}", encoding="utf-8")
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

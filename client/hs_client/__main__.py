@@ -1,0 +1,130 @@
+"""hsctl. Verbs are imported when they are called: `hsctl --help` loads click and nothing else."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from hs_client import errors
+from hs_client.verbs.table import ALIASES, GROUPS, VERBS
+
+PROGRAM = "hsctl"
+
+
+class LazyGroup(click.Group):
+    """Knows verbs by name and one line of help; the module behind one is loaded on demand."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        verb = VERBS.get(ALIASES.get(cmd_name, cmd_name))
+        if verb is None:
+            return None
+        from importlib import import_module
+
+        module, _, attribute = verb.where.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and name not in ALIASES and not name.startswith("-"):
+            from hs_client.quantities import did_you_mean
+
+            ctx.fail(
+                f"no such command {name!r}{did_you_mean(name, [*VERBS, *ALIASES]) or f'; see {PROGRAM} --help'}"
+            )
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would make this a failure
+            return _unheard()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        for title in GROUPS:
+            rows = [(name, verb.help) for name, verb in VERBS.items() if verb.group == title]
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        from hs_client.version import VERSION
+
+        click.echo(f"{PROGRAM} {VERSION}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.option("--controller", metavar="ADDRESS", help="unix:/path or HOST:PORT (loopback)  [HS_CONTROLLER]")
+@click.option(
+    "--token-file", metavar="FILE", help="with HOST:PORT: a file that holds the token  [HS_TOKEN_FILE]"
+)
+@click.option("--user", metavar="NAME", help="act for this user (admins only)")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="print the version"
+)
+@click.pass_context
+def cli(ctx: click.Context, controller: str | None, token_file: str | None, user: str | None) -> None:
+    """Shares GPUs fairly among training jobs.
+
+    Exit status: 0 ok, 1 failed, 2 bad usage or job, 3 can never run here, 4 not found, 5 not allowed, 6 controller
+    unreachable or of another version, 124 timeout, 130 interrupted. `run`, `wait` and `submit --wait` exit as the job did.
+    """
+    ctx.obj = {"controller": controller, "token_file": token_file, "user": user or ""}
+
+
+def say(message: str) -> None:
+    """For people, never for pipes."""
+    print(message, file=sys.stderr)
+
+
+def _unheard() -> int:
+    """Whoever read us has had enough; nothing may be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return errors.BROKEN_PIPE
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """hsctl's exit status."""
+    try:
+        outcome: Any = cli.main(
+            args=None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
+        )
+        sys.stdout.flush()
+        return outcome if isinstance(outcome, int) else errors.OK
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say("interrupted")
+        return errors.INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except errors.HeteroShareError as error:
+        for line in str(error).splitlines() or [error.kind]:
+            say(f"{PROGRAM}: {line}")
+        return error.exit_code
+    except BrokenPipeError:
+        return _unheard()
+
+
+def main() -> NoReturn:
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""The Python API: one object, thin over the wire, refusals as exceptions that carry kind and exit code.
+
+    with Client() as hs:
+        done = hs.submit(Job(run=["python", "train.py"], resources={"gpus": 2}))
+        view = hs.wait(done.job_ids[0])
+
+Answers are the protocol's own messages (docs/hsctl.md lists their fields). A Client is for one thread or several.
+"""
+
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+os.environ.setdefault(
+    "GRPC_VERBOSITY", "NONE"
+)  # gRPC's own lines are not for people; errors come as exceptions
+
+import grpc
+
+from hs_client import address, compose, errors
+from hs_client.jobfile import Job, Origins
+from hs_proto.v1 import common_pb2 as common
+from hs_proto.v1 import controller_pb2 as wire
+from hs_proto.v1.controller_pb2_grpc import HeteroShareStub
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
+MAX_REPLY_BYTES = 64 << 20
+MOST_JOBS = 5000  # that a controller lists at once
+
+_OPTIONS = [
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
+    ("grpc.default_authority", "localhost"),
+]
+
+_Reply = TypeVar("_Reply")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    job_ids: tuple[int, ...]  # empty for a dry run
+    notes: tuple[str, ...]
+
+
+def exit_code(job: wire.JobView) -> int:
+    """What a shell would say of the job: its own code, or 128 + signal. Only for jobs that have ended."""
+    if job.state == "succeeded":
+        return errors.OK
+    if job.HasField("exit") and job.exit.signal:
+        return 128 + job.exit.signal
+    if job.HasField("exit") and job.exit.code:
+        return job.exit.code
+    return errors.FAILED
+
+
+class Client:
+    """A connection to the controller (docs/hsctl.md: how it is found). `user` acts for somebody else, for admins."""
+
+    def __init__(
+        self,
+        controller: str | None = None,
+        *,
+        token_file: str | None = None,
+        user: str = "",
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.address = address.resolve(controller, token_file)
+        self.user = user
+        self.timeout_s = timeout_s
+        self._metadata = (("authorization", f"Bearer {self.address.token}"),) if self.address.token else ()
+        self._channel = grpc.insecure_channel(self.address.target, options=_OPTIONS)
+        self._stub = HeteroShareStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    # --- jobs
+
+    def submit(
+        self,
+        *jobs: Job | common.JobSpec,
+        dry_run: bool = False,
+        key: str = "",
+        origins: Origins | None = None,
+    ) -> Submitted:
+        """All of them are accepted, or none. Sent again with the same key, it is the same request."""
+        specs: list[common.JobSpec] = []
+        for job in jobs:
+            specs += (
+                [job]
+                if isinstance(job, common.JobSpec)
+                else compose.specs(job, compose.Place.here(), origins)
+            )
+        request = wire.SubmitRequest(key=key or new_key(), as_user=self.user, jobs=specs, dry_run=dry_run)
+        reply = self._call(self._stub.Submit, request)
+        return Submitted(job_ids=tuple(reply.job_ids), notes=tuple(reply.notes))
+
+    def cancel(self, *job_ids: int) -> list[wire.JobView]:
+        return self._change(self._stub.Cancel, job_ids)
+
+    def pause(self, *job_ids: int) -> list[wire.JobView]:
+        return self._change(self._stub.Pause, job_ids)
+
+    def resume(self, *job_ids: int) -> list[wire.JobView]:
+        return self._change(self._stub.Unpause, job_ids)
+
+    def jobs(
+        self, *, user: str = "", states: Sequence[str] = (), ended: bool = False, limit: int = 0
+    ) -> list[wire.JobView]:
+        request = wire.ListJobsRequest(user=user, states=states, all=ended, limit=limit)
+        return list(self._call(self._stub.ListJobs, request).jobs)
+
+    def job(self, job_id: int) -> wire.JobDetail:
+        return self._call(self._stub.GetJob, wire.JobRequest(job_id=job_id))
+
+    def why(self, job_id: int) -> wire.WhyReply:
+        return self._call(self._stub.Why, wire.JobRequest(job_id=job_id))
+
+    def watch(self, job_id: int, *, timeout_s: float | None = None) -> Iterator[wire.JobView]:
+        """The job now and after every change until it has ended, across restarts of the controller."""
+        request = wire.JobRequest(job_id=job_id)
+        ended = False
+
+        def seen(view: wire.JobView) -> None:
+            nonlocal ended
+            ended = view.state in ENDED
+
+        yield from self._stream(lambda: (self._stub.WatchJob, request), seen, lambda: ended, timeout_s)
+
+    def wait(self, job_id: int, *, timeout_s: float | None = None) -> wire.JobView:
+        """The job as it ended. WaitTimeoutError when it has not in time."""
+        view = None
+        for view in self.watch(job_id, timeout_s=timeout_s):
+            if view.state in ENDED:
+                return view
+        raise errors.UnavailableError(
+            f"the controller stopped telling of job {job_id} ({view.state if view else 'unknown'})"
+        )
+
+    def logs(
+        self, job_id: int, *, tail_lines: int = -1, follow: bool = False, stop: threading.Event | None = None
+    ) -> Iterator[bytes]:
+        """The job's output. With `follow` until it ends, or until `stop` is set and nothing more comes at once."""
+        request = wire.LogsRequest(job_id=job_id, tail_lines=tail_lines, follow=follow)
+        received = skip = 0
+        finished = False
+        for attempt in range(1_000_000):
+            if attempt:
+                # Everything again, less what we have; after a tail we cannot know what that was.
+                request.tail_lines, skip = (-1, received) if tail_lines < 0 else (0, 0)
+            try:
+                for chunk in self._open(self._stub.Logs, request, stop=stop):
+                    data = chunk.data[skip:]
+                    skip -= min(skip, len(chunk.data))
+                    received += len(data)
+                    if data:
+                        yield data
+                finished = True
+            except grpc.RpcError as error:
+                if stop is not None and stop.is_set():
+                    return
+                if not follow or not _is_lost(error):
+                    raise self._refusal(error) from None
+            if finished:
+                return
+            self._await_controller()
+
+    # --- the cluster
+
+    def info(self) -> wire.InfoReply:
+        return self._call(self._stub.Info, wire.InfoRequest())
+
+    def shares(self, *, window_s: float = 0.0) -> wire.SharesReply:
+        return self._call(self._stub.Shares, wire.SharesRequest(window_s=window_s))
+
+    def usage(self, *, user: str = "", since_s: float = 0.0) -> list[wire.UsageRow]:
+        return list(self._call(self._stub.Usage, wire.UsageRequest(user=user, since_s=since_s)).rows)
+
+    def nodes(self) -> list[wire.NodeView]:
+        return list(self._call(self._stub.ListNodes, wire.ListNodesRequest()).nodes)
+
+    def events(
+        self, *, job_id: int = 0, user: str = "", after_seq: int = 0, tail: int = 0, follow: bool = False
+    ) -> Iterator[wire.Event]:
+        request = wire.EventsRequest(after_seq=after_seq, follow=follow, job_id=job_id, user=user, tail=tail)
+
+        def seen(event: wire.Event) -> None:
+            request.after_seq = max(request.after_seq, event.seq)
+
+        yield from self._stream(lambda: (self._stub.Events, request), seen, lambda: not follow, None)
+
+    def set_user(
+        self, name: str, *, tickets: float | None = None, run_as: str | None = None
+    ) -> wire.UserView:
+        return self._call(
+            self._stub.SetUser, wire.SetUserRequest(key=new_key(), name=name, tickets=tickets, run_as=run_as)
+        )
+
+    def whoami(self) -> str:
+        """Whom `--me` means: the one acted for, else whom the controller takes us for."""
+        return self.user or self.info().you
+
+    # --- the wire
+
+    def _change(self, method: Callable[..., wire.JobsReply], job_ids: Sequence[int]) -> list[wire.JobView]:
+        return list(self._call(method, wire.JobsRequest(key=new_key(), job_ids=job_ids)).jobs)
+
+    def _call(self, method: Callable[..., _Reply], request: Any) -> _Reply:
+        """Tried again when the connection fails: requests that change something carry a key, so that it is done once."""
+        for delay in (*RETRY_DELAYS_S, None):
+            try:
+                return method(request, timeout=self.timeout_s, metadata=self._metadata)
+            except grpc.RpcError as error:
+                if delay is None or not _is_lost(error) or self._nobody_home():
+                    raise self._refusal(error) from None
+                time.sleep(delay)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _open(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        *,
+        timeout_s: float | None = None,
+        stop: threading.Event | None = None,
+    ) -> Any:
+        call = method(request, timeout=timeout_s, metadata=self._metadata)
+        done = threading.Event()
+        if stop is not None:
+
+            def cancel() -> None:
+                while not done.is_set():
+                    if stop.wait(0.5):
+                        call.cancel()
+                        return
+
+            threading.Thread(target=cancel, daemon=True).start()
+        try:
+            yield from call
+        finally:
+            done.set()
+            call.cancel()
+
+    def _stream(
+        self,
+        request: Callable[[], tuple[Callable[..., Any], Any]],
+        seen: Callable[[Any], None],
+        complete: Callable[[], bool],
+        timeout_s: float | None,
+    ) -> Iterator[Any]:
+        """Goes on where it was when the controller comes back."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = None if deadline is None else max(0.001, deadline - time.monotonic())
+            try:
+                for item in self._open(*request(), timeout_s=left):
+                    seen(item)
+                    yield item
+                if complete():
+                    return
+            except grpc.RpcError as error:
+                if deadline is not None and time.monotonic() >= deadline - 0.002:
+                    raise errors.WaitTimeoutError(f"not within {timeout_s:g} s") from None
+                if not _is_lost(error):
+                    raise self._refusal(error) from None
+            self._await_controller(deadline)
+
+    def _await_controller(self, deadline: float | None = None) -> None:
+        """For streams: a controller that restarts is back within seconds."""
+        give_up = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                self._stub.Info(wire.InfoRequest(), timeout=2.0, metadata=self._metadata)
+                return
+            except grpc.RpcError as error:
+                if not _is_lost(error) or time.monotonic() > give_up:
+                    raise self._refusal(error) from None
+                if deadline is not None and time.monotonic() > deadline:
+                    raise errors.WaitTimeoutError("not in time, and the controller is away") from None
+                time.sleep(0.2)
+
+    def _nobody_home(self) -> bool:
+        return self.address.socket is not None and not self.address.socket.exists()
+
+    def _refusal(self, error: grpc.RpcError) -> errors.HeteroShareError:
+        status: str = error.code().name
+        text: str = error.details() or status
+        kind = _kind(error)
+        if kind in errors.BY_KIND:
+            return errors.BY_KIND[kind](text)
+        if status == "UNAVAILABLE":
+            return errors.UnavailableError(self._unreachable(text))
+        if status == "UNIMPLEMENTED":
+            return errors.UnavailableError(
+                f"the controller at {self.address.target} does not know this request: it is of another version ({text})"
+            )
+        if status == "DEADLINE_EXCEEDED":
+            return errors.UnavailableError(
+                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s"
+            )
+        return errors.BY_STATUS.get(status, errors.HeteroShareError)(text)
+
+    def _unreachable(self, text: str) -> str:
+        where = f"no controller answers at {self.address.target} ({self.address.origin})"
+        if self._nobody_home():
+            return f"{where}: there is no such socket; start a cluster on this machine with `hsctl up`, or name one with --controller or HS_CONTROLLER"
+        return f"{where}: {text}"
+
+
+def new_key() -> str:
+    return secrets.token_hex(16)
+
+
+def _kind(error: grpc.RpcError) -> str:
+    trailing: Any = error.trailing_metadata() or ()
+    return next((str(value) for key, value in trailing if key == "hs-kind"), "")
+
+
+def _is_lost(error: grpc.RpcError) -> bool:
+    """The connection failed, as opposed to the controller having refused."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and not _kind(error)

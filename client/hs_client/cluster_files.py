@@ -1,0 +1,328 @@
+"""The embedded cluster's settings and files: what `hsctl up` was told, its folders, the daemons' configuration, cluster.json.
+
+Everything is below one state folder, but for the sockets where that folder's path is too long for them.
+"""
+
+import contextlib
+import fcntl
+import getpass
+import hashlib
+import json
+import os
+import pwd
+import re
+import socket
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hs_client import process, quantities
+from hs_client.address import CLUSTER_FILE
+from hs_client.errors import ConflictError, InvalidError
+from hs_client.process import Identity
+from hs_client.version import VERSION
+
+RUN_DIR_BYTES = 60  # the sockets below it must stay within the system's 107
+CONTROLLER, AGENT = "controller", "agent"
+DAEMONS = (CONTROLLER, AGENT)
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    model: str
+    count: int
+    memory_bytes: int = 16 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds a step takes on an emulated device, by job class and model."""
+
+    job_class: str
+    base_s: float
+    speedup: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    devices: str = "auto"  # auto | nvml | emulated
+    emulated: tuple[Emulated, ...] = ()
+    paces: tuple[Pace, ...] = ()
+    quantum_s: float = 60.0
+    policy: str = "gandiva-fair"
+    users: tuple[tuple[str, float | None], ...] = ()
+    preload: int | None = None
+
+
+# --- what people write -----------------------------------------------------------------------------------------------
+
+
+def emulated(text: str) -> Emulated:
+    """`V100:4` or `V100:4:16G`."""
+    model, *rest = text.split(":")
+    if not _MODEL.fullmatch(model) or len(rest) > 2 or (rest and not rest[0].isdecimal()):
+        raise InvalidError(
+            f"--emulate {text!r}: expected MODEL:NUMBER or MODEL:NUMBER:MEMORY, e.g. V100:4:16G"
+        )
+    count = int(rest[0][:6]) if rest else 1
+    if not 1 <= count <= 64:
+        raise InvalidError(f"--emulate {text!r}: expected 1 to 64 GPUs")
+    try:
+        return Emulated(
+            model=model, count=count, memory_bytes=quantities.size(rest[1]) if len(rest) == 2 else 16 << 30
+        )
+    except ValueError as error:
+        raise InvalidError(f"--emulate {text!r}: {error}") from None
+
+
+def pace(text: str) -> Pace:
+    """`0.05`, or `CLASS=0.05`, either with speed-ups: `*digits*=0.05:V100=4,K80=1`."""
+    expected = "expected SECONDS or CLASS=SECONDS, then maybe :MODEL=SPEEDUP,…, e.g. 0.05 or *digits*=0.05:V100=4,K80=1"
+    match = re.fullmatch(r"(?:(.+?)=)?([0-9.eE+-]+)(?::(.+))?", text)
+    if match is None:
+        raise InvalidError(f"--pace {text!r}: {expected}")
+    try:
+        base_s = float(match[2])
+        speedup = {
+            m: float(v) for m, v in (pair.split("=", 1) for pair in (match[3] or "").split(",") if pair)
+        }
+    except ValueError:
+        raise InvalidError(f"--pace {text!r}: {expected}") from None
+    if not 0 <= base_s <= 3600 or not all(1e-6 <= v <= 1e6 for v in speedup.values()):
+        raise InvalidError(f"--pace {text!r}: {expected}")
+    return Pace(job_class=match[1] or "*", base_s=base_s, speedup=speedup)
+
+
+def user(text: str) -> tuple[str, float | None]:
+    """`ann` or `ann:200`."""
+    name, colon, tickets = text.partition(":")
+    expected = "expected NAME or NAME:TICKETS (letters, digits, . _ @ -; tickets above 0)"
+    if not _USER.fullmatch(name):
+        raise InvalidError(f"--user {text!r}: {expected}")
+    try:
+        number = float(tickets) if colon else None
+    except ValueError:
+        raise InvalidError(f"--user {text!r}: {expected}") from None
+    if number is not None and not 1e-6 <= number <= 1e9:
+        raise InvalidError(f"--user {text!r}: {expected}")
+    return name, number
+
+
+# --- folders and configuration ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    state: Path
+    run: Path
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "controller.sock"
+
+    def config(self, daemon: str) -> Path:
+        return self.state / f"{daemon}.toml"
+
+    def log(self, daemon: str) -> Path:
+        return self.state / f"{daemon}.log"
+
+
+def folders(state: Path) -> Folders:
+    """Makes them, ours alone. Not XDG_RUNTIME_DIR: it goes away with the last login, and the cluster stays."""
+    state = state.expanduser().absolute()
+    if len(str(state)) > 2000 or "\0" in str(state):
+        raise InvalidError(f"state folder {str(state)[:60]!r}…: expected a shorter path")
+    _own_folder(state)
+    run = state / "run"
+    if len(os.fsencode(run)) > RUN_DIR_BYTES:
+        digest = hashlib.sha256(os.fsencode(state)).hexdigest()[:8]
+        run = Path(f"/tmp/heteroshare-{os.geteuid()}-{digest}")  # noqa: S108 — checked to be ours alone
+    _own_folder(run)
+    return Folders(state=state, run=run)
+
+
+def _own_folder(path: Path) -> None:
+    """Root's may be passed through: jobs then run as other accounts and find their sockets below."""
+    mode = 0o711 if os.geteuid() == 0 else 0o700
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise InvalidError(f"{path}: expected a folder of your own")
+        path.chmod(mode)
+    except OSError as error:
+        raise InvalidError(
+            f"{path}: {error.strerror}: expected a folder that can be made and written"
+        ) from None
+
+
+def controller_toml(options: Options, where: Folders) -> str:
+    account = _account()
+    report_s = _report_interval(options)
+    lines = [
+        f"state_dir = {_toml(str(where.state / CONTROLLER))}",
+        f"socket = {_toml(str(where.socket))}",
+        "embedded = true",
+        f"policy = {_toml(options.policy)}",
+        f"quantum_s = {options.quantum_s!r}",
+        f"heartbeat_s = {report_s!r}",
+        f"admins = [{_toml(account)}]",
+    ]
+    for name, tickets in options.users:
+        lines += ["", f"[users.{_toml(name)}]", f"run_as = {_toml(account)}"]
+        lines += [f"tickets = {tickets!r}"] if tickets is not None else []
+    return "\n".join(lines) + "\n"
+
+
+def agent_toml(options: Options, where: Folders, devices: str) -> str:
+    lines = [
+        f"controller = {_toml(f'unix:{where.socket}')}",
+        f"name = {_toml(host_name())}",
+        f"state_dir = {_toml(str(where.state / AGENT))}",
+        f"run_dir = {_toml(str(where.run))}",
+        f"devices = {_toml(devices)}",
+        f"report_interval_s = {_report_interval(options)!r}",
+        "end_jobs_on_stop = true",
+        f"min_uid = {max(1, min(1000, os.geteuid()))}",
+    ]
+    lines += ["allow_root = true"] if os.geteuid() == 0 else []
+    lines += [f"preload = {options.preload}"] if options.preload is not None else []
+    for group in options.emulated:
+        lines += [
+            "",
+            "[[emulated]]",
+            f"model = {_toml(group.model)}",
+            f"count = {group.count}",
+            f"memory = {group.memory_bytes}",
+        ]
+    for one in options.paces:
+        speedup = ", ".join(f"{_toml(m)} = {v!r}" for m, v in one.speedup.items())
+        lines += [
+            "",
+            "[[pace]]",
+            f"job_class = {_toml(one.job_class)}",
+            f"base_s = {one.base_s!r}",
+            f"speedup = {{{speedup}}}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(text: str) -> str:
+    """A basic string: JSON's escapes are TOML's, but for DEL, which JSON leaves as it is."""
+    return json.dumps(text, ensure_ascii=True).replace("\x7f", "\\u007f")
+
+
+def _report_interval(options: Options) -> float:
+    """Shares are exact to a report: short slices need frequent ones."""
+    return round(min(1.0, max(0.1, options.quantum_s / 2)), 3)
+
+
+def _account() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return getpass.getuser()
+
+
+def host_name() -> str:
+    return re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()).strip("._-")[:200] or "localhost"
+
+
+# --- the cluster file ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What `cluster.json` holds."""
+
+    socket: str
+    run_dir: str
+    options: Mapping[str, Any]
+    daemons: Mapping[str, Identity]
+
+    def running(self) -> list[str]:
+        return [name for name, who in self.daemons.items() if process.alive(who)]
+
+
+def read_cluster(state: Path) -> Cluster | None:
+    try:
+        data = json.loads((state / CLUSTER_FILE).read_text(encoding="utf-8"))
+        daemons = {
+            name: Identity(pid=int(d["pid"]), start_time=int(d["start_time"]), boot_id=str(d["boot_id"]))
+            for name, d in data["daemons"].items()
+            if name in DAEMONS
+        }
+        return Cluster(
+            socket=data["socket"], run_dir=data["run_dir"], options=data["options"], daemons=daemons
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConflictError(
+            f"{state / CLUSTER_FILE}: unreadable: {error!r}; if no daemon of it runs, remove it"
+        ) from None
+
+
+def write_cluster(where: Folders, options: Options, daemons: Mapping[str, Identity]) -> None:
+    data = {
+        "version": VERSION,
+        "socket": str(where.socket),
+        "run_dir": str(where.run),
+        "host": host_name(),
+        "options": recorded(options),
+        "daemons": {name: asdict(who) | {"log": str(where.log(name))} for name, who in daemons.items()},
+    }
+    write(where.state / CLUSTER_FILE, json.dumps(data, indent=2) + "\n")
+
+
+def recorded(options: Options) -> dict[str, Any]:
+    """As JSON gives it back, to compare."""
+    return dict(json.loads(json.dumps(asdict(options))))
+
+
+def restored(saved: Mapping[str, Any]) -> Options:
+    """Options as cluster.json holds them."""
+    return Options(
+        devices=saved["devices"],
+        emulated=tuple(Emulated(**e) for e in saved["emulated"]),
+        paces=tuple(Pace(**p) for p in saved["paces"]),
+        quantum_s=saved["quantum_s"],
+        policy=saved["policy"],
+        users=tuple((name, tickets) for name, tickets in saved["users"]),
+        preload=saved["preload"],
+    )
+
+
+def write(path: Path, text: str) -> None:
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(
+            os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600),
+            "w",
+            encoding="utf-8",
+        ) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise ConflictError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def locked(state: Path) -> Iterator[None]:
+    """One `up` or `down` at a time."""
+    handle = os.open(state / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConflictError(f"another `hsctl up` or `hsctl down` is at work on {state}") from None
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,264 @@
+"""A cluster of one machine: the two daemons that `hsctl up` starts and `hsctl down` stops."""
+
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from hs_client import process
+from hs_client.api import Client
+from hs_client.cluster_files import (
+    AGENT,
+    CONTROLLER,
+    DAEMONS,
+    Cluster,
+    Folders,
+    Options,
+    agent_toml,
+    controller_toml,
+    folders,
+    locked,
+    read_cluster,
+    recorded,
+    restored,
+    write,
+    write_cluster,
+)
+from hs_client.errors import ConflictError, HeteroShareError, InvalidError, UnavailableError
+from hs_client.process import Identity
+
+Report = Callable[[str], None]
+
+NEEDS = {CONTROLLER: ("hs_controller", "sqlalchemy", "structlog"), AGENT: ("hs_agent", "pynvml", "structlog")}
+_COUNT_GPUS = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
+
+
+def devices_of(options: Options) -> str:
+    """nvml or emulated; auto asks NVML in another process, because its library may hang or crash."""
+    if options.devices == "emulated" or (options.devices == "auto" and options.emulated):
+        if not options.emulated:
+            raise InvalidError("--devices emulated: expected --emulate too, e.g. --emulate V100:4")
+        return "emulated"
+    if options.emulated:
+        raise InvalidError("--emulate: expected --devices emulated with it")
+    if options.devices == "nvml" or _gpus_here() > 0:
+        return "nvml"
+    raise InvalidError(
+        "no NVIDIA GPU was found on this machine: expected --emulate, e.g. --emulate V100:4:16G"
+    )
+
+
+def _gpus_here() -> int:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _COUNT_GPUS], capture_output=True, text=True, timeout=20, check=False
+        )
+        return int(done.stdout) if done.returncode == 0 else 0
+    except (OSError, ValueError, subprocess.TimeoutExpired):
+        return 0
+
+
+def check_installed() -> None:
+    missing = [name for names in NEEDS.values() for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConflictError(
+            f"{', '.join(dict.fromkeys(missing))} missing: a cluster needs more than hsctl: pip install 'heteroshare[controller,agent]'"
+        )
+
+
+# --- up --------------------------------------------------------------------------------------------------------------
+
+
+def commands(where: Folders) -> dict[str, list[str]]:
+    return {
+        CONTROLLER: [sys.executable, "-m", "hs_controller", "run", "--config", str(where.config(CONTROLLER))],
+        AGENT: [sys.executable, "-m", "hs_agent", "run", "--config", str(where.config(AGENT))],
+    }
+
+
+def up(
+    state: Path, options: Options, *, explicit: bool, deadline_s: float, report: Report
+) -> tuple[Folders, bool]:
+    """Started and answering. False: it was up already. `explicit`: options were given, so they must be those it runs with."""
+    check_installed()
+    before = read_cluster(state)
+    running = before.running() if before else []
+    if before and running and explicit and before.options != recorded(options):
+        raise ConflictError(f"a cluster with other options is up in {state}: expected `hsctl down` first")
+    if before and not explicit:
+        options = restored(before.options)
+    devices = "" if running else devices_of(options)
+    where = folders(state)
+    with locked(where.state):
+        before = read_cluster(where.state)
+        running = before.running() if before else []
+        kept = {name: before.daemons[name] for name in running} if before else {}
+        if set(running) == set(DAEMONS):
+            _await_ready(where, kept, {}, deadline_s, report)
+            return where, False
+        if running:
+            report(f"{', '.join(sorted(set(DAEMONS) - set(running)))} was not running: starting it again")
+        else:
+            write(where.config(CONTROLLER), controller_toml(options, where))
+            write(where.config(AGENT), agent_toml(options, where, devices))
+        _start(where, options, kept, deadline_s, report)
+    return where, True
+
+
+def _start(
+    where: Folders, options: Options, kept: Mapping[str, Identity], deadline_s: float, report: Report
+) -> None:
+    daemons = dict(kept)
+    children: dict[str, subprocess.Popen[bytes]] = {}
+    ready = False
+    try:
+        for name, argv in commands(where).items():
+            if name not in kept:
+                children[name], daemons[name] = process.start(argv, where.log(name), where.state)
+        write_cluster(where, options, daemons)
+        _await_ready(where, daemons, children, deadline_s, report)
+        ready = True
+    finally:
+        if not ready:  # nothing half-started stays behind
+            _end(children, daemons)
+
+
+def _end(children: Mapping[str, subprocess.Popen[bytes]], daemons: Mapping[str, Identity]) -> None:
+    for name in children:
+        process.send(daemons[name], signal.SIGTERM)
+    for name, child in children.items():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(15)
+        if child.poll() is None:
+            process.send(daemons[name], signal.SIGKILL)
+            child.wait(5)
+
+
+def _await_ready(
+    where: Folders,
+    daemons: Mapping[str, Identity],
+    children: Mapping[str, subprocess.Popen[bytes]],
+    deadline_s: float,
+    report: Report,
+) -> None:
+    """Until the controller answers and this machine has joined it."""
+    deadline = time.monotonic() + deadline_s
+    told = ""
+    while True:
+        for name, child in children.items():
+            if child.poll() is not None:
+                raise UnavailableError(
+                    f"{name} ended at once (exit status {child.returncode}); its log, {where.log(name)}, ends:\n{tail(where.log(name))}"
+                )
+        for name, who in daemons.items():
+            if name not in children and not process.alive(who):
+                raise UnavailableError(
+                    f"{name} is gone; its log, {where.log(name)}, ends:\n{tail(where.log(name))}"
+                )
+        state = _readiness(where)
+        if state == "ready":
+            return
+        if state != told:
+            report(state)
+            told = state
+        if time.monotonic() > deadline:
+            logs = ", ".join(str(where.log(name)) for name in DAEMONS)
+            raise UnavailableError(f"not ready within {deadline_s:g} s ({state}); see {logs}")
+        time.sleep(0.1)
+
+
+def _readiness(where: Folders) -> str:
+    if not where.socket.exists():
+        return "waiting for the controller"
+    try:
+        with Client(f"unix:{where.socket}", timeout_s=2.0) as client:
+            nodes = client.nodes()
+    except HeteroShareError:
+        return "waiting for the controller"
+    return (
+        "ready" if any(node.state == "up" for node in nodes) else "waiting for this machine's agent to join"
+    )
+
+
+def tail(log: Path, lines: int = 15) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 16_384))
+            text = file.read().decode("utf-8", "replace")
+    except OSError as error:
+        return f"(no log: {error.strerror})"
+    return "\n".join(f"  {line}" for line in text.splitlines()[-lines:])
+
+
+# --- down ------------------------------------------------------------------------------------------------------------
+
+
+def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> bool:
+    """Stopped, the agent first. False: nothing was up. Only processes that `up` started are signalled."""
+    state = state.expanduser().absolute()
+    if not state.is_dir():
+        return False
+    with locked(state):
+        cluster = read_cluster(state)
+        if cluster is None:
+            return False
+        running = cluster.running()
+        if AGENT in running:
+            _stop_agent(cluster, keep_jobs=keep_jobs, deadline_s=deadline_s, report=report)
+        if CONTROLLER in running:
+            report("stopping the controller")
+            _stop(cluster.daemons[CONTROLLER], CONTROLLER, deadline_s)
+        if not keep_jobs:
+            _remove_run_dir(state, Path(cluster.run_dir))
+        # cluster.json stays, so that the next `up` runs with the same options; its daemons are known to be gone.
+        return bool(running)
+
+
+def _stop_agent(cluster: Cluster, *, keep_jobs: bool, deadline_s: float, report: Report) -> None:
+    agent = cluster.daemons[AGENT]
+    if keep_jobs:
+        # Told to stop it would end the jobs; killed it leaves them to the next agent, which takes them up.
+        process.send(agent, signal.SIGKILL)
+        process.wait_gone(agent, 10.0)
+        report("the jobs go on; the next `hsctl up` takes them up again")
+        return
+    report("ending the jobs")
+    process.send(agent, signal.SIGTERM)
+    deadline, told = time.monotonic() + deadline_s, -1
+    while not process.wait_gone(agent, 1.0):
+        left = _live_jobs(cluster)
+        if left not in {told, -1}:
+            report(f"{left} job{'s' * (left != 1)} not ended yet")
+            told = left
+        if time.monotonic() > deadline:
+            raise UnavailableError(
+                f"the agent (pid {agent.pid}) has not ended within {deadline_s:g} s; it goes on trying: run `hsctl down` again"
+            )
+
+
+def _live_jobs(cluster: Cluster) -> int:
+    try:
+        with Client(f"unix:{cluster.socket}", timeout_s=1.0) as client:
+            return len(client.jobs(states=("starting", "running", "suspended", "cancelling")))
+    except HeteroShareError:
+        return -1
+
+
+def _stop(who: Identity, name: str, deadline_s: float) -> None:
+    process.send(who, signal.SIGTERM)
+    if not process.wait_gone(who, deadline_s):
+        raise UnavailableError(
+            f"the {name} (pid {who.pid}) has not ended within {deadline_s:g} s; run `hsctl down` again"
+        )
+
+
+def _remove_run_dir(state: Path, run: Path) -> None:
+    """Sockets only; a folder outside the state folder is ours by its name."""
+    if run == state / "run" or run.name.startswith(f"heteroshare-{os.geteuid()}-"):
+        shutil.rmtree(run, ignore_errors=True)

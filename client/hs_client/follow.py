@@ -1,0 +1,134 @@
+"""Staying with a job until it ends: its output, its changes of state, its exit status."""
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from hs_client.api import ENDED, Client, exit_code
+from hs_client.errors import ConflictError, HeteroShareError, UnavailableError, WaitTimeoutError
+from hs_proto.v1 import controller_pb2 as wire
+
+LOG_GRACE_S = (
+    5.0  # after the end a log may still be on its way; an agent that went away must not hold us forever
+)
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Broke:
+    error: HeteroShareError
+
+
+def follow(client: Client, job_id: int, *, report: Report) -> int:
+    """Write the job's output to standard output until it has ended, over all its incarnations."""
+    changes: queue.Queue[wire.JobView | _Broke] = queue.Queue()
+    ended = threading.Event()
+    threading.Thread(target=_watch, args=(client, job_id, changes, ended, report), daemon=True).start()
+    shown_epoch = -1
+    while True:
+        view = _next(changes)
+        if view.state in ENDED and (view.epoch == shown_epoch or not _has_log(view)):
+            return _told(view, report)
+        if view.epoch > shown_epoch and _has_log(view):
+            shown_epoch = view.epoch if _copy_log(client, job_id, ended, report) else shown_epoch
+            if view.state in ENDED:
+                return _told(view, report)
+
+
+def _watch(
+    client: Client,
+    job_id: int,
+    changes: "queue.Queue[wire.JobView | _Broke]",
+    ended: threading.Event,
+    report: Report,
+) -> None:
+    last = ""
+    try:
+        for view in client.watch(job_id):
+            line = f"{view.state}{': ' + view.reason_text if view.reason_text else ''}"
+            # Its turns come and go all the time; only what a person waits for is told.
+            if view.state in {"queued", "paused", "cancelling"} and line != last:
+                report(f"job {job_id} {line}")
+            elif view.state == "running" and not last:
+                report(f"job {job_id} runs on {view.host}")
+            last = line if view.state != "suspended" else last
+            changes.put(view)
+            if view.state in ENDED:
+                threading.Timer(LOG_GRACE_S, ended.set).start()
+    except HeteroShareError as error:
+        ended.set()
+        changes.put(_Broke(error))
+
+
+def _next(changes: "queue.Queue[wire.JobView | _Broke]") -> wire.JobView:
+    """The newest change."""
+    change = changes.get()
+    while not changes.empty():
+        change = changes.get()
+    if isinstance(change, _Broke):
+        raise change.error
+    return change
+
+
+def _has_log(view: wire.JobView) -> bool:
+    return (
+        bool(view.started_at)
+        or view.state in {"starting", "running", "suspended"}
+        or bool(view.host and view.state in ENDED)
+    )
+
+
+def _copy_log(client: Client, job_id: int, ended: threading.Event, report: Report) -> bool:
+    """False: there was none to be had; the next change is another chance."""
+    try:
+        write_bytes(client.logs(job_id, follow=True, stop=ended))
+    except (ConflictError, UnavailableError) as error:
+        report(f"no output of job {job_id} just now: {error}")
+        return False
+    return True
+
+
+def write_bytes(chunks: Iterable[bytes]) -> None:
+    stream = sys.stdout.buffer
+    for chunk in chunks:
+        stream.write(chunk)
+        stream.flush()
+
+
+def _told(view: wire.JobView, report: Report) -> int:
+    report(f"job {view.id} {outcome(view)}")
+    return exit_code(view)
+
+
+def outcome(view: wire.JobView) -> str:
+    """`failed: exit code 3`, `failed: signal 9 (time limit)`."""
+    parts = []
+    if view.HasField("exit") and view.state != "succeeded":
+        if view.exit.signal:
+            parts.append(f"signal {view.exit.signal}")
+        elif view.exit.code:
+            parts.append(f"exit code {view.exit.code}")
+        if view.exit.why:
+            parts.append(view.exit.why)
+    return view.state + (": " + ", ".join(parts) if parts else "")
+
+
+def wait_all(
+    client: Client, job_ids: Sequence[int], *, report: Report, timeout_s: float | None = None
+) -> int:
+    """The first exit status that is not 0, in the order of the jobs; one that is late counts as a timeout."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    codes = []
+    for job_id in job_ids:
+        left = None if deadline is None else max(0.001, deadline - time.monotonic())
+        try:
+            view = client.wait(job_id, timeout_s=left)
+        except WaitTimeoutError:
+            raise WaitTimeoutError(f"job {job_id} has not ended within {timeout_s:g} s; it goes on") from None
+        report(f"job {job_id} {outcome(view)}")
+        codes.append(exit_code(view))
+    return next((code for code in codes if code), 0)

@@ -1,0 +1,149 @@
+"""JSON as scripts see it (docs/hsctl.md): the contract's names first, then the protocol's own; names are never changed.
+
+Times are seconds since 1970, UTC, null where it has not happened yet. Numbers are numbers.
+"""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from hs_client.api import ENDED, exit_code
+from hs_proto.v1 import controller_pb2 as wire
+
+Row = dict[str, Any]
+
+
+def plain(message: Message) -> Row:
+    """A message as JSON-able values under the protocol's field names; defaults are there, optional fields unset are null."""
+    return {field.name: _field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _field(message: Message, field: Any) -> Any:
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            return dict(value)
+        return [plain(item) if field.message_type is not None else item for item in value]
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    if field.message_type is not None:
+        return plain(value)
+    if isinstance(value, float):
+        return _number(value, is_time=field.name.endswith("_at"))
+    return value
+
+
+def _number(value: float, *, is_time: bool = False) -> float | None:
+    if not math.isfinite(value) or (is_time and value == 0):
+        return None
+    return value
+
+
+def text(value: object, *, indent: int | None = None) -> str:
+    return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def job(view: wire.JobView) -> Row:
+    own = plain(view)
+    return {
+        "id": view.id,
+        "user": view.user,
+        "name": view.name,
+        "state": view.state,
+        "reason": view.reason,
+        "gpus": view.gpus,
+        "gpu_type": view.gpu_model,
+        "nodes": [view.host] if view.host else [],
+        "gpu_ids": list(view.gpu_ids),
+        "epoch": view.epoch,
+        "share": own["entitled_gpus"],
+        "rate": own["steps_per_s"],
+        "steps": view.step,
+        "suspends": view.suspends,
+        "migrations": 0,  # jobs do not move between servers in this version
+        "lost_gpu_s": own["lost_gpu_s"],
+        "submitted_at": own["submitted_at"],
+        "started_at": own["started_at"],
+        "ended_at": own["ended_at"],
+        "exit_code": exit_code(view) if view.state in ENDED else None,
+    } | {name: value for name, value in own.items() if name not in {"id", "suspends"}}
+
+
+def detail(found: wire.JobDetail) -> Row:
+    own = plain(found)
+    return job(found.view) | {name: own[name] for name in ("spec", "job_class", "story", "rates")}
+
+
+def shares(reply: wire.SharesReply) -> list[Row]:
+    """One object per user, pools inside."""
+    rows: dict[str, Row] = {}
+    for share in reply.shares:
+        row = rows.setdefault(
+            share.user,
+            {"user": share.user, "tickets": share.tickets, "entitled": {}, "receiving": {}, "fairness": None,
+             "demand": {}, "received_gpu_s": {}, "window_s": reply.window_s},
+        )  # fmt: skip
+        row["entitled"][share.gpu_model] = share.entitled_gpus
+        row["receiving"][share.gpu_model] = share.received_gpus
+        row["demand"][share.gpu_model] = share.demand_gpus
+        row["received_gpu_s"][share.gpu_model] = share.received_gpu_s
+    for row in rows.values():
+        row["fairness"] = fairness(sum(row["receiving"].values()), sum(row["entitled"].values()))
+    return list(rows.values())
+
+
+def fairness(received: float, entitled: float) -> float | None:
+    """1: exactly what one is entitled to; null where one is entitled to nothing."""
+    return received / entitled if entitled > 0 and math.isfinite(received) else None
+
+
+def usage(row: wire.UsageRow) -> Row:
+    return {"user": row.user, "gpu_type": row.gpu_model, "gpu_seconds": row.gpu_s} | plain(row)
+
+
+def node(view: wire.NodeView, epochs: dict[int, int]) -> Row:
+    return {
+        "name": view.name,
+        "state": view.state,
+        "version": view.version,
+        "gpus": gpus(view, epochs),
+        "warnings": list(view.warnings),
+        "last_report_at": _number(view.last_report_at, is_time=True),
+    }
+
+
+def gpus(view: wire.NodeView, epochs: dict[int, int]) -> list[Row]:
+    """A node's GPUs with who uses them: the running job first, then suspended ones whose state stays there."""
+    uses = {use.gpu_id: use for use in view.uses}
+    rows = []
+    for gpu in view.gpus:
+        use = uses.get(gpu.id, wire.GpuUse())
+        jobs = ([use.running_job] if use.running_job else []) + [
+            j for j in use.bound_jobs if j != use.running_job
+        ]
+        state = "unhealthy" if not gpu.healthy else "busy" if use.running_job else "idle"
+        rows.append(
+            {"index": gpu.index, "uuid": gpu.id, "model": gpu.model, "state": state,
+             "jobs": [{"id": j, "epoch": epochs.get(j)} for j in jobs],
+             "node": view.name, "user": use.user, "running_job": use.running_job or None}
+            | {name: value for name, value in plain(gpu).items() if name not in {"index", "model"}}
+        )  # fmt: skip
+    return rows
+
+
+def why(reply: wire.WhyReply) -> Row:
+    row = plain(reply)
+    if reply.expected_wait_s < 0:
+        row["expected_wait_s"] = None
+    return {"id": reply.job_id} | row
+
+
+def event(found: wire.Event) -> Row:
+    return plain(found)
+
+
+def lines(rows: Iterable[Row]) -> str:
+    return "".join(f"{text(row)}\n" for row in rows)

@@ -1,0 +1,442 @@
+"""A job as its user writes it: the one model behind job files, flags, #SBATCH lines and the Python API, and its JSON Schema.
+
+Whatever was written becomes a nested dict plus where each value came from (`Origins`); `parse` checks it once and names
+place, field, value and what was expected for everything that is wrong.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
+from pydantic.json_schema import WithJsonSchema
+
+from hs_client import quantities
+from hs_client.errors import InvalidError
+
+MAX_GPUS = 1024
+MAX_NODES = 1024
+MAX_WORDS = 4096  # of argv
+MAX_ENV = 512
+MAX_SPEC_BYTES = 256 * 1024
+RESERVED_ENV = ("HS_*", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"[^\x00-\x1f\x7f]+")
+_MODEL = re.compile(r"[A-Za-z0-9][\w .+-]*")
+
+Path_ = tuple[str | int, ...]
+Origins = Mapping[Path_, str]
+"""Where a value was written, for messages: ("resources", "gpus") -> "job.yaml:4"."""
+
+
+def _size(value: object) -> object:
+    if isinstance(value, str):
+        return quantities.size(value)
+    if isinstance(value, int | float) and value < quantities.UNITS["M"]:
+        raise ValueError("expected a size with its unit, e.g. 40G or 512M")  # `memory: 40` is never 40 bytes
+    return value
+
+
+def _seconds(value: object) -> object:
+    return quantities.duration(value) if isinstance(value, str) else value
+
+
+def _models(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return [word.strip() for word in value.split(",") if word.strip() not in {"", "any"}]
+
+
+def _words(value: object) -> object:
+    """argv may hold numbers, as YAML reads them: `[python, train.py, --epochs, 10]`."""
+    if not isinstance(value, list | tuple):
+        return value
+    return [str(w) if isinstance(w, int | float) and not isinstance(w, bool) else w for w in value]
+
+
+def _listed(value: object) -> object:
+    return value.split(",") if isinstance(value, str) else [value] if isinstance(value, int) else value
+
+
+def _text_of_number(value: object) -> object:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+_SIZE_SCHEMA = {"anyOf": [{"type": "string", "examples": ["40G", "512M"]}, {"type": "integer", "minimum": 1}]}
+_TIME_SCHEMA = {
+    "anyOf": [
+        {"type": "string", "examples": ["90m", "1d12h", "12:00:00"]},
+        {"type": "number", "exclusiveMinimum": 0},
+    ]
+}
+
+Size = Annotated[
+    int, Field(gt=0, le=quantities.MAX_BYTES), BeforeValidator(_size), WithJsonSchema(_SIZE_SCHEMA)
+]
+Seconds = Annotated[
+    float, Field(gt=0, le=quantities.MAX_SECONDS), BeforeValidator(_seconds), WithJsonSchema(_TIME_SCHEMA)
+]
+Models = Annotated[
+    list[str],
+    BeforeValidator(_models),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "examples": ["H100,A100", "any"]},
+                {"type": "array", "items": {"type": "string"}},
+            ]
+        }
+    ),
+]
+NonEmpty = Annotated[str, Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+
+class Resources(_Part):
+    gpus: Annotated[
+        Annotated[int, Field(strict=True)] | str,
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 1, "maximum": MAX_GPUS},
+                    {"type": "string", "examples": ["H100:4"]},
+                ]
+            }
+        ),
+    ] = Field(1, description="GPUs per node, or MODEL:NUMBER")
+    gpu_type: Models = Field([], description="models the job may use, e.g. H100,A100; any by default")
+    gpu_memory: Size | None = Field(None, description="memory each GPU must have, e.g. 40G")
+    cpus: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = Field(
+        None, description="CPU cores; not limited by default"
+    )
+    memory: Size | None = Field(None, description="host memory; not limited by default")
+
+    @field_validator("gpus")
+    @classmethod
+    def _count(cls, value: int | str) -> int | str:
+        try:
+            count = value if isinstance(value, int) else quantities.gpus(value)[1]
+        except ValueError as error:
+            raise ValueError(str(error)) from None
+        if not 1 <= count <= MAX_GPUS:
+            raise ValueError(f"expected 1 to {MAX_GPUS} GPUs per node")
+        return value
+
+    @field_validator("gpu_type")
+    @classmethod
+    def _names(cls, value: list[str]) -> list[str]:
+        return _check_models(value)
+
+    @model_validator(mode="after")
+    def _one_model(self) -> "Resources":
+        if self.model and self.gpu_type and self.gpu_type != [self.model]:
+            raise ValueError(
+                f"gpus names {self.model} and gpu_type {','.join(self.gpu_type)}: expected one of them"
+            )
+        return self
+
+    @property
+    def model(self) -> str:
+        return quantities.gpus(self.gpus)[0] if isinstance(self.gpus, str) else ""
+
+    @property
+    def count(self) -> int:
+        return quantities.gpus(self.gpus)[1] if isinstance(self.gpus, str) else self.gpus
+
+
+class Retry(_Part):
+    on: list[Literal["failure"]] = Field(["failure"], description="what is tried again")
+    max: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(1, description="restarts at most")
+
+
+class Checkpoint(_Part):
+    mode: Literal["auto", "interval"] = Field(
+        "auto", description="auto: when suspended to disk; interval: also every so often"
+    )
+    dir: NonEmpty | None = Field(None, description="folder; the agent's state folder by default")
+    interval: Seconds | None = Field(None, description="training time between checkpoints")
+
+    @model_validator(mode="after")
+    def _interval(self) -> "Checkpoint":
+        if self.mode == "interval" and self.interval is None:
+            raise ValueError("mode interval needs interval, e.g. interval: 30m")
+        return self
+
+
+class Placement(_Part):
+    gpu_type: Models = Field([], description="the same as resources.gpu_type")
+    migrate: Literal["auto", "same-type", "never"] = "auto"
+    topology: Literal["auto"] = Field("auto", description="GPUs of one server; nothing else in this version")
+
+    @field_validator("gpu_type")
+    @classmethod
+    def _names(cls, value: list[str]) -> list[str]:
+        return _check_models(value)
+
+
+class Job(_Part):
+    """A job, an array or a sweep of jobs."""
+
+    model_config = ConfigDict(title="HeteroShare job", extra="forbid", frozen=True, populate_by_name=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+        None, description="made from the command by default"
+    )
+    resources: Resources = Resources.model_validate({})
+    nodes: Annotated[int, Field(strict=True, ge=1, le=MAX_NODES)] = 1
+    env: Annotated[dict[str, str | int | float | bool | None], Field(max_length=MAX_ENV)] = Field(
+        {}, description="environment of the job; a name without a value is taken from yours"
+    )
+    workdir: NonEmpty | None = Field(None, description="folder to run in; the one you are in by default")
+    setup: str | None = Field(None, description="shell lines run before `run`, in the same shell")
+    run: Annotated[str | list[str], BeforeValidator(_words)] = Field(
+        description="shell lines, or a list that is run as it is"
+    )
+    output: NonEmpty | None = Field(
+        None, description="the log is also written here; %x is the job's name, %a its task number"
+    )
+    max_duration: Seconds | None = Field(None, description="of running time; a number is seconds")
+    priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] = Field(
+        0, description="among your own jobs"
+    )
+    after: Annotated[
+        list[Annotated[str, BeforeValidator(_text_of_number)]],
+        BeforeValidator(_listed),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": ["integer", "string"]},
+                    {"type": "array", "items": {"type": ["integer", "string"]}},
+                ]
+            }
+        ),
+    ] = Field([], description="jobs to wait for: 12, or 12:ok, 12:any, 12:fail")
+    array: (
+        Annotated[
+            str,
+            BeforeValidator(_text_of_number),
+            WithJsonSchema({"type": ["string", "integer"], "examples": ["0-15%4"]}),
+        ]
+        | None
+    ) = Field(None, description="task numbers and how many run at once")
+    sweep: dict[str, Annotated[list[str | int | float | bool], Field(min_length=1)]] = Field(
+        {}, description="values put in place of {name} in the command: one job for each combination"
+    )
+    retry: Retry | None = None
+    checkpoint: Checkpoint = Checkpoint.model_validate({})
+    placement: Placement = Placement.model_validate({})
+    torchrun: bool = Field(False, description="start a process per GPU through torchrun")
+    suspend: Literal["auto", "hook", "transparent", "none"] = "auto"
+    on_partition: Literal["fence", "continue"] = "continue"
+    job_class: NonEmpty | None = Field(None, alias="class", description="jobs of one class perform alike")
+
+    @field_validator("name", "job_class")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and (not _NAME.fullmatch(value) or value != value.strip() or len(value) > 128):
+            raise ValueError("expected at most 128 printable characters without blanks at the ends")
+        return value
+
+    @field_validator("env")
+    @classmethod
+    def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name, content in value.items():
+            check_env_name(name)
+            if "\0" in str(content):
+                raise ValueError(f"{name}: expected no NUL character")
+        return value
+
+    @field_validator("run")
+    @classmethod
+    def _something_to_run(cls, value: str | list[str]) -> str | list[str]:
+        if not value or not (value if isinstance(value, str) else value[0]).strip():
+            raise ValueError("expected a command")
+        if not isinstance(value, str) and len(value) > MAX_WORDS:
+            raise ValueError(f"expected at most {MAX_WORDS} words")
+        if "\0" in "".join(value):
+            raise ValueError("expected no NUL character")
+        return value
+
+    @field_validator("after")
+    @classmethod
+    def _after(cls, value: list[str]) -> list[str]:
+        for text in value:
+            try:
+                quantities.after(text)
+            except ValueError as error:
+                raise ValueError(f"{text!r}: {error}") from None
+        return value
+
+    @field_validator("array")
+    @classmethod
+    def _array(cls, value: str | None) -> str | None:
+        if value is not None:
+            quantities.array(value)
+        return value
+
+    @field_validator("sweep")
+    @classmethod
+    def _sweep_names(cls, value: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        for name in value:
+            if not _ENV_NAME.fullmatch(name):
+                raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> "Job":
+        if self.array is not None and self.sweep:
+            raise ValueError(
+                "array and sweep: expected one of them (a sweep makes a job for each combination)"
+            )
+        ours, theirs = self.resources, self.placement.gpu_type
+        if theirs and (ours.gpu_type or ours.model) and theirs != (ours.gpu_type or [ours.model]):
+            raise ValueError("placement.gpu_type and resources.gpu_type differ: expected one of them")
+        return self
+
+    @property
+    def gpu_types(self) -> list[str]:
+        return (
+            self.resources.gpu_type
+            or self.placement.gpu_type
+            or ([self.resources.model] if self.resources.model else [])
+        )
+
+
+def check_env_name(name: str) -> None:
+    if not _ENV_NAME.fullmatch(name):
+        raise ValueError(f"{name!r}: expected a name of letters, digits and _")
+    if name.startswith("HS_") or name in RESERVED_ENV:
+        raise ValueError(
+            f"{name} is set by HeteroShare: expected another name than {', '.join(RESERVED_ENV)}"
+        )
+
+
+def _check_models(value: list[str]) -> list[str]:
+    for name in value:
+        if not _MODEL.fullmatch(name) or len(name) > 64:
+            raise ValueError(f"{name!r}: expected names of GPU models, e.g. H100,A100 or any")
+    return value
+
+
+def schema() -> dict[str, Any]:
+    """The job file's JSON Schema (docs/job.schema.json)."""
+    made = Job.model_json_schema(by_alias=True)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **made}
+
+
+def parse(data: Mapping[str, Any], origins: Origins | None = None, *, source: str = "") -> Job:
+    """A checked job, or InvalidError with a line for each thing that is wrong."""
+    try:
+        return Job.model_validate(data)
+    except ValidationError as error:
+        lines: dict[
+            Path_, str
+        ] = {}  # the first complaint about each field: the others are of a union's other members
+        for detail in error.errors():
+            path = _real_path(detail["loc"], data, missing=detail["type"] == "missing")
+            lines.setdefault(path, _complaint(detail, path, data, _where(path, origins or {}) or source))
+        raise InvalidError("\n".join(dict.fromkeys(lines.values()))) from None
+
+
+def _complaint(detail: Any, path: Path_, data: Mapping[str, Any], where: str) -> str:
+    field = ".".join(str(p) for p in path)
+    prefix = f"{where}: " if where else ""
+    if detail["type"] == "extra_forbidden":
+        known = _fields_at(path[:-1])
+        hint = quantities.did_you_mean(str(path[-1]), known) or f"; known here: {', '.join(sorted(known))}"
+        return f"{prefix}unknown field {field!r}{hint}"
+    if detail["type"] == "missing":
+        return f"{prefix}{field}: missing: expected {_expected(path, detail)}"
+    if not path or _is_group(detail):
+        return f"{prefix}{field + ': ' if field else ''}{_expected(path, detail)}"
+    return f"{prefix}{field} = {_shown(_at(path, data))}: {_expected(path, detail)}"
+
+
+_PLAIN = {
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "string_type": "expected text (put it in quotes)",
+    "list_type": "expected a list",
+    "dict_type": "expected fields below it",
+    "model_type": "expected fields below it",
+    "model_attributes_type": "expected fields below it",
+    "string_too_short": "expected text that is not empty",
+    "string_too_long": "expected a shorter text",
+    "too_short": "expected at least one value",
+    "too_long": "expected fewer values",
+    "finite_number": "expected a finite number",
+}
+
+
+def _expected(path: Path_, detail: Any) -> str:
+    context = detail.get("ctx", {})
+    kind = detail["type"]
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "missing":
+        return "a command (`run:` in a job file, CMD on the command line)" if path == ("run",) else "a value"
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
+    bounds = {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}
+    if kind in bounds:
+        word = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}[bounds[kind]]
+        limit = context[bounds[kind]]
+        return f"expected {word} {int(limit) if float(limit).is_integer() else limit}"
+    if path and path[-1] == "run":
+        return "expected shell lines or a list of words"
+    return _PLAIN.get(kind, str(detail["msg"]))
+
+
+def _is_group(detail: Any) -> bool:
+    """The complaint is about several fields together: showing a whole mapping would not help."""
+    return isinstance(detail.get("input"), Mapping | BaseModel) and detail["type"] == "value_error"
+
+
+def _real_path(loc: Sequence[str | int], data: Mapping[str, Any], *, missing: bool) -> Path_:
+    """pydantic's location without the names of union members that it also lists."""
+    path: list[str | int] = []
+    here: Any = data
+    for place, step in enumerate(loc):
+        if isinstance(here, Mapping) and (step in here or (missing and place == len(loc) - 1)):
+            path.append(step)
+            here = here.get(step)
+        elif isinstance(here, list | tuple) and isinstance(step, int):
+            path.append(step)
+            here = here[step]
+    return tuple(path)
+
+
+def _at(path: Path_, data: Any) -> Any:
+    for step in path:
+        data = data[step] if not isinstance(data, Mapping) or step in data else None
+    return data
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _where(path: Path_, origins: Origins) -> str:
+    for length in range(len(path), 0, -1):
+        if path[:length] in origins:
+            return origins[path[:length]]
+    return ""
+
+
+def _fields_at(path: Path_) -> list[str]:
+    part: type[BaseModel] | None = Job
+    for step in path:
+        field = part.model_fields.get(str(step)) if part else None
+        kinds = (Resources, Retry, Checkpoint, Placement)
+        part = next((k for k in kinds if field is not None and k.__name__ in str(field.annotation)), None)
+    return [f.alias or name for name, f in part.model_fields.items()] if part else []

@@ -1,0 +1,59 @@
+"""A job's description is laid in layers (script lines, file, KEY=VALUE, flags), each a nested dict that knows where it came from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hs_client import yamlfile
+from hs_client.errors import InvalidError
+from hs_client.jobfile import Path_
+
+
+@dataclass(slots=True)
+class Layers:
+    """The newest layer wins, field by field; `env` and `sweep` merge name by name."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    origins: dict[Path_, str] = field(default_factory=dict)
+
+    def put(self, path: Path_, value: object, origin: str) -> None:
+        if not path:
+            raise AssertionError("a value needs a field")
+        here = self.data
+        for depth, step in enumerate(path[:-1]):
+            below = here.setdefault(str(step), {})
+            if not isinstance(below, dict):
+                name = ".".join(str(s) for s in path[: depth + 1])
+                raise InvalidError(
+                    f"{origin}: {name} = {below!r} ({self.where(path[: depth + 1])}): expected fields below it"
+                )
+            here = below
+        here[str(path[-1])] = value
+        self.origins[path] = origin
+
+    def lay(self, data: Mapping[str, Any], origins: Mapping[Path_, str]) -> None:
+        self._lay(data, (), origins)
+        self.origins.update(origins)
+
+    def _lay(self, data: Mapping[str, Any], path: Path_, origins: Mapping[Path_, str]) -> None:
+        for key, value in data.items():
+            here = (*path, key)
+            if isinstance(value, Mapping) and value:
+                self._lay(value, here, origins)
+            else:
+                self.put(here, value, origins.get(here, ""))
+
+    def override(self, word: str) -> None:
+        """`resources.gpus=2`, read as YAML."""
+        key, equals, text = word.partition("=")
+        if not equals or not key.strip():
+            raise InvalidError(
+                f"{word!r}: expected KEY=VALUE after a job file, e.g. resources.gpus=2 or env.LR=0.1"
+            )
+        path = tuple(key.strip().split("."))
+        textual = path[0] in {"env", "sweep"}
+        value: object = text if textual and not text.startswith("[") else yamlfile.scalar(text)
+        self.put(path, value, f"{word!r}")
+
+    def where(self, path: Path_) -> str:
+        return self.origins.get(path, "an earlier layer")

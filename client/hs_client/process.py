@@ -1,0 +1,107 @@
+"""Daemons that outlive us: started in a session of their own, known by pid, start time and boot, so that no stranger is signalled."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+_let_go: list[
+    subprocess.Popen[bytes]
+] = []  # they are meant to outlive us: Python would warn of each that it forgets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """A pid alone is reused; the three together never are."""
+
+    pid: int
+    start_time: int  # /proc/<pid>/stat, field 22: clock ticks since boot
+    boot_id: str
+
+
+def boot_id() -> str:
+    return (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _stat(pid: int) -> tuple[str, int] | None:
+    """State and start time; the name before them may hold blanks and parentheses."""
+    try:
+        fields = (
+            (PROC / str(pid) / "stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
+        )
+    except OSError:
+        return None
+    return fields[0], int(fields[19])
+
+
+def identity(pid: int) -> Identity | None:
+    """None where there is no such process, or only what is left of it."""
+    found = _stat(pid)
+    if found is None or found[0] in "ZX":
+        return None
+    return Identity(pid=pid, start_time=found[1], boot_id=boot_id())
+
+
+def alive(who: Identity) -> bool:
+    return identity(who.pid) == who
+
+
+def start(argv: Sequence[str], log: Path, cwd: Path) -> tuple[subprocess.Popen[bytes], Identity]:
+    """Detached: a session of its own, nothing of ours but the log."""
+    with os.fdopen(
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "ab"
+    ) as output:
+        made = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            close_fds=True,
+        )
+    _let_go.append(made)
+    found = _stat(made.pid)
+    # A child that we have not waited for keeps its entry, dead or alive.
+    assert found is not None
+    return made, Identity(pid=made.pid, start_time=found[1], boot_id=boot_id())
+
+
+def send(who: Identity, number: signal.Signals) -> bool:
+    """Signal that process and no other; False when it is gone."""
+    try:
+        handle = os.pidfd_open(who.pid)
+    except (ProcessLookupError, OSError):
+        return False
+    try:
+        # The handle was opened first: what we look at now is what we signal.
+        if not alive(who):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, number)
+            return True
+        return False
+    finally:
+        os.close(handle)
+
+
+def wait_gone(who: Identity, within_s: float) -> bool:
+    """True once it is gone; a zombie of ours or of a container without init counts as gone."""
+    try:
+        handle = os.pidfd_open(who.pid)
+    except (ProcessLookupError, OSError):
+        return True
+    try:
+        if alive(who):
+            select.select([handle], [], [], within_s)
+        return not alive(who)
+    finally:
+        os.close(handle)

@@ -1,0 +1,122 @@
+"""Words people write for sizes, times, GPUs, arrays and dependencies, parsed once. ValueError says what was expected."""
+
+import difflib
+import math
+import re
+from collections.abc import Iterable
+
+UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+MAX_BYTES = 2**50
+MAX_SECONDS = 366 * 86400.0
+MAX_TASKS = 1000
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+_SPAN = re.compile(
+    r"(?:(\d{1,9}(?:\.\d+)?)d)?(?:(\d{1,9}(?:\.\d+)?)h)?(?:(\d{1,9}(?:\.\d+)?)m)?(?:(\d{1,9}(?:\.\d+)?)s)?"
+)
+_CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d{1,9})")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
+_AFTER = re.compile(r"(\d{1,18})(?::(\w+))?")
+CONDITIONS = ("ok", "any", "fail")
+
+
+def size(text: str) -> int:
+    """`40G`, `512M`, `1.5T`; binary units, so 40G = 40 GiB."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("expected a size with its unit, e.g. 40G or 512M")
+    value = int(float(match[1]) * UNITS[match[2].upper()])
+    if not 0 < value <= MAX_BYTES:
+        raise ValueError("expected a size above 0 and at most 1024T")
+    return value
+
+
+def duration(text: str) -> float:
+    """`90m`, `1d12h`, `45s`, or as sbatch has it: `HH:MM:SS`, `D-HH[:MM[:SS]]`, `MM:SS`; a bare number is minutes."""
+    text = text.strip()
+    span = _SPAN.fullmatch(text)
+    clock = _CLOCK.fullmatch(text)
+    if text and span is not None and any(span.groups()):
+        seconds = sum(float(n) * u for n, u in zip(span.groups(), (86400, 3600, 60, 1), strict=True) if n)
+    elif clock is not None:
+        days, *rest = clock.groups()
+        parts = [int(p) for p in rest if p is not None]
+        by_days = days is not None or len(parts) == 3
+        units = (3600, 60, 1) if by_days else (60, 1)
+        seconds = int(days or 0) * 86400.0 + sum(p * u for p, u in zip(parts, units, strict=False))
+    else:
+        raise ValueError("expected a duration, e.g. 90m, 2h, 1d12h, 45s or HH:MM:SS")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise ValueError("expected a duration above 0 and at most 366 days")
+    return float(seconds)
+
+
+def gpus(text: str) -> tuple[str, int]:
+    """`4`, `H100:4` or `any:4` to (model or "", count)."""
+    match = _GPUS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("expected a number of GPUs or MODEL:NUMBER, e.g. 4 or H100:4")
+    model = match[1] or ""
+    return ("" if model == "any" else model), int(match[2])
+
+
+def array(text: str) -> tuple[tuple[int, ...], int]:
+    """`0-15`, `1,3,7`, `0-15:4`, each with `%LIMIT`, to (indices, limit or 0)."""
+    expected = "expected task numbers, e.g. 0-15, 1,3,7 or 0-15%4 (at most 4 at once)"
+    body, percent, limit_text = text.strip().partition("%")
+    if percent and (not limit_text.isdecimal() or not 0 < int(limit_text[:9]) <= 10**6):
+        raise ValueError(expected)
+    indices: list[int] = []
+    for part in body.split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(expected)
+        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if high < low or step < 1:
+            raise ValueError(expected)
+        span = range(low, high + 1, step)
+        if len(indices) + len(span) > MAX_TASKS:
+            raise ValueError(f"expected at most {MAX_TASKS} tasks in one array")
+        indices.extend(span)
+    if len(set(indices)) != len(indices):
+        raise ValueError("expected every task number once")
+    return tuple(indices), int(limit_text or 0)
+
+
+def after(text: str) -> tuple[int, str]:
+    match = _AFTER.fullmatch(text.strip())
+    condition = match[2] or "ok" if match else ""
+    if match is None or condition not in CONDITIONS:
+        raise ValueError(f"expected JOB or JOB:CONDITION with a condition of {', '.join(CONDITIONS)}")
+    return int(match[1]), condition
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'gpus'?`, or nothing."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def span_text(seconds: float) -> str:
+    """For people: `45s`, `3m 20s`, `2h 05m`, `4d 03h`."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "-"
+    if seconds < 60:
+        return f"{seconds:.0f}s"
+    whole = int(seconds)
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
+
+
+def size_text(count: int) -> str:
+    """For people: `16G`, `1.5T`."""
+    value, unit = float(count), "B"
+    for following in ("K", "M", "G", "T"):
+        if value < 1024:
+            break
+        value, unit = value / 1024, following
+    return f"{value:.0f}{unit}" if value >= 10 or value == int(value) else f"{value:.1f}{unit}"

@@ -1,0 +1,262 @@
+"""Verbs about the cluster: share, usage, gpus, nodes, events, user, info, doctor."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from hs_client import forms, quantities, screen
+from hs_client.api import MOST_JOBS, Client
+from hs_client.errors import FAILED, InvalidError
+from hs_client.verbs import common
+from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
+from hs_client.version import VERSION
+from hs_proto.v1 import controller_pb2 as wire
+
+
+def _span(flag: str, text: str | None) -> float:
+    """`1h`, `7d`; 0 where nothing was asked."""
+    if text is None:
+        return 0.0
+    try:
+        return quantities.duration(text)
+    except ValueError as error:
+        raise InvalidError(f"{flag} {text!r}: {error}") from None
+
+
+@click.command()
+@click.option("--window", metavar="TIME", help="mean over this time, e.g. 10m  [60s]")
+@click.option("--me", is_flag=True, help="only mine")
+@list_options
+@watch_options
+@click.pass_context
+def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) -> None:
+    """Show who is entitled to how many GPUs, and who gets them."""
+    window_s = _span("--window", window)
+    with connected(ctx) as client:
+        user = client.whoami() if me else ""
+
+        def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
+            reply = client.shares(window_s=window_s)
+            if me:
+                mine = [row for row in reply.shares if row.user == user]
+                reply = wire.SharesReply(shares=mine, window_s=reply.window_s, pools=reply.pools)
+            return forms.shares(reply), lambda: screen.share(reply)
+
+        present(fetch, **how)
+
+
+@click.command()
+@click.option("--since", metavar="TIME", help="of the last 1h, 7d, …  [all]")
+@click.option("--me", is_flag=True, help="only mine")
+@click.option("-u", "--of", "of_user", metavar="NAME", help="only this user's")
+@list_options
+@click.option("--jsonl", is_flag=True, help="one JSON object a line")
+@click.pass_context
+def usage(
+    ctx: click.Context,
+    /,
+    *,
+    since: str | None,
+    me: bool,
+    of_user: str | None,
+    as_json: bool,
+    no_header: bool,
+    jsonl: bool,
+) -> None:
+    """Show the GPU time users received."""
+    if me and of_user:
+        raise InvalidError("--me and --of: expected one of them")
+    since_s = _span("--since", since)
+    with connected(ctx) as client:
+        rows = client.usage(user=client.whoami() if me else of_user or "", since_s=since_s)
+    made = [forms.usage(row) for row in rows]
+    common.show_list(made, lambda: screen.usage(rows), as_json=as_json, jsonl=jsonl, no_header=no_header)
+
+
+def _epochs(client: Client) -> dict[int, int]:
+    return {view.id: view.epoch for view in client.jobs(limit=MOST_JOBS)}
+
+
+@click.command()
+@click.option("--me", is_flag=True, help="only those that run or keep my jobs")
+@list_options
+@watch_options
+@click.pass_context
+def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
+    """List GPUs and who is on them."""
+    with connected(ctx) as client:
+        user = client.whoami() if me else ""
+
+        def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
+            epochs = _epochs(client)
+            rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
+            if me:
+                rows = [row for row in rows if row["user"] == user]
+            return rows, lambda: screen.gpus(rows)
+
+        present(fetch, **how)
+
+
+@click.command()
+@list_options
+@watch_options
+@click.pass_context
+def nodes(ctx: click.Context, /, **how: Any) -> None:
+    """List servers."""
+    with connected(ctx) as client:
+
+        def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
+            views, epochs = client.nodes(), _epochs(client)
+            return [forms.node(view, epochs) for view in views], lambda: screen.nodes(views)
+
+        present(fetch, **how)
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="go on with what happens from now")
+@click.option("-j", "--job", metavar="JOB", help="only about this job")
+@click.option("-u", "--of", "of_user", metavar="NAME", help="only about this user")
+@click.option("--me", is_flag=True, help="only about me")
+@click.option("-n", "--tail", type=click.IntRange(1, 1_000_000), metavar="N", help="the newest N  [1000]")
+@click.option(
+    "--after", "after_seq", type=click.IntRange(0, 2**63 - 1), metavar="SEQ", help="only later than this one"
+)
+@click.option("--jsonl", is_flag=True, help="one JSON object a line")
+@json_option
+@click.pass_context
+def events(
+    ctx: click.Context, /, *, follow: bool, job: str | None, of_user: str | None, me: bool,
+    tail: int | None, after_seq: int | None, jsonl: bool, as_json: bool,
+) -> None:  # fmt: skip
+    """Print what happened, oldest first."""
+    if as_json and follow:
+        raise InvalidError("--json prints one answer: expected --jsonl with --follow")
+    if me and of_user:
+        raise InvalidError("--me and --of: expected one of them")
+    with connected(ctx) as client:
+        found = client.events(
+            job_id=common.one_job(client, job) if job else 0,
+            user=client.whoami() if me else of_user or "",
+            after_seq=after_seq or 0,
+            tail=tail or 0,
+            follow=follow,
+        )
+        if as_json:
+            out(forms.text([forms.event(event) for event in found], indent=2))
+            return
+        for event in found:
+            print(forms.text(forms.event(event)) if jsonl else screen.event_line(event), flush=follow)
+
+
+@click.group()
+def user() -> None:
+    """Set what users have (admins)."""
+
+
+@user.command("set")
+@click.argument("name")
+@click.option("--tickets", type=float, metavar="N", help="their share follows these")
+@click.option("--run-as", metavar="ACCOUNT", help="the account their jobs run as")
+@json_option
+@click.pass_context
+def set_user(
+    ctx: click.Context, /, *, name: str, tickets: float | None, run_as: str | None, as_json: bool
+) -> None:
+    """Set a user's tickets or account."""
+    if tickets is None and run_as is None:
+        raise InvalidError("nothing to set: expected --tickets or --run-as")
+    if tickets is not None and not (math.isfinite(tickets) and tickets > 0):
+        raise InvalidError(f"--tickets {tickets:g}: expected a number above 0")
+    with connected(ctx) as client:
+        made = client.set_user(name, tickets=tickets, run_as=run_as)
+    if as_json:
+        out(forms.text(forms.plain(made), indent=2))
+    else:
+        out(f"{made.name}: {made.tickets:g} tickets, jobs run as {made.run_as or made.name}")
+
+
+@click.command()
+@json_option
+@click.pass_context
+def info(ctx: click.Context, /, *, as_json: bool) -> None:
+    """Show the controller, and whom it takes you for."""
+    with connected(ctx) as client:
+        reply, target = client.info(), client.address.target
+    if as_json:
+        out(forms.text(forms.plain(reply) | {"controller": target, "client_version": VERSION}, indent=2))
+        return
+    out(
+        f"controller: {target} (version {reply.version}, term {reply.term}, up {quantities.span_text(reply.uptime_s)})"
+    )
+    out(
+        f"policy:     {reply.policy}, quantum {reply.quantum_s:g} s{', read-only just now' if reply.read_only else ''}"
+    )
+    out(f"you:        {reply.you}{' (admin)' if reply.admin else ''}")
+
+
+@click.command()
+@json_option
+@click.pass_context
+def doctor(ctx: click.Context, /, *, as_json: bool) -> int:
+    """Check that all is well; exit status 1 if something is not."""
+    with connected(ctx) as client:
+        checks = _checks(client)
+    if as_json:
+        out(forms.text(checks, indent=2))
+    for check in checks if not as_json else ():
+        out(f"{check['result']:<5} {check['what']}: {screen.printable(check['text'])}")
+        if check["fix"]:
+            out(f"      {check['fix']}")
+    return FAILED if any(check["result"] == "fail" for check in checks) else 0
+
+
+def _checks(client: Client) -> list[dict[str, str]]:
+    reply = client.info()
+    found = [
+        _check(
+            "ok",
+            "controller",
+            f"answers at {client.address.target}, up {quantities.span_text(reply.uptime_s)}",
+        )
+    ]
+    same = reply.version.split(".")[:2] == VERSION.split(".")[:2]
+    fix = "" if same else "install the same version of heteroshare here and there"
+    found.append(
+        _check("ok" if same else "warn", "version", f"controller {reply.version}, hsctl {VERSION}", fix)
+    )
+    if reply.read_only:
+        found.append(
+            _check(
+                "fail",
+                "store",
+                "cannot be written just now",
+                "free space on the controller's disk; its log says more",
+            )
+        )
+    found.append(_check("ok", "you", f"{reply.you}{' (admin)' if reply.admin else ''}"))
+    nodes = client.nodes()
+    if not nodes:
+        found.append(_check("fail", "nodes", "none has joined", "start hs-agent on a GPU host"))
+    for node in nodes:
+        bad = [gpu for gpu in node.gpus if not gpu.healthy]
+        result = "ok" if node.state == "up" and not bad and not node.warnings else "warn"
+        if node.state != "up":
+            result = "fail"
+        found.append(
+            _check(
+                result,
+                f"node {node.name}",
+                f"{node.state}, {len(node.gpus) - len(bad)} of {len(node.gpus)} GPUs healthy",
+            )
+        )
+        found += [
+            _check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad
+        ]
+        found += [_check("warn", f"node {node.name}", warning) for warning in node.warnings]
+    return found
+
+
+def _check(result: str, what: str, text: str, fix: str = "") -> dict[str, str]:
+    return {"result": result, "what": what, "text": text, "fix": fix}

@@ -1,0 +1,153 @@
+"""What verbs share: the connection, the flags of lists, and where output goes."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from hs_client import forms
+from hs_client.api import MOST_JOBS, Client
+from hs_client.errors import InvalidError
+from hs_client.screen import Table, print_table
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def warn(message: str) -> None:
+    print(f"hsctl: {message}", file=sys.stderr)
+
+
+def out(text: str = "") -> None:
+    print(text)
+
+
+@contextmanager
+def connected(ctx: click.Context) -> Iterator[Client]:
+    given = ctx.find_root().obj or {}
+    with Client(
+        given.get("controller"), token_file=given.get("token_file"), user=given.get("user", "")
+    ) as client:
+        yield client
+
+
+def list_options(function: F) -> F:
+    """`--json --no-header` of every list."""
+    function = click.option("--no-header", is_flag=True, help="rows only")(function)
+    return json_option(function)
+
+
+def json_option(function: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="for scripts (fields: docs/hsctl.md)")(
+        function
+    )
+
+
+def watch_options(function: F) -> F:
+    """`--watch --jsonl --interval`."""
+    for option in (
+        click.option(
+            "--interval",
+            type=click.FloatRange(0.1, 3600),
+            default=2.0,
+            show_default=True,
+            help="seconds, with --watch",
+        ),
+        click.option(
+            "--jsonl",
+            is_flag=True,
+            help="one JSON object a line; with --watch the changed ones, as they change",
+        ),
+        click.option("--watch", is_flag=True, help="again and again until Ctrl-C"),
+    ):
+        function = option(function)
+    return function
+
+
+def show_list(
+    rows: Sequence[forms.Row], table: Callable[[], Table], *, as_json: bool, jsonl: bool, no_header: bool
+) -> None:
+    if as_json:
+        out(forms.text(rows, indent=2))
+    elif jsonl:
+        print(forms.lines(rows), end="")
+    else:
+        print_table(table(), header=not no_header)
+
+
+def present(
+    fetch: Callable[[], tuple[Sequence[forms.Row], Callable[[], Table]]],
+    *, as_json: bool, jsonl: bool, no_header: bool, watch: bool, interval: float,
+) -> None:  # fmt: skip
+    """A list once, or live."""
+    if as_json and (jsonl or watch):
+        raise InvalidError("--json prints one answer: expected --jsonl with --watch")
+    if not watch:
+        rows, table = fetch()
+        show_list(rows, table, as_json=as_json, jsonl=jsonl, no_header=no_header)
+    elif jsonl:
+        _watch_lines(fetch, interval)
+    else:
+        _watch_table(fetch, interval, header=not no_header)
+
+
+def _watch_lines(fetch: Callable[[], tuple[Sequence[forms.Row], Any]], interval: float) -> None:
+    shown: set[str] = set()
+    while True:
+        made = [forms.text(row) for row in fetch()[0]]
+        for line in made:
+            if line not in shown:
+                print(line, flush=True)
+        shown = set(made)
+        time.sleep(interval)
+
+
+def _watch_table(
+    fetch: Callable[[], tuple[Any, Callable[[], Table]]], interval: float, *, header: bool
+) -> None:
+    from hs_client.screen import live
+
+    with live() as show:
+        while True:
+            show(fetch()[1](), header)
+            time.sleep(interval)
+
+
+def job_ids(client: Client, words: Sequence[str]) -> list[int]:
+    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array), in order and each once."""
+    found: list[int] = []
+    listed: list[Any] | None = None
+    for word in words:
+        head, _, task = word.partition("_")
+        if (
+            not (head.isascii() and head.isdigit())
+            or int(head) >= 2**63
+            or not (task in {"", "all"} or task.isdigit())
+        ):
+            raise InvalidError(f"{word!r}: expected a job's number, e.g. 12, or of an array 12_3 or 12_all")
+        if "_" not in word:
+            found.append(int(head))
+            continue
+        listed = client.jobs(ended=True, limit=MOST_JOBS) if listed is None else listed
+        tasks = [
+            view.id
+            for view in listed
+            if view.array_id == int(head) and task in {"all", str(view.array_index)}
+        ]
+        if not tasks:
+            from hs_client.errors import NotFoundError
+
+            raise NotFoundError(
+                f"no such job: {word} (array {head}{'' if task == 'all' else f' has no task {task}'})"
+            )
+        found += sorted(tasks)
+    return list(dict.fromkeys(found))
+
+
+def one_job(client: Client, word: str) -> int:
+    found = job_ids(client, [word])
+    if len(found) != 1:
+        raise InvalidError(f"{word!r}: expected one job, found {len(found)}")
+    return found[0]

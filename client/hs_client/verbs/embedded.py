@@ -1,0 +1,120 @@
+"""`up` and `down`: a cluster of this machine alone."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hs_client import cluster_files, embedded, process
+from hs_client.address import default_state
+from hs_client.cluster_files import DAEMONS, Folders, Options
+from hs_client.verbs.common import out, warn
+
+_DESCRIBES = ("devices", "emulate", "quantum", "policy", "users", "pace", "preload")
+
+
+@click.command()
+@click.option(
+    "--state",
+    metavar="DIR",
+    help="everything of the cluster is kept here  [HS_STATE, ~/.local/state/heteroshare]",
+)
+@click.option("--devices", type=click.Choice(["auto", "nvml", "emulated"]), default="auto", help="[auto]")
+@click.option(
+    "--emulate", metavar="MODEL:N[:MEMORY]", multiple=True, help="pretend to have these GPUs, e.g. V100:4:16G"
+)
+@click.option("--quantum", type=click.FloatRange(0.1, 86400), default=60.0, help="seconds of a slice  [60]")
+@click.option("--policy", default="gandiva-fair", help="[gandiva-fair]")
+@click.option(
+    "--user",
+    "users",
+    metavar="NAME[:TICKETS]",
+    multiple=True,
+    help="somebody to share with; their jobs run as you",
+)
+@click.option(
+    "--pace", metavar="[CLASS=]S[:MODEL=X,…]", multiple=True, help="seconds a step takes on emulated GPUs"
+)
+@click.option("--preload", type=click.IntRange(0, 64), help="jobs started ahead of their turn")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="seconds until it must answer",
+)
+@click.option("--foreground", is_flag=True, help="stay, show the logs, and stop it all at Ctrl-C")
+@click.pass_context
+def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: bool, **given: Any) -> int:
+    """Start a controller and an agent for this machine.
+
+    Jobs of all users run as you. `hsctl down` stops it; what it knows stays in the state folder.
+    """
+    explicit = any(
+        ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE for name in _DESCRIBES
+    )
+    options = Options(
+        devices=given["devices"],
+        emulated=tuple(map(cluster_files.emulated, given["emulate"])),
+        paces=tuple(map(cluster_files.pace, given["pace"])),
+        quantum_s=given["quantum"],
+        policy=given["policy"],
+        users=tuple(map(cluster_files.user, given["users"])),
+        preload=given["preload"],
+    )
+    folder = Path(state).expanduser().absolute() if state else default_state()
+    if os.geteuid() == 0:
+        warn("you are root: jobs will run as root")
+    where, started = embedded.up(folder, options, explicit=explicit, deadline_s=timeout, report=warn)
+    _tell(where, started, usual=folder == default_state())
+    if foreground:
+        _stay(where)
+    return 0
+
+
+def _tell(where: Folders, started: bool, *, usual: bool) -> None:
+    out(f"{'up' if started else 'already up'}: state, logs and configuration are in {where.state}")
+    if not usual:
+        out(f"export HS_STATE={where.state}")
+    out("next: hsctl gpus; hsctl submit -G 1 -- python train.py; hsctl share --watch; hsctl down")
+
+
+def _stay(where: Folders) -> None:
+    """Logs to standard error until Ctrl-C or until a daemon ends, then everything down."""
+    cluster = cluster_files.read_cluster(where.state)
+    assert cluster is not None
+    files = {name: where.log(name).open("rb") for name in DAEMONS}
+    try:
+        for file in files.values():
+            file.seek(0, os.SEEK_END)
+        while all(process.alive(who) for who in cluster.daemons.values()):
+            for name, file in files.items():
+                for line in file.read().decode("utf-8", "replace").splitlines():
+                    click.echo(f"{name}: {line}", err=True)
+            time.sleep(0.5)
+        warn("a daemon has ended")
+    except KeyboardInterrupt:
+        warn("stopping")
+    finally:
+        for file in files.values():
+            file.close()
+        embedded.down(where.state, keep_jobs=False, deadline_s=60.0, report=warn)
+
+
+@click.command()
+@click.option("--state", metavar="DIR", help="[HS_STATE, ~/.local/state/heteroshare]")
+@click.option("--keep-jobs", is_flag=True, help="leave jobs running; the next `hsctl up` takes them up again")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    help="seconds until all must have ended",
+)
+def down(state: str | None, keep_jobs: bool, timeout: float) -> None:
+    """End the jobs and stop what `hsctl up` started; safe to repeat."""
+    folder = Path(state).expanduser().absolute() if state else default_state()
+    stopped = embedded.down(folder, keep_jobs=keep_jobs, deadline_s=timeout, report=warn)
+    out("down" if stopped else f"nothing is up in {folder}")

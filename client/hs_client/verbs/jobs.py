@@ -1,0 +1,287 @@
+"""Verbs about jobs: queue, show, why, logs, pause, resume, cancel, wait."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from hs_client import forms, quantities, screen
+from hs_client.api import ENDED, MOST_JOBS, Client, exit_code
+from hs_client.errors import InvalidError
+from hs_client.follow import outcome, wait_all, write_bytes
+from hs_client.verbs import common
+from hs_client.verbs.common import connected, json_option, list_options, out, present, warn, watch_options
+from hs_proto.v1 import controller_pb2 as wire
+
+STATES = (
+    "queued",
+    "starting",
+    "running",
+    "suspended",
+    "paused",
+    "cancelling",
+    "succeeded",
+    "failed",
+    "cancelled",
+)
+
+
+@click.command()
+@click.option("--me", is_flag=True, help="only mine")
+@click.option("-u", "--of", "of_user", metavar="NAME", help="only this user's")
+@click.option(
+    "-s", "--state", "states", metavar="STATE", multiple=True, help=f"only in these: {', '.join(STATES)}"
+)
+@click.option("-a", "--all", "ended", is_flag=True, help="ended ones too")
+@click.option("-n", "--limit", type=click.IntRange(1, MOST_JOBS), help="the newest so many")
+@list_options
+@watch_options
+@click.pass_context
+def queue(
+    ctx: click.Context,
+    /,
+    *,
+    me: bool,
+    of_user: str | None,
+    states: tuple[str, ...],
+    ended: bool,
+    limit: int | None,
+    **how: Any,
+) -> None:
+    """List jobs that have not ended."""
+    if me and of_user:
+        raise InvalidError("--me and --of: expected one of them")
+    wanted = _states(states)
+    with connected(ctx) as client:
+        user = client.whoami() if me else of_user or ""
+
+        def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
+            views = client.jobs(
+                user=user, states=wanted, ended=ended or bool(ENDED & set(wanted)), limit=limit or 0
+            )
+            return [forms.job(view) for view in views], lambda: screen.queue(views)
+
+        present(fetch, **how)
+
+
+def _states(words: Sequence[str]) -> list[str]:
+    states = [state for word in words for state in word.split(",")]
+    for state in states:
+        if state not in STATES:
+            hint = quantities.did_you_mean(state, STATES)
+            raise InvalidError(f"--state {state!r}: expected one of {', '.join(STATES)}{hint}")
+    return states
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@json_option
+@click.option("--env", "with_env", is_flag=True, help="its environment too")
+@click.pass_context
+def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> None:
+    """Show everything about a job."""
+    with connected(ctx) as client:
+        found = client.job(common.one_job(client, job))
+    if as_json:
+        out(forms.text(forms.detail(found), indent=2))
+        return
+    _facts(_about(found))
+    if with_env and found.spec.env:
+        out("\nenvironment")
+        for name, value in sorted(found.spec.env.items()):
+            out(f"  {name}={screen.printable(value)}")
+    if found.story:
+        out("\nstory")
+        for event in found.story:
+            out(f"  {screen.clock(event.at)}  {event.kind:<12}  {screen.printable(event.text)}")
+    if found.view.HasField("exit") and found.view.state != "succeeded" and found.view.exit.log_tail:
+        out("\nlast lines of its log")
+        for line in found.view.exit.log_tail.splitlines():
+            out(f"  {screen.printable(line)}")
+
+
+def _facts(rows: Sequence[tuple[str, str]]) -> None:
+    for name, value in rows:
+        if value:
+            out(f"{name + ':':<13} {screen.printable(value)}")
+
+
+def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
+    import shlex
+
+    view, spec = found.view, found.spec
+    state = outcome(view) if view.state in ENDED else view.state
+    if view.reason_text and view.state not in ENDED:
+        state += f": {view.reason_text}"
+    models = ",".join(view.gpu_types) or "any"
+    place = f"{view.host} ({view.gpu_model}: {', '.join(view.gpu_ids)})" if view.gpu_ids else view.host
+    times = [f"submitted {screen.clock(view.submitted_at)}"]
+    times += [f"started {screen.clock(view.started_at)}"] if view.started_at else []
+    times += [f"ended {screen.clock(view.ended_at)}"] if view.ended_at else []
+    switches = f"{view.suspends} suspends, {view.resumes} resumes"
+    if view.suspends:
+        switches += f" (mean {view.suspend_s / view.suspends * 1000:.0f} ms to suspend"
+        switches += f", {view.resume_s / view.resumes * 1000:.0f} ms to resume)" if view.resumes else ")"
+    rates = ", ".join(f"{rate.gpu_model} {rate.steps_per_s:.2f} steps/s" for rate in found.rates)
+    return [
+        ("job", f"{screen.job_label(view)} {view.name}"),
+        ("user", view.user),
+        ("state", state),
+        ("exit code", str(exit_code(view)) if view.state in ENDED else ""),
+        ("command", shlex.join(spec.command)),
+        ("folder", spec.workdir),
+        ("output", spec.output),
+        (
+            "asks for",
+            f"{view.gpus} GPU{'s' * (view.gpus != 1)} ({models})"
+            + (f" on {spec.nodes} nodes" if spec.nodes > 1 else ""),
+        ),
+        ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
+        ("on", place),
+        ("times", ", ".join(times)),
+        (
+            "received",
+            f"{quantities.span_text(view.gpu_s)} of GPU time, {quantities.span_text(view.run_s)} in turns",
+        ),
+        ("share", f"{view.tickets:.4g} tickets, {view.entitled_gpus:.2f} GPUs" if view.tickets else ""),
+        (
+            "steps",
+            f"{view.step}" + (f" ({view.steps_per_s:.2f}/s)" if view.steps_per_s else "")
+            if view.step
+            else "",
+        ),
+        ("rates", rates),
+        ("switches", switches),
+        (
+            "suspended by",
+            ("never: runs unsliced" if not view.sliceable else view.tier if view.suspends else ""),
+        ),
+        ("lost", f"{view.lost_gpu_s:.1f} GPU-seconds"),
+        ("checkpoint", f"at step {view.checkpoint_step}" if view.checkpoint_step > 0 else ""),
+        ("epoch", str(view.epoch)),
+        ("class", found.job_class),
+        ("note", view.note),
+    ]
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@json_option
+@click.pass_context
+def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
+    """Say why a job is where it is: one reason, its evidence, and what comes next."""
+    with connected(ctx) as client:
+        reply = client.why(common.one_job(client, job))
+    if as_json:
+        out(forms.text(forms.why(reply), indent=2))
+        return
+    out(
+        f"job {reply.job_id} is {reply.state}{f' ({reply.reason})' if reply.reason else ''}: {screen.printable(reply.text)}"
+    )
+    if reply.expected_wait_s >= 0 and reply.state not in ENDED and reply.state != "running":
+        out(f"expected wait: {quantities.span_text(reply.expected_wait_s)}")
+    if reply.next_step:
+        out(f"next: {screen.printable(reply.next_step)}")
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.option("-f", "--follow", "following", is_flag=True, help="until the job ends")
+@click.option(
+    "--tail", type=click.IntRange(0, 1_000_000), metavar="N", help="the last N lines  [all that is kept]"
+)
+@click.pass_context
+def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None) -> None:
+    """Print a job's output."""
+    with connected(ctx) as client:
+        job_id = common.one_job(client, job)
+        write_bytes(client.logs(job_id, tail_lines=-1 if tail is None else tail, follow=following))
+
+
+def _changing(
+    name: str, done: str, text: str, change: Callable[[Client, list[int]], list[wire.JobView]]
+) -> click.Command:
+    @click.command(name, help=text)
+    @click.argument("jobs", metavar="JOB…", nargs=-1, required=True)
+    @json_option
+    @click.pass_context
+    def verb(ctx: click.Context, /, *, jobs: tuple[str, ...], as_json: bool) -> None:
+        with connected(ctx) as client:
+            views = change(client, common.job_ids(client, jobs))
+        if as_json:
+            out(forms.text([forms.job(view) for view in views], indent=2))
+        for view in views if not as_json else ():
+            out(f"job {view.id} {done} ({view.state})" if done != view.state else f"job {view.id} {done}")
+
+    return verb
+
+
+pause = _changing(
+    "pause",
+    "paused",
+    "Take jobs out of their turns until you resume them.",
+    lambda client, ids: client.pause(*ids),
+)
+resume = _changing(
+    "resume", "resumed", "Let paused jobs have their turns again.", lambda client, ids: client.resume(*ids)
+)
+
+
+@click.command()
+@click.argument("jobs", metavar="JOB…", nargs=-1)
+@click.option("--me", is_flag=True, help="all of mine")
+@click.option("-y", "--yes", is_flag=True, help="with --me: do not ask")
+@json_option
+@click.pass_context
+def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool, as_json: bool) -> None:
+    """End jobs: SIGTERM, then whatever is left of them."""
+    if bool(jobs) == me:
+        raise InvalidError("expected jobs to cancel, or --me for all of yours")
+    with connected(ctx) as client:
+        if me:
+            ids = [view.id for view in client.jobs(user=client.whoami(), limit=MOST_JOBS)]
+            if ids and not yes and not click.confirm(f"cancel {len(ids)} jobs?", err=True):
+                return
+        else:
+            ids = common.job_ids(client, jobs)
+        views = client.cancel(*ids) if ids else []
+    if as_json:
+        out(forms.text([forms.job(view) for view in views], indent=2))
+    for view in views if not as_json else ():
+        out(f"job {view.id} {'is being cancelled' if view.state == 'cancelling' else view.state}")
+    if len(ids) == MOST_JOBS and me:
+        warn(f"{MOST_JOBS} jobs at a time: run it again for the others")
+    if not ids:
+        warn("no jobs")
+
+
+@click.command()
+@click.argument("jobs", metavar="JOB…", nargs=-1, required=True)
+@click.option(
+    "--timeout", metavar="TIME", help="give up after, e.g. 30s or 2h (exit status 124; the jobs go on)"
+)
+@json_option
+@click.pass_context
+def wait(ctx: click.Context, /, *, jobs: tuple[str, ...], timeout: str | None, as_json: bool) -> int:
+    """Wait until jobs have ended; exit as the first of them that did not succeed."""
+    try:
+        timeout_s = _timeout(timeout) if timeout else None
+    except ValueError as error:
+        raise InvalidError(f"--timeout {timeout!r}: {error}") from None
+    with connected(ctx) as client:
+        ids = common.job_ids(client, jobs)
+        code = wait_all(client, ids, report=warn, timeout_s=timeout_s)
+        if as_json:
+            out(forms.text([forms.job(client.job(job_id).view) for job_id in ids], indent=2))
+    return code
+
+
+def _timeout(text: str) -> float:
+    """Unlike a job's limit a bare number is seconds, as in timeout(1)."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return quantities.duration(text)
+    if not 0 < seconds <= quantities.MAX_SECONDS:
+        raise ValueError("expected a duration above 0")
+    return seconds

@@ -1,0 +1,297 @@
+"""`submit` and `run`: flags, job files and scripts, laid over each other and checked once."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hs_client import compose, forms, jobfile, quantities, script, yamlfile
+from hs_client.api import Client, Submitted, new_key
+from hs_client.errors import InvalidError, UnavailableError
+from hs_client.follow import follow, wait_all
+from hs_client.jobfile import Path_
+from hs_client.layers import Layers
+from hs_client.verbs.common import connected, json_option, out, warn
+
+
+def _count(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdecimal() and len(text) < 12 else text
+
+
+# flag's parameter -> (field, how its text is read)
+_FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
+    "name": (("name",), str),
+    "gpus": (("resources", "gpus"), _count),
+    "nodes": (("nodes",), int),
+    "gpu_type": (("resources", "gpu_type"), str),
+    "gpu_mem": (("resources", "gpu_memory"), str),
+    "cpus": (("resources", "cpus"), int),
+    "mem": (("resources", "memory"), str),
+    "time": (("max_duration",), str),
+    "array": (("array",), str),
+    "after": (("after",), lambda words: [part for word in words for part in word.split(",")]),
+    "priority": (("priority",), int),
+    "chdir": (("workdir",), str),
+    "output": (("output",), str),
+    "torchrun": (("torchrun",), bool),
+    "migrate": (("placement", "migrate"), str),
+    "suspend": (("suspend",), str),
+    "on_partition": (("on_partition",), str),
+    "retry": (("retry", "max"), int),
+    "job_class": (("class",), str),
+}
+_WHAT_IS_RUN = {"file", "command"}
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def job_options(function: F) -> F:
+    """What a job asks for; the same for `submit`, `run` and `#HS` lines."""
+    options = [
+        click.option(
+            "-f", "--file", "file", metavar="FILE", help="job file (docs/job-file.md); - reads standard input"
+        ),
+        click.option("-J", "--name", metavar="NAME", help="made from the command by default"),
+        click.option("-G", "--gpus", metavar="[MODEL:]N", help="GPUs per node, e.g. 4 or H100:4  [1]"),
+        click.option("-N", "--nodes", type=int, metavar="N", help="nodes  [1]"),
+        click.option("--gpu-type", metavar="MODELS", help="e.g. H100,A100, or any  [any]"),
+        click.option("--gpu-mem", metavar="SIZE", help="memory each GPU must have, e.g. 40G"),
+        click.option("-c", "--cpus", type=int, metavar="N", help="CPU cores"),
+        click.option("--mem", metavar="SIZE", help="host memory, e.g. 64G"),
+        click.option(
+            "-t",
+            "--time",
+            metavar="TIME",
+            help="running time at most: 90m, 2h, 1d12h, HH:MM:SS; a number is minutes",
+        ),
+        click.option("-a", "--array", metavar="TASKS", help="0-15, or 0-15%4 for four at once"),
+        click.option(
+            "-d", "--after", metavar="JOB[:ok|any|fail]", multiple=True, help="wait for that job  [ok]"
+        ),
+        click.option(
+            "-p", "--priority", type=int, metavar="N", help="among your own jobs; higher first  [0]"
+        ),
+        click.option("-e", "--env", metavar="K=V|K", multiple=True, help="set a variable, or hand yours on"),
+        click.option("-C", "--chdir", metavar="DIR", help="folder to run in  [this one]"),
+        click.option(
+            "-o", "--output", metavar="FILE", help="write the log there too; %x: job's name, %a: task number"
+        ),
+        click.option("--torchrun", is_flag=True, default=None, help="a process per GPU, through torchrun"),
+        click.option("--migrate", metavar="auto|same-type|never", help="where the job may be moved  [auto]"),
+        click.option(
+            "--suspend", metavar="auto|hook|transparent|none", help="how it may be suspended  [auto]"
+        ),
+        click.option(
+            "--on-partition", metavar="fence|continue", help="when its server is cut off  [continue]"
+        ),
+        click.option("--retry", type=int, metavar="N", help="restarts after a failure  [0]"),
+        click.option(
+            "--sweep", metavar="NAME=V,V…", multiple=True, help="a job for each value, put in place of {NAME}"
+        ),
+        click.option("--class", "job_class", metavar="NAME", help="jobs of one class perform alike"),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_COMMAND = {"allow_interspersed_args": False}
+
+
+@click.command(context_settings=_COMMAND)
+@job_options
+@click.option("--dry-run", is_flag=True, help="check it and say what would happen; submit nothing")
+@click.option("--wait", is_flag=True, help="until it has ended; exit as it did")
+@click.option("--detach", is_flag=True, help="return at once (what submit does anyway)")
+@click.option("--parsable", is_flag=True, help="print the jobs' numbers only")
+@json_option
+@click.argument("command", nargs=-1, metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…", type=click.UNPROCESSED)
+@click.pass_context
+def submit(
+    ctx: click.Context,
+    /,
+    *,
+    dry_run: bool,
+    wait: bool,
+    detach: bool,
+    parsable: bool,
+    as_json: bool,
+    **flags: Any,
+) -> int:
+    """Submit a job.
+
+    \b
+    hsctl submit -G 2 -- python train.py --lr 0.1   the words as they are: no shell
+    hsctl submit -f job.yaml resources.gpus=4       a job file, and fields changed
+    hsctl submit train.sh                           a script with #SBATCH or #HS lines
+    """
+    if wait and detach:
+        raise InvalidError("--wait and --detach: expected one of them")
+    if dry_run and wait:
+        raise InvalidError("--wait and --dry-run: expected one of them")
+    specs = request(flags)
+    with connected(ctx) as client:
+        done = send(client, specs, dry_run=dry_run)
+        _tell(done, specs, dry_run=dry_run, parsable=parsable, as_json=as_json)
+        return wait_all(client, done.job_ids, report=warn) if wait else 0
+
+
+@click.command(context_settings=_COMMAND)
+@job_options
+@click.option("--detach", is_flag=True, help="do not follow the output: the same as submit")
+@click.option("-q", "--quiet", is_flag=True, help="only the job's own output")
+@click.argument("command", nargs=-1, metavar="[--] CMD… | SCRIPT [ARG]… | KEY=VALUE…", type=click.UNPROCESSED)
+@click.pass_context
+def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> int:
+    """Submit a job, print its output until it ends, and exit as it did.
+
+    After Ctrl-C the job goes on (exit status 130); `hsctl logs -f JOB` takes its output up again.
+    """
+    specs = request(flags)
+    if len(specs) != 1:
+        raise InvalidError(f"{len(specs)} jobs: expected one; arrays and sweeps are for `hsctl submit`")
+    with connected(ctx) as client:
+        done = send(client, specs)
+        if detach:
+            _tell(done, specs, dry_run=False, parsable=False, as_json=False)
+            return 0
+        job_id = done.job_ids[0]
+        if not quiet:
+            warn(f"job {job_id} submitted")
+        try:
+            return follow(client, job_id, report=(lambda _: None) if quiet else warn)
+        except KeyboardInterrupt:
+            warn(
+                f"job {job_id} goes on: `hsctl logs -f {job_id}` shows its output, `hsctl cancel {job_id}` ends it"
+            )
+            return 130
+
+
+def request(flags: dict[str, Any]) -> list[Any]:
+    """The JobSpecs that flags, file and script come to."""
+    layers = Layers()
+    if flags["file"]:
+        _lay_file(layers, flags)
+    elif flags["command"]:
+        _lay_command(layers, flags)
+    else:
+        raise InvalidError("nothing to run: expected a command, a script, or a job file with -f")
+    _lay_flags(layers, flags, lambda flag: flag)
+    job = jobfile.parse(layers.data, layers.origins)
+    return compose.specs(job, compose.Place.here(check=_files_are_here()), layers.origins)
+
+
+def _files_are_here() -> bool:
+    """A forwarded socket leads to another machine, whose folders we cannot see; HS_REMOTE=1 says so."""
+    return os.environ.get("HS_REMOTE", "") in {"", "0"}
+
+
+def _lay_file(layers: Layers, flags: dict[str, Any]) -> None:
+    if flags["file"] == "-":
+        raw = sys.stdin.buffer.read(jobfile.MAX_SPEC_BYTES + 1)
+        if len(raw) > jobfile.MAX_SPEC_BYTES:
+            raise InvalidError(f"standard input: expected at most {jobfile.MAX_SPEC_BYTES // 1024} KiB")
+        layers.lay(*yamlfile.parse(raw, "standard input"))
+    else:
+        layers.lay(*yamlfile.read(Path(flags["file"])))
+    for word in flags["command"]:
+        layers.override(word)
+
+
+def _lay_command(layers: Layers, flags: dict[str, Any]) -> None:
+    words = list(flags["command"])
+    folder = Path(flags["chdir"] or ".").expanduser()
+    path = script.looks_like(words[0], Path()) or script.looks_like(words[0], folder)
+    if path is None:
+        layers.put(("run",), words, "command")
+        return
+    read = script.read(path, words[1:])
+    for warning in read.warnings:
+        warn(warning)
+    for field, value, where in read.data:
+        layers.put(field, value, where)
+    for line, where in read.hs_words:
+        _lay_flags(layers, _parse_line(line, where), partial("{}: {}".format, where))
+    layers.put(("run",), read.command, str(path))
+    if not layers.data.get("name"):
+        layers.put(("name",), path.stem, str(path))
+
+
+def _parse_line(words: Sequence[str], where: str) -> dict[str, Any]:
+    """The flags of an #HS line."""
+    try:
+        with submit.make_context("#HS", list(words), resilient_parsing=False) as context:
+            flags = dict(context.params)
+    except click.ClickException as error:
+        raise InvalidError(f"{where}: {error.format_message()}") from None
+    extra = [
+        name
+        for name in ("dry_run", "wait", "detach", "parsable", "as_json", *_WHAT_IS_RUN)
+        if flags.get(name)
+    ]
+    if extra:
+        shown = {"command": f"{flags['command'][0]!r}" if flags["command"] else ""}.get(
+            extra[0], "--" + extra[0].replace("_", "-")
+        )
+        raise InvalidError(f"{where}: {shown}: expected only what describes the job")
+    return flags
+
+
+def _lay_flags(layers: Layers, flags: dict[str, Any], where: Callable[[str], str]) -> None:
+    for name, (field, read) in _FIELDS.items():
+        value = flags.get(name)
+        if value is None or value == ():
+            continue
+        shown = "--class" if name == "job_class" else "--" + name.replace("_", "-")
+        layers.put(field, read(value), where(shown))
+    for word in flags.get("env", ()):
+        key, equals, value = word.partition("=")
+        layers.put(("env", key), value if equals else None, where("--env"))
+    for word in flags.get("sweep", ()):
+        key, equals, values = word.partition("=")
+        if not equals or not values:
+            raise InvalidError(f"{where('--sweep')}: {word!r}: expected NAME=VALUE,VALUE…, e.g. lr=1e-3,3e-4")
+        layers.put(("sweep", key), values.split(","), where("--sweep"))
+
+
+def send(client: Client, specs: list[Any], *, dry_run: bool = False) -> Submitted:
+    """One key for this invocation: whatever is sent again is the same request."""
+    done = client.submit(*specs, dry_run=dry_run, key=new_key())
+    if not dry_run and len(done.job_ids) != len(specs):
+        raise UnavailableError(
+            f"the controller answered {len(done.job_ids)} jobs for {len(specs)}: it is of another version"
+        )
+    for note in done.notes:
+        warn(note)
+    return done
+
+
+def _tell(done: Submitted, specs: Sequence[Any], *, dry_run: bool, parsable: bool, as_json: bool) -> None:
+    if as_json:
+        out(
+            forms.text(
+                {"job_ids": list(done.job_ids), "notes": list(done.notes), "dry_run": dry_run}, indent=2
+            )
+        )
+    elif parsable:
+        for job_id in done.job_ids:
+            out(str(job_id))
+    elif dry_run:
+        gpus = specs[0].gpus * specs[0].nodes
+        limit = (
+            f", at most {quantities.span_text(specs[0].max_duration_s)}" if specs[0].max_duration_s else ""
+        )
+        out(f"would be accepted: {_jobs(specs)}, {gpus} GPU{'s' * (gpus > 1)} each{limit}")
+    elif len(done.job_ids) == 1:
+        out(f"submitted job {done.job_ids[0]} ({specs[0].name})")
+    else:
+        out(f"submitted {_jobs(specs)}: {done.job_ids[0]} to {done.job_ids[-1]}")
+
+
+def _jobs(specs: Sequence[Any]) -> str:
+    return f"job {specs[0].name!r}" if len(specs) == 1 else f"{len(specs)} jobs {specs[0].name!r}"

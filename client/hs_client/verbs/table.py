@@ -1,0 +1,42 @@
+"""Every verb of hsctl: where it is, and its line in `hsctl --help`."""
+
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    where: str
+    group: str
+    help: str
+
+
+JOBS, CLUSTER, LOCAL, OTHER = "Jobs", "The cluster", "One machine", "Other"
+GROUPS = (JOBS, CLUSTER, LOCAL, OTHER)
+
+VERBS = {
+    "submit": Verb("hs_client.verbs.submit:submit", JOBS, "submit a command, a job file or a script"),
+    "run": Verb("hs_client.verbs.submit:run", JOBS, "submit, follow the output, exit as the job did"),
+    "queue": Verb("hs_client.verbs.jobs:queue", JOBS, "list jobs (also: ps)"),
+    "show": Verb(
+        "hs_client.verbs.jobs:show", JOBS, "everything about a job: its story, its end, its log's tail"
+    ),
+    "why": Verb("hs_client.verbs.jobs:why", JOBS, "why a job is where it is, and what comes next"),
+    "logs": Verb("hs_client.verbs.jobs:logs", JOBS, "a job's output"),
+    "pause": Verb("hs_client.verbs.jobs:pause", JOBS, "take your job out of its turns until you resume it"),
+    "resume": Verb("hs_client.verbs.jobs:resume", JOBS, "let a paused job have its turns again"),
+    "cancel": Verb("hs_client.verbs.jobs:cancel", JOBS, "end jobs"),
+    "wait": Verb("hs_client.verbs.jobs:wait", JOBS, "wait until jobs have ended, exit as they did"),
+    "share": Verb("hs_client.verbs.cluster:share", CLUSTER, "who is entitled to what, and who gets it"),
+    "usage": Verb("hs_client.verbs.cluster:usage", CLUSTER, "GPU time received"),
+    "gpus": Verb("hs_client.verbs.cluster:gpus", CLUSTER, "GPUs and who is on them"),
+    "nodes": Verb("hs_client.verbs.cluster:nodes", CLUSTER, "servers"),
+    "events": Verb("hs_client.verbs.cluster:events", CLUSTER, "what happened"),
+    "user": Verb("hs_client.verbs.cluster:user", CLUSTER, "set a user's tickets (admins)"),
+    "info": Verb("hs_client.verbs.cluster:info", CLUSTER, "the controller, and whom it takes you for"),
+    "doctor": Verb("hs_client.verbs.cluster:doctor", CLUSTER, "check that all is well"),
+    "up": Verb("hs_client.verbs.embedded:up", LOCAL, "start a cluster of this machine alone"),
+    "down": Verb("hs_client.verbs.embedded:down", LOCAL, "stop it"),
+    "schema": Verb("hs_client.verbs.other:schema", OTHER, "print the job file's JSON Schema"),
+    "completion": Verb("hs_client.verbs.other:completion", OTHER, "print a shell's completion script"),
+}
+
+ALIASES = {"ps": "queue"}

@@ -1,0 +1,107 @@
+"""`hs-controller`: the daemon's command line."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+
+import click
+import structlog
+
+from hs_controller import app, config
+from hs_controller.config import ConfigError
+from hs_controller.doors import DoorError
+from hs_controller.journal import StoreError, StoreRefusedError
+from hs_controller.service import version
+from hs_core import policies
+from hs_core.errors import BrokenError, RefusedError
+
+log = structlog.get_logger("hs_controller")
+
+REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK = 1, 2, 70, 74
+
+
+def set_up_logs() -> None:
+    """Events with keys: JSON for journald, key=value for people."""
+    people = sys.stderr.isatty()
+    render = (
+        structlog.dev.ConsoleRenderer() if people else structlog.processors.JSONRenderer(ensure_ascii=False)
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *(() if people else (structlog.processors.format_exc_info,)),
+            render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+class _DefaultToRun(click.Group):
+    """`hs-controller --config F` is `hs-controller run --config F`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in {"--version", "--help"}):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_DefaultToRun, context_settings={"help_option_names": ["--help"]})
+@click.version_option(version(), prog_name="hs-controller")
+def cli() -> None:
+    """The controller: decides where jobs live and how much each weighs."""
+
+
+@cli.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path),
+    default=config.DEFAULT_FILE,
+    show_default=True,
+    help="Configuration (TOML).",
+)
+def run(file: Path) -> None:
+    """Run in the foreground until SIGTERM."""
+    set_up_logs()
+    sys.exit(_run(file))
+
+
+def _run(file: Path) -> int:
+    try:
+        missing = file == config.DEFAULT_FILE and not file.exists()
+        settings = config.parse({}, file) if missing else config.load(file)
+        try:
+            policy = policies.find(settings.policy)
+        except RefusedError as refused:
+            raise ConfigError(f"{file}: policy = {settings.policy!r}: {refused}") from None
+        asyncio.run(app.run(settings, policy))
+    except ConfigError as error:
+        return _complain(error, BAD_CONFIG)
+    except (StoreRefusedError, DoorError) as error:
+        return _complain(error, REFUSED_TO_START)
+    except StoreError as error:
+        return _complain(error, DISK)
+    except BrokenError as error:
+        log.exception("broken", why=str(error))
+        return BROKEN
+    except Exception:
+        log.exception("broken")
+        return BROKEN
+    return 0
+
+
+def _complain(error: Exception, status: int) -> int:
+    print(f"hs-controller: {error}", file=sys.stderr)
+    return status
+
+
+def main() -> None:
+    cli(prog_name="hs-controller")
+
+
+if __name__ == "__main__":
+    main()

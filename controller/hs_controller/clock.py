@@ -1,0 +1,29 @@
+"""The time of day that never jumps: the wall clock as it was at the start, carried on by the boot clock."""
+
+import time
+
+
+class Clock:
+    """A step of the wall clock, by an hour or a year, changes nothing; it shows after the next start.
+
+    It starts no earlier than `floor_s`, the newest moment in the journal, so that jobs' order of arrival holds even if
+    the wall clock was set back in between.
+    """
+
+    def __init__(self, floor_s: float = 0.0) -> None:
+        self._start_s = max(time.time(), floor_s)
+        self._boot_s = boot_s()
+        self._newest_s = self._start_s
+
+    def now_s(self) -> float:
+        self._newest_s = max(self._newest_s, self._start_s + boot_s() - self._boot_s)
+        return self._newest_s
+
+    def off_s(self) -> float:
+        """How far the wall clock has been moved away since the start."""
+        return time.time() - self.now_s()
+
+
+def boot_s() -> float:
+    """Seconds since boot, suspended time included; nobody can set it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

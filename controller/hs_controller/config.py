@@ -1,0 +1,257 @@
+"""What the operator wrote, as frozen values: TOML is parsed here, once, and every mistake names file, key and value."""
+
+import difflib
+import ipaddress
+import math
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NoReturn
+
+DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
+SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
+
+ONLY_LOOPBACK = "until certificates exist the controller listens on a unix socket and loopback only"
+
+USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigUser:
+    tickets: float | None = None
+    run_as: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Every queue, message and log has one."""
+
+    connections: int = 1024
+    connections_per_uid: int = 128
+    uids: int = 128  # accounts with a connection at the same time
+    watchers: int = 256  # open WatchJob, Events and Logs streams
+    queued_requests: int = 4096  # waiting for the next commit
+    live_jobs: int = 20_000
+    log_buffer_bytes: int = 8 << 20  # per reader of a job's log
+    message_bytes: int = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    file: Path
+    state_dir: Path = Path("/var/lib/heteroshare/controller")
+    socket: Path = Path("/run/heteroshare/controller.sock")
+    agent_socket: Path | None = None  # a second one that serves agents only, mode 0600
+    embedded: bool = False  # one person's cluster: the socket is theirs alone (0600)
+    listen: tuple[str, int] | None = None
+    policy: str = "gandiva-fair"
+    quantum_s: float = 60.0
+    heartbeat_s: float = 1.0  # agents report so often
+    seed: int = 0
+    default_tickets: float = 100.0
+    users: Mapping[str, ConfigUser] = field(default_factory=dict)
+    admins: tuple[str, ...] = ()
+    users_from_os: bool = True
+    event_limit: int = 200_000  # newest that are kept
+    ended_limit: int = 100_000  # ended jobs that are kept
+    usage_days: int = 400
+    limits: Limits = field(default_factory=Limits)
+
+
+def load(file: Path) -> Config:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not UTF-8 text (byte {error.start})") from None
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: is not valid TOML: {error}") from None
+    return parse(table, file)
+
+
+def parse(table: Mapping[str, Any], file: Path) -> Config:
+    values = _table(table, _KEYS, _Where(file))
+    config = Config(file=file, **values)
+    for key in ("socket", "agent_socket"):
+        path = getattr(config, key)
+        # The longest name behind it is `<socket>.d/<uid>.sock`.
+        if path is not None and len(os.fsencode(path)) + len(".d/4294967295.sock") > SOCKET_PATH_BYTES:
+            _Where(file, key).wrong(
+                str(path), "a path of at most 89 bytes: the system has a limit for sockets"
+            )
+    if config.socket == config.agent_socket:
+        config = _without_agent_socket(config)
+    return config
+
+
+def _without_agent_socket(config: Config) -> Config:
+    values = {f.name: getattr(config, f.name) for f in fields(config)} | {"agent_socket": None}
+    return Config(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """A place in the file, for messages."""
+
+    file: Path
+    key: str = ""
+
+    def at(self, key: str) -> "_Where":
+        return _Where(self.file, f"{self.key}.{key}" if self.key else key)
+
+    def wrong(self, value: object, expected: str) -> NoReturn:
+        shown = repr(value) if len(repr(value)) < 80 else f"{repr(value)[:77]}…"
+        raise ConfigError(f"{self.file}: {self.key} = {shown}: expected {expected}")
+
+
+_Reader = Callable[[Any, _Where], Any]
+
+
+def _table(table: Any, readers: Mapping[str, _Reader], where: _Where) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        where.wrong(table, "a table")
+    unknown = sorted(set(table) - set(readers))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], readers, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(sorted(readers))}"
+        raise ConfigError(
+            f"{where.file}: {where.at(unknown[0]).key} = {table[unknown[0]]!r}: unknown key; {hint}"
+        )
+    return {key: readers[key](value, where.at(key)) for key, value in table.items()}
+
+
+def _text(value: Any, where: _Where) -> str:
+    if not isinstance(value, str) or not value:
+        where.wrong(value, "a text that is not empty")
+    return value
+
+
+def _flag(value: Any, where: _Where) -> bool:
+    if not isinstance(value, bool):
+        where.wrong(value, "true or false")
+    return value
+
+
+def _number(low: float, high: float, unit: str = "") -> _Reader:
+    expected = f"a number{' of ' + unit if unit else ''} from {low:g} to {high:g}"
+
+    def read(value: Any, where: _Where) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            where.wrong(value, expected)
+        if not low <= value <= high:
+            where.wrong(value, expected)
+        return float(value)
+
+    return read
+
+
+def _whole(low: int, high: int) -> _Reader:
+    def read(value: Any, where: _Where) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            where.wrong(value, f"a whole number from {low} to {high}")
+        return value
+
+    return read
+
+
+def _path(value: Any, where: _Where) -> Path:
+    if not isinstance(value, str) or not Path(value).is_absolute() or "\0" in value:
+        where.wrong(value, "an absolute path")
+    return Path(value)
+
+
+def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
+    """`host:port` on loopback; "" is off."""
+    if value == "":
+        return None
+    if not isinstance(value, str) or ":" not in value:
+        where.wrong(value, '"host:port", e.g. "127.0.0.1:7443", or "" for none')
+    host, _, port = value.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        where.wrong(value, "a port from 0 to 65535 (0: any free one)")
+    if not is_loopback(host):
+        where.wrong(value, f"a loopback address: {ONLY_LOOPBACK}")
+    return ("127.0.0.1" if host == "localhost" else host), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _name(value: Any, where: _Where) -> str:
+    if not isinstance(value, str) or not USER_NAME.fullmatch(value):
+        where.wrong(value, "a user name (a letter, then letters, digits, . _ @ -, at most 64)")
+    return value
+
+
+def _names(value: Any, where: _Where) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        where.wrong(value, "a list of user names")
+    return tuple(_name(one, where) for one in value)
+
+
+_TICKETS = _number(1e-3, 1e9)
+
+_USER_KEYS: Mapping[str, _Reader] = {"tickets": _TICKETS, "run_as": _name}
+
+
+def _users(value: Any, where: _Where) -> dict[str, ConfigUser]:
+    if not isinstance(value, Mapping):
+        where.wrong(value, "tables [users.NAME]")
+    return {
+        _name(name, where.at(name)): ConfigUser(**_table(row, _USER_KEYS, where.at(name)))
+        for name, row in value.items()
+    }
+
+
+_LIMIT_KEYS: Mapping[str, _Reader] = {
+    "connections": _whole(1, 100_000),
+    "connections_per_uid": _whole(1, 100_000),
+    "uids": _whole(1, 10_000),
+    "watchers": _whole(1, 100_000),
+    "queued_requests": _whole(1, 1_000_000),
+    "live_jobs": _whole(1, 10_000_000),
+    "log_buffer_bytes": _whole(128 << 10, 1 << 30),
+    "message_bytes": _whole(64 << 10, 64 << 20),
+}
+
+
+def _limits(value: Any, where: _Where) -> Limits:
+    return Limits(**_table(value, _LIMIT_KEYS, where))
+
+
+_KEYS: Mapping[str, _Reader] = {
+    "state_dir": _path,
+    "socket": _path,
+    "agent_socket": _path,
+    "embedded": _flag,
+    "listen": _listen,
+    "policy": _text,
+    "quantum_s": _number(0.1, 86400, "seconds"),
+    "heartbeat_s": _number(0.05, 60, "seconds"),
+    "seed": _whole(0, 2**63 - 1),
+    "default_tickets": _TICKETS,
+    "users": _users,
+    "admins": _names,
+    "users_from_os": _flag,
+    "event_limit": _whole(100, 100_000_000),
+    "ended_limit": _whole(10, 100_000_000),
+    "usage_days": _whole(1, 36_500),
+    "limits": _limits,
+}

@@ -1,0 +1,221 @@
+"""The agents that are connected: what each has said on its connection, and what is to be sent to it."""
+
+import asyncio
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import HostJoined, Wanted
+from hs_core.model import Host, HostName, JobId, JobReport, Phase
+from hs_proto import convert
+from hs_proto.v1 import agent_pb2, common_pb2
+
+log = structlog.get_logger("hs_controller.links")
+
+CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
+
+
+class LogReader:
+    """One caller's view of a job's log: what the agent sent and the caller has not taken yet, within a limit."""
+
+    def __init__(self, link: "Link", request: int, limit_bytes: int) -> None:
+        self.request = request
+        self._link = link
+        self._limit = limit_bytes
+        self._chunks: deque[bytes] = deque()
+        self._bytes = 0
+        self._more = asyncio.Event()
+        self._end: RefusedError | None = None
+        self._ended = False
+
+    def put(self, data: bytes) -> None:
+        if self._ended:
+            return
+        if self._bytes + len(data) > self._limit:
+            self._link.cancel_log(self)
+            self.end(
+                "reading too slowly: the log was dropped; ask for fewer lines", Kind.UNAVAILABLE, keep=True
+            )
+            return
+        if data:
+            self._chunks.append(data)
+            self._bytes += len(data)
+            self._more.set()
+
+    def end(self, error: str = "", kind: Kind = Kind.UNAVAILABLE, *, keep: bool = False) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._end = RefusedError(error, kind) if error else None
+        if not keep:
+            self._link.logs.pop(self.request, None)
+        self._more.set()
+
+    def __aiter__(self) -> "LogReader":
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._chunks:
+            if self._ended:
+                if self._end is not None:
+                    raise self._end
+                raise StopAsyncIteration
+            self._more.clear()
+            await self._more.wait()
+        data = self._chunks.popleft()
+        self._bytes -= len(data)
+        return data
+
+
+class Link:
+    """One connection of one agent."""
+
+    def __init__(self, hello: agent_pb2.Hello, host: Host, now_s: float) -> None:
+        self.host = host
+        self.version = hello.version
+        self.gpus = tuple(hello.gpus)  # with readings for people
+        self.reports: dict[JobId, JobReport] = {}
+        self.last_report_s = now_s
+        self.logs: dict[int, LogReader] = {}
+        self.closed = asyncio.Event()
+        self.why_closed = ""
+        self._wanted: Wanted | None = None  # newest, not sent yet
+        self._control: deque[agent_pb2.ToAgent] = deque()
+        self._something = asyncio.Event()
+        self._requests = itertools.count(1)
+        self.heard(hello.jobs, (), now_s)
+
+    def heard(
+        self, jobs: Iterable[common_pb2.JobReport], gpus: Sequence[common_pb2.Gpu], now_s: float
+    ) -> tuple[JobReport, ...]:
+        """Takes in what a message says of jobs and devices; raises RefusedError where it makes no sense."""
+        told = tuple(sane(convert.to_report(job)) for job in jobs)
+        if gpus:
+            self.host = replace(self.host, gpus=convert.to_gpus(gpus))
+            self.gpus = tuple(gpus)
+        for report in told:
+            self.reports[report.job] = report
+        self.last_report_s = now_s
+        return told
+
+    def joined(self, now_s: float) -> HostJoined:
+        return HostJoined(now_s=now_s, host=self.host, reports=tuple(self.reports.values()))
+
+    def direct(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+        # What ended and is no longer wanted, the agent forgets, and so do we.
+        named = {job.job for job in wanted.jobs}
+        self.reports = {j: r for j, r in self.reports.items() if j in named or r.phase is not Phase.EXITED}
+        self._something.set()
+
+    def log(self, job: JobId, *, tail_lines: int, follow: bool, limit_bytes: int) -> LogReader:
+        reader = LogReader(self, next(self._requests), limit_bytes)
+        self.logs[reader.request] = reader
+        self._send(
+            agent_pb2.ToAgent(
+                log=agent_pb2.LogRequest(
+                    request_id=reader.request, job_id=job, tail_lines=tail_lines, follow=follow
+                )
+            )
+        )
+        return reader
+
+    def cancel_log(self, reader: LogReader) -> None:
+        """Nobody reads it any more."""
+        if self.logs.pop(reader.request, None) is not None and not self.closed.is_set():
+            self._send(agent_pb2.ToAgent(log_cancel=agent_pb2.LogCancel(request_id=reader.request)))
+
+    def log_data(self, data: agent_pb2.LogData) -> None:
+        reader = self.logs.get(data.request_id)
+        if reader is None:
+            return
+        reader.put(data.data)
+        if data.end:
+            reader.end(data.error, Kind.NOT_FOUND)
+
+    def _send(self, message: agent_pb2.ToAgent) -> None:
+        if len(self._control) >= CONTROL_MESSAGES:
+            raise RefusedError(
+                f"{self.host.name} does not take its messages; try again later", Kind.UNAVAILABLE
+            )
+        self._control.append(message)
+        self._something.set()
+
+    async def next(self) -> agent_pb2.ToAgent:
+        """What is to be sent; of several Wanted only the newest."""
+        while True:
+            if self._control:
+                return self._control.popleft()
+            if self._wanted is not None:
+                wanted, self._wanted = self._wanted, None
+                return agent_pb2.ToAgent(wanted=convert.from_wanted(wanted))
+            self._something.clear()
+            await self._something.wait()
+
+    def close(self, why: str) -> None:
+        if not self.closed.is_set():
+            self.why_closed = why
+            self.closed.set()
+        for reader in list(self.logs.values()):
+            reader.end(f"{self.host.name} went away: {why}")
+
+
+class Hub:
+    """One link a host: the newest."""
+
+    def __init__(self) -> None:
+        self._links: dict[HostName, Link] = {}
+
+    def attach(self, link: Link) -> None:
+        old = self._links.get(link.host.name)
+        self._links[link.host.name] = link
+        if old is not None:
+            boot = "" if old.host.boot_id == link.host.boot_id else ", from another boot"
+            log.warning("link-replaced", host=link.host.name, why=f"a second connection of this host{boot}")
+            old.close(f"another connection of {link.host.name} took its place{boot}")
+
+    def detach(self, link: Link, why: str) -> bool:
+        """Whether the host is away now (False: another connection had taken its place)."""
+        link.close(why)
+        if self._links.get(link.host.name) is not link:
+            return False
+        del self._links[link.host.name]
+        return True
+
+    def link(self, host: HostName) -> Link | None:
+        return self._links.get(host)
+
+    def names(self) -> Sequence[HostName]:
+        return sorted(self._links)
+
+    def direct(self, host: HostName, wanted: Wanted) -> None:
+        link = self._links.get(host)
+        if link is not None:  # else it is told when it is back
+            link.direct(wanted)
+
+    def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
+        link = self._links.get(host)
+        return [] if link is None else [link.joined(now_s)]
+
+    def close(self, why: str) -> None:
+        for link in list(self._links.values()):
+            link.close(why)
+
+
+_COUNTERS = ("gpu_s", "run_s", "suspend_s", "resume_s", "lost_gpu_s")
+
+
+def sane(report: JobReport) -> JobReport:
+    """A rate that is no number is no rate; a counter that is none cannot be charged."""
+    for name in _COUNTERS:
+        value = getattr(report, name)
+        if not math.isfinite(value) or value < 0:
+            raise RefusedError(f"job {report.job}: {name}: {value!r}: a number from 0 up was expected")
+    if not math.isfinite(report.steps_per_s) or report.steps_per_s < 0:
+        return replace(report, steps_per_s=0.0)
+    return report

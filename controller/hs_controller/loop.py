@@ -1,0 +1,438 @@
+"""The single writer: drains whatever has happened into one batch, commits it, and only then answers and gives orders.
+
+When a commit fails nothing of it may survive: what is in memory is built again from the journal, in a new term, and the agents'
+reports are taken in again, as after a restart. Until the journal can be written, mutating calls are refused.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from hs_controller.clock import Clock
+from hs_controller.config import Config
+from hs_controller.journal import Journal, StoreUnavailableError
+from hs_controller.mind import KEYS_KEPT_S, Draft, Mind, refuse_other_body
+from hs_controller.rows import Answered, Event
+from hs_controller.store import Store
+from hs_core.cluster import ClusterMachine, Outcome
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import ClusterEvent, HostJoined, QuantumEnded, UserSet, Wanted
+from hs_core.model import HostName, Job, JobId, UserName
+from hs_core.policy import Policy
+
+log = structlog.get_logger("hs_controller.loop")
+
+COUNTERS_S = 1.0  # counters are on the disk at most so much later
+RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
+PRUNE_S = 60.0
+LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
+BATCH = 1024  # items, so that one transaction stays short
+
+Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent]]
+Render = Callable[[Sequence[Outcome]], bytes]
+
+
+class Hosts(Protocol):
+    """The agents that are connected."""
+
+    def direct(self, host: HostName, wanted: Wanted) -> None: ...
+
+    def names(self) -> Sequence[HostName]: ...
+
+    def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
+        """Everything it has said, as if it had just said it; nothing, if it is gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """What makes a request the same when it is sent again."""
+
+    caller: str
+    key: str
+    digest: bytes
+
+
+@dataclass(slots=True, eq=False)
+class _Item:
+    make: Make
+    render: Render | None  # None: nobody is answered
+    key: Key | None
+    done: asyncio.Future[bytes]
+    recalled: Sequence[Job] = ()
+
+
+class Watch:
+    """Rings when a job changed."""
+
+    def __init__(self) -> None:
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        self._rung.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._rung.wait(), timeout_s)
+        self._rung.clear()
+
+
+class Loop:
+    def __init__(self, store: Store, config: Config, policy: Policy, clock: Clock, mind: Mind) -> None:
+        self.store = store
+        self.config = config
+        self.clock = clock
+        self.mind = mind
+        self.hosts: Hosts | None = None
+        self.read_only = ""  # why, while the store cannot be written
+        self.events: deque[Event] = deque(maxlen=LIVE_EVENTS)
+        self.committed_seq = mind.last_seq
+        self._policy = policy
+        self._queue: deque[_Item] = deque()
+        self._something = asyncio.Event()
+        self._settled = asyncio.Event()
+        self._settled.set()
+        self._watches: dict[JobId, set[Watch]] = {}
+        self._event_bell = asyncio.Event()
+        self._wake: asyncio.TimerHandle | None = None
+        self._flush: asyncio.TimerHandle | None = None
+        self._flush_due = False
+        self._retry_s = RETRY_S[0]
+        self._pruned_s = clock.now_s()
+        self._closing = False
+        self._config_users: dict[str, dict[str, float | str | None]] | None = None
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def start(cls, journal: Journal, config: Config, policy: Policy) -> "Loop":
+        """Takes office: a term above all before it, and everything the journal knows."""
+        store = Store(journal)
+        await store.begin_term()
+        loaded = await store.load()
+        clock = Clock(loaded.last_s)
+        loop = cls(store, config, policy, clock, Mind(loaded, config, policy, clock.now_s()))
+        loop._put_config_users()
+        log.info(
+            "in-office",
+            term=loaded.term,
+            jobs=len(loaded.jobs),
+            users=len(loaded.users),
+            hosts=len(loaded.hosts),
+        )
+        return loop
+
+    def _put_config_users(self) -> None:
+        """Users as the configuration has them, where it says something else than it did last time."""
+        said = {
+            name: {"tickets": user.tickets, "run_as": user.run_as}
+            for name, user in sorted(self.config.users.items())
+        }
+        if said == self.mind.config_users:
+            return
+        changed = [name for name in said if said[name] != self.mind.config_users.get(name)]
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            return [
+                UserSet(
+                    now_s=now_s,
+                    name=UserName(name),
+                    tickets=self.config.users[name].tickets,
+                    run_as=self.config.users[name].run_as,
+                )
+                for name in changed
+            ]
+
+        self._config_users = said
+        self.tell(make)
+
+    # --- what comes in ----------------------------------------------------------------------------------------------
+
+    def tell(self, make: Make) -> asyncio.Future[bytes]:
+        """Something happened. The future is done when it is durable (or, a counter, will be); nobody needs to wait for it."""
+        item = self._put(make, None, None, ())
+        item.done.add_done_callback(_seen)
+        return item.done
+
+    async def ask(self, make: Make, render: Render, key: Key | None, recalled: Sequence[Job] = ()) -> bytes:
+        """A request: its answer once it is durable. Raises RefusedError."""
+        if self.read_only:
+            raise self._refuse_write()
+        if len(self._queue) >= self.config.limits.queued_requests:
+            raise RefusedError(
+                "the controller has too many requests waiting; try again in a second", Kind.UNAVAILABLE
+            )
+        # Shielded: a caller that goes away must not take away the answer of one that sent the same key.
+        return await asyncio.shield(self._put(make, render, key, recalled).done)
+
+    def _put(self, make: Make, render: Render | None, key: Key | None, recalled: Sequence[Job]) -> _Item:
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(_seen)
+        item = _Item(make, render, key, done, recalled)
+        self._queue.append(item)
+        self._something.set()
+        return item
+
+    async def settled(self) -> ClusterMachine:
+        """The machine as it is in the journal (but for counters): what is being committed is not shown before it is."""
+        await self._settled.wait()
+        return self.mind.machine
+
+    # --- the writer -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `close`. Raises what the process must not survive (BrokenError, StoreBrokenError, a bug)."""
+        self._quantum_ended()  # whatever waits, is decided about
+        while True:
+            await self._something.wait()
+            if self.read_only:
+                await self._recover()
+                continue
+            items = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+            if not self._queue:
+                self._something.clear()
+            if items or self._flush_due:
+                await self._step(items)
+            if self._closing and not self._queue:
+                return
+            await self._prune()
+            await asyncio.sleep(0)  # let the readers in
+
+    def close(self) -> None:
+        """Finish what is queued, then `run` returns."""
+        self._closing = True
+        self._flush_due = True
+        self._something.set()
+
+    async def _step(self, items: Sequence[_Item]) -> None:
+        self._settled.clear()
+        try:
+            draft = Draft()
+            answers = [await self._item(item, draft) for item in items]
+            if self._config_users is not None:
+                draft.meta["config_users"] = self._config_users
+                draft.weighty, self._config_users = True, None
+            try:
+                await self._write(draft)
+            except StoreUnavailableError as error:
+                await self._lose(error, items)
+                return
+        finally:
+            self._settled.set()
+        self._publish(draft)
+        for item, answer in zip(items, answers, strict=True):
+            _settle(item.done, answer)
+
+    async def _item(self, item: _Item, draft: Draft) -> bytes | Exception:
+        """The item's answer, to be given once the batch is durable."""
+        now_s = self.clock.now_s()
+        try:
+            if item.key is not None:
+                known = await self._known(item.key, draft)
+                if known is not None:
+                    return known
+            if item.recalled:
+                self.mind.recall(item.recalled)
+            outcomes = [self.mind.handle(event, draft) for event in item.make(now_s, self.mind.machine)]
+        except RefusedError as refused:
+            return refused
+        if item.render is None:
+            return b""
+        try:
+            answer = item.render(outcomes)
+        except Exception as error:  # the change stands; only its picture is missing
+            log.exception("answer-failed")
+            return error
+        if item.key is not None:
+            key = item.key
+            self.mind.answered(
+                Answered(caller=key.caller, key=key.key, digest=key.digest, answer=answer, at_s=now_s), draft
+            )
+        return answer
+
+    async def _known(self, key: Key, draft: Draft) -> bytes | None:
+        known = self.mind.known(key.caller, key.key)
+        if known is None:
+            return None
+        if known.digest != key.digest:
+            raise refuse_other_body()
+        if known.answer is not None:
+            return known.answer
+        for answered in draft.answered:
+            if (answered.caller, answered.key) == (key.caller, key.key):
+                return answered.answer
+        return await self.store.read(lambda journal: journal.answer(key.caller, key.key))
+
+    async def _write(self, draft: Draft) -> None:
+        if not draft.weighty and not self._flush_due:
+            self._flush_later()
+            return
+        self._flush_due = False
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        if draft.weighty or self.mind.unwritten:
+            await self.store.commit(self.mind.batch(draft, self.clock.now_s()))
+            self._retry_s = RETRY_S[0]
+
+    def _flush_later(self) -> None:
+        if self._flush is None and self.mind.unwritten:
+            self._flush = asyncio.get_running_loop().call_later(COUNTERS_S, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush = None
+        self._flush_due = True
+        self._something.set()
+
+    def _publish(self, draft: Draft) -> None:
+        assert self.hosts is not None
+        for host, wanted in draft.directs.items():
+            self.hosts.direct(host, wanted)
+        if draft.wake_in_s is not None:
+            if self._wake is not None:
+                self._wake.cancel()
+            self._wake = asyncio.get_running_loop().call_later(draft.wake_in_s, self._quantum_ended)
+        if draft.events:
+            self.events.extend(draft.events)
+            self.committed_seq = draft.events[-1].seq
+            self._event_bell.set()
+            self._event_bell = asyncio.Event()
+            for event in draft.events:
+                fact = event.fact
+                told = {
+                    k: v
+                    for k, v in (("job", fact.job), ("user", fact.user), ("host", fact.host))
+                    if v is not None
+                }
+                log.info(fact.kind, text=fact.text, **told)
+        for job in draft.touched:
+            for watch in self._watches.get(job, ()):
+                watch.ring()
+
+    def _quantum_ended(self) -> None:
+        self._wake = None
+        self.tell(lambda now_s, _machine: [QuantumEnded(now_s=now_s)])
+
+    async def _prune(self) -> None:
+        now_s = self.clock.now_s()
+        if now_s - self._pruned_s < PRUNE_S:
+            return
+        self._pruned_s = now_s
+        config = self.config
+        with contextlib.suppress(StoreUnavailableError):  # the next commit says so
+            await self.store.write(
+                lambda journal: journal.prune(
+                    events=config.event_limit,
+                    ended=config.ended_limit,
+                    requests_before_s=now_s - KEYS_KEPT_S,
+                    fine_before_s=now_s - 7200.0,
+                    coarse_before_s=now_s - config.usage_days * 86_400.0,
+                )
+            )
+
+    # --- when the store cannot be written -----------------------------------------------------------------------------
+
+    def _refuse_write(self) -> RefusedError:
+        return RefusedError(
+            f"the controller cannot write its journal just now ({self.read_only}): nothing was changed, running jobs go on;"
+            " try again when there is room",
+            Kind.UNAVAILABLE,
+        )
+
+    async def _lose(self, error: StoreUnavailableError, items: Sequence[_Item]) -> None:
+        """Nothing of the batch is durable, so nothing of it has happened."""
+        self.read_only = str(error)
+        log.error("read-only", why=self.read_only)
+        if self._wake is not None:
+            self._wake.cancel()
+            self._wake = None
+        await self._rebuild()
+        for item in items:
+            _settle(item.done, self._refuse_write())
+        self._something.set()
+
+    async def _rebuild(self) -> None:
+        loaded = await self.store.load()
+        self.mind = Mind(loaded, self.config, self._policy, self.clock.now_s())
+        self._flush_due = False
+        if self._flush is not None:
+            self._flush.cancel()
+            self._flush = None
+        self._put_config_users()
+
+    async def _recover(self) -> None:
+        """Refuse what is queued, wait a little, try to take office again."""
+        await self._pause(self._retry_s)
+        self._refuse_queued()
+        if self._closing:
+            self.read_only = ""
+            return
+        try:
+            await self.store.begin_term()
+        except StoreUnavailableError as error:
+            self.read_only = str(error)
+            return
+        finally:
+            self._retry_s = min(RETRY_S[1], 2 * self._retry_s)  # back to the first once a batch was committed
+        await self._rebuild()
+        self.read_only = ""
+        log.info("writable-again", term=self.mind.machine.term)
+        self._quantum_ended()
+        assert self.hosts is not None
+        for host in self.hosts.names():
+            self.tell(partial(_joined, self.hosts, host))
+
+    async def _pause(self, seconds: float) -> None:
+        end_s = asyncio.get_running_loop().time() + seconds
+        while not self._closing and (left_s := end_s - asyncio.get_running_loop().time()) > 0:
+            self._refuse_queued()
+            self._something.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._something.wait(), left_s)
+        self._something.set()
+
+    def _refuse_queued(self) -> None:
+        while self._queue:
+            _settle(self._queue.popleft().done, self._refuse_write())
+
+    # --- who looks on -------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def watching(self, job: JobId) -> Iterator[Watch]:
+        watch = Watch()
+        self._watches.setdefault(job, set()).add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches[job].discard(watch)
+            if not self._watches[job]:
+                del self._watches[job]
+
+    async def event_after(self, seq: int) -> None:
+        """Returns when there is an event after `seq`."""
+        while self.committed_seq <= seq:
+            await self._event_bell.wait()
+
+
+def _joined(hosts: Hosts, host: HostName, now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+    return hosts.joined(host, now_s)
+
+
+def _settle(done: asyncio.Future[bytes], answer: bytes | Exception) -> None:
+    if done.done():
+        return
+    if isinstance(answer, bytes):
+        done.set_result(answer)
+    else:
+        done.set_exception(answer)
+
+
+def _seen(done: asyncio.Future[bytes]) -> None:
+    """An answer that nobody waits for any more is no error of the loop."""
+    if not done.cancelled():
+        done.exception()

@@ -1,0 +1,210 @@
+"""All that the controller holds in memory: built from the journal at the start, and again whenever a commit has failed."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hs_controller.config import Config
+from hs_controller.rows import Account, Answered, Batch, Event, Loaded, Usage
+from hs_controller.usage import Ledger
+from hs_core.cluster import ClusterMachine, Outcome, Settings, State
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import ClusterEvent, Direct, HostReported, Wake, Wanted
+from hs_core.model import Host, HostName, Job, JobId, User, UserName
+from hs_core.policy import Policy
+
+KEYS_KEPT = 50_000
+KEYS_KEPT_S = 24 * 3600.0
+
+_HELD_ANSWER_BYTES = 4096  # larger ones are looked up in the journal: retries are rare
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A request that was carried out."""
+
+    digest: bytes
+    answer: bytes | None  # None: too large to hold, the journal has it
+
+
+def settings_of(config: Config) -> Settings:
+    limits = config.limits
+    base = Settings(quantum_s=config.quantum_s, settle_s=min(0.1, config.quantum_s))
+    return Settings(
+        quantum_s=config.quantum_s,
+        seed=config.seed,
+        default_tickets=config.default_tickets,
+        max_jobs=limits.live_jobs,
+        max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
+        keep_ended=min(config.ended_limit, base.keep_ended),
+        settle_s=base.settle_s,
+    )
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the events of one batch came to, until it is committed."""
+
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    users: dict[UserName, User] = field(default_factory=dict)
+    hosts: dict[HostName, Host] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    answered: list[Answered] = field(default_factory=list)
+    directs: dict[HostName, Wanted] = field(default_factory=dict)
+    wake_in_s: float | None = None
+    touched: set[JobId] = field(default_factory=set)
+    weighty: bool = False  # has to be committed before anything comes of it
+
+
+class Mind:
+    """The machine and what is kept beside it. Everything in it is in the journal, or is reported again by the agents."""
+
+    def __init__(self, loaded: Loaded, config: Config, policy: Policy, now_s: float) -> None:
+        state = State(
+            jobs={job.id: job for job in (*loaded.ended, *loaded.jobs)},
+            users={user.name: user for user in loaded.users},
+            hosts={host.name: host for host in loaded.hosts},
+            next_job_id=JobId(int(loaded.meta.get("next_job_id", 1))),
+            term=loaded.term,
+            quantum=int(loaded.meta.get("quantum", 0)),
+            memory=loaded.meta.get("memory", {}),
+        )
+        self.machine = ClusterMachine(policy, settings_of(config), state)
+        self.machine.begin_term(loaded.term)
+        every_s = min(10.0, max(1.0, config.quantum_s / 2))
+        self.ledger = Ledger(loaded.usage, loaded.jobs, loaded.samples, now_s=now_s, every_s=every_s)
+        self.last_seq = loaded.last_seq
+        self.config_users: Any = loaded.meta.get("config_users", {})
+        self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        for answered in loaded.answered:
+            self._remember(answered)
+        self._unwritten: dict[JobId, Job] = {}  # rows whose counters moved and nothing else
+
+    # --- one event --------------------------------------------------------------------------------------------------
+
+    def handle(self, event: ClusterEvent, draft: Draft) -> Outcome:
+        """Raises RefusedError, and then nothing has changed."""
+        before = self._reported(event)
+        outcome = self.machine.handle(event)
+        touched = outcome.touched
+        rows = {job: row for job in touched.jobs if (row := self.machine.find(job)) is not None}
+        for row in rows.values():
+            self.ledger.charge(row)
+        draft.touched |= touched.jobs
+        for command in outcome.commands:
+            if isinstance(command, Direct):
+                draft.directs[command.host] = command.wanted  # the newest replaces all before it
+            elif isinstance(command, Wake):
+                draft.wake_in_s = max(0.0, command.at_s - event.now_s)
+        light = before is not None and self._light(outcome, before, rows)
+        if light:
+            self._unwritten.update(rows)
+            return outcome
+        draft.weighty = draft.weighty or bool(touched or outcome.facts)
+        draft.jobs.update(rows)
+        draft.users.update(
+            {name: user for name in touched.users if (user := self.machine.user(name)) is not None}
+        )
+        draft.hosts.update(
+            {name: host for name in touched.hosts if (host := self.machine.host(name)) is not None}
+        )
+        if touched.meta:
+            draft.meta.update(self._meta())
+        for fact in outcome.facts:
+            self.last_seq += 1
+            draft.events.append(Event(seq=self.last_seq, fact=fact))
+        return outcome
+
+    def _reported(self, event: ClusterEvent) -> dict[JobId, Job] | None:
+        """The rows that a report is about, as they were; None for any other event."""
+        if not isinstance(event, HostReported):
+            return None
+        found = (self.machine.find(report.job) for report in event.reports)
+        return {row.id: row for row in found if row is not None}
+
+    @staticmethod
+    def _light(outcome: Outcome, before: dict[JobId, Job], after: dict[JobId, Job]) -> bool:
+        """Whether only counters moved: cumulative ones, which agents report again when they connect."""
+        touched = outcome.touched
+        if outcome.facts or touched.meta or touched.users or touched.hosts:
+            return False
+        if any(isinstance(command, Direct) for command in outcome.commands):
+            return False
+        return all(job in before and _but_counters(before[job], row) for job, row in after.items())
+
+    def _meta(self) -> dict[str, Any]:
+        machine = self.machine
+        return {
+            "next_job_id": machine.next_job_id,
+            "quantum": machine.quantum,
+            "memory": dict(machine.memory),
+        }
+
+    # --- requests that were carried out -----------------------------------------------------------------------------
+
+    def known(self, caller: str, key: str) -> Known | None:
+        return self._known.get((caller, key))
+
+    def answered(self, answered: Answered, draft: Draft) -> None:
+        self._remember(answered)
+        draft.answered.append(answered)
+        draft.weighty = True
+
+    def _remember(self, answered: Answered) -> None:
+        held = answered.answer if len(answered.answer) <= _HELD_ANSWER_BYTES else None
+        self._known[answered.caller, answered.key] = Known(answered.digest, held)
+        while len(self._known) > KEYS_KEPT:
+            self._known.popitem(last=False)
+
+    # --- what is to be written --------------------------------------------------------------------------------------
+
+    @property
+    def unwritten(self) -> bool:
+        return bool(self._unwritten)
+
+    def batch(self, draft: Draft, now_s: float) -> Batch:
+        """Everything that is not in the journal yet: rows and the totals charged from them go together."""
+        jobs = {**self._unwritten, **draft.jobs}
+        self._unwritten = {}
+        return Batch(
+            jobs=tuple(jobs.values()),
+            users=tuple(draft.users.values()),
+            hosts=tuple(draft.hosts.values()),
+            meta=draft.meta,
+            events=tuple(draft.events),
+            usage=self.ledger.take(),
+            samples=self.ledger.sample(now_s),
+            answered=tuple(draft.answered),
+        )
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    def usage(self) -> dict[Account, Usage]:
+        return dict(self.ledger.totals)
+
+    def recall(self, jobs: Sequence[Job]) -> None:
+        self.machine.recall(job for job in jobs if self.machine.find(job.id) is None)
+
+
+def _but_counters(old: Job, new: Job) -> bool:
+    """Whether two rows of a job are the same but for what the agent counts."""
+    return (
+        old.state is new.state
+        and old.epoch == new.epoch
+        and old.host == new.host
+        and old.first_run_s == new.first_run_s
+        and old.report is not None
+        and new.report is not None
+        and old.report.phase is new.report.phase
+        and old.exit is None
+        and new.exit is None
+    )
+
+
+def refuse_other_body() -> RefusedError:
+    return RefusedError(
+        "key: was used before for another request; give every request a key of its own, and its retries the same one",
+        Kind.CONFLICT,
+    )

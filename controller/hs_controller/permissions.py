@@ -1,0 +1,73 @@
+"""Who may call what: data, default deny. A call that is not in the table is refused to everybody."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hs_core.errors import Kind, RefusedError
+
+
+class Role(StrEnum):
+    USER = "user"  # an account that came through the unix socket
+    ADMIN = "admin"  # root, the controller's own account, `admins`, who holds the token
+    AGENT = "agent"  # root or the controller's own account, through the unix socket
+
+
+class Reach(StrEnum):
+    """How far a permission goes where a call is about a job."""
+
+    ALL = "all"  # everybody's jobs
+    OWN = "own"  # one's own; somebody else's answers like one that does not exist
+
+
+_EVERYONE = {Role.USER: Reach.ALL, Role.ADMIN: Reach.ALL}
+_OWNERS = {Role.USER: Reach.OWN, Role.ADMIN: Reach.ALL}
+
+PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
+    "/hs.v1.HeteroShare/Info": _EVERYONE,
+    "/hs.v1.HeteroShare/Submit": _OWNERS,
+    "/hs.v1.HeteroShare/Cancel": _OWNERS,
+    "/hs.v1.HeteroShare/Pause": _OWNERS,
+    "/hs.v1.HeteroShare/Unpause": _OWNERS,
+    "/hs.v1.HeteroShare/ListJobs": _EVERYONE,
+    "/hs.v1.HeteroShare/GetJob": _EVERYONE,  # without environment and log to those it does not belong to
+    "/hs.v1.HeteroShare/WatchJob": _EVERYONE,
+    "/hs.v1.HeteroShare/Why": _EVERYONE,
+    "/hs.v1.HeteroShare/Logs": _OWNERS,
+    "/hs.v1.HeteroShare/Shares": _EVERYONE,
+    "/hs.v1.HeteroShare/Usage": _EVERYONE,
+    "/hs.v1.HeteroShare/ListNodes": _EVERYONE,
+    "/hs.v1.HeteroShare/Events": _EVERYONE,
+    "/hs.v1.HeteroShare/SetUser": {Role.ADMIN: Reach.ALL},
+    "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who is on the other end, known from the connection, never from the message."""
+
+    name: str
+    roles: frozenset[Role]
+    account: bool = True  # the name is an account of the operating system
+
+    @property
+    def admin(self) -> bool:
+        return Role.ADMIN in self.roles
+
+
+def reach(caller: Caller, method: str) -> Reach | None:
+    """How far the caller may go with this call; None: not at all."""
+    rule = PERMISSIONS.get(method, {})
+    reaches = {rule[role] for role in caller.roles if role in rule}
+    if Reach.ALL in reaches:
+        return Reach.ALL
+    return Reach.OWN if reaches else None
+
+
+def check(caller: Caller, method: str) -> None:
+    if reach(caller, method) is None:
+        roles = ", ".join(sorted(caller.roles)) or "none"
+        raise RefusedError(
+            f"{method.rsplit('/', 1)[-1]} is not allowed to {caller.name} (roles: {roles})", Kind.NOT_ALLOWED
+        )

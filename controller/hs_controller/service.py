@@ -1,0 +1,500 @@
+"""What users and admins can ask for (HeteroShare in controller.proto): messages in, events for the loop, views out."""
+
+import contextlib
+import hashlib
+import math
+import pwd
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, TypeAlias
+
+import grpc
+
+from hs_controller import permissions, views
+from hs_controller.clock import boot_s
+from hs_controller.gate import CALLER, ResyncError
+from hs_controller.links import Hub, Link
+from hs_controller.loop import Key, Loop
+from hs_controller.permissions import Caller, Reach
+from hs_controller.rows import Event
+from hs_core.cluster import ClusterMachine, Outcome, State
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
+from hs_core.model import ENDED_STATES, Job, JobId, JobSpec, JobState, Phase, SuspendMode, User, UserName
+from hs_proto import convert
+from hs_proto.v1 import controller_pb2 as pb
+from hs_proto.v1 import controller_pb2_grpc
+
+KEY_CHARS = 128
+JOBS_PER_REQUEST = 10_000
+LIST_DEFAULT, LIST_MOST = 1000, 5000
+STORY = 200
+EVENTS_PAGE = 500
+EVENTS_TAIL, EVENTS_TAIL_MOST = 1000, 100_000
+REFRESH_S = 5.0  # a watched job's waiting time is told again so often
+LOG_LINES_MOST = 10_000_000
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
+
+
+def version() -> str:
+    try:
+        return metadata.version("heteroshare")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+class Service(controller_pb2_grpc.HeteroShareServicer):
+    def __init__(self, loop: Loop, hub: Hub) -> None:
+        self._loop = loop
+        self._hub = hub
+        self._watchers = 0
+        self._started_s = boot_s()
+
+    # --- submit -----------------------------------------------------------------------------------------------------
+
+    async def Submit(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
+        caller = CALLER.get()
+        user = self._submits_as(caller, request.as_user)
+        specs = _specs(request)
+        if request.dry_run:
+            return await self._dry_run(user, specs)
+        key = _key(caller, "Submit", request)
+
+        def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            submitted = JobsSubmitted(now_s=now_s, user=user, specs=specs)
+            if machine.user(user) is not None:
+                return [submitted]
+            self._may_be_added(caller, user)
+            with_user(machine, user).validate(user, specs)  # refused: then nobody was added either
+            return [UserSet(now_s=now_s, name=user), submitted]
+
+        def render(outcomes: Sequence[Outcome]) -> bytes:
+            ids = outcomes[-1].answer
+            return pb.SubmitReply(job_ids=ids, notes=self._notes(specs)).SerializeToString()
+
+        answer = await self._loop.ask(make, render, key, await self._waited_for(specs))
+        return pb.SubmitReply.FromString(answer)
+
+    async def _dry_run(self, user: UserName, specs: tuple[JobSpec, ...]) -> pb.SubmitReply:
+        recalled = await self._waited_for(specs)
+        machine = await self._loop.settled()
+        if recalled:
+            self._loop.mind.recall(recalled)
+        if machine.user(user) is None:
+            self._may_be_added(CALLER.get(), user)
+            machine = with_user(machine, user)
+        machine.validate(user, specs)
+        return pb.SubmitReply(notes=self._notes(specs))
+
+    def _submits_as(self, caller: Caller, as_user: str) -> UserName:
+        if as_user and as_user != caller.name and not caller.admin:
+            raise RefusedError(
+                f"as_user: {as_user!r}: only administrators submit for others", Kind.NOT_ALLOWED
+            )
+        if as_user:
+            return UserName(as_user)
+        if not caller.account:
+            raise RefusedError(
+                f"as_user: missing; {caller.name} is no account: say whose job it is", Kind.INVALID
+            )
+        return UserName(caller.name)
+
+    def _may_be_added(self, caller: Caller, user: UserName) -> None:
+        """Whoever comes through the unix socket may become a user by its account's name; others are added by an admin."""
+        if self._loop.config.users_from_os and caller.account and user == caller.name:
+            return
+        raise RefusedError(
+            f"unknown user {user!r}; an administrator adds it: hsctl user set {user} --tickets"
+            f" {self._loop.config.default_tickets:g}",
+            Kind.NOT_FOUND,
+        )
+
+    async def _waited_for(self, specs: Sequence[JobSpec]) -> Sequence[Job]:
+        """Ended jobs that are named in `after` and are in the journal only."""
+        if not any(spec.after for spec in specs):
+            return ()
+        machine = await self._loop.settled()
+        return await self._from_store(machine.missing(specs))
+
+    async def _from_store(self, ids: Sequence[JobId]) -> Sequence[Job]:
+        if not ids:
+            return ()
+        rows = await self._loop.store.read(lambda journal: [journal.job(job) for job in ids])
+        return [row for row in rows if row is not None and row.state.ended]
+
+    def _notes(self, specs: Sequence[JobSpec]) -> list[str]:
+        notes = []
+        if any(spec.suspend is SuspendMode.NONE for spec in specs):
+            notes.append("cannot be suspended: runs unsliced within your share")
+        machine = self._loop.mind.machine
+        if not machine.hosts():
+            notes.append("no server has joined the cluster yet: it waits until one does")
+        elif not machine.connected:
+            notes.append("every server is away just now: it waits until one is back")
+        return notes
+
+    # --- cancel, pause, unpause --------------------------------------------------------------------------------------
+
+    async def Cancel(self, request: pb.JobsRequest, context: Context) -> pb.JobsReply:
+        return await self._change("Cancel", JobsCancelled, request)
+
+    async def Pause(self, request: pb.JobsRequest, context: Context) -> pb.JobsReply:
+        return await self._change("Pause", JobsPaused, request)
+
+    async def Unpause(self, request: pb.JobsRequest, context: Context) -> pb.JobsReply:
+        return await self._change("Unpause", JobsUnpaused, request)
+
+    async def _change(
+        self,
+        method: str,
+        event: type[JobsCancelled] | type[JobsPaused] | type[JobsUnpaused],
+        request: pb.JobsRequest,
+    ) -> pb.JobsReply:
+        caller = CALLER.get()
+        key = _key(caller, method, request)
+        if len(request.job_ids) > JOBS_PER_REQUEST:
+            raise RefusedError(
+                f"job_ids: {len(request.job_ids)} jobs; at most {JOBS_PER_REQUEST} were expected"
+            )
+        ids = tuple(JobId(job) for job in request.job_ids)
+
+        def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            for job in ids:
+                _must_be_visible(machine.find(job), job, caller, method)
+            return [event(now_s=now_s, by=UserName(caller.name), jobs=ids)]
+
+        def render(outcomes: Sequence[Outcome]) -> bytes:
+            machine, now_s = self._loop.mind.machine, self._loop.clock.now_s()
+            rows = [machine.job(job) for job in dict.fromkeys(outcomes[-1].answer)]
+            return pb.JobsReply(
+                jobs=[views.job_view(machine, row, now_s, mine=True) for row in rows]
+            ).SerializeToString()
+
+        machine = await self._loop.settled()
+        old = await self._from_store([job for job in ids if machine.find(job) is None])
+        return pb.JobsReply.FromString(await self._loop.ask(make, render, key, old))
+
+    # --- users ------------------------------------------------------------------------------------------------------
+
+    async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
+        key = _key(CALLER.get(), "SetUser", request)
+        run_as = request.run_as if request.HasField("run_as") else None
+        if run_as:
+            check_account(run_as)
+        name = UserName(request.name)
+        tickets = request.tickets if request.HasField("tickets") else None
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            return [UserSet(now_s=now_s, name=name, tickets=tickets, run_as=run_as)]
+
+        def render(_outcomes: Sequence[Outcome]) -> bytes:
+            user = self._loop.mind.machine.user(name)
+            assert user is not None
+            return views.user_view(user).SerializeToString()
+
+        return pb.UserView.FromString(await self._loop.ask(make, render, key))
+
+    # --- jobs, looked at ---------------------------------------------------------------------------------------------
+
+    async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoReply:
+        caller = CALLER.get()
+        machine = await self._loop.settled()
+        return pb.InfoReply(
+            version=version(),
+            term=machine.term,
+            policy=machine.policy.name,
+            quantum_s=machine.settings.quantum_s,
+            uptime_s=boot_s() - self._started_s,
+            you=caller.name,
+            admin=caller.admin,
+            read_only=bool(self._loop.read_only),
+        )
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: Context) -> pb.ListJobsReply:
+        caller = CALLER.get()
+        states = [convert.word(JobState, state, "states") for state in request.states]
+        if request.limit > LIST_MOST:
+            raise RefusedError(f"limit: {request.limit}: at most {LIST_MOST} was expected")
+        limit = request.limit or LIST_DEFAULT
+        rows: dict[JobId, Job] = {}
+        ended = [state for state in states if state in ENDED_STATES]
+        if ended or (request.all and not states):
+            found = await self._loop.store.read(
+                lambda journal: journal.ended_jobs(user=request.user, states=ended, limit=limit)
+            )
+            rows = {row.id: row for row in found}
+        machine = await self._loop.settled()
+        live = [state for state in states if state not in ENDED_STATES]
+        if live or not states:
+            user = UserName(request.user) if request.user else None
+            rows |= {row.id: row for row in machine.jobs(user=user, states=live)}
+        newest = sorted(rows, reverse=True)[:limit]
+        now_s = self._loop.clock.now_s()
+        order = newest if request.limit else reversed(newest)
+        return pb.ListJobsReply(
+            jobs=[views.job_view(machine, rows[j], now_s, mine=_mine(rows[j], caller)) for j in order]
+        )
+
+    async def GetJob(self, request: pb.JobRequest, context: Context) -> pb.JobDetail:
+        caller = CALLER.get()
+        machine, job = await self._job(request.job_id)
+        story = await self._loop.store.read(
+            lambda journal: journal.events(job=request.job_id, limit=STORY, newest=True)
+        )
+        return views.job_detail(machine, job, story, self._loop.clock.now_s(), mine=_mine(job, caller))
+
+    async def _job(self, job: int) -> tuple[ClusterMachine, Job]:
+        machine = await self._loop.settled()
+        row = machine.find(JobId(job))
+        if row is None and 0 < job < machine.next_job_id:
+            row = await self._loop.store.read(lambda journal: journal.job(JobId(job)))
+        if row is None:
+            raise _no_job(job)
+        return machine, row
+
+    async def WatchJob(self, request: pb.JobRequest, context: Context) -> AsyncIterator[pb.JobView]:
+        caller = CALLER.get()
+        with self._watcher(), self._loop.watching(JobId(request.job_id)) as watch:
+            shown = None
+            while True:
+                machine, job = await self._job(request.job_id)
+                view = views.job_view(machine, job, self._loop.clock.now_s(), mine=_mine(job, caller))
+                if view != shown:
+                    yield view
+                    shown = view
+                if job.state.ended:
+                    return
+                await watch.wait(REFRESH_S)
+
+    @contextlib.contextmanager
+    def _watcher(self) -> Iterator[None]:
+        """Open streams have a limit, whoever they belong to."""
+        if self._watchers >= self._loop.config.limits.watchers:
+            raise RefusedError("too many watchers; try again later", Kind.UNAVAILABLE)
+        self._watchers += 1
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    async def Why(self, request: pb.JobRequest, context: Context) -> pb.WhyReply:
+        machine, job = await self._job(request.job_id)
+        return views.why_view(job, views.why_of(machine, job, self._loop.clock.now_s()))
+
+    # --- logs -------------------------------------------------------------------------------------------------------
+
+    async def Logs(self, request: pb.LogsRequest, context: Context) -> AsyncIterator[pb.LogsChunk]:
+        caller = CALLER.get()
+        if not -1 <= request.tail_lines <= LOG_LINES_MOST:
+            raise RefusedError(f"tail_lines: {request.tail_lines}: -1 (all) to {LOG_LINES_MOST} was expected")
+        _, job = await self._job(request.job_id)
+        _must_be_visible(job, JobId(request.job_id), caller, "Logs")
+        with self._watcher():
+            if request.follow:
+                job = await self._started(job)
+            link = self._log_link(job)
+            if link is None:
+                yield pb.LogsChunk(data=_tail(job, request.tail_lines))
+                return
+            reader = link.log(
+                job.id,
+                tail_lines=request.tail_lines,
+                follow=request.follow,
+                limit_bytes=self._loop.config.limits.log_buffer_bytes,
+            )
+            some = False
+            try:
+                async for data in reader:
+                    some = True
+                    yield pb.LogsChunk(data=data)
+            except RefusedError:
+                _, job = await self._job(request.job_id)
+                if some or job.exit is None or not job.exit.log_tail:
+                    raise
+                # Its host has cleared it away; the end of it came with the exit.
+                yield pb.LogsChunk(data=_tail(job, request.tail_lines))
+            finally:
+                link.cancel_log(reader)
+
+    async def _started(self, job: Job) -> Job:
+        """The job once it has a process, or ended without one."""
+        with self._loop.watching(job.id) as watch:
+            while not (job.state.ended or (job.report is not None and job.report.phase is not Phase.WAITING)):
+                await watch.wait(REFRESH_S)
+                _, job = await self._job(job.id)
+        return job
+
+    def _log_link(self, job: Job) -> Link | None:
+        """The agent that has its log; None: what came with its exit is all there is."""
+        if job.host is None and not job.state.ended:
+            raise RefusedError(f"job {job.id} has not started: there is no log yet", Kind.CONFLICT)
+        link = self._hub.link(job.host) if job.host is not None else None
+        if link is None and not job.state.ended:
+            raise RefusedError(
+                f"{job.host}, where job {job.id} is, is away: its log is there", Kind.UNAVAILABLE
+            )
+        return link
+
+    # --- shares, usage, nodes, events --------------------------------------------------------------------------------
+
+    async def Shares(self, request: pb.SharesRequest, context: Context) -> pb.SharesReply:
+        window_s = _seconds(request.window_s, "window_s") or 60.0
+        await self._loop.settled()
+        return views.shares(self._loop.mind, window_s, self._loop.clock.now_s())
+
+    async def Usage(self, request: pb.UsageRequest, context: Context) -> pb.UsageReply:
+        since_s = _seconds(request.since_s, "since_s")
+        then = {}
+        if since_s:
+            at_s = self._loop.clock.now_s() - since_s
+            then = await self._loop.store.read(lambda journal: journal.usage_at(at_s))
+        await self._loop.settled()
+        totals = self._loop.mind.usage()
+        grown = {
+            account: usage - then[account] if account in then else usage for account, usage in totals.items()
+        }
+        if since_s:
+            grown = {
+                account: usage for account, usage in grown.items() if usage.gpu_s > 0 or usage.lost_gpu_s > 0
+            }
+        return views.usage_rows(grown, request.user)
+
+    async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:
+        return views.nodes(await self._loop.settled(), self._hub)
+
+    async def Events(self, request: pb.EventsRequest, context: Context) -> AsyncIterator[pb.Event]:
+        with self._watcher():
+            cursor = _Cursor(request.after_seq)
+            if not cursor.seen:
+                for event in await self._newest(request, cursor):
+                    yield views.event_view(event)
+            async for view in self._backlog(request, cursor):
+                yield view
+            if request.follow:
+                async for view in self._live(request, cursor):
+                    yield view
+
+    async def _newest(self, request: pb.EventsRequest, cursor: "_Cursor") -> Sequence[Event]:
+        upto = self._loop.committed_seq
+        tail = min(request.tail or EVENTS_TAIL, EVENTS_TAIL_MOST)
+        page = await self._loop.store.read(
+            lambda journal: journal.events(job=request.job_id, user=request.user, limit=tail, newest=True)
+        )
+        cursor.seen = max(upto, page[-1].seq if page else 0)
+        return page
+
+    async def _backlog(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
+        """From the journal, a page at a time, until there is no more."""
+        while True:
+            upto = self._loop.committed_seq
+            page = await self._loop.store.read(
+                lambda journal: journal.events(
+                    after_seq=cursor.seen, job=request.job_id, user=request.user, limit=EVENTS_PAGE
+                )
+            )
+            for event in page:
+                yield views.event_view(event)
+            if len(page) < EVENTS_PAGE:
+                cursor.seen = max(cursor.seen, upto, page[-1].seq if page else 0)
+                return
+            cursor.seen = page[-1].seq
+
+    async def _live(self, request: pb.EventsRequest, cursor: "_Cursor") -> AsyncIterator[pb.Event]:
+        """From the ring that all watchers share: one that falls out of it is dropped, so nobody's slowness costs memory."""
+        loop = self._loop
+        while True:
+            await loop.event_after(cursor.seen)
+            if (
+                loop.events[0].seq > cursor.seen + 1
+            ):  # one batch larger than the ring: no fault of the watcher
+                async for view in self._backlog(request, cursor):
+                    yield view
+            while cursor.seen < loop.committed_seq:
+                oldest = loop.events[0].seq
+                if oldest > cursor.seen + 1:
+                    raise ResyncError(f"events after {cursor.seen} have gone by; ask again from there")
+                event = loop.events[cursor.seen + 1 - oldest]
+                cursor.seen = event.seq
+                if request.job_id in {0, event.fact.job} and request.user in {"", event.fact.user}:
+                    yield views.event_view(event)
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """How far a watcher of events has come."""
+
+    seen: int
+
+
+# --- small parts ------------------------------------------------------------------------------------------------------
+
+
+def with_user(machine: ClusterMachine, user: UserName) -> ClusterMachine:
+    """The same servers, and this user, who has nothing yet: to ask it what would happen."""
+    hosts = {host.name: host for host in machine.hosts()}
+    state = State(hosts=hosts, users={user: User(name=user)}, next_job_id=machine.next_job_id)
+    return ClusterMachine(machine.policy, machine.settings, state)
+
+
+def _specs(request: pb.SubmitRequest) -> tuple[JobSpec, ...]:
+    specs = []
+    for position, one in enumerate(request.jobs):
+        try:
+            specs.append(convert.to_spec(one))
+        except RefusedError as refused:
+            raise RefusedError(f"jobs[{position}]: {refused}", refused.kind) from None
+    return tuple(specs)
+
+
+def _key(caller: Caller, method: str, request: Any) -> Key:
+    """What the request is, without its key: sent again, it is the same one."""
+    key: str = request.key
+    if not key:
+        raise RefusedError(
+            "key: missing; a mutating call carries an idempotency key (any new text, a UUID say)"
+        )
+    if len(key) > KEY_CHARS:
+        raise RefusedError(f"key: {len(key)} characters; at most {KEY_CHARS} were expected")
+    body = type(request)()
+    body.CopyFrom(request)
+    body.ClearField("key")
+    digest = hashlib.sha256(method.encode() + b"\0" + body.SerializeToString(deterministic=True)).digest()
+    return Key(caller=f"{'account' if caller.account else 'other'}:{caller.name}", key=key, digest=digest)
+
+
+def _mine(job: Job, caller: Caller) -> bool:
+    return caller.admin or (caller.account and job.user == caller.name)
+
+
+def _must_be_visible(row: Job | None, job: JobId, caller: Caller, method: str) -> None:
+    """What is not yours answers like what does not exist."""
+    far = permissions.reach(caller, f"/hs.v1.HeteroShare/{method}")
+    if row is None or (far is not Reach.ALL and not _mine(row, caller)):
+        raise _no_job(job)
+
+
+def _no_job(job: int) -> RefusedError:
+    return RefusedError(f"there is no job {job}", Kind.NOT_FOUND)
+
+
+def check_account(name: str) -> None:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        raise RefusedError(f"run_as: {name!r}: the operating system has no such account") from None
+
+
+def _seconds(value: float, field: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        raise RefusedError(f"{field}: {value!r}: seconds from 0 up were expected")
+    return value
+
+
+def _tail(job: Job, lines: int) -> bytes:
+    text = job.exit.log_tail if job.exit else ""
+    if not text:
+        raise RefusedError(f"job {job.id}: its log is no longer there", Kind.NOT_FOUND)
+    kept = text.splitlines(keepends=True)
+    return "".join(kept[-lines:] if lines > 0 else kept if lines < 0 else []).encode()

@@ -1,0 +1,158 @@
+"""What each user received of each GPU model: totals charged from the jobs' cumulative counters, and samples of them over time.
+
+Totals are written in the same transaction as the rows they are charged from, so that after any crash both say the same.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from hs_controller.journal import COARSE, FINE
+from hs_controller.rows import Account, Sample, Usage
+from hs_core.model import Job
+
+COARSE_S = 600.0
+RING = 720  # fine samples an account has in memory
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A job's counters as they were last charged."""
+
+    epoch: int = 0
+    gpu_s: Mapping[str, float] | None = None
+    lost_gpu_s: float = 0.0
+    suspends: int = 0
+
+
+class Ledger:
+    """`jobs`: as they are in the journal, whose `totals` they have been charged to."""
+
+    def __init__(
+        self,
+        totals: Mapping[Account, Usage],
+        jobs: Iterable[Job],
+        samples: Iterable[Sample],
+        *,
+        now_s: float,
+        every_s: float,
+    ) -> None:
+        self.totals = dict(totals)
+        self._seen = {job.id: _seen(job) for job in jobs}
+        self._dirty: set[Account] = set()
+        self._rings: dict[Account, deque[tuple[float, Usage]]] = {}
+        for sample in samples:
+            self._ring(sample.account).append((sample.at_s, sample.usage))
+        self._every_s = every_s
+        self._fine_s: float | None = None  # when samples were last taken
+        self._coarse_s = now_s
+        self._coarse: dict[Account, Usage] = dict(totals)
+        self._since_s = min((ring[0][0] for ring in self._rings.values()), default=now_s)
+
+    def _ring(self, account: Account) -> deque[tuple[float, Usage]]:
+        return self._rings.setdefault(account, deque(maxlen=RING))
+
+    def charge(self, job: Job) -> None:
+        """Charges what the counters grew by. Called again with the same row it does nothing."""
+        old = self._seen.get(job.id, _Seen())
+        new = _seen(job)
+        before = old.gpu_s or {}
+        after = new.gpu_s or {}
+        for model, gpu_s in after.items():
+            grown_s = gpu_s - before.get(model, 0.0)
+            if grown_s > 0:
+                self._add(job, model, Usage(gpu_s=grown_s, jobs=0 if before.get(model) else 1))
+        lost_s = max(0.0, new.lost_gpu_s - old.lost_gpu_s)
+        suspends = max(0, new.suspends - (old.suspends if new.epoch == old.epoch else 0))
+        if lost_s or suspends:
+            self._add(job, job.gpu_model, Usage(lost_gpu_s=lost_s, suspends=suspends))
+        if job.state.ended:
+            self._seen.pop(job.id, None)  # an ended job's row never changes again
+        else:
+            self._seen[job.id] = new
+
+    def _add(self, job: Job, model: str, more: Usage) -> None:
+        account = (job.user, model)
+        had = self.totals.get(account, Usage())
+        self.totals[account] = replace(
+            had,
+            gpu_s=had.gpu_s + more.gpu_s,
+            lost_gpu_s=had.lost_gpu_s + more.lost_gpu_s,
+            suspends=had.suspends + more.suspends,
+            jobs=had.jobs + more.jobs,
+        )
+        self._dirty.add(account)
+
+    def take(self) -> dict[Account, Usage]:
+        """The totals that changed since they were last taken."""
+        taken = {account: self.totals[account] for account in self._dirty}
+        self._dirty.clear()
+        return taken
+
+    def sample(self, now_s: float) -> tuple[Sample, ...]:
+        """What is to be remembered of this moment, if it is time: only accounts that changed."""
+        due = self._fine_s is None or now_s - self._fine_s >= self._every_s
+        if not due:
+            return ()
+        taken: list[Sample] = []
+        for account, usage in sorted(self.totals.items()):
+            ring = self._ring(account)
+            if ring and ring[-1][1] == usage:
+                continue
+            # After a pause: it had received nothing until the last moment when we looked.
+            if self._fine_s is not None and (not ring or ring[-1][0] < self._fine_s):
+                idle = (self._fine_s, ring[-1][1] if ring else Usage())
+                ring.append(idle)
+                taken.append(Sample(tier=FINE, at_s=idle[0], account=account, usage=idle[1]))
+            ring.append((now_s, usage))
+            taken.append(Sample(tier=FINE, at_s=now_s, account=account, usage=usage))
+        self._fine_s = now_s
+        if now_s - self._coarse_s >= COARSE_S:
+            taken.extend(self._sample_coarse(now_s))
+        return tuple(taken)
+
+    def _sample_coarse(self, now_s: float) -> Iterable[Sample]:
+        self._coarse_s = now_s
+        for account, usage in sorted(self.totals.items()):
+            if self._coarse.get(account) != usage:
+                self._coarse[account] = usage
+                yield Sample(tier=COARSE, at_s=now_s, account=account, usage=usage)
+
+    def covered_s(self, window_s: float, now_s: float) -> float:
+        """How much of the window there are samples for."""
+        return max(0.0, min(window_s, now_s - self._since_s, RING / 2 * self._every_s))
+
+    def gpu_s_at(self, account: Account, at_s: float) -> float:
+        """GPU-seconds received by then, on a straight line between samples."""
+        ring = self._rings.get(account)
+        if not ring:
+            return 0.0
+        times = [moment for moment, _ in ring]
+        after = bisect_right(times, at_s)
+        if after == 0:
+            return ring[0][1].gpu_s
+        start_s, start = ring[after - 1]
+        if after == len(ring):
+            return start.gpu_s
+        end_s, end = ring[after]
+        part = (at_s - start_s) / (end_s - start_s)
+        return start.gpu_s + part * (end.gpu_s - start.gpu_s)
+
+    def received_gpus(self, account: Account, window_s: float, now_s: float) -> float:
+        """The mean over what is covered of the window."""
+        covered_s = self.covered_s(window_s, now_s)
+        total_s = self.totals.get(account, Usage()).gpu_s
+        if covered_s <= 0:
+            return 0.0
+        return max(0.0, total_s - self.gpu_s_at(account, now_s - covered_s)) / covered_s
+
+
+def _seen(job: Job) -> _Seen:
+    report = job.report
+    return _Seen(
+        epoch=job.epoch,
+        gpu_s=dict(job.gpu_s_by_model),
+        lost_gpu_s=job.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0),
+        suspends=report.suspends if report else 0,
+    )

@@ -1,0 +1,232 @@
+"""What is in memory, as the messages that people are shown."""
+
+from collections.abc import Iterable, Mapping
+
+from hs_controller.links import Hub, Link
+from hs_controller.mind import Mind
+from hs_controller.rows import Event, Usage
+from hs_core.cluster import ClusterMachine, Why
+from hs_core.model import Host, Job, JobId, JobState, Phase, User, UserName, job_class
+from hs_proto import convert
+from hs_proto.v1 import controller_pb2
+
+
+def why_of(machine: ClusterMachine, job: Job, now_s: float) -> Why | None:
+    """None where the machine no longer knows the job: it ended long ago."""
+    return machine.why(job.id, now_s) if machine.find(job.id) is not None else None
+
+
+def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> controller_pb2.JobView:
+    """`mine` is false for those who may not read its log: they do not get the log's tail either."""
+    spec, report = job.spec, job.report
+    view = controller_pb2.JobView(
+        id=job.id,
+        name=spec.name,
+        user=job.user,
+        state=job.state,
+        gpus=spec.gang,
+        gpu_types=spec.gpu_types,
+        host=job.host or "",
+        gpu_model=job.gpu_model,
+        submitted_at=job.arrival_s,
+        started_at=job.first_run_s or 0.0,
+        ended_at=job.ended_s or 0.0,
+        epoch=job.epoch,
+        step=job.step,
+        gpu_s=job.gpu_s,
+        run_s=job.past_run_s + (report.run_s if report else 0.0),
+        lost_gpu_s=job.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0),
+        sliceable=report.sliceable if report else True,
+        checkpoint_step=report.checkpoint_step if report else -1,
+        priority=spec.priority,
+        array_id=spec.array_id or 0,
+    )
+    if spec.array_index is not None:
+        view.array_index = spec.array_index
+    if report is not None:
+        view.gpu_ids.extend(report.gpus if not job.state.ended else ())
+        view.steps_per_s = report.steps_per_s
+        view.suspends, view.resumes = report.suspends, report.resumes
+        view.suspend_s, view.resume_s = report.suspend_s, report.resume_s
+        view.tier, view.note = report.tier, report.note
+    if job.exit is not None:
+        view.exit.CopyFrom(convert.from_exit(job.exit))
+        if not mine:
+            view.exit.ClearField("log_tail")
+    if machine.find(job.id) is not None:
+        if not job.state.ended:
+            view.tickets = machine.job_tickets(job.id)
+            view.entitled_gpus = machine.job_share_gpus(job.id)
+        if job.state is not JobState.RUNNING:
+            why = machine.why(job.id, now_s)
+            view.reason, view.reason_text = why.reason, why.text
+    elif job.exit is not None and job.exit.why:
+        view.reason_text = job.exit.why
+    return view
+
+
+def job_detail(
+    machine: ClusterMachine, job: Job, story: Iterable[Event], now_s: float, *, mine: bool
+) -> controller_pb2.JobDetail:
+    spec = convert.from_spec(job.spec)
+    if not mine:
+        for name in spec.env:
+            spec.env[name] = "(hidden)"
+    return controller_pb2.JobDetail(
+        view=job_view(machine, job, now_s, mine=mine),
+        spec=spec,
+        job_class=job_class(job.user, job.spec),
+        story=[event_view(event) for event in story],
+        rates=_rates(machine, job),
+    )
+
+
+def _rates(machine: ClusterMachine, job: Job) -> list[controller_pb2.Rate]:
+    """Newest rates of the live jobs of its class, averaged by GPU model."""
+    wanted = job_class(job.user, job.spec)
+    rates: dict[str, list[float]] = {}
+    of_user = machine.jobs(user=job.user)
+    for one in {row.id: row for row in (*of_user, job)}.values():
+        rate = one.report.steps_per_s if one.report else 0.0
+        if rate > 0 and one.gpu_model and job_class(one.user, one.spec) == wanted:
+            rates.setdefault(one.gpu_model, []).append(rate)
+    return [
+        controller_pb2.Rate(gpu_model=model, steps_per_s=sum(found) / len(found), samples=len(found))
+        for model, found in sorted(rates.items())
+    ]
+
+
+def why_view(job: Job, why: Why | None) -> controller_pb2.WhyReply:
+    if why is None:
+        text = f"it {job.state}" + (f": {job.exit.why}" if job.exit and job.exit.why else "")
+        return controller_pb2.WhyReply(
+            job_id=job.id, state=job.state, reason=f"ended:{job.state}", text=text, expected_wait_s=-1.0
+        )
+    return controller_pb2.WhyReply(
+        job_id=job.id,
+        state=job.state,
+        reason=why.reason,
+        text=why.text,
+        next_step=why.next_step,
+        expected_wait_s=why.expected_wait_s,
+    )
+
+
+def event_view(event: Event) -> controller_pb2.Event:
+    fact = event.fact
+    return controller_pb2.Event(
+        seq=event.seq,
+        at=fact.now_s,
+        kind=fact.kind,
+        text=fact.text,
+        job_id=fact.job or 0,
+        user=fact.user or "",
+        host=fact.host or "",
+        data={key: str(value) for key, value in fact.data.items()},
+    )
+
+
+def user_view(user: User) -> controller_pb2.UserView:
+    return controller_pb2.UserView(name=user.name, tickets=user.tickets, run_as=user.run_as)
+
+
+# --- shares, usage --------------------------------------------------------------------------------------------------
+
+
+def shares(mind: Mind, window_s: float, now_s: float) -> controller_pb2.SharesReply:
+    machine, ledger = mind.machine, mind.ledger
+    entitled, demand = machine.entitled(), machine.demand()
+    known: dict[UserName, User] = {user.name: user for user in machine.users()}
+    accounts = sorted({*entitled, *demand, *ledger.totals})
+    reply = controller_pb2.SharesReply(window_s=ledger.covered_s(window_s, now_s), pools=pools(machine))
+    for account in accounts:
+        name, model = account
+        user = known.get(name)
+        reply.shares.add(
+            user=name,
+            gpu_model=model,
+            tickets=user.tickets if user else 0.0,
+            demand_gpus=demand.get(account, 0.0),
+            entitled_gpus=entitled.get(account, 0.0),
+            received_gpus=ledger.received_gpus(account, window_s, now_s),
+            received_gpu_s=ledger.totals.get(account, Usage()).gpu_s,
+        )
+    return reply
+
+
+def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
+    gpus: dict[str, list[int]] = {}
+    for host in machine.hosts():
+        busy = {
+            gpu for row in machine.jobs_at(host.name) if _runs(row) and row.report for gpu in row.report.gpus
+        }
+        pool = gpus.setdefault(host.model, [0, 0, 0])
+        pool[0] += len(host.gpus)
+        pool[1] += len(host.healthy_gpus)
+        pool[2] += len(busy & {gpu.id for gpu in host.gpus}) if host.name in machine.connected else 0
+    return [
+        controller_pb2.Pool(gpu_model=model, gpus=all_, healthy=healthy, busy=busy)
+        for model, (all_, healthy, busy) in sorted(gpus.items())
+    ]
+
+
+def _runs(job: Job) -> bool:
+    return job.report is not None and job.report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
+
+
+def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> controller_pb2.UsageReply:
+    reply = controller_pb2.UsageReply()
+    for (name, model), usage in sorted(totals.items()):
+        if user and name != user:
+            continue
+        reply.rows.add(
+            user=name,
+            gpu_model=model,
+            gpu_s=usage.gpu_s,
+            lost_gpu_s=usage.lost_gpu_s,
+            jobs=usage.jobs,
+            suspends=usage.suspends,
+        )
+    return reply
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+def nodes(machine: ClusterMachine, hub: Hub) -> controller_pb2.ListNodesReply:
+    known = {host.name: host for host in machine.hosts()}
+    for name in hub.names():  # one that joined while the journal cannot be written
+        link = hub.link(name)
+        assert link is not None
+        known.setdefault(name, link.host)
+    return controller_pb2.ListNodesReply(
+        nodes=[_node(machine, known[name], hub.link(name)) for name in sorted(known)]
+    )
+
+
+def _node(machine: ClusterMachine, host: Host, link: Link | None) -> controller_pb2.NodeView:
+    view = controller_pb2.NodeView(
+        name=host.name,
+        state="up" if link else "away",
+        version=link.version if link else "",
+        gpus=link.gpus if link else [convert.from_gpu(gpu) for gpu in host.gpus],
+        warnings=host.warnings,
+        last_report_at=link.last_report_s if link else 0.0,
+    )
+    bound: dict[str, list[JobId]] = {}
+    running: dict[str, Job] = {}
+    for job in machine.jobs_at(host.name):
+        for gpu in job.report.gpus if job.report else ():
+            if _runs(job):
+                running[gpu] = job
+            else:
+                bound.setdefault(gpu, []).append(job.id)
+    for device in host.gpus:
+        user = running.get(device.id)
+        view.uses.add(
+            gpu_id=device.id,
+            running_job=user.id if user is not None else 0,
+            user=user.user if user is not None else "",
+            bound_jobs=bound.get(device.id, ()),
+        )
+    return view

@@ -1,0 +1,254 @@
+"""Whether a request can be taken in: every field of every spec is looked at before anything is changed."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+
+from hs_core.cluster.state import Limits
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import After, AfterCondition, Host, Job, JobId, JobSpec, JobState, UserName
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
+RESERVED_ENV = "HS_"
+
+
+def refuse(field: str, value: object, expected: str, kind: Kind = Kind.INVALID) -> RefusedError:
+    shown = repr(value)
+    return RefusedError(f"{field}: {shown if len(shown) <= 80 else shown[:77] + '…'} {expected}", kind)
+
+
+# --- one spec by itself -------------------------------------------------------------------------------------------
+
+
+def check_spec(spec: JobSpec, limits: Limits) -> None:
+    _check_texts(spec, limits)
+    _check_numbers(spec, limits)
+    _check_env(spec, limits)
+    if not spec.command or not spec.command[0]:
+        raise RefusedError("command: missing; a program and its arguments were expected")
+    if len(spec.command) > limits.argv_words:
+        raise RefusedError(f"command: {len(spec.command)} words; at most {limits.argv_words} were expected")
+    if len(spec.after) > limits.after:
+        raise RefusedError(f"after: {len(spec.after)} jobs; at most {limits.after} were expected")
+    if len(spec.gpu_types) > limits.gpu_types:
+        raise RefusedError(
+            f"gpu_types: {len(spec.gpu_types)} models; at most {limits.gpu_types} were expected"
+        )
+    if spec.array_limit and spec.array_index is None:
+        raise refuse("array_limit", spec.array_limit, "was given for a job that is not of an array")
+    size = _size(spec)
+    if size > limits.spec_bytes:
+        raise RefusedError(f"spec: {size} bytes; at most {limits.spec_bytes} were expected")
+    if spec.nodes > 1:
+        raise refuse(
+            "nodes",
+            spec.nodes,
+            "is not supported yet: a job runs on one server; ask for at most one server's GPUs, with nodes = 1",
+            Kind.IMPOSSIBLE,
+        )
+
+
+def _check_texts(spec: JobSpec, limits: Limits) -> None:
+    if not spec.name.strip():
+        raise refuse("name", spec.name, "is empty; a name was expected")
+    labels = [("name", spec.name), ("job_class", spec.job_class), *(("gpu_types", g) for g in spec.gpu_types)]
+    for field, text in labels:
+        if len(text) > limits.name_chars:
+            raise refuse(
+                field, text, f"has {len(text)} characters; at most {limits.name_chars} were expected"
+            )
+        if not text.isprintable():
+            raise refuse(field, text, "has control characters; printable ones were expected")
+    if "" in spec.gpu_types:
+        raise RefusedError("gpu_types: '' is no GPU model")
+    for field, text in (
+        ("workdir", spec.workdir),
+        ("output", spec.output),
+        ("checkpoint_dir", spec.checkpoint_dir),
+    ):
+        if len(text) > limits.path_chars:
+            raise refuse(
+                field, text, f"has {len(text)} characters; at most {limits.path_chars} were expected"
+            )
+    if not spec.workdir.startswith("/"):
+        raise refuse("workdir", spec.workdir, "is not an absolute path")
+    if spec.checkpoint_dir and not spec.checkpoint_dir.startswith("/"):
+        raise refuse("checkpoint_dir", spec.checkpoint_dir, "is not an absolute path")
+    for field, text in _texts(spec):
+        if "\0" in text:
+            raise refuse(field, text, "has a NUL character")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise refuse(field, text, "is not valid UTF-8") from None
+
+
+def _check_numbers(spec: JobSpec, limits: Limits) -> None:
+    whole: Sequence[tuple[str, int, int, int]] = (
+        ("gpus", spec.gpus, 1, limits.gpus),
+        ("nodes", spec.nodes, 1, limits.gpus),
+        ("gpu_memory_bytes", spec.gpu_memory_bytes, 0, limits.memory_bytes),
+        ("cpus", spec.cpus, 0, limits.cpus),
+        ("memory_bytes", spec.memory_bytes, 0, limits.memory_bytes),
+        ("priority", spec.priority, -limits.priority, limits.priority),
+        ("retry_max", spec.retry_max, 0, limits.retries),
+        ("array_limit", spec.array_limit, 0, limits.array_index),
+        ("array_index", spec.array_index or 0, 0, limits.array_index),
+    )
+    for field, value, least, most in whole:
+        if not least <= value <= most:
+            raise refuse(field, value, f"is not between {least} and {most}")
+    for field, seconds in (
+        ("max_duration_s", spec.max_duration_s),
+        ("checkpoint_interval_s", spec.checkpoint_interval_s),
+    ):
+        if not (isfinite(seconds) and 0 <= seconds <= limits.duration_s):
+            raise refuse(field, seconds, f"is not a number of seconds between 0 and {limits.duration_s:.0f}")
+
+
+def _check_env(spec: JobSpec, limits: Limits) -> None:
+    if len(spec.env) > limits.env_names:
+        raise RefusedError(f"env: {len(spec.env)} names; at most {limits.env_names} were expected")
+    for name in sorted(spec.env):
+        if not ENV_NAME.fullmatch(name):
+            raise refuse("env", name, "is not a name of letters, digits and underscores")
+        if name.startswith(RESERVED_ENV):
+            raise refuse(
+                "env", name, f"is reserved: names that begin with {RESERVED_ENV} are set by HeteroShare"
+            )
+
+
+def _texts(spec: JobSpec) -> Iterable[tuple[str, str]]:
+    yield from (("command", word) for word in spec.command)
+    yield from (("env", name) for name in spec.env)
+    yield from (("env", value) for value in spec.env.values())
+    yield from (("gpu_types", model) for model in spec.gpu_types)
+    yield ("name", spec.name)
+    yield ("job_class", spec.job_class)
+    yield ("workdir", spec.workdir)
+    yield ("output", spec.output)
+    yield ("checkpoint_dir", spec.checkpoint_dir)
+
+
+def _size(spec: JobSpec) -> int:
+    return sum(len(text.encode()) + 1 for _, text in _texts(spec)) + 16 * len(spec.after)
+
+
+# --- one request --------------------------------------------------------------------------------------------------
+
+
+def check_arrays(specs: Sequence[JobSpec]) -> None:
+    """The specs of one request that have an index are one array."""
+    members = [spec for spec in specs if spec.array_index is not None]
+    indices = [spec.array_index for spec in members]
+    if len(set(indices)) != len(indices):
+        twice = sorted({i for i in indices if i is not None and indices.count(i) > 1})
+        raise refuse("array_index", twice[0], "is given to two jobs of one array")
+    limits = sorted({spec.array_limit for spec in members})
+    if len(limits) > 1:
+        raise refuse("array_limit", limits, "differs between the jobs of one array")
+
+
+# --- against what is there ----------------------------------------------------------------------------------------
+
+
+class Dependency(StrEnum):
+    """What has become of the condition on another job."""
+
+    MET = "met"
+    OPEN = "open"
+    NEVER = "never"
+
+
+def dependency(condition: AfterCondition, other: JobState) -> Dependency:
+    if not other.ended:
+        return Dependency.OPEN
+    wanted = {
+        AfterCondition.OK: {JobState.SUCCEEDED},
+        AfterCondition.ANY: {JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED},
+        AfterCondition.FAIL: {JobState.FAILED},
+    }[condition]
+    return Dependency.MET if other in wanted else Dependency.NEVER
+
+
+CONDITION_WORDS = {
+    AfterCondition.OK: "succeeded",
+    AfterCondition.ANY: "ended",
+    AfterCondition.FAIL: "failed",
+}
+
+
+def never_text(after: After, other: JobState) -> str:
+    return f"was to run once job {after.job} {CONDITION_WORDS[after.condition]}, but it {_past(other)}"
+
+
+def _past(state: JobState) -> str:
+    return "was cancelled" if state is JobState.CANCELLED else str(state)
+
+
+def check_after(spec: JobSpec, user: UserName, find: Callable[[JobId], Job | None]) -> None:
+    for after in spec.after:
+        other = find(after.job)
+        if other is None or other.user != user:  # not yours answers like not found
+            raise RefusedError(f"after: you have no job {after.job}", Kind.NOT_FOUND)
+        if dependency(after.condition, other.state) is Dependency.NEVER:
+            raise RefusedError(f"after: the job {never_text(after, other.state)}", Kind.IMPOSSIBLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """Why no server can hold a job; `field` names the wish that stands in the way."""
+
+    field: str
+    text: str
+
+
+def misfit(spec: JobSpec, hosts: Iterable[Host], *, healthy_only: bool = False) -> Misfit | None:
+    """None where some server could hold it. Each wish is looked at among the servers that meet the ones before it."""
+    fitting = [(host, host.healthy_gpus if healthy_only else host.gpus) for host in hosts]
+    fitting = [(host, gpus) for host, gpus in fitting if gpus]
+    if not fitting:
+        return Misfit(
+            field="hosts", text="there is no server with a healthy GPU" if healthy_only else "no server"
+        )
+    if spec.gpu_types:
+        models = sorted({host.model for host, _ in fitting})
+        fitting = [(host, gpus) for host, gpus in fitting if host.model in spec.gpu_types]
+        if not fitting:
+            wanted = " or ".join(spec.gpu_types)
+            return Misfit(field="gpu_types", text=f"asks for {wanted}; the servers have {', '.join(models)}")
+    most = max(gpu.memory_bytes for _, gpus in fitting for gpu in gpus)
+    if spec.gpu_memory_bytes > most:
+        text = f"asks for {_gib(spec.gpu_memory_bytes)} of memory per GPU; the largest GPU"
+        return Misfit(field="gpu_memory_bytes", text=f"{text}{_of_models(spec)} has {_gib(most)}")
+    sizes = [sum(g.memory_bytes >= spec.gpu_memory_bytes for g in gpus) for _, gpus in fitting]
+    if spec.gang > max(sizes):
+        such = f"{_of_models(spec)}{' with memory enough' if spec.gpu_memory_bytes else ''}"
+        largest = f"the largest{such} has {max(sizes)}"
+        return Misfit(field="gpus", text=f"asks for {spec.gang} GPUs on one server; {largest}")
+    return None
+
+
+def _of_models(spec: JobSpec) -> str:
+    return f" of {' or '.join(spec.gpu_types)}" if spec.gpu_types else ""
+
+
+def _gib(count: int) -> str:
+    return f"{count / (1 << 30):.4g} GiB"
+
+
+# --- users ----------------------------------------------------------------------------------------------------------
+
+
+def check_user(name: str, tickets: float | None, run_as: str | None, limits: Limits) -> None:
+    if not USER_NAME.fullmatch(name):
+        raise refuse(
+            "name", name, "is not a user name (a letter, then up to 63 letters, digits, or any of _.@-)"
+        )
+    if tickets is not None and not (isfinite(tickets) and 1e-3 <= tickets <= limits.tickets):
+        raise refuse("tickets", tickets, f"is not between 0.001 and {limits.tickets:.0f}")
+    if run_as and not USER_NAME.fullmatch(run_as):
+        raise refuse("run_as", run_as, "is not the name of an operating system account")

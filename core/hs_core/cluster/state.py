@@ -1,0 +1,98 @@
+"""What the controller's mind is set to, what of it is durable, and what one event comes to."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hs_core.events import ClusterCommand, Fact
+from hs_core.model import Host, HostName, Job, JobId, User, UserName
+from hs_core.policy import Memory
+
+KiB = 1 << 10
+FIRST_JOB = JobId(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Of one spec and one request; what is beyond them is a mistake or an attack."""
+
+    jobs_per_request: int = 4096
+    spec_bytes: int = 256 * KiB
+    argv_words: int = 4096
+    env_names: int = 512
+    name_chars: int = 128
+    path_chars: int = 4096
+    gpus: int = 1024
+    after: int = 64
+    gpu_types: int = 16
+    cpus: int = 4096
+    memory_bytes: int = 1 << 50
+    duration_s: float = 10 * 366 * 86_400.0
+    priority: int = 1000
+    retries: int = 1000
+    array_index: int = 1_000_000
+    tickets: float = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    quantum_s: float = 60.0
+    seed: int = 0
+    default_tickets: float = 100.0
+    max_jobs: int = 20_000  # that have not ended
+    max_jobs_per_user: int = 10_000
+    keep_ended: int = 10_000  # newest ended jobs held in memory; the journal keeps them all
+    story_facts: int = 64  # newest facts held per job
+    settle_s: float = (
+        0.1  # decisions are at least so far apart, so that a burst of submits costs a few of them
+    )
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.quantum_s < float("inf"):
+            raise ValueError(f"quantum_s: {self.quantum_s} is not a positive number of seconds")
+        if not 0 <= self.settle_s <= self.quantum_s:
+            raise ValueError(
+                f"settle_s: {self.settle_s} is not between 0 and the quantum of {self.quantum_s}"
+            )
+        if not 0 < self.default_tickets <= self.limits.tickets:
+            raise ValueError(
+                f"default_tickets: {self.default_tickets} is not between 0 and {self.limits.tickets}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """All that survives the controller.
+
+    Of ended jobs only those that live ones wait for (`spec.after`) are needed; the others may be left out when it is
+    loaded, and given back with `ClusterMachine.recall` when a new job names one of them.
+    """
+
+    jobs: Mapping[JobId, Job] = field(default_factory=dict)
+    users: Mapping[UserName, User] = field(default_factory=dict)
+    hosts: Mapping[HostName, Host] = field(default_factory=dict)  # as last known
+    next_job_id: JobId = FIRST_JOB
+    term: int = 0
+    quantum: int = 0  # quanta since the first start
+    memory: Memory = field(default_factory=dict)  # the policy's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """The rows that an event changed: written before it is answered and before its commands are performed."""
+
+    jobs: frozenset[JobId] = frozenset()
+    users: frozenset[UserName] = frozenset()
+    hosts: frozenset[HostName] = frozenset()
+    meta: bool = False  # next_job_id, term, quantum or memory
+
+    def __bool__(self) -> bool:
+        return bool(self.jobs or self.users or self.hosts or self.meta)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    commands: tuple[ClusterCommand, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    answer: tuple[JobId, ...] = ()  # the jobs that a request was about, in its order
+    touched: Touched = field(default_factory=Touched)

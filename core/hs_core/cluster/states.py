@@ -1,0 +1,125 @@
+"""A job's life as a table: state and happening → state. What is not in it cannot happen."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from hs_core.errors import BrokenError
+from hs_core.model import Job, JobState, Phase
+
+
+class Happening(StrEnum):
+    PLACED = "placed"  # given a home
+    LAUNCHED = "launched"  # its process is coming up
+    RAN = "ran"  # it is in its turn
+    STOPPED = "stopped"  # it waits for its turn on its host
+    PAUSED = "paused"
+    UNPAUSED = "unpaused"  # the host's view follows as placed, launched, ran or stopped
+    CANCELLED = "cancelled"  # by somebody, while it has a home: its host is to end it
+    DROPPED = "dropped"  # cancelled while it had no home: nothing is left to end
+    REQUEUED = "requeued"  # its incarnation is dead and another one may start
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    GONE = "gone"  # what was cancelled has ended
+
+
+_ON_ITS_HOST = {
+    Happening.LAUNCHED: JobState.STARTING,
+    Happening.RAN: JobState.RUNNING,
+    Happening.STOPPED: JobState.SUSPENDED,
+    Happening.PAUSED: JobState.PAUSED,
+    Happening.CANCELLED: JobState.CANCELLING,
+    Happening.REQUEUED: JobState.QUEUED,
+    Happening.SUCCEEDED: JobState.SUCCEEDED,
+    Happening.FAILED: JobState.FAILED,
+}
+
+TRANSITIONS: Mapping[JobState, Mapping[Happening, JobState]] = {
+    JobState.QUEUED: {
+        Happening.PLACED: JobState.STARTING,
+        Happening.PAUSED: JobState.PAUSED,
+        Happening.DROPPED: JobState.CANCELLED,
+    },
+    JobState.STARTING: _ON_ITS_HOST,
+    JobState.RUNNING: _ON_ITS_HOST,
+    JobState.SUSPENDED: _ON_ITS_HOST,
+    JobState.PAUSED: {
+        Happening.UNPAUSED: JobState.QUEUED,
+        Happening.PLACED: JobState.PAUSED,
+        Happening.LAUNCHED: JobState.PAUSED,
+        Happening.RAN: JobState.PAUSED,
+        Happening.STOPPED: JobState.PAUSED,
+        Happening.CANCELLED: JobState.CANCELLING,
+        Happening.DROPPED: JobState.CANCELLED,
+        Happening.REQUEUED: JobState.PAUSED,
+        Happening.SUCCEEDED: JobState.SUCCEEDED,
+        Happening.FAILED: JobState.FAILED,
+    },
+    JobState.CANCELLING: {
+        Happening.LAUNCHED: JobState.CANCELLING,
+        Happening.RAN: JobState.CANCELLING,
+        Happening.STOPPED: JobState.CANCELLING,
+        Happening.GONE: JobState.CANCELLED,
+    },
+    JobState.SUCCEEDED: {},
+    JobState.FAILED: {},
+    JobState.CANCELLED: {},
+}
+
+HAPPENING_OF_PHASE: Mapping[Phase, Happening | None] = {
+    Phase.WAITING: Happening.STOPPED,
+    Phase.STARTING: Happening.LAUNCHED,
+    Phase.HELD: Happening.STOPPED,
+    Phase.SWAPPED: Happening.STOPPED,
+    Phase.FROZEN: Happening.STOPPED,
+    Phase.RUNNING: Happening.RAN,
+    Phase.SUSPENDING: Happening.STOPPED,
+    Phase.CHECKPOINTED: Happening.STOPPED,
+    Phase.KILLING: None,  # on its way out: as it was until the exit is known
+    Phase.EXITED: None,  # its exit decides
+}
+
+
+def after(job: Job, *happenings: Happening) -> JobState:
+    state = job.state
+    for happening in happenings:
+        following = TRANSITIONS[state].get(happening)
+        if following is None:
+            raise BrokenError(f"job {job.id}, {state}, cannot be {happening}")
+        state = following
+    return state
+
+
+def happening_of(job: Job) -> Happening | None:
+    """What its newest report comes to; None: it has none, or it changes nothing."""
+    return HAPPENING_OF_PHASE[job.report.phase] if job.report else None
+
+
+def expected(job: Job) -> frozenset[JobState]:
+    """The states that the rest of the row allows: a second opinion on the table's."""
+    if job.exit is not None:
+        return frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED})
+    if job.cancelled_by:
+        return frozenset({JobState.CANCELLING})
+    if job.paused:
+        return frozenset({JobState.PAUSED})
+    if job.host is None:
+        return frozenset({JobState.QUEUED})
+    if job.report is None:
+        return frozenset({JobState.STARTING})
+    happening = happening_of(job)
+    if happening is None:
+        return frozenset({JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED})
+    return frozenset({_ON_ITS_HOST[happening]})
+
+
+def drawn() -> str:
+    """The table as text, for `docs/states.md`."""
+    lines = ["| state | what happens | state after |", "|---|---|---|"]
+    for state, row in TRANSITIONS.items():
+        by_next: dict[JobState, list[str]] = {}
+        for happening, following in row.items():
+            by_next.setdefault(following, []).append(happening)
+        lines += [f"| {state} | {', '.join(names)} | {following} |" for following, names in by_next.items()]
+        if not row:
+            lines.append(f"| {state} | | (the end) |")
+    return "\n".join(lines) + "\n"

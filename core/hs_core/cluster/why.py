@@ -1,0 +1,240 @@
+"""The one dominant reason why a job is where it is, with the evidence and what comes next."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from hs_core.cluster.admission import CONDITION_WORDS, Misfit
+from hs_core.model import After, Exit, Host, HostName, Job, JobState, Phase
+
+
+class Reason(StrEnum):
+    """Stable codes: scripts compare them."""
+
+    RUNNING = "running"
+    STARTING = "starting"
+    WAITING_FOR_TURN = "waiting-for-turn"  # on its host, others' quantum now
+    WAITING_FOR_GPUS = "waiting-for-gpus"  # the policy has not given it GPUs yet
+    PAUSED = "paused"
+    DEPENDENCY = "dependency"
+    ARRAY_LIMIT = "array-limit"
+    NO_HOST = "no-host"  # no server has ever joined
+    HOST_AWAY = "host-away"
+    TOO_LARGE = "too-large"
+    MODEL_ABSENT = "model-absent"
+    MEMORY_TOO_SMALL = "memory-too-small"
+    GPU_UNHEALTHY = "gpu-unhealthy"
+    ENDING = "ending"
+    SUCCEEDED = "ended:succeeded"
+    FAILED = "ended:failed"
+    CANCELLED = "ended:cancelled"
+
+
+REASON_OF_MISFIT = {
+    "gpu_types": Reason.MODEL_ABSENT,
+    "gpu_memory_bytes": Reason.MEMORY_TOO_SMALL,
+    "gpus": Reason.TOO_LARGE,
+    "hosts": Reason.NO_HOST,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    reason: Reason
+    text: str
+    next_step: str
+    expected_wait_s: float = -1.0  # -1: not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What the answer is made of."""
+
+    job: Job
+    host: Host | None  # its home
+    host_connected: bool
+    open_after: After | None  # a condition on another job that is still open
+    array_full: bool
+    misfit: Misfit | None  # no known server could hold it
+    healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
+    hosts_away: tuple[HostName, ...]  # all that could hold it, where none of these is connected
+    policy_says: str
+    central: bool  # the controller chooses who runs on its host
+    share_gpus: float  # what its tickets come to on its host
+    waited_s: float  # since it last changed its state
+    quantum_s: float
+
+
+def explain(scene: Scene) -> Why:
+    job = scene.job
+    if job.state.ended:
+        return _ended(job)
+    if job.state is JobState.CANCELLING:
+        return _ending(scene, f"was cancelled by {job.cancelled_by} and is being ended")
+    if job.state is JobState.PAUSED:
+        return Why(
+            reason=Reason.PAUSED,
+            text="it is paused by its owner",
+            next_step=f"`hsctl resume {job.id}` lets it go on",
+        )
+    if job.host is None:
+        return _without_home(scene)
+    if not scene.host_connected:
+        return _host_away(job)
+    if job.report is not None and job.report.phase is Phase.KILLING:
+        return _ending(scene, "is being ended")
+    if job.state is JobState.RUNNING:
+        return Why(
+            reason=Reason.RUNNING,
+            text=f"it runs on {job.host}, on {_gpus(job.spec.gang)}",
+            next_step="nothing to do",
+            expected_wait_s=0.0,
+        )
+    return _on_its_host(scene)
+
+
+def _without_home(scene: Scene) -> Why:
+    job = scene.job
+    if scene.open_after is not None:
+        other = scene.open_after.job
+        return Why(
+            reason=Reason.DEPENDENCY,
+            text=f"it runs once job {other} has {CONDITION_WORDS[scene.open_after.condition]}",
+            next_step=f"it goes on by itself; `hsctl why {other}` says where that one stands",
+        )
+    if scene.misfit is not None:
+        return _misfit(scene.misfit)
+    if scene.array_full:
+        return Why(
+            reason=Reason.ARRAY_LIMIT,
+            text=f"its array may have {job.spec.array_limit} jobs under way at once, and has",
+            next_step="it starts when one of them ends",
+        )
+    if scene.healthy_misfit is not None:
+        return _unhealthy(scene.healthy_misfit.text)
+    if scene.hosts_away:
+        names = ", ".join(scene.hosts_away)
+        return Why(
+            reason=Reason.HOST_AWAY,
+            text=f"every server that could hold it is away: {names}",
+            next_step="it is placed when one of them is back; tell an administrator if that takes long",
+        )
+    return _for_gpus(scene)
+
+
+def _misfit(misfit: Misfit) -> Why:
+    reason = REASON_OF_MISFIT[misfit.field]
+    if reason is Reason.NO_HOST:
+        return Why(
+            reason=reason,
+            text="no server has joined the cluster yet",
+            next_step="it is placed when an agent connects; `hsctl nodes` lists the servers",
+        )
+    return Why(
+        reason=reason,
+        text=f"it can never run on the servers that are left: it {misfit.text}",
+        next_step="cancel it and submit it with a smaller wish, or wait for such a server to join",
+    )
+
+
+def _unhealthy(text: str) -> Why:
+    return Why(
+        reason=Reason.GPU_UNHEALTHY,
+        text=f"too few healthy GPUs: {text}",
+        next_step="it goes on when they are repaired; `hsctl nodes` shows them",
+    )
+
+
+def _host_away(job: Job) -> Why:
+    return Why(
+        reason=Reason.HOST_AWAY,
+        text=f"its server {job.host} is not connected; what it was doing there goes on",
+        next_step="its state is known again when the server is back",
+    )
+
+
+def _on_its_host(scene: Scene) -> Why:
+    job = scene.job
+    assert scene.host is not None
+    phase = job.report.phase if job.report else None
+    if phase in {None, Phase.STARTING}:
+        return Why(
+            reason=Reason.STARTING,
+            text=f"it is being started on {job.host}",
+            next_step=f"`hsctl logs {job.id}` shows what it says",
+        )
+    healthy = len(scene.host.healthy_gpus)
+    if healthy < job.spec.gang:
+        return _unhealthy(
+            f"it needs {job.spec.gang}, its server {job.host} has {healthy} of {len(scene.host.gpus)}"
+        )
+    if scene.central:
+        return _for_gpus(scene)
+    return _for_turn(scene)
+
+
+def _for_turn(scene: Scene) -> Why:
+    job = scene.job
+    assert scene.host is not None
+    part = min(1.0, scene.share_gpus / job.spec.gang)
+    if part <= 0:
+        return _for_gpus(scene)
+    one_in = 1 / part
+    wait_s = max(0.0, (one_in - 1) * scene.quantum_s - scene.waited_s)
+    share = f"its share is {scene.share_gpus:.3g} of {_gpus(len(scene.host.gpus))}"
+    turns = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
+    soon = f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
+    return Why(
+        reason=Reason.WAITING_FOR_TURN,
+        text=f"it waits for its turn on {job.host}: {share}, so {turns}; next turn {_in(soon)}",
+        next_step="it goes on by itself; `hsctl share` shows who has what",
+        expected_wait_s=wait_s,
+    )
+
+
+def _in(soon: str) -> str:
+    return soon if soon == "very soon" else f"in {soon}"
+
+
+def _for_gpus(scene: Scene) -> Why:
+    job = scene.job
+    return Why(
+        reason=Reason.WAITING_FOR_GPUS,
+        text=scene.policy_says or f"it waits for {_gpus(job.spec.gang)} to be free",
+        next_step="it starts by itself; `hsctl share` shows who has what",
+    )
+
+
+def _ending(scene: Scene, what: str) -> Why:
+    job = scene.job
+    if job.host is not None and not scene.host_connected:
+        return Why(
+            reason=Reason.HOST_AWAY,
+            text=f"it {what}, but its server {job.host} is not connected",
+            next_step="it ends when the server is back",
+        )
+    return Why(reason=Reason.ENDING, text=f"it {what}", next_step="its GPUs are free in a few seconds")
+
+
+def _ended(job: Job) -> Why:
+    reason = {
+        JobState.SUCCEEDED: Reason.SUCCEEDED,
+        JobState.FAILED: Reason.FAILED,
+        JobState.CANCELLED: Reason.CANCELLED,
+    }[job.state]
+    step = f"`hsctl logs {job.id}` shows what it said" if reason is Reason.FAILED else "nothing to do"
+    ended = job.exit or Exit()
+    text = f"it {job.state}" if reason is not Reason.CANCELLED else f"it was cancelled by {job.cancelled_by}"
+    how = exit_text(ended)
+    return Why(reason=reason, text=f"{text}: {how}" if how and how not in text else text, next_step=step)
+
+
+def exit_text(ended: Exit) -> str:
+    if ended.why:
+        return ended.why
+    if ended.signal:
+        return f"signal {ended.signal}"
+    return f"exit code {ended.code}"
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -1,0 +1,47 @@
+"""Which GPUs a job gets when it is started: it keeps them until it exits or is checkpointed.
+
+CUDA_VISIBLE_DEVICES is read once, so the stride works on bound jobs. It gives the shares of free choice as long as
+every GPU carries the same tickets; so a start goes where the bound tickets are fewest, in blocks that gangs can share.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from hs_core.model import GpuId
+
+
+def choose(
+    gang: int,
+    allowed: Collection[GpuId],
+    host: Sequence[GpuId],
+    load: Mapping[GpuId, Fraction],
+    rank: Mapping[GpuId, int],
+) -> tuple[GpuId, ...] | None:
+    """`gang` of the `allowed` GPUs, None if there are too few.
+
+    Aligned blocks first (gangs of 2 and 4 then share whole pairs), the least loaded first; then those beside loaded
+    ones, so that the GPUs of a larger block stay even; then those whose bound jobs come last in the walk (`rank`).
+    `host`: all GPUs in the order of their index; `load`: bound tickets per GPU.
+    """
+    if len(allowed) < gang:
+        return None
+    place = {gpu: i for i, gpu in enumerate(host)}
+    free = sorted(allowed, key=place.__getitem__)
+
+    def beside(gpu: GpuId, size: int) -> Fraction:
+        start = place[gpu] // size * size
+        return sum((load.get(g, Fraction(0)) for g in host[start : start + size]), Fraction(0))
+
+    def key(block: Iterable[GpuId]) -> tuple[Fraction, Fraction, Fraction, int, int]:
+        block = tuple(block)
+        first, own = block[0], sum((load.get(g, Fraction(0)) for g in block), Fraction(0))
+        double, quadruple = beside(first, 2 * gang), beside(first, 4 * gang)
+        return (own, -double, -quadruple, -min(rank.get(g, len(rank) + 1) for g in block), place[first])
+
+    allowed_set = frozenset(free)
+    blocks = [host[i : i + gang] for i in range(0, len(host) - gang + 1, gang)]
+    whole = [block for block in blocks if allowed_set.issuperset(block)]
+    if whole:
+        return tuple(min(whole, key=key))
+    singles = sorted(free, key=lambda g: (load.get(g, Fraction(0)), -rank.get(g, len(rank) + 1), place[g]))
+    return tuple(sorted(singles[:gang], key=place.__getitem__))

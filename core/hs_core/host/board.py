@@ -1,0 +1,219 @@
+"""What the machine knows of its host, and the small steps by which a job comes and goes."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend, Turn
+from hs_core.host.config import HostConfig
+from hs_core.host.hosted import HostedJob
+from hs_core.mechanism.stride import StrideQueue, exact
+from hs_core.model import Exit, Gpu, GpuId, JobId, Phase, Tier
+
+STORY_LENGTH = 2_000
+MEAN_WEIGHT = 1 / 8
+LEAST_TICKETS = 1e-6
+
+
+@dataclass(slots=True, kw_only=True)
+class Board:
+    config: HostConfig
+    gpus: dict[GpuId, Gpu]  # in the order of their index
+    queue: StrideQueue[JobId]
+    now_s: float
+    jobs: dict[JobId, HostedJob] = field(default_factory=dict)
+    turn: Turn = field(default_factory=Turn)
+    wanted_quantum_s: float = 0.0  # 0: nothing is wanted yet
+    edge_s: float = 0.0  # the present quantum began
+    quantum_s: float = 0.0  # and lasts so long
+    mean_suspend_s: float = 0.0
+    mean_resume_s: float = 0.0
+    hooking_classes: set[str] = field(
+        default_factory=set
+    )  # job classes whose processes were seen to load the runtime
+    gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
+    out: list[HostCommand] = field(default_factory=list)
+    facts: deque[Fact] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+    facts_told: int = 0
+
+    @property
+    def next_edge_s(self) -> float:
+        return self.edge_s + self.quantum_s
+
+    @property
+    def in_order(self) -> list[HostedJob]:
+        return list(self.jobs.values())  # a dict keeps the order of arrival
+
+    def usable(self, gpu: GpuId) -> bool:
+        return gpu in self.gpus and self.gpus[gpu].healthy
+
+    def sliceable(self, job: HostedJob) -> bool:
+        return job.sliceable(self.config.can_freeze)
+
+    def immovable(self, job: HostedJob) -> bool:
+        return job.immovable(self.config.can_freeze)
+
+    def on(self, gpus: Iterable[GpuId]) -> list[HostedJob]:
+        """Jobs with a process bound to any of these GPUs."""
+        wanted = frozenset(gpus)
+        return [job for job in self.jobs.values() if job.alive and not wanted.isdisjoint(job.gpus)]
+
+    def load(self) -> dict[GpuId, Fraction]:
+        """Tickets per GPU of the jobs bound to it."""
+        load = dict.fromkeys(self.gpus, Fraction(0))
+        for job in self.jobs.values():
+            for gpu in job.gpus:
+                if gpu in load and job.id in self.queue:
+                    load[gpu] += tickets_of(job) / job.gang
+        return load
+
+    def choosing_quantum_s(self) -> float:
+        """As configured, longer where switching is slow (never more than tenfold: shares must be seen within minutes)."""
+        least = self.config.switch_ratio * (self.mean_suspend_s + self.mean_resume_s)
+        return min(max(self.wanted_quantum_s, least), 10 * self.wanted_quantum_s)
+
+    def tell(self, kind: str, text: str, job: HostedJob | None = None) -> None:
+        self.facts_told += 1
+        if job is None:
+            self.facts.append(Fact(now_s=self.now_s, kind=kind, text=text))
+        else:
+            self.facts.append(Fact(now_s=self.now_s, kind=kind, text=text, job=job.id, user=job.wanted.user))
+
+    # --- coming
+
+    def launch(self, job: HostedJob) -> None:
+        assert not job.alive, f"job {job.id} has a process already"
+        job.launched_s = self.now_s
+        job.start_deadline_s = self.now_s + self.config.hook_deadline_s
+        job.hooked = None if job.hookable else False
+        job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = False
+        job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
+        job.checkpoint_due_s = self.now_s + job.wanted.spec.checkpoint_interval_s
+        generation = job.checkpoint_generation
+        self.out.append(Launch(wanted=job.wanted, gpus=job.gpus, generation=generation))
+        how = "" if generation < 0 else f" from checkpoint {generation}"
+        self.tell("launched", f"launched on {self.names(job.gpus)}{how}", job)
+
+    def resume(self, job: HostedJob) -> None:
+        if job.phase is not Phase.STARTING:
+            job.resumes += 1
+        job.phase = Phase.RUNNING
+        job.resumed = True
+        job.parked_bytes = 0
+        job.going_s = self.now_s
+        job.resend_s = self.now_s + self.config.suspend_deadline_s
+        self.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
+        self.tell("resumed", "let go", job)
+
+    def went_on(self, job: HostedJob) -> None:
+        if job.going_s is not None:
+            took_s = max(0.0, self.now_s - job.going_s)
+            job.resume_s += took_s
+            self.mean_resume_s = blend(self.mean_resume_s, took_s)
+            job.going_s = None
+
+    # --- going
+
+    def suspend(self, job: HostedJob, tier: Tier) -> None:
+        job.phase = Phase.SUSPENDING
+        job.in_turn = False
+        job.going_s = None
+        job.asked_s = self.now_s
+        self.ask(job, tier if job.ready else Tier.FREEZE)
+
+    def ask(self, job: HostedJob, tier: Tier) -> None:
+        job.asked = tier
+        parks = tier in (Tier.SWAP, Tier.CHECKPOINT)
+        job.deadline_s = self.now_s + (
+            self.config.park_deadline_s if parks else self.config.suspend_deadline_s
+        )
+        self.out.append(Suspend(job=job.id, epoch=job.wanted.epoch, tier=tier))
+        self.tell("suspending", f"told to stop ({tier})", job)
+
+    def stopped(self, job: HostedJob, phase: Phase, tier: Tier) -> None:
+        """Its GPUs are free to others."""
+        if job.phase is Phase.SUSPENDING:
+            took_s = max(0.0, self.now_s - job.asked_s)
+            job.suspends += 1
+            job.suspend_s += took_s
+            self.mean_suspend_s = blend(self.mean_suspend_s, took_s)
+        job.free(self.now_s)
+        job.phase, job.tier = phase, tier
+        job.asked = job.going_s = None
+        job.stuck = ""
+        self.tell("suspended", f"stopped at step {job.step} ({tier})", job)
+
+    def save(self, job: HostedJob) -> None:
+        job.checkpoint_due_s = self.now_s + job.wanted.spec.checkpoint_interval_s
+        self.out.append(Checkpoint(job=job.id, epoch=job.wanted.epoch))
+
+    def kill(self, job: HostedJob, why: str) -> None:
+        if job.phase is Phase.KILLING:
+            return
+        job.phase = Phase.KILLING
+        job.kill_why, job.stuck, job.held_up = why, "", ""
+        job.asked = job.going_s = None
+        job.in_turn = False
+        self.send_kill(job)
+        self.tell("killing", why, job)
+
+    def send_kill(self, job: HostedJob) -> None:
+        job.deadline_s = self.now_s + self.config.kill_grace_s + self.config.unkillable_s
+        self.out.append(
+            Kill(job=job.id, epoch=job.wanted.epoch, grace_s=self.config.kill_grace_s, why=job.kill_why)
+        )
+
+    def gone(self, job: HostedJob) -> None:
+        """There is no process any more: nothing binds it."""
+        job.free(self.now_s)
+        job.launched_s = None
+        job.gpus = ()
+        job.in_turn = False
+        job.asked = job.going_s = None
+        job.parked_bytes = 0
+        job.stuck = job.held_up = ""
+
+    def exited(self, job: HostedJob, exit_: Exit) -> None:
+        if job.kill_why and not exit_.why:
+            exit_ = Exit(code=exit_.code, signal=exit_.signal, why=job.kill_why, log_tail=exit_.log_tail)
+        self.gone(job)
+        job.phase, job.exit = Phase.EXITED, exit_
+        ending = exit_.why or (f"signal {exit_.signal}" if exit_.signal else f"code {exit_.code}")
+        self.tell("exited", f"ended: {ending}", job)
+        if job.id in self.turn.gangs:
+            self.gang_ended_s = self.now_s
+
+    def forget(self, job: HostedJob) -> None:
+        self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
+
+    # --- the queue
+
+    def enqueue(self) -> None:
+        """Every job that can run is in the stride queue, and no other.
+
+        A paused job that can't be stopped runs on, and is charged for it.
+        """
+        for job in self.jobs.values():
+            runs_on = job.occupying and not self.sliceable(job)
+            belongs = not job.ended and not job.dropped and (not job.wanted.paused or runs_on)
+            if belongs and job.id not in self.queue:
+                order = (job.order, job.id)
+                self.queue.add(job.id, job.gang, tickets_of(job), order, job.carry, kin=job.wanted.user)
+                job.carry = None
+            elif not belongs and job.id in self.queue:
+                job.carry = self.queue.remove(job.id)
+                job.in_turn = False
+
+    def names(self, gpus: Iterable[GpuId]) -> str:
+        numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]
+        return ("GPU " if len(numbers) == 1 else "GPUs ") + ",".join(numbers)
+
+
+def tickets_of(job: HostedJob) -> Fraction:
+    """They travel as floats; 4/3 is 4/3 again here, so that shares are exact."""
+    return exact(max(job.wanted.tickets, LEAST_TICKETS))
+
+
+def blend(mean: float, sample: float) -> float:
+    return sample if mean == 0.0 else mean + MEAN_WEIGHT * (sample - mean)

@@ -1,0 +1,28 @@
+"""What an operator may set about slicing on one host."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostConfig:
+    preload: int = 2  # jobs started ahead of their turn, at most
+    host_memory_budget_bytes: int = 0  # for swapped device memory; 0: nothing is swapped
+    suspend_deadline_s: float = 30.0  # then the freezer; then the job counts as unsliceable
+    park_deadline_s: float = 300.0  # the same where memory has to move first: swap, checkpoint
+    hook_deadline_s: float = 30.0  # from launch; a process that has not loaded the runtime by then never will
+    ready_deadline_s: float = 600.0  # from launch to the first suspend point
+    kill_grace_s: float = 10.0
+    unkillable_s: float = 60.0  # after the grace: its GPUs are quarantined, with a note
+    switch_ratio: float = 20.0  # a quantum is at least so many times suspend + resume
+    can_freeze: bool = True
+    park_retry_quanta: int = 10  # after a failed swap or checkpoint, for that job
+    move_lag_strides: int = 3  # turns behind its due that make a bound job worth moving to other GPUs
+
+    def __post_init__(self) -> None:
+        for name in ("preload", "host_memory_budget_bytes", "kill_grace_s", "switch_ratio"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more")
+        for name in ("suspend_deadline_s", "park_deadline_s", "hook_deadline_s", "ready_deadline_s", "unkillable_s",
+                     "park_retry_quanta", "move_lag_strides"):  # fmt: skip
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0")

@@ -1,0 +1,117 @@
+"""What happens when nothing happens: answers that do not come, limits, intervals."""
+
+from collections.abc import Iterator
+
+from hs_core.events import Resume
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.host.turns import make_way
+from hs_core.model import Phase, Tier
+
+
+def due(job: HostedJob) -> Iterator[float]:
+    """The times at which `expire` has something to do for this job."""
+    spec = job.wanted.spec
+    if job.phase is Phase.STARTING and not job.ready:
+        yield job.start_deadline_s
+    if job.asked is not None or job.phase is Phase.KILLING:
+        yield job.deadline_s
+    if job.going_s is not None:
+        yield job.resend_s
+    if job.phase is not Phase.KILLING and job.wanted.time_limit_s > 0 and job.charged_from_s is not None:
+        yield _limit_s(job, job.charged_from_s)
+    if job.phase is Phase.RUNNING and job.ready and job.can_checkpoint and spec.checkpoint_interval_s > 0:
+        yield job.checkpoint_due_s
+
+
+def _limit_s(job: HostedJob, charged_from_s: float) -> float:
+    return charged_from_s + max(0.0, job.wanted.time_limit_s - job.run_s)
+
+
+def _over_limit(board: Board, job: HostedJob) -> bool:
+    if job.charged_from_s is None or job.wanted.time_limit_s <= 0:
+        return False
+    return board.now_s >= _limit_s(job, job.charged_from_s)
+
+
+def expire(board: Board, job: HostedJob) -> None:
+    config, now_s = board.config, board.now_s
+    if job.phase is not Phase.KILLING and _over_limit(board, job):
+        board.kill(job, "time limit")
+    elif job.phase is Phase.KILLING and now_s >= job.deadline_s:
+        job.stuck = f"does not die: {board.names(job.gpus)} out of use until it does"
+        board.tell("unkillable", job.stuck, job)
+        board.send_kill(job)
+        make_way(board, job)
+    elif job.phase is Phase.STARTING and not job.ready and now_s >= job.start_deadline_s:
+        _no_edge(board, job)
+    elif job.asked is not None and now_s >= job.deadline_s:
+        unanswered(board, job, f"no answer in {now_s - job.asked_s:.0f} s")
+    elif job.going_s is not None and now_s >= job.resend_s:
+        job.resend_s = now_s + config.suspend_deadline_s
+        board.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
+    elif (
+        job.phase is Phase.RUNNING
+        and now_s >= job.checkpoint_due_s
+        and job.can_checkpoint
+        and job.ready
+        and job.wanted.spec.checkpoint_interval_s > 0
+    ):
+        board.save(job)
+
+
+def _no_edge(board: Board, job: HostedJob) -> None:
+    """It will not stop by itself at a step edge: from here on it counts as running, and must not run out of its turn."""
+    if job.hooked is None:
+        job.hooked = False
+    else:
+        job.overdue = True
+    job.phase, job.resumed = Phase.RUNNING, True
+    board.tell("unhooked", job.note(board.config.can_freeze), job)
+    if not job.in_turn or not job.occupying:
+        intrude(board, job)
+
+
+def intrude(board: Board, job: HostedJob) -> None:
+    """It runs although it is not its turn: charge it, and stop it whatever its mode."""
+    job.begin(board.now_s)
+    if job.ready:
+        board.suspend(job, Tier.HOLD)
+    elif board.config.can_freeze:
+        board.suspend(job, Tier.FREEZE)
+    else:
+        stay(board, job, "no freezer on this host")
+
+
+def stay(board: Board, job: HostedJob, why: str) -> None:
+    """It can't be stopped: it keeps its GPUs, turn after turn, and is charged for them."""
+    job.phase, job.asked = Phase.RUNNING, None
+    job.stuck, job.resumed = why, True
+    job.in_turn = not job.dropped
+    board.tell("unsliceable", f"does not stop: {why}", job)
+    make_way(board, job)
+
+
+def unanswered(board: Board, job: HostedJob, why: str) -> None:
+    """A Suspend failed or was not answered: the freezer next, then it has to be lived with."""
+    if job.phase is Phase.SUSPENDING:
+        if job.asked is not Tier.FREEZE and board.config.can_freeze:
+            board.ask(job, Tier.FREEZE)
+        else:
+            stay(board, job, why)
+        return
+    parking_failed(board, job, job.asked, why)
+    job.asked = None
+
+
+def parking_failed(board: Board, job: HostedJob, tier: Tier | None, why: str) -> None:
+    """It stays as it was, and is left alone for a while."""
+    again_s = board.now_s + board.config.park_retry_quanta * board.quantum_s
+    if tier is Tier.SWAP:
+        job.swap_after_s = again_s
+    elif tier is Tier.CHECKPOINT:
+        job.checkpoint_after_s = again_s
+    else:
+        return
+    job.trouble = f"{tier} failed: {why}"
+    board.tell("failed", job.trouble, job)

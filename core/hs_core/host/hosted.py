@@ -1,0 +1,183 @@
+"""One job on this host: what is known of it, what was asked of it, what it has been charged."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hs_core.events import WantedJob
+from hs_core.model import Exit, GpuId, JobId, JobReport, Phase, SuspendMode, Tier
+
+
+@dataclass(slots=True, kw_only=True)
+class HostedJob:
+    """Mutable, owned by the machine. Times are the host's monotonic clock."""
+
+    wanted: WantedJob
+    order: int  # of arrival on this host
+    phase: Phase = Phase.WAITING
+    gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
+    in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
+    passed_over: bool = False  # left out of this quantum for lack of device memory
+    next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
+    dropped: bool = False  # no longer wanted here
+    carry: Fraction | None = None  # stride credit, while it is out of the queue
+
+    launched_s: float | None = None  # there is a process since
+    start_deadline_s: float = 0.0  # by which it must load the runtime, then reach a suspend point
+    hooked: bool | None = None  # None: not known yet
+    ready: bool = False  # this process reached its first suspend point: it can be stopped by the hook
+    resumed: bool = False  # this process was let go at least once
+    can_swap: bool = False
+    can_checkpoint: bool = False
+    swap_after_s: float = 0.0  # not tried before: it failed
+    checkpoint_after_s: float = 0.0
+    stuck: str = ""  # why it does not stop (or die), found by trying
+    overdue: bool = False  # no suspend point by the deadline: treated as running without steps
+
+    asked: Tier | None = None  # a Suspend is under way
+    asked_s: float = 0.0
+    deadline_s: float = 0.0  # of what was asked, or of a kill
+    going_s: float | None = None  # a Resume is under way since
+    resend_s: float = 0.0
+    kill_why: str = ""
+    checkpoint_due_s: float = 0.0
+
+    charged_from_s: float | None = None  # its GPUs are its own since
+    gpu_s: float = 0.0  # up to then
+    run_s: float = 0.0
+    suspends: int = 0
+    resumes: int = 0
+    suspend_s: float = 0.0
+    resume_s: float = 0.0
+    lost_gpu_s: float = 0.0
+    step: int = 0
+    steps_per_s: float = 0.0
+    device_memory_bytes: int = 0
+    parked_bytes: int = 0
+    tier: Tier = Tier.NONE
+    checkpoint_step: int = -1
+    checkpoint_generation: int = -1
+    exit: Exit | None = None
+    trouble: str = ""  # newest failure that was survived
+    held_up: str = ""  # why its turn was not given to it
+
+    @property
+    def id(self) -> JobId:
+        return self.wanted.job
+
+    @property
+    def gang(self) -> int:
+        """GPUs at once on this host."""
+        return self.wanted.spec.gpus
+
+    @property
+    def mode(self) -> SuspendMode:
+        return self.wanted.spec.suspend
+
+    @property
+    def hookable(self) -> bool:
+        """The runtime is in the process, or may turn out to be."""
+        return self.mode in (SuspendMode.AUTO, SuspendMode.HOOK)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Per GPU, declared or measured, the larger; 0: unknown."""
+        return max(self.wanted.spec.gpu_memory_bytes, self.device_memory_bytes)
+
+    @property
+    def alive(self) -> bool:
+        return self.launched_s is not None
+
+    @property
+    def resident(self) -> bool:
+        """Its state lies in device memory."""
+        return self.alive and self.phase is not Phase.SWAPPED
+
+    @property
+    def occupying(self) -> bool:
+        """Its GPUs can't be given to another: in its turn, on the way out, or unkillable."""
+        return self.charged_from_s is not None or (self.phase is Phase.KILLING and bool(self.stuck))
+
+    @property
+    def leaving_memory(self) -> bool:
+        """Its device memory will be free without anything more being asked."""
+        return (
+            self.asked in (Tier.SWAP, Tier.CHECKPOINT)
+            or (self.phase is Phase.CHECKPOINTED and self.alive)
+            or (self.phase is Phase.KILLING and not self.stuck)
+        )
+
+    @property
+    def ended(self) -> bool:
+        return self.phase in (Phase.EXITED, Phase.KILLING)
+
+    @property
+    def ahead(self) -> bool:
+        """Started before its turn and not let go yet."""
+        return (
+            self.alive
+            and not self.resumed
+            and not self.in_turn
+            and self.phase in (Phase.STARTING, Phase.HELD)
+        )
+
+    def sliceable(self, can_freeze: bool) -> bool:
+        if self.mode is SuspendMode.NONE or (self.stuck and self.phase is not Phase.KILLING):
+            return False
+        if self.mode is SuspendMode.TRANSPARENT:
+            return can_freeze
+        if self.ready or (
+            self.phase not in (Phase.RUNNING, Phase.FROZEN) and not self.overdue and self.hooked is not False
+        ):
+            return True
+        return can_freeze and self.mode is SuspendMode.AUTO
+
+    def immovable(self, can_freeze: bool) -> bool:
+        """Whoever else's turn it is: its GPUs stay its own for now."""
+        if self.phase is Phase.RUNNING:
+            return self.occupying and not self.sliceable(can_freeze)
+        return self.occupying
+
+    def seconds_in_turn(self, now_s: float) -> float:
+        """Of the present stretch."""
+        return 0.0 if self.charged_from_s is None else max(0.0, now_s - self.charged_from_s)
+
+    def begin(self, now_s: float) -> None:
+        if self.charged_from_s is None:
+            self.charged_from_s = now_s
+
+    def free(self, now_s: float) -> None:
+        """Its GPUs are free to others: charge what it had."""
+        seconds = self.seconds_in_turn(now_s)
+        self.gpu_s += seconds * self.gang
+        self.run_s += seconds
+        self.charged_from_s = None
+
+    def note(self, can_freeze: bool) -> str:
+        parts = []
+        if self.phase is Phase.KILLING and self.stuck:
+            parts.append(self.stuck)
+        elif self.mode is SuspendMode.NONE:
+            parts.append("never suspended, as asked: runs unsliced")
+        elif self.stuck:
+            parts.append(f"does not stop: {self.stuck}")
+        elif self.alive and not self.ready and (self.hooked is False or self.overdue):
+            what = "no step hook" if self.hooked is False else "no step edge yet"
+            parts.append(
+                f"{what}: " + ("suspended by the freezer" if self.sliceable(can_freeze) else "runs unsliced")
+            )
+        elif self.mode is SuspendMode.TRANSPARENT and not can_freeze:
+            parts.append("no freezer on this host: runs unsliced")
+        parts += [text for text in (self.held_up, self.trouble) if text]
+        return "; ".join(parts)
+
+    def report(self, now_s: float, can_freeze: bool) -> JobReport:
+        seconds = self.seconds_in_turn(now_s)
+        return JobReport(
+            job=self.id, epoch=self.wanted.epoch, phase=self.phase, gpus=self.gpus if self.alive else (),
+            step=self.step, steps_per_s=self.steps_per_s,
+            gpu_s=self.gpu_s + seconds * self.gang, run_s=self.run_s + seconds,
+            suspends=self.suspends, resumes=self.resumes, suspend_s=self.suspend_s, resume_s=self.resume_s,
+            lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
+            device_memory_bytes=self.device_memory_bytes, checkpoint_step=self.checkpoint_step,
+            checkpoint_generation=self.checkpoint_generation, exit=self.exit,
+        )  # fmt: skip

@@ -1,0 +1,91 @@
+"""Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known."""
+
+from collections.abc import Mapping, Sequence
+
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.model import GpuId, JobId, Phase, Tier
+
+
+def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others: Sequence[HostedJob]) -> int:
+    """By how much `job` and these others are too large for a GPU together; what is unknown counts as nothing."""
+    capacity = board.gpus[gpu].memory_bytes if gpu in board.gpus else 0
+    if not capacity:
+        return 0
+    return job.memory_bytes + sum(o.memory_bytes for o in others) - capacity
+
+
+def residents(board: Board, job: HostedJob, gpu: GpuId) -> list[HostedJob]:
+    return [other for other in board.on((gpu,)) if other is not job and other.resident]
+
+
+def fits_now(board: Board, job: HostedJob) -> bool:
+    return job.resident or all(
+        excess_bytes(board, job, gpu, residents(board, job, gpu)) <= 0 for gpu in job.gpus
+    )
+
+
+def parked_bytes(board: Board) -> int:
+    """Host memory that swapped jobs hold, or are about to."""
+    return sum(
+        max(job.parked_bytes, job.memory_bytes * job.gang)
+        for job in board.jobs.values()
+        if job.alive and (job.phase is Phase.SWAPPED or job.asked is Tier.SWAP)
+    )
+
+
+def parking_tier(board: Board, job: HostedJob, reserved_bytes: int) -> Tier | None:
+    """The cheapest tier that takes the job's state off its GPUs, None if there is none now."""
+    stands = job.phase is Phase.HELD or (job.phase is Phase.RUNNING and board.sliceable(job))
+    if not stands or not job.ready or job.asked is not None:
+        return None
+    size = job.memory_bytes * job.gang
+    budget_bytes = board.config.host_memory_budget_bytes
+    if (
+        job.can_swap
+        and board.now_s >= job.swap_after_s
+        and parked_bytes(board) + reserved_bytes + size <= budget_bytes
+    ):
+        return Tier.SWAP
+    if job.can_checkpoint and board.now_s >= job.checkpoint_after_s:
+        return Tier.CHECKPOINT
+    return None
+
+
+def make_room(
+    board: Board,
+    job: HostedJob,
+    gpus: Sequence[GpuId],
+    parked: Mapping[JobId, Tier],
+    rank: Mapping[JobId, int],
+) -> dict[JobId, Tier] | None:
+    """Whom to park, and how, so that `job` fits on these GPUs, besides those parked already; None if it can't fit.
+
+    Those whose turn is furthest away go first. A job whose state is on the GPU already fits; but where jobs turned out
+    larger than they had said, others leave as far as they can.
+    """
+    more: dict[JobId, Tier] = {}
+    for gpu in gpus:
+        staying = [
+            other
+            for other in residents(board, job, gpu)
+            if not other.leaving_memory and other.id not in parked and other.id not in more
+        ]
+        for other in sorted(staying, key=lambda o: -rank.get(o.id, len(rank))):
+            if excess_bytes(board, job, gpu, staying) <= 0:
+                break
+            swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
+            reserved_bytes = sum(board.jobs[o].memory_bytes * board.jobs[o].gang for o in swapping)
+            tier = parking_tier(board, other, reserved_bytes)
+            if tier is not None:
+                more[other.id] = tier
+                staying.remove(other)
+        if excess_bytes(board, job, gpu, staying) > 0 and job.memory_bytes and not job.resident:
+            return None
+    return more
+
+
+def spare_for_preload(board: Board, job: HostedJob, gpu: GpuId) -> bool:
+    """A start ahead of its turn must not push out anybody: swapped jobs and planned launches count as well."""
+    bound = [o for o in board.jobs.values() if o is not job and gpu in o.gpus and (o.alive or o.in_turn)]
+    return excess_bytes(board, job, gpu, bound) <= 0

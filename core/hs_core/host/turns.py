@@ -1,0 +1,334 @@
+"""Whose turn it is: the quantum's edge, idle GPUs in between, and losers leaving before winners arrive."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+
+from hs_core.host.binding import choose
+from hs_core.host.board import Board, tickets_of
+from hs_core.host.hosted import HostedJob
+from hs_core.host.room import fits_now, make_room, spare_for_preload
+from hs_core.model import GpuId, JobId, Phase, Tier
+
+FRACTION_OF_QUANTUM = 1024
+"""Part quanta are charged in such steps, rounded up: passes stay small fractions for ever."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk over the queue: who gets which GPUs, and who has to make room."""
+
+    board: Board
+    order: list[JobId]
+    rank: dict[JobId, int]
+    load: dict[GpuId, Fraction]
+    claimed: dict[GpuId, JobId] = field(default_factory=dict)
+    picks: list[HostedJob] = field(default_factory=list)
+    parked: dict[JobId, Tier] = field(default_factory=dict)
+    misfits: list[HostedJob] = field(default_factory=list)  # enough GPUs were left, but not its own
+
+    @property
+    def free(self) -> list[GpuId]:
+        return [gpu for gpu in self.board.gpus if gpu not in self.claimed and self.board.usable(gpu)]
+
+    def claim(self, job: HostedJob) -> None:
+        for gpu in job.gpus:
+            self.claimed.setdefault(gpu, job.id)
+
+    def pick(self, job: HostedJob) -> bool:
+        """Give it GPUs if it fits; a bound job only fits on its own."""
+        board, free = self.board, self.free
+        if job.alive:
+            stays = (
+                job.phase is Phase.RUNNING
+            )  # where a GPU went bad it may go on, but nothing comes back to it
+            own = all(gpu not in self.claimed and (stays or board.usable(gpu)) for gpu in job.gpus)
+            gpus = job.gpus if own else None
+            if gpus is None and job.gang <= len(free):
+                self.misfits.append(job)
+        else:
+            gpus = self.choose(job, [g for g in free if self.room(job, (g,)) is not None])
+        if gpus is None:
+            if job.gang <= len(free) and not job.alive:
+                job.held_up = "its GPUs' memory is held by jobs that can't be moved out"
+            return False
+        room = self.room(job, gpus)
+        if room is None:
+            job.held_up = f"the memory of {board.names(gpus)} is held by jobs that can't be moved out"
+            return False
+        self.parked |= room
+        job.held_up = ""
+        job.gpus = gpus
+        self.load = board.load()
+        self.claim(job)
+        self.picks.append(job)
+        return True
+
+    def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
+        return make_room(self.board, job, gpus, self.parked, self.rank)
+
+    def choose(self, job: HostedJob, allowed: Collection[GpuId]) -> tuple[GpuId, ...] | None:
+        gpu_rank: dict[GpuId, int] = {}
+        for other in self.board.jobs.values():
+            for gpu in other.gpus:
+                gpu_rank[gpu] = min(
+                    gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
+                )
+        return choose(job.gang, allowed, list(self.board.gpus), self.load, gpu_rank)
+
+
+def walk(board: Board) -> Walk:
+    order = list(board.queue.order())
+    return Walk(board, order, {job: i for i, job in enumerate(order)}, board.load())
+
+
+def able(board: Board, job: HostedJob) -> bool:
+    """It could take a turn that starts now."""
+    return (
+        job.id in board.queue
+        and not job.wanted.paused
+        and not job.passed_over
+        and job.asked is None
+        and not (job.phase is Phase.CHECKPOINTED and job.alive)
+    )
+
+
+def local(board: Board, job: HostedJob) -> bool:
+    """The host's own stride may pick it; a job over several hosts starts on the controller's word only."""
+    return job.wanted.spec.nodes == 1 and able(board, job)
+
+
+def fills(board: Board) -> bool:
+    """The local stride has a say.
+
+    With `local` off the controller alone decides, except when a gang of its turn ended a whole quantum ago and it has
+    not answered: it is away, and the jobs it left here fill the idle GPUs.
+    """
+    ended_s = board.gang_ended_s
+    return board.turn.local or (ended_s is not None and board.now_s >= ended_s + board.quantum_s)
+
+
+# --- the edge
+
+
+def edge(board: Board) -> None:
+    """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
+    for job in board.jobs.values():
+        job.passed_over = False
+        if not job.alive:
+            job.gpus = ()
+    this = walk(board)
+    forced = [job for job in board.in_order if board.immovable(job)]
+    for job in forced:
+        this.claim(job)
+    this.picks += [job for job in forced if job.id in board.queue]
+    for gang in board.turn.gangs:
+        job_ = board.jobs.get(gang)
+        if job_ is not None and able(board, job_) and job_ not in this.picks:
+            this.pick(job_)
+    if fills(board):
+        for id_ in this.order:
+            job = board.jobs[id_]
+            if job not in this.picks and local(board, job):
+                this.pick(job)
+    moving = movers(board, this)
+    for job in board.jobs.values():
+        job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
+    charge(board, this, forced)
+    for job in board.in_order:
+        if job.phase is Phase.RUNNING and not job.in_turn and job.occupying:
+            board.suspend(job, Tier.CHECKPOINT if job in moving else this.parked.pop(job.id, Tier.HOLD))
+        elif job in moving:
+            board.ask(job, Tier.CHECKPOINT)
+    park(board, this)
+
+
+def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
+    """Passes of those in this turn. What the walk did not choose by pass (gangs, unsliceable jobs) counts as forced."""
+    forced = [
+        j.id
+        for j in this.picks
+        if j.id in board.turn.gangs or (board.immovable(j) and not board.sliceable(j))
+    ]
+    blocked = {gpu for job in immovable for gpu in job.gpus}
+    could = [
+        id_
+        for id_ in this.order
+        if able(board, board.jobs[id_])
+        and not board.jobs[id_].held_up
+        and blocked.isdisjoint(board.jobs[id_].gpus)
+    ]
+    chosen = [job.id for job in this.picks if job.id not in forced]
+    board.queue.charge(chosen, forced=forced, able=could)
+
+
+def charge_missed(board: Board, quanta: int) -> None:
+    jobs = [job.id for job in board.jobs.values() if job.in_turn and job.id in board.queue]
+    if jobs:
+        board.queue.charge(jobs, Fraction(quanta))
+
+
+def park(board: Board, this: Walk) -> None:
+    for id_, tier in this.parked.items():
+        job = board.jobs[id_]
+        if job.asked is None and job.phase is Phase.HELD:
+            job.asked_s = board.now_s
+            board.ask(job, tier)
+
+
+def movers(board: Board, this: Walk) -> list[HostedJob]:
+    """Jobs to be moved to other GPUs of this host through a checkpoint.
+
+    First by pass: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one that
+    fell behind its due by several of its turns because its own GPUs carry more tickets than others.
+    """
+    under_way = [
+        j
+        for j in board.jobs.values()
+        if j.asked is Tier.CHECKPOINT or (j.phase is Phase.CHECKPOINTED and not j.in_turn)
+    ]
+    idle = len(this.free) - sum(j.gang for j in under_way)
+    moving: list[HostedJob] = []
+    for id_ in this.order if fills(board) else ():
+        job = board.jobs[id_]
+        if job not in this.picks and job.gang <= idle and movable(board, this, job):
+            moving.append(job)
+            idle -= job.gang
+    if not moving and not under_way and fills(board):
+        late = [j for j in this.misfits if j not in this.picks and movable(board, this, j) and lags(board, j)]
+        moving += late[:1]
+    for job in moving:
+        board.tell("moving", "moved to other GPUs through a checkpoint", job)
+    return moving
+
+
+def movable(board: Board, this: Walk, job: HostedJob) -> bool:
+    return (
+        local(board, job)
+        and job.alive
+        and job.ready
+        and job.can_checkpoint
+        and board.now_s >= job.checkpoint_after_s
+        and job.phase in (Phase.HELD, Phase.SWAPPED, Phase.RUNNING)
+        and board.sliceable(job)
+        and any(gpu in this.claimed or not board.usable(gpu) for gpu in job.gpus)
+    )
+
+
+def lags(board: Board, job: HostedJob) -> bool:
+    """Behind the virtual time by several of its strides."""
+    stride = job.gang / tickets_of(job)
+    return -board.queue.passes()[job.id] >= board.config.move_lag_strides * stride
+
+
+# --- inside the quantum
+
+
+def fill(board: Board) -> None:
+    """GPUs that became idle, or were, are given at once; whoever gets them pays for the rest of the quantum."""
+    if not board.turn.local or board.now_s >= board.next_edge_s:
+        return
+    this = walk(board)
+    for job in board.in_order:
+        if job.in_turn or job.occupying:
+            this.claim(job)
+    for id_ in this.order:
+        if not this.free:
+            break
+        job = board.jobs[id_]
+        if not job.in_turn and not job.occupying and local(board, job):
+            this.pick(job)
+    left = (board.next_edge_s - board.now_s) / board.quantum_s
+    part = Fraction(min(FRACTION_OF_QUANTUM, max(1, ceil(left * FRACTION_OF_QUANTUM))), FRACTION_OF_QUANTUM)
+    for job in this.picks:
+        job.in_turn = True
+    if this.picks:
+        board.queue.charge([job.id for job in this.picks], part)
+    park(board, this)
+
+
+def advance(board: Board) -> bool:
+    """Winners arrive where everybody else has left. True if one had to be passed over, so that others may fill in."""
+    passed = False
+    for job in board.in_order:
+        if (
+            not job.in_turn
+            or job.occupying
+            or job.asked is not None
+            or (job.phase is Phase.CHECKPOINTED and job.alive)
+        ):
+            continue
+        if any(other.occupying for other in board.on(job.gpus) if other is not job):
+            continue
+        if not fits_now(board, job):
+            passed |= not wait_for_room(board, job)
+            continue
+        job.begin(board.now_s)
+        if not job.alive:
+            board.launch(job)
+        elif job.phase is not Phase.STARTING:
+            board.resume(job)
+    return passed
+
+
+def wait_for_room(board: Board, job: HostedJob) -> bool:
+    """Memory it was promised is not free yet: is somebody still leaving, or can another?"""
+    this = walk(board)
+    room = this.room(job, job.gpus)
+    if room is None:
+        pass_over(job, f"the memory of {board.names(job.gpus)} is held by jobs that can't be moved out")
+        return False
+    this.parked = room
+    park(board, this)
+    return True
+
+
+def pass_over(job: HostedJob, why: str) -> None:
+    job.in_turn, job.passed_over, job.held_up = False, True, why
+    if not job.alive:
+        job.gpus = ()
+
+
+def make_way(board: Board, job: HostedJob) -> None:
+    """This job holds its GPUs and can't be stopped: others that count on them leave their turn."""
+    for other in board.in_order:
+        if other is job or not other.in_turn or set(other.gpus).isdisjoint(job.gpus):
+            continue
+        coming_up = other.phase is Phase.STARTING
+        if board.immovable(other) and not coming_up:
+            continue
+        running = other.occupying
+        pass_over(other, f"job {job.id} does not leave {board.names(other.gpus)}")
+        if coming_up:
+            other.free(board.now_s)  # like one started ahead of its turn
+        elif running:
+            board.suspend(other, Tier.HOLD)
+
+
+def preload(board: Board) -> None:
+    """Start the next jobs ahead of their turn, so that a turn does not begin with an import of torch."""
+    room = board.config.preload - sum(job.ahead for job in board.jobs.values())
+    if room <= 0 or not board.turn.local:
+        return
+    this = walk(board)
+    blocked = {gpu for job in board.jobs.values() if job.phase is Phase.KILLING for gpu in job.gpus}
+    for id_ in this.order:
+        job = board.jobs[id_]
+        known = (
+            board.config.can_freeze or job.wanted.job_class in board.hooking_classes
+        )  # else it could not be kept off the GPU
+        if job.alive or job.in_turn or not job.hookable or not known or not local(board, job):
+            continue
+        allowed = [
+            g for g in board.gpus if board.usable(g) and g not in blocked and spare_for_preload(board, job, g)
+        ]
+        gpus = this.choose(job, allowed)
+        if gpus is None:
+            continue
+        job.gpus = gpus
+        board.launch(job)
+        this.load = board.load()
+        room -= 1
+        if room == 0:
+            return

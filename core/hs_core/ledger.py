@@ -1,0 +1,158 @@
+"""GPU-seconds received, from counters that are cumulative per (job, epoch): repeats, losses and reordering can't charge twice.
+
+A counter only grows, so of two reports the larger one is the newer; what a report adds is what it is above the largest seen. A lost
+report is made good by the next. The windowed mean comes from a bounded ring of samples of each total.
+"""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import fsum, isfinite
+from typing import Any
+
+from hs_core.errors import BrokenError
+from hs_core.model import JobId, UserName
+
+RING = 512  # samples kept of each (user, model)
+SAMPLES_PER_WINDOW = 256  # a window is not looked at closer than this
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What one (job, epoch) has received so far, by its largest report."""
+
+    user: UserName
+    model: str
+    gpu_s: float
+
+
+class Ledger:
+    """Mutable; no I/O, no clock. `now_s` may be any clock, as long as it is the same in all calls."""
+
+    def __init__(self, began_s: float, window_s: float = 60.0) -> None:
+        if not window_s > 0:
+            raise BrokenError(f"a window of {window_s} s; expected more than 0")
+        self._began_s = began_s
+        self._window_s = window_s
+        self._charges: dict[tuple[JobId, int], Charge] = {}
+        self._jobs: dict[JobId, float] = {}
+        self._users: dict[tuple[UserName, str], float] = {}
+        self._rings: dict[tuple[UserName, str], deque[tuple[float, float]]] = {}
+
+    def report(
+        self, job: JobId, epoch: int, user: UserName, model: str, *, gpu_s: float, now_s: float
+    ) -> float:
+        """A cumulative counter was reported; the answer is the GPU-seconds it adds (0 for what is known or absurd).
+
+        An incarnation runs on one model, so what it adds goes to the model it was first seen on.
+        """
+        if not isfinite(gpu_s) or gpu_s < 0:
+            return 0.0
+        known = self._charges.get((job, epoch))
+        if known is None:
+            known = Charge(user, model, 0.0)
+        elif known.user != user:
+            raise BrokenError(f"job {job} epoch {epoch} is charged to {known.user}; a report says {user}")
+        added = gpu_s - known.gpu_s
+        if added <= 0 and (job, epoch) in self._charges:
+            return 0.0
+        at = (user, known.model)
+        self._charges[job, epoch] = Charge(user, known.model, gpu_s)
+        self._jobs[job] = self._jobs.get(job, 0.0) + added
+        self._users[at] = self._users.get(at, 0.0) + added
+        self._sample(at, now_s)
+        return added
+
+    def _sample(self, at: tuple[UserName, str], now_s: float) -> None:
+        """Keep (time, total), thinned so that the ring spans the window."""
+        total = self._users[at]
+        ring = self._rings.setdefault(at, deque([(self._began_s, 0.0)], maxlen=RING))
+        if len(ring) > 1 and (
+            now_s <= ring[-1][0] or now_s - ring[-2][0] < self._window_s / SAMPLES_PER_WINDOW
+        ):
+            # Too close to the one before, or a wall clock that was set back: the newest total at the latest time.
+            ring[-1] = (max(now_s, ring[-1][0]), total)
+        else:
+            ring.append((max(now_s, ring[-1][0]), total))
+
+    def forget(self, job: JobId) -> None:
+        """The job has ended and its epochs are fenced off: totals of users stay, its own counters go."""
+        self._jobs.pop(job, None)
+        for key in [key for key in self._charges if key[0] == job]:
+            del self._charges[key]
+
+    def job_gpu_s(self, job: JobId) -> float:
+        """Over all epochs."""
+        return self._jobs.get(job, 0.0)
+
+    def user_gpu_s(self, user: UserName, model: str) -> float:
+        return self._users.get((user, model), 0.0)
+
+    def totals(self) -> Mapping[tuple[UserName, str], float]:
+        return dict(self._users)
+
+    def covered_s(self, now_s: float, window_s: float | None = None) -> float:
+        """What a mean over the window really covers: less in the beginning, or where it asks for more than the ring keeps."""
+        window_s = self._window_s if window_s is None else window_s
+        if not window_s > 0:
+            raise BrokenError(f"a window of {window_s} s; expected more than 0")
+        full = [ring[0][0] for ring in self._rings.values() if len(ring) == RING]
+        return min(window_s, max(0.0, now_s - max([self._began_s, *full])))
+
+    def received_gpus(self, now_s: float, window_s: float | None = None) -> dict[tuple[UserName, str], float]:
+        """Mean GPUs of each (user, model) over the last `covered_s`."""
+        covered_s = self.covered_s(now_s, window_s)
+        return {
+            at: self._received(at, now_s - covered_s) / covered_s if covered_s else 0.0 for at in self._users
+        }
+
+    def _received(self, at: tuple[UserName, str], start_s: float) -> float:
+        """GPU-seconds since then; between two samples they came in evenly."""
+        ring = list(self._rings[at])
+        index = bisect_right(ring, start_s, key=lambda sample: sample[0])
+        if index == len(ring):
+            return 0.0
+        if index == 0:
+            return ring[-1][1] - ring[0][1]
+        (t0, v0), (t1, v1) = ring[index - 1], ring[index]
+        return ring[-1][1] - (v0 + (v1 - v0) * (start_s - t0) / (t1 - t0))
+
+    def check(self) -> None:
+        """Nothing charged is negative, and users hold what their jobs were charged (as far as those are remembered)."""
+        charged: dict[tuple[UserName, str], list[float]] = {}
+        for (job, epoch), charge in self._charges.items():
+            if charge.gpu_s < 0:
+                raise BrokenError(f"job {job} epoch {epoch} was charged {charge.gpu_s} GPU-seconds")
+            charged.setdefault((charge.user, charge.model), []).append(charge.gpu_s)
+        for at, parts in charged.items():
+            total = fsum(parts)
+            if total > self._users.get(at, 0.0) + 1e-6 * (1.0 + total):
+                raise BrokenError(
+                    f"{at[0]} holds {self._users.get(at, 0.0)} GPU-seconds of {at[1]}, its jobs {total}"
+                )
+        for job, held in self._jobs.items():
+            total = fsum(charge.gpu_s for (of, _), charge in self._charges.items() if of == job)
+            if abs(held - total) > 1e-6 * (1.0 + total):
+                raise BrokenError(f"job {job} holds {held} GPU-seconds, its epochs {total}")
+
+    def dump(self) -> dict[str, Any]:
+        """JSON-able. Of the ring only its end is kept: what was received since is spread over the time since."""
+        return {
+            "charges": [
+                [job, epoch, c.user, c.model, c.gpu_s] for (job, epoch), c in sorted(self._charges.items())
+            ],
+            "users": [[*at, total, self._rings[at][-1][0]] for at, total in sorted(self._users.items())],
+        }
+
+    @classmethod
+    def load(cls, dumped: Mapping[str, Iterable[Any]], began_s: float, window_s: float = 60.0) -> "Ledger":
+        ledger = cls(began_s, window_s)
+        for job, epoch, user, model, gpu_s in dumped["charges"]:
+            ledger._charges[job, epoch] = Charge(user, model, gpu_s)
+            ledger._jobs[job] = ledger._jobs.get(job, 0.0) + gpu_s
+        for user, model, total, seen_s in dumped["users"]:
+            ledger._users[user, model] = total
+            ledger._rings[user, model] = deque([(min(seen_s, began_s), total)], maxlen=RING)
+        ledger.check()
+        return ledger

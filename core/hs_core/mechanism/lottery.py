@@ -1,0 +1,32 @@
+"""Drawing by weight, so that neither the order of entries nor a common factor of the weights changes a draw."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import accumulate
+from math import gcd, lcm
+
+from hs_core.dice import Random
+
+
+class Urn:
+    """Numbered lots with exact weights; draws with replacement until one is taken out."""
+
+    def __init__(self, weights: Sequence[Fraction]) -> None:
+        unit = lcm(*(weight.denominator for weight in weights))
+        whole = [weight.numerator * (unit // weight.denominator) for weight in weights]
+        assert all(weight > 0 for weight in whole), f"weights must be more than 0: {weights}"
+        common = gcd(*whole) or 1
+        self._weights = [weight // common for weight in whole]
+        self._sums = list(accumulate(self._weights))
+
+    def __bool__(self) -> bool:
+        return bool(self._sums) and self._sums[-1] > 0
+
+    def draw(self, dice: Random) -> int:
+        assert self, "nothing left to draw"
+        return bisect_right(self._sums, dice.randrange(self._sums[-1]))
+
+    def take_out(self, lot: int) -> None:
+        self._weights[lot] = 0
+        self._sums = list(accumulate(self._weights))

@@ -1,0 +1,477 @@
+"""Gang-aware stride (Gandiva_fair, 3.1, Algorithm 1; Waldspurger's stride underneath), with a virtual time.
+
+A job's stride is its gang over its tickets, so that GPU-time follows tickets. Every quantum the queue is walked by (pass,
+order): a job that fits the GPUs left runs and its pass grows by its stride; one that does not fit keeps its pass.
+
+Departures from the paper, with the reasons:
+
+*Virtual time instead of the minimum pass.* A newcomer at the minimum pass inherits the low pass of a job that was capped by its
+demand, and starves the others for hours.
+
+*Virtual time advances by the GPUs handed out, not by all GPUs,* over the sum of tickets: the mean advance of the passes, weighted by
+tickets. With all GPUs it would run ahead of everybody where GPUs stay idle (two 3-GPU jobs on 4 GPUs; little demand)
+and a newcomer would wait for hours. On a full server both are the same.
+
+*Who cannot run does not bank.* A job that could not have run in a quantum even as the first (too big for the GPUs that forced jobs leave, still
+starting) earns credit of one stride at the most, then waits along with the virtual time. A job that is forced to run whatever
+its pass (it cannot be suspended) does not move the virtual time, and owes one stride at the most.
+
+*New jobs of one kind are spread over one stride*, not put at one point: jobs of equal gang and tickets (a user's sweep) that enter together would
+otherwise run in one clump in every period, for ever: right on average and 20 % off over 30 quanta (the paper's figure 4).
+The first of a kind enters at the virtual time, none before it.
+
+Passes are integers over one common scale, the least common multiple of what occurs, at least 2^40 steps to the unit.
+Where the multiple would pass 2^64 (odd tickets of many users), or a job ran for a fraction of a quantum that does not divide the scale, they are rounded
+to the nearest such step, once at each change, never at a whole quantum: a pass does not drift however long it runs.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from fractions import Fraction
+from heapq import heapify, heapreplace
+from math import floor, lcm
+from typing import Any, Generic, TypeVar
+
+from hs_core.errors import BrokenError
+
+K = TypeVar("K", bound=Hashable)
+
+ONE = Fraction(1)
+ZERO = Fraction(0)
+FINEST = 64  # bits: a scale beyond this is rounded
+COARSEST = 40  # bits: a scale is never coarser than this
+SORT_UP_TO = (
+    12  # jobs: above, putting the few that ran back in place beats sorting all (benchmarks/stride.py)
+)
+HORIZON = 1_000  # quanta that `quanta_until` looks ahead
+
+
+def exact(tickets: float) -> Fraction:
+    """Tickets that travelled as a float, as the simple fraction they were (0.6666666666666666 → 2/3)."""
+    simple = Fraction(tickets).limit_denominator(1_000_000)
+    return simple if simple and abs(float(simple) / tickets - 1.0) < 1e-12 else Fraction(tickets)
+
+
+class _Entry(Generic[K]):
+    """A job between two settlements; `lag` is pass - virtual time, None for one that came since."""
+
+    __slots__ = ("carry", "gang", "job", "kin", "lag", "order", "stride", "tickets")
+
+    def __init__(self, job: K, gang: int, tickets: Fraction, order: tuple[Any, ...], kin: Hashable) -> None:
+        self.job = job
+        self.gang = gang
+        self.tickets = tickets
+        self.stride = gang / tickets
+        self.order = order
+        self.kin = kin
+        self.carry: Fraction | None = None
+        self.lag: Fraction | None = None
+
+
+class StrideQueue(Generic[K]):
+    """The jobs of one server (or the entities of a split stride) and their passes. Mutable; no I/O, no clock.
+
+    Between changes it is *settled*: a sorted list of integers, pass and rank in one, that a quantum only nudges. A change of
+    members or tickets makes it unsettled, exact differences to the virtual time, until the next question.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[K, _Entry[K]] = {}
+        self._settled = True
+        self._scale = 1 << COARSEST
+        self._virtual = 0  # in steps of the scale, without …
+        self._handed: Fraction | int = 0  # … the GPU-quanta handed out since, over all tickets
+        self._total = ZERO  # tickets
+        self._ranked: list[_Entry[K]] = []
+        self._rank: dict[K, int] = {}
+        self._gangs: list[int] = []
+        self._strides: list[int] = []  # in steps, shifted like keys
+        self._keys: list[int] = []  # by rank: pass << bits | rank
+        self._sorted: list[int] = []  # the same, ascending
+        self._bits = 1
+        self._mask = 1
+        self._smallest = 1
+        self._largest = 0
+        self._free_seen = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._entries
+
+    # --- members ------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        job: K,
+        gang: int,
+        tickets: Fraction,
+        order: tuple[Any, ...],
+        carry: Fraction | None = None,
+        *,
+        kin: Hashable = None,
+    ) -> None:
+        """A job enters at the virtual time, or with what it carries from elsewhere: (pass - virtual time) in strides.
+
+        Equal passes are walked by `order` (arrival, id), which must be unique. Jobs of equal gang, tickets and `kin` (the user)
+        that carry nothing are spread over one stride.
+        """
+        if job in self._entries:
+            raise BrokenError(f"job {job} is in the stride queue already")
+        _check(job, gang, tickets)
+        entry = _Entry(job, gang, Fraction(tickets), tuple(order), kin)
+        entry.carry = None if carry is None else _bounded(Fraction(carry))
+        self._unsettle()
+        self._entries[job] = entry
+
+    def remove(self, job: K) -> Fraction:
+        """The job leaves; the answer is what it carries."""
+        carried = self.carry(job)
+        self._unsettle()
+        del self._entries[job]
+        return carried
+
+    def set_tickets(self, tickets: Mapping[K, Fraction]) -> None:
+        """The difference to the virtual time scales with the stride, so that nobody gains or loses by the change."""
+        changed = {job: Fraction(now) for job, now in tickets.items() if now != self._entry(job).tickets}
+        for job, now in changed.items():
+            _check(job, self._entries[job].gang, now)
+        if not changed:
+            return
+        self._unsettle()
+        for job, now in changed.items():
+            entry = self._entries[job]
+            if entry.lag is not None:
+                entry.lag *= entry.tickets / now
+            entry.tickets = now
+            entry.stride = entry.gang / now
+
+    # --- a quantum ----------------------------------------------------------------------------------------------
+
+    def pick(self, free: int, forced: Sequence[K] = ()) -> list[K]:
+        """The jobs of the next quantum, by counting: forced ones first, then the walk. Charges them."""
+        self._settle()
+        self._free_seen = free
+        if forced or self._largest > free:
+            return self._pick_some(free, forced)
+        gangs, strides, keys, mask, smallest = (
+            self._gangs,
+            self._strides,
+            self._sorted,
+            self._mask,
+            self._smallest,
+        )
+        ran: list[int] = []
+        left = free
+        for key in keys:
+            gang = gangs[key & mask]
+            if gang <= left:
+                ran.append(key)
+                left -= gang
+                if left < smallest:
+                    break
+        self._nudge([(key, key + strides[key & mask]) for key in ran])
+        self._handed += free - left
+        return [self._ranked[key & mask].job for key in ran]
+
+    def charge(
+        self,
+        jobs: Collection[K],
+        quanta: Fraction = ONE,
+        *,
+        forced: Collection[K] = (),
+        able: Collection[K] | None = None,
+    ) -> None:
+        """What `pick` does to passes and virtual time, for a caller that chose `jobs` itself.
+
+        `forced` ran whatever their passes; `able` could have run, had they come first (None: every job).
+        """
+        self._settle()
+        if quanta <= 0:
+            raise BrokenError(f"charged {quanta} quanta; expected more than 0")
+        ran = [self._rank_of(job) for job in jobs]
+        pressed = [self._rank_of(job) for job in forced]
+        if len({*ran, *pressed}) != len(ran) + len(pressed):
+            raise BrokenError(f"a job is charged twice in one quantum: {[*jobs, *forced]}")
+        handed = sum(self._gangs[rank] for rank in ran) * quanta
+        unable: set[int] = set()
+        if able is not None:
+            unable = set(range(len(self._ranked))).difference(ran, pressed, map(self._rank_of, able))
+        steps = {rank: self._keys[rank] + self._step(rank, quanta) for rank in ran}
+        if not pressed and not unable:
+            self._handed = _plain(self._handed + handed)
+        else:
+            steps |= self._advance(handed, quanta, pressed, unable)
+        self._nudge([(self._keys[rank], key) for rank, key in steps.items() if key != self._keys[rank]])
+
+    def _pick_some(self, free: int, forced: Sequence[K]) -> list[K]:
+        left = free - sum(self._entry(job).gang for job in forced)
+        if left < 0:
+            raise BrokenError(f"forced jobs {list(forced)} need {free - left} GPUs, the server has {free}")
+        pressed = {self._rank[job] for job in forced}
+        able = [e.job for e in self._ranked if e.gang <= left and self._rank[e.job] not in pressed]
+        chosen: list[K] = []
+        for key in self._sorted:
+            rank = key & self._mask
+            if self._gangs[rank] <= left and rank not in pressed:
+                chosen.append(self._ranked[rank].job)
+                left -= self._gangs[rank]
+        self.charge(chosen, forced=forced, able=able)
+        return [*forced, *chosen]
+
+    def _advance(
+        self, handed: Fraction, quanta: Fraction, pressed: list[int], unable: set[int]
+    ) -> dict[int, int]:
+        """Virtual time moves by what competitors got over their tickets; new keys of those who did not compete."""
+        bits, before = self._bits, self._fold()
+        waiting = {r for r in unable if (self._keys[r] >> bits) - before <= -(self._strides[r] >> bits)}
+        tickets = self._total - sum(self._ranked[r].tickets for r in (*pressed, *waiting))
+        advance = round(handed * self._scale / tickets) if tickets else 0
+        self._virtual = after = before + advance
+        keys: dict[int, int] = {}
+        for rank in unable:
+            kept = self._keys[rank] >> bits
+            earned = kept + advance if rank in waiting else max(kept, after - (self._strides[rank] >> bits))
+            keys[rank] = earned << bits | rank
+        for rank in pressed:
+            owed = (self._keys[rank] + self._step(rank, quanta)) >> bits
+            keys[rank] = min(owed, after + (self._strides[rank] >> bits)) << bits | rank
+        return keys
+
+    def _step(self, rank: int, quanta: Fraction) -> int:
+        stride = self._strides[rank]
+        return stride if quanta == 1 else round((stride >> self._bits) * quanta) << self._bits
+
+    def _nudge(self, moves: list[tuple[int, int]]) -> None:
+        keys, mask = self._sorted, self._mask
+        for _, new in moves:
+            self._keys[new & mask] = new
+        if len(keys) <= SORT_UP_TO or 4 * len(moves) > len(keys):
+            self._sorted = sorted(self._keys)
+            return
+        for old, _ in moves:
+            del keys[bisect_left(keys, old)]
+        for _, new in moves:
+            insort(keys, new)
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    def order(self) -> list[K]:
+        """The jobs as the next quantum walks them."""
+        self._settle()
+        return [self._ranked[key & self._mask].job for key in self._sorted]
+
+    def carry(self, job: K) -> Fraction:
+        """(pass - virtual time) in strides, within [-1, 1]: what the job would take with it."""
+        entry = self._entry(job)
+        if not self._settled:
+            return (entry.carry or ZERO) if entry.lag is None else _bounded(entry.lag / entry.stride)
+        lag = Fraction(self._keys[self._rank[job]] >> self._bits, self._scale) - self.virtual_time()
+        return _bounded(lag / entry.stride)
+
+    def passes(self) -> dict[K, Fraction]:
+        """Each job's pass less the virtual time, for display: the least runs first."""
+        self._settle()
+        now = self.virtual_time()
+        return {
+            entry.job: Fraction(key >> self._bits, self._scale) - now
+            for entry, key in zip(self._ranked, self._keys, strict=True)
+        }
+
+    def virtual_time(self) -> Fraction:
+        """Since the last change of members or tickets."""
+        self._settle()
+        return Fraction(self._virtual, self._scale) + (
+            Fraction(self._handed) / self._total if self._total else 0
+        )
+
+    def quanta_until(self, job: K, free: int | None = None) -> int | None:
+        """Quanta the job waits if nothing changes: 0, it is in the next one; None: never, or not within a thousand.
+
+        `free`: GPUs the walk starts with; None: as in the last `pick`, else those that all jobs together could use.
+        """
+        self._settle()
+        rank = self._rank_of(job)
+        left_at_start = free if free is not None else self._free_seen or sum(self._gangs)
+        if self._gangs[rank] > left_at_start:
+            return None
+        keys = list(self._sorted)
+        for waited in range(HORIZON):
+            left = left_at_start
+            for index, key in enumerate(keys):
+                at = key & self._mask
+                if self._gangs[at] <= left:
+                    if at == rank:
+                        return waited
+                    left -= self._gangs[at]
+                    keys[index] = key + self._strides[at]
+            keys.sort()
+        return None
+
+    # --- across a crash -----------------------------------------------------------------------------------------
+
+    def dump(self) -> dict[str, Any]:
+        """JSON-able, exactly what `load` takes; jobs must be numbers or strings, orders flat tuples of them."""
+        self._settle()
+        return {
+            "scale": self._scale,
+            "virtual": self._virtual,
+            "handed": str(self._handed),
+            "free": self._free_seen,
+            "jobs": [
+                [e.job, e.gang, str(e.tickets), list(e.order), e.kin, key >> self._bits]
+                for e, key in zip(self._ranked, self._keys, strict=True)
+            ],
+        }
+
+    @classmethod
+    def load(cls, dumped: Mapping[str, Any]) -> "StrideQueue[K]":
+        queue = cls()
+        passes: dict[K, int] = {}
+        for job, gang, tickets, order, kin, at in dumped["jobs"]:
+            queue._entries[job] = _Entry(job, gang, Fraction(tickets), tuple(order), kin)
+            passes[job] = at
+        queue._lay_out(dumped["scale"], passes)
+        queue._virtual = dumped["virtual"]
+        queue._handed = _plain(Fraction(dumped["handed"]))
+        queue._free_seen = dumped["free"]
+        return queue
+
+    # --- settled and unsettled ----------------------------------------------------------------------------------
+
+    def _unsettle(self) -> None:
+        if not self._settled:
+            return
+        now = self.virtual_time()
+        for entry, key in zip(self._ranked, self._keys, strict=True):
+            entry.lag = Fraction(key >> self._bits, self._scale) - now
+        self._settled = False
+
+    def _settle(self) -> None:
+        if self._settled:
+            return
+        entries = self._entries.values()
+        self._clamp()
+        _spread(entries)
+        lags = {e.job: e.lag for e in entries if e.lag is not None}
+        scale = _common(1, (e.stride for e in entries)) or 1 << FINEST
+        scale = _common(scale, lags.values()) or scale
+        scale <<= max(0, COARSEST + 1 - scale.bit_length())
+        self._lay_out(scale, {job: round(lag * scale) for job, lag in lags.items()})
+
+    def _clamp(self) -> None:
+        """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
+        lags = [e.lag for e in self._entries.values() if e.lag is not None]
+        if not lags:
+            return
+        shift = max(min(lags), ZERO) + min(max(lags), ZERO)
+        for entry in self._entries.values():
+            if entry.lag is not None:
+                entry.lag -= shift
+
+    def _lay_out(self, scale: int, passes: Mapping[K, int]) -> None:
+        self._ranked = sorted(self._entries.values(), key=lambda e: e.order)
+        self._rank = {e.job: rank for rank, e in enumerate(self._ranked)}
+        if len({e.order for e in self._ranked}) != len(self._ranked):
+            raise BrokenError("two jobs in the stride queue have the same order")
+        self._bits = bits = max(1, len(self._ranked).bit_length())
+        self._mask = (1 << bits) - 1
+        self._gangs = [e.gang for e in self._ranked]
+        self._smallest = min(self._gangs, default=1)
+        self._largest = max(self._gangs, default=0)
+        self._strides = [max(1, round(e.stride * scale)) << bits for e in self._ranked]
+        self._keys = [passes[e.job] << bits | rank for rank, e in enumerate(self._ranked)]
+        self._sorted = sorted(self._keys)
+        self._total = sum((e.tickets for e in self._ranked), ZERO)
+        self._scale = scale
+        self._virtual = 0
+        self._handed = 0
+        self._settled = True
+
+    def _fold(self) -> int:
+        """Virtual time as one whole number of steps."""
+        if self._handed:
+            self._virtual += round(self._handed * self._scale / self._total)
+            self._handed = 0
+        return self._virtual
+
+    def _entry(self, job: K) -> _Entry[K]:
+        try:
+            return self._entries[job]
+        except KeyError:
+            raise BrokenError(f"job {job} is not in the stride queue") from None
+
+    def _rank_of(self, job: K) -> int:
+        self._entry(job)
+        return self._rank[job]
+
+
+def _check(job: object, gang: int, tickets: Fraction) -> None:
+    if gang < 1:
+        raise BrokenError(f"job {job} has a gang of {gang} GPUs; expected at least 1")
+    if tickets <= 0:
+        raise BrokenError(f"job {job} has {tickets} tickets; expected more than 0")
+
+
+def _plain(value: Fraction) -> Fraction | int:
+    """Whole numbers as integers: adding those is what a quantum costs."""
+    return value.numerator if value.denominator == 1 else value
+
+
+def _bounded(carry: Fraction) -> Fraction:
+    return max(-ONE, min(ONE, carry))
+
+
+def _common(scale: int, values: Iterable[Fraction]) -> int:
+    """The least multiple of `scale` in which all values are whole; 0 if it would be finer than the finest."""
+    for value in values:
+        scale = lcm(scale, value.denominator)
+        if scale.bit_length() > FINEST:
+            return 0
+    return scale
+
+
+def _spread(entries: Collection[_Entry[K]]) -> None:
+    """Give every newcomer its place: what it carries, else the widest gaps between those of its kind."""
+    newcomers: dict[Hashable, list[_Entry[K]]] = {}
+    for entry in entries:
+        if entry.lag is not None:
+            continue
+        if entry.carry is not None:
+            entry.lag = entry.carry * entry.stride
+        else:
+            newcomers.setdefault((entry.kin, entry.gang, entry.tickets), []).append(entry)
+    if not newcomers:
+        return
+    phases: dict[Hashable, list[Fraction]] = {kind: [] for kind in newcomers}
+    for entry in entries:
+        kind: Hashable = (entry.kin, entry.gang, entry.tickets)
+        if entry.lag is not None and kind in phases:
+            phase = entry.lag / entry.stride
+            phases[kind].append(phase - floor(phase))
+    for kind, group in newcomers.items():
+        for entry, phase in zip(
+            sorted(group, key=lambda e: e.order), _gaps(phases[kind], len(group)), strict=True
+        ):
+            entry.lag = phase * entry.stride
+
+
+def _gaps(taken: list[Fraction], count: int) -> list[Fraction]:
+    """So many places on the circle [0, 1), as far from one another and from those taken as can be, ascending."""
+    if not taken:
+        return [Fraction(i, count) for i in range(count)]
+    taken = sorted(set(taken))
+    # One entry per gap: (-width of its parts, where it starts, its width, places in it).
+    heap = [
+        (start - end, start, end - start, 0)
+        for start, end in zip(taken, [*taken[1:], taken[0] + 1], strict=True)
+    ]
+    heapify(heap)
+    for _ in range(count):
+        _, start, width, places = heap[0]
+        heapreplace(heap, (-width / (places + 2), start, width, places + 1))
+    found = [
+        start + width * (i + 1) / (places + 1) for _, start, width, places in heap for i in range(places)
+    ]
+    return sorted(phase - floor(phase) for phase in found)

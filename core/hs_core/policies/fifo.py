@@ -1,0 +1,36 @@
+"""First in, first out, as YARN and Kubernetes do by default: consolidated placement, the head of the line blocks, no preemption.
+
+A job that could never run here does not block: the head is the earliest that could. Time-sliced jobs of another policy that was
+in office before keep their servers and queue up there.
+"""
+
+from hs_core.mechanism.placing import by_arrival, why_nowhere
+from hs_core.mechanism.slots import Slots
+from hs_core.model import JobId
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    slots = Slots(snapshot)
+    jobs = sorted(snapshot.jobs, key=by_arrival)
+    why: dict[JobId, str] = {}
+    # Who has GPUs keeps them; then who has a process, which cannot go elsewhere.
+    for job in sorted((job for job in jobs if job.started), key=lambda job: not job.running):
+        slots.offer(job)
+    head: JobFacts | None = None
+    for job in jobs:
+        if (
+            slots.runs(job)
+            or not slots.reachable(job)
+            or (job.host is None and why_nowhere(job, snapshot.hosts))
+        ):
+            continue
+        if head is not None:
+            why[job.id] = f"job {head.id} is ahead of it and waits for {head.gang} GPUs on one server"
+        elif not slots.offer(job):
+            head = job
+            why[job.id] = f"first in line: waits until {job.gang} GPUs are free on one server"
+    return slots.verdict({}, why)
+
+
+FIFO = Policy(name="fifo", needs=Needs(work_conserving=False, preemptive=False), decide=decide)

@@ -1,0 +1,106 @@
+"""Measured mini-batch rates per (job class, model): the mean of the most recent samples (Gandiva_fair, 3.5).
+
+Rates come from jobs that are hostile code: what is not a plausible rate is left out, the rest is clamped to what a
+GPU can do, and a change (learning-rate phase, batch size) replaces the old samples within `KEEP` reports.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import fsum, isfinite
+from typing import Any
+
+KEEP = 16  # most recent samples that make the mean
+SETTLE_S = 5.0  # after a resume: caches are cold, clocks are low
+SLOWEST = 1e-6  # mini-batches a second: one in eleven days
+FASTEST = 1e6  # a kernel launch alone takes longer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateSample:
+    """One report of a job in its turn; `since_resume_s` is when the turn's first step began."""
+
+    job_class: str
+    model: str
+    steps_per_s: float
+    now_s: float
+    since_resume_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    steps_per_s: float  # mean
+    samples: int
+    newest_s: float
+
+
+class Profile:
+    """Mutable; no I/O, no clock."""
+
+    def __init__(self, keep: int = KEEP, settle_s: float = SETTLE_S) -> None:
+        assert keep > 0, f"{keep=}"
+        self._keep = keep
+        self._settle_s = settle_s
+        self._samples: dict[tuple[str, str], deque[tuple[float, float]]] = {}
+
+    def add(self, sample: RateSample) -> bool:
+        """Whether it was taken in: not so soon after a resume, and not if it is no rate at all."""
+        rate = sample.steps_per_s
+        if (
+            not isfinite(rate)
+            or rate <= 0
+            or not isfinite(sample.now_s)
+            or not sample.since_resume_s >= self._settle_s
+        ):
+            return False
+        samples = self._samples.setdefault((sample.job_class, sample.model), deque(maxlen=self._keep))
+        samples.append((min(FASTEST, max(SLOWEST, rate)), sample.now_s))
+        return True
+
+    def rate(self, job_class: str, model: str) -> Rate | None:
+        samples = self._samples.get((job_class, model))
+        if not samples:
+            return None
+        return Rate(
+            steps_per_s=fsum(rate for rate, _ in samples) / len(samples),
+            samples=len(samples),
+            newest_s=max(now_s for _, now_s in samples),
+        )
+
+    def rates(self, job_class: str) -> dict[str, Rate]:
+        """By model, those that have samples."""
+        found = {model: self.rate(job_class, model) for of, model in self._samples if of == job_class}
+        return {model: rate for model, rate in sorted(found.items()) if rate is not None}
+
+    def speedup(self, job_class: str, fast: str, slow: str) -> float | None:
+        """Rate on `fast` over rate on `slow`; None unless both were measured."""
+        over, under = self.rate(job_class, fast), self.rate(job_class, slow)
+        return over.steps_per_s / under.steps_per_s if over and under else None
+
+    def forget(self, job_class: str) -> None:
+        for key in [key for key in self._samples if key[0] == job_class]:
+            del self._samples[key]
+
+    def dump(self) -> list[Any]:
+        """JSON-able."""
+        return [
+            [job_class, model, [list(s) for s in found]]
+            for (job_class, model), found in sorted(self._samples.items())
+        ]
+
+    @classmethod
+    def load(cls, dumped: list[Any], keep: int = KEEP, settle_s: float = SETTLE_S) -> "Profile":
+        profile = cls(keep, settle_s)
+        for job_class, model, samples in dumped:
+            profile._samples[job_class, model] = deque(
+                ((rate, now_s) for rate, now_s in samples), maxlen=keep
+            )
+        return profile
+
+
+def mean_speedup(profile: Profile, demand: Mapping[str, int], fast: str, slow: str) -> float | None:
+    """A user's speed-up over all its classes that have one, weighted by the GPUs that each asks for."""
+    measured = [(gpus, profile.speedup(job_class, fast, slow)) for job_class, gpus in sorted(demand.items())]
+    known = [(gpus, speedup) for gpus, speedup in measured if speedup is not None and gpus > 0]
+    total = sum(gpus for gpus, _ in known)
+    return fsum(gpus * speedup for gpus, speedup in known) / total if total else None

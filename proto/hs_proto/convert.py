@@ -1,0 +1,267 @@
+"""Protobuf messages ↔ the model. What comes over the wire is checked here, once; past this point it is the model.
+
+Raises RefusedError naming field, value and what was expected. hsctl does without this module (it must not import the core).
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import TypeVar
+
+from hs_core import model
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import Turn, Wanted, WantedJob
+from hs_proto.v1 import agent_pb2, common_pb2
+
+Word = TypeVar("Word", bound=StrEnum)
+
+GRPC_CODES = {
+    Kind.INVALID: "INVALID_ARGUMENT",
+    Kind.IMPOSSIBLE: "FAILED_PRECONDITION",
+    Kind.NOT_FOUND: "NOT_FOUND",
+    Kind.NOT_ALLOWED: "PERMISSION_DENIED",
+    Kind.CONFLICT: "ABORTED",
+    Kind.UNAVAILABLE: "UNAVAILABLE",
+}
+"""Kind of refusal → name of the gRPC status code; the kind itself travels as trailing metadata `hs-kind`."""
+
+
+def word(kind: type[Word], value: str, field: str, default: Word | None = None) -> Word:
+    """An enumeration's word; empty means `default` where there is one."""
+    if not value and default is not None:
+        return default
+    try:
+        return kind(value)
+    except ValueError:
+        raise RefusedError(f"{field}: {value!r} is not one of {', '.join(kind)}") from None
+
+
+# --- JobSpec --------------------------------------------------------------------------------------------------------
+
+
+def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
+    """Words and shapes are checked here; ranges and limits by `ClusterMachine` (it knows the cluster)."""
+    after = tuple(
+        model.After(
+            job=model.JobId(a.job_id),
+            condition=word(model.AfterCondition, a.condition, "after", model.AfterCondition.OK),
+        )
+        for a in pb.after
+    )
+    return model.JobSpec(
+        name=pb.name,
+        command=tuple(pb.command),
+        gpus=pb.gpus,
+        nodes=pb.nodes or 1,
+        gpu_types=tuple(pb.gpu_types),
+        gpu_memory_bytes=pb.gpu_memory_bytes,
+        cpus=pb.cpus,
+        memory_bytes=pb.memory_bytes,
+        max_duration_s=pb.max_duration_s,
+        priority=pb.priority,
+        after=after,
+        env=dict(pb.env),
+        workdir=pb.workdir,
+        output=pb.output,
+        torchrun=pb.torchrun,
+        migrate=word(model.Migrate, pb.migrate, "migrate", model.Migrate.AUTO),
+        suspend=word(model.SuspendMode, pb.suspend, "suspend", model.SuspendMode.AUTO),
+        on_partition=word(model.OnPartition, pb.on_partition, "on_partition", model.OnPartition.CONTINUE),
+        retry_max=pb.retry_max,
+        checkpoint_dir=pb.checkpoint_dir,
+        checkpoint_interval_s=pb.checkpoint_interval_s,
+        job_class=pb.job_class,
+        array_id=model.JobId(pb.array_id) if pb.array_id else None,
+        array_index=pb.array_index if pb.HasField("array_index") else None,
+        array_limit=pb.array_limit,
+    )
+
+
+def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
+    pb = common_pb2.JobSpec(
+        name=spec.name,
+        command=spec.command,
+        gpus=spec.gpus,
+        nodes=spec.nodes,
+        gpu_types=spec.gpu_types,
+        gpu_memory_bytes=spec.gpu_memory_bytes,
+        cpus=spec.cpus,
+        memory_bytes=spec.memory_bytes,
+        max_duration_s=spec.max_duration_s,
+        priority=spec.priority,
+        after=[common_pb2.After(job_id=a.job, condition=a.condition) for a in spec.after],
+        env=dict(spec.env),
+        workdir=spec.workdir,
+        output=spec.output,
+        torchrun=spec.torchrun,
+        migrate=spec.migrate,
+        suspend=spec.suspend,
+        on_partition=spec.on_partition,
+        retry_max=spec.retry_max,
+        checkpoint_dir=spec.checkpoint_dir,
+        checkpoint_interval_s=spec.checkpoint_interval_s,
+        job_class=spec.job_class,
+        array_limit=spec.array_limit,
+        array_id=spec.array_id or 0,
+    )
+    if spec.array_index is not None:
+        pb.array_index = spec.array_index
+    return pb
+
+
+# --- devices, exits, reports ----------------------------------------------------------------------------------------
+
+
+def to_gpu(pb: common_pb2.Gpu) -> model.Gpu:
+    return model.Gpu(
+        id=model.GpuId(pb.id),
+        index=pb.index,
+        model=pb.model,
+        memory_bytes=pb.memory_bytes,
+        healthy=pb.healthy,
+        why_unhealthy=pb.why_unhealthy,
+    )
+
+
+def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes: int = 0) -> common_pb2.Gpu:
+    return common_pb2.Gpu(
+        id=gpu.id,
+        index=gpu.index,
+        model=gpu.model,
+        memory_bytes=gpu.memory_bytes,
+        healthy=gpu.healthy,
+        why_unhealthy=gpu.why_unhealthy,
+        utilization_percent=utilization_percent,
+        memory_used_bytes=memory_used_bytes,
+    )
+
+
+def to_exit(pb: common_pb2.Exit) -> model.Exit:
+    return model.Exit(code=pb.code, signal=pb.signal, why=pb.why, log_tail=pb.log_tail)
+
+
+def from_exit(ended: model.Exit) -> common_pb2.Exit:
+    return common_pb2.Exit(code=ended.code, signal=ended.signal, why=ended.why, log_tail=ended.log_tail)
+
+
+def to_report(pb: common_pb2.JobReport) -> model.JobReport:
+    return model.JobReport(
+        job=model.JobId(pb.job_id),
+        epoch=pb.epoch,
+        phase=word(model.Phase, pb.phase, "phase"),
+        gpus=tuple(model.GpuId(g) for g in pb.gpus),
+        step=pb.step,
+        steps_per_s=pb.steps_per_s,
+        gpu_s=pb.gpu_s,
+        run_s=pb.run_s,
+        suspends=pb.suspends,
+        resumes=pb.resumes,
+        suspend_s=pb.suspend_s,
+        resume_s=pb.resume_s,
+        lost_gpu_s=pb.lost_gpu_s,
+        tier=word(model.Tier, pb.tier, "tier", model.Tier.NONE),
+        sliceable=pb.sliceable,
+        note=pb.note,
+        device_memory_bytes=pb.device_memory_bytes,
+        checkpoint_step=pb.checkpoint_step,
+        checkpoint_generation=pb.checkpoint_generation,
+        exit=to_exit(pb.exit) if pb.HasField("exit") else None,
+    )
+
+
+def from_report(report: model.JobReport) -> common_pb2.JobReport:
+    return common_pb2.JobReport(
+        job_id=report.job,
+        epoch=report.epoch,
+        phase=report.phase,
+        gpus=report.gpus,
+        step=report.step,
+        steps_per_s=report.steps_per_s,
+        gpu_s=report.gpu_s,
+        run_s=report.run_s,
+        suspends=report.suspends,
+        resumes=report.resumes,
+        suspend_s=report.suspend_s,
+        resume_s=report.resume_s,
+        lost_gpu_s=report.lost_gpu_s,
+        tier=report.tier,
+        sliceable=report.sliceable,
+        note=report.note,
+        device_memory_bytes=report.device_memory_bytes,
+        checkpoint_step=report.checkpoint_step,
+        checkpoint_generation=report.checkpoint_generation,
+        exit=from_exit(report.exit) if report.exit is not None else None,
+    )
+
+
+def to_host(hello: agent_pb2.Hello) -> model.Host:
+    """Raises RefusedError where the agent offers nothing, or GPUs of several models (a host is of one pool)."""
+    gpus = to_gpus(hello.gpus)
+    if not hello.host:
+        raise RefusedError("host: empty; the agent's name was expected")
+    if not gpus:
+        raise RefusedError(f"host {hello.host!r} offers no GPU")
+    models = sorted({g.model for g in gpus})
+    if len(models) > 1:
+        raise RefusedError(
+            f"host {hello.host!r} offers GPUs of several models ({', '.join(models)}); one model a host is supported"
+        )
+    return model.Host(
+        name=model.HostName(hello.host), boot_id=hello.boot_id, gpus=gpus, warnings=tuple(hello.warnings)
+    )
+
+
+def to_gpus(pbs: Iterable[common_pb2.Gpu]) -> tuple[model.Gpu, ...]:
+    return tuple(to_gpu(pb) for pb in pbs)
+
+
+# --- what is wanted of a host ---------------------------------------------------------------------------------------
+
+
+def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
+    return Wanted(
+        term=pb.term,
+        seq=pb.seq,
+        quantum_s=pb.quantum_s,
+        turn=Turn(gangs=tuple(model.JobId(j) for j in pb.turn.gangs), local=pb.turn.local),
+        jobs=tuple(to_wanted_job(j) for j in pb.jobs),
+    )
+
+
+def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
+    return agent_pb2.Wanted(
+        term=wanted.term,
+        seq=wanted.seq,
+        quantum_s=wanted.quantum_s,
+        turn=agent_pb2.Turn(gangs=wanted.turn.gangs, local=wanted.turn.local),
+        jobs=[from_wanted_job(j) for j in wanted.jobs],
+    )
+
+
+def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
+    return WantedJob(
+        job=model.JobId(pb.job_id),
+        epoch=pb.epoch,
+        user=model.UserName(pb.user),
+        run_as=pb.run_as,
+        job_class=pb.job_class,
+        spec=to_spec(pb.spec),
+        tickets=pb.tickets,
+        paused=pb.paused,
+        cancelled=pb.cancelled,
+        time_limit_s=pb.time_limit_s,
+    )
+
+
+def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
+    return agent_pb2.WantedJob(
+        job_id=job.job,
+        epoch=job.epoch,
+        user=job.user,
+        run_as=job.run_as,
+        job_class=job.job_class,
+        spec=from_spec(job.spec),
+        tickets=job.tickets,
+        paused=job.paused,
+        cancelled=job.cancelled,
+        time_limit_s=job.time_limit_s,
+    )

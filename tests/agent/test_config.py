@@ -1,0 +1,144 @@
+"""Configuration: what is wrong is named with file, key, value and what was expected."""
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hs_agent import config
+from hs_core.errors import RefusedError
+
+GOOD = {"controller": "unix:/run/c.sock", "devices": "emulated", "emulated": ["V100:4"]}
+
+
+def refused(**changes) -> str:
+    with pytest.raises(RefusedError) as caught:
+        config.parse(GOOD | changes, "agent.toml")
+    return str(caught.value)
+
+
+def test_one_line_is_enough() -> None:
+    made = config.parse({"controller": "unix:/run/heteroshare/controller.sock"})
+    assert made.devices is config.DeviceKind.NVML
+    assert (made.min_uid, made.allow_root, made.log_limit_bytes) == (1000, False, 64 << 20)
+    assert made.pace_s("any", "V100") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"controler": "x"}, "agent.toml: unknown key 'controler'; did you mean 'controller'?"),
+        (
+            {"controller": "10.1.2.3:7443"},
+            'controller = \'10.1.2.3:7443\': expected "unix:/path/to/socket" or "127.0.0.1:port"',
+        ),
+        (
+            {"controller": "0.0.0.0:7443"},
+            "only loopback is allowed, because this version has no certificates",
+        ),
+        ({"controller": "host.example:7443"}, "only loopback is allowed"),
+        ({"controller": "127.0.0.1"}, "controller = '127.0.0.1': expected"),
+        ({"controller": "127.0.0.1:99999"}, "expected"),
+        ({"controller": "127.0.0.1:7443"}, "token_file is not set"),
+        ({"controller": "unix:relative"}, "the path must be absolute"),
+        ({"controller": "unix:/" + "x" * 120}, "a socket path of at most 107 bytes"),
+        ({"run_dir": "/" + "x" * 100}, "run_dir"),
+        ({"state_dir": "state"}, "state_dir = 'state': expected an absolute path"),
+        ({"name": "a b"}, "name = 'a b': expected a host name"),
+        ({"devices": "cuda"}, 'devices = \'cuda\': expected "nvml" or "emulated"'),
+        ({"emulated": []}, 'devices = "emulated" needs [[emulated]] tables'),
+        ({"devices": "nvml"}, '[[emulated]] is given but devices = "nvml"'),
+        (
+            {"emulated": [{"model": "V100", "count": 0}]},
+            "emulated[0].count = 0: expected a whole number from 1 to 64",
+        ),
+        ({"emulated": ["V100:x"]}, "emulated[0].count = 'x': expected a whole number"),
+        ({"emulated": [{"model": "V 100"}]}, "emulated[0].model = 'V 100'"),
+        (
+            {"emulated": [{"model": "V100", "memry": "16G"}]},
+            "unknown key 'emulated[0].memry'; did you mean 'memory'?",
+        ),
+        ({"emulated": ["V100:40", "K80:40"]}, "at most 64 devices"),
+        (
+            {"log_limit": "many"},
+            "log_limit = 'many': expected a size of at least 65536 bytes such as \"64M\"",
+        ),
+        ({"log_limit": "1K"}, "log_limit = '1K': expected a size of at least 65536 bytes"),
+        ({"min_uid": 0}, "min_uid = 0: expected a whole number from 1"),
+        ({"min_uid": True}, "min_uid = True: expected a whole number"),
+        ({"allow_root": 1}, "allow_root = 1: expected true or false"),
+        ({"kill_grace_s": -1}, "kill_grace_s = -1: expected a number from 0 to 3600"),
+        ({"kill_grace_s": float("nan")}, "kill_grace_s = nan: expected a number"),
+        ({"pace": [{"job_class": "*"}]}, "pace[0].base_s is not set"),
+        (
+            {"pace": [{"base_s": 0.1, "speedup": {"K80": 0}}]},
+            "pace[0].speedup.K80 = 0: expected a table of positive numbers",
+        ),
+        ({"pace": ["x"]}, "pace[0] = 'x': expected a table"),
+        ({"cgroup": "v3"}, 'cgroup = \'v3\': expected "auto" or "none"'),
+        ({"cgroup_root": "/a/../b"}, "cgroup_root"),
+    ],
+)
+def test_what_is_wrong_is_named(changes, says) -> None:
+    assert says in refused(**changes)
+
+
+def test_paces_go_by_class_and_model_and_the_catch_all_comes_last() -> None:
+    made = config.parse(
+        GOOD
+        | {
+            "pace": [
+                {"base_s": 1.0},
+                {"job_class": "*digits*", "base_s": 0.05, "speedup": {"V100": 1.0, "P100": 0.5}},
+            ]
+        }
+    )
+    assert made.pace_s("ada/digits.py/1", "V100") == 0.05
+    assert made.pace_s("ada/digits.py/1", "P100") == 0.1
+    assert made.pace_s("ada/digits.py/1", "H100") == 0.05
+    assert made.pace_s("other", "V100") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16G", 16 << 30), ("64MiB", 64 << 20), ("1.5K", 1536), (7, 7), ("0", 0), ("8GB", 8 << 30)],
+)
+def test_sizes(text, size) -> None:
+    assert config.parse_size(text) == size
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=20),
+        st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), st.lists),
+    )
+)
+def test_no_table_breaks_the_parser(data) -> None:
+    with contextlib.suppress(RefusedError):
+        config.parse(data)
+
+
+def test_a_file_that_is_not_there_or_not_toml_is_one_line_and_exit_status_2(place) -> None:
+    bad = place / "agent.toml"
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "hs_agent", "--config", str(bad)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    missing = run()
+    assert (missing.returncode, missing.stderr) == (
+        2,
+        f"hs-agent: {bad}: cannot be read: No such file or directory\n",
+    )
+    bad.write_text("controller = \n")
+    torn = run()
+    assert torn.returncode == 2
+    assert torn.stderr.startswith(f"hs-agent: {bad}: is not TOML: ")

@@ -1,0 +1,417 @@
+"""hs-agent as a process, with real jobs and a scripted controller."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hs_agent import procs
+from hs_core.model import Phase, SuspendMode, Tier
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+UNSUSPENDED = {"suspend": SuspendMode.NONE}
+FROZEN = {"suspend": SuspendMode.TRANSPARENT}
+COUNT = "import time\ni = 0\nwhile True:\n    i += 1\n    print(i, flush=True)\n    time.sleep(0.02)"
+
+TRAIN = """
+import sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+steps = 0
+while steps < int(sys.argv[1]):
+    for x, y in DataLoader(data, batch_size=8):
+        optimizer.zero_grad()
+        loss = (model(x) - y).square().mean()
+        loss.backward()
+        optimizer.step()
+        steps += 1
+print(f"loss {loss.item():.9f}", flush=True)
+"""
+
+
+@pytest.fixture
+def script(place: Path) -> str:
+    path = place / "train.py"
+    path.write_text(TRAIN)
+    return str(path)
+
+
+def python(code: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code)
+
+
+def lines(daemon, number: int) -> int:
+    log = daemon.place / f"state/jobs/{number}-1/log"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def test_a_job_runs_its_end_is_told_and_its_log_stays(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sh", "-c", "echo hello; exit 3", **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert (report.exit.code, report.exit.signal) == (3, 0)
+    assert report.exit.log_tail == "hello"
+    hello = controller.hellos[0]
+    assert (hello.host, hello.boot_id, len(hello.gpus)) == ("host-a", procs.boot_id(), 1)
+    assert controller.log_of(1) == b"hello\n"
+    controller.want()
+    wait_for(lambda: not (daemon.place / "state/jobs/1-1").exists(), "the folder is removed")
+    assert controller.log_of(1, request=2) == b"hello\n"
+    assert daemon.stop() == 0
+
+
+def test_two_jobs_that_cannot_be_hooked_take_turns_in_the_freezer(daemon, controller, job) -> None:
+    daemon.start()
+    both = [job(n, *python(COUNT), **FROZEN) for n in (1, 2)]
+    controller.want(*both, quantum_s=0.4)
+    for number in (1, 2):
+        controller.wait_report(number, lambda r: r.suspends >= 2 and r.resumes >= 2, "two turns")
+    ran = [controller.reports[n].run_s for n in (1, 2)]
+    assert min(ran) > 0.3 * max(ran)
+    assert {r.phase for r in controller.history if r.job == 1} >= {Phase.RUNNING, Phase.FROZEN}
+    controller.want(*[replace(one, cancelled=True) for one in both], quantum_s=0.4)
+    for number in (1, 2):
+        report = controller.wait_report(number, lambda r: r.exit, "an exit")
+        assert report.exit.signal in (signal.SIGTERM, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("daemon", [{"emulated": ["V100:3"]}], indirect=True)
+def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    stays = job(1, *python(COUNT), **UNSUSPENDED)
+    ends = job(2, *python("import time; time.sleep(1.5); raise SystemExit(9)"), **UNSUSPENDED)
+    dies = job(3, *python("import os, time; time.sleep(1.5); os.kill(os.getpid(), 11)"), **UNSUSPENDED)
+    controller.want(stays, ends, dies)
+    for number in (1, 2, 3):
+        controller.wait_report(number, lambda r: r.phase is Phase.RUNNING, "running")
+    wait_for(
+        lambda: len(daemon.folders()) == 3 and all(f.shim_state() for f in daemon.folders()), "all are up"
+    )
+    before = {folder.key.job: folder.shim_state() for folder in daemon.folders()}
+    daemon.kill()
+    wait_for(
+        lambda: not procs.alive(before[2].shim) and not procs.alive(before[3].shim), "both ended meanwhile"
+    )
+    counted = lines(daemon, 1)
+    began_s = procs.now_s()
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    assert procs.now_s() - began_s < 5
+    assert controller.wait_report(2, lambda r: r.exit, "an exit").exit.code == 9
+    assert controller.wait_report(3, lambda r: r.exit, "an exit").exit.signal == signal.SIGSEGV
+    assert controller.reports[1].phase is Phase.RUNNING
+    wait_for(lambda: lines(daemon, 1) > counted, "job 1 goes on")
+    (folder,) = [f for f in daemon.folders() if f.key.job == 1]
+    assert folder.shim_state() == before[1]
+    controller.want(replace(stays, cancelled=True), ends, dies)
+    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
+def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    both = [job(n, *python(COUNT), **FROZEN) for n in (1, 2)]
+    controller.want(*both, quantum_s=1.0)
+    for number in (1, 2):
+        controller.wait_report(number, lambda r: r.suspends >= 1, "a turn and its end")
+    frozen = wait_for(
+        lambda: [n for n in (1, 2) if controller.reports[n].phase is Phase.FROZEN], "one is frozen"
+    )[0]
+    daemon.kill()
+    counted = lines(daemon, frozen)
+    suspends = {n: controller.reports[n].suspends for n in (1, 2)}
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    assert lines(daemon, frozen) - counted <= 1 or controller.reports[frozen].phase is Phase.RUNNING
+    for number in (1, 2):
+        controller.wait_report(number, lambda r, n=number: r.suspends > suspends[n], "slicing goes on")
+
+
+def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
+    controller.want(job(1, *python(code), **UNSUSPENDED))
+    wait_for(lambda: lines(daemon, 1) == 2, "both are up")
+    (folder,) = daemon.folders()
+    pids = [procs.identity(int(pid)) for pid in (folder.path / "log").read_text().split()]
+    procs.send(folder.shim_state().shim, signal.SIGKILL)
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert "shim was killed" in report.exit.why
+    assert not any(procs.alive(who) for who in pids)
+
+
+def test_emulated_memory_is_what_jobs_declare(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, "/bin/sleep", "600", gpu_memory_bytes=3 << 30, **UNSUSPENDED))
+    wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [3 << 30], "the memory is told")
+    assert controller.gpus[0].utilization_percent == 100
+    controller.want()
+    wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [0], "it is free again")
+
+
+def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
+    daemon.start()
+    controller.want(
+        job(1, "no-such-program", **UNSUSPENDED),
+        job(2, "true", run_as="no-such-user", **UNSUSPENDED),
+        job(3, "true", **UNSUSPENDED, workdir="/no/such/folder"),
+        job(4, sys.executable, "-c", "pass", torchrun=True),
+    )
+    reasons = {n: controller.wait_report(n, lambda r: r.exit, "an exit").exit.why for n in (1, 2, 3, 4)}
+    assert "no-such-program on PATH=" in reasons[1]
+    assert "user 'no-such-user' has no account on this host" in reasons[2]
+    assert "cannot enter the working folder /no/such/folder" in reasons[3]
+    assert "must name a script or a module" in reasons[4]
+
+
+@needs_root
+@pytest.mark.parametrize("daemon", [{"min_uid": 60000}], indirect=True)
+def test_jobs_run_as_their_user_and_system_accounts_are_refused(daemon, controller, job) -> None:
+    daemon.start()
+    show = (
+        "import os; print(os.getuid(), os.access(os.environ['HS_AGENT_SOCKET'], os.R_OK), sorted(os.environ))"
+    )
+    controller.want(
+        job(
+            1,
+            "/usr/bin/python3",
+            "-c",
+            show,
+            run_as="nobody",
+            workdir="/",
+            env={"LD_X": "1", "HS_USER": "eve"},
+            **UNSUSPENDED,
+        ),
+        job(2, "id", run_as="daemon", **UNSUSPENDED),
+    )
+    tail = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert tail.exit.ok
+    said = controller.log_of(1).decode()
+    assert said.startswith("65534 True")
+    assert "'LD_X'" in said
+    assert "HS_HOOK" in said
+    refused = controller.wait_report(2, lambda r: r.exit, "an exit").exit.why
+    assert "account 'daemon' has uid 1; jobs run only as uid 60000 or above here" in refused
+
+
+def test_a_second_agent_on_the_same_state_is_refused(daemon, controller, wait_for) -> None:
+    daemon.start()
+    wait_for(lambda: controller.hellos, "a hello")
+    second = subprocess.run(
+        [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert f"belongs to another agent that is running (pid {daemon.process.pid})" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_stopping_leaves_jobs_alone_unless_told_otherwise(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
+    assert daemon.stop() == 0
+    counted = lines(daemon, 1)
+    wait_for(lambda: lines(daemon, 1) > counted, "it goes on without an agent")
+    daemon.start("--end-jobs-on-stop")
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    assert daemon.stop() == 0
+    assert not procs.alive(state.shim)
+    assert not procs.alive(state.job)
+
+
+def test_the_host_goes_on_slicing_while_the_controller_is_away(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    controller.want(*[job(n, *python(COUNT), **FROZEN) for n in (1, 2)], quantum_s=0.3)
+    controller.wait_report(2, lambda r: r.suspends >= 1, "a turn and its end")
+    controller.stop()
+    suspends = {n: controller.reports[n].suspends for n in (1, 2)}
+    counted = {n: lines(daemon, n) for n in (1, 2)}
+    wait_for(lambda: all(lines(daemon, n) > counted[n] + 20 for n in (1, 2)), "both go on")
+    controller.again()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back", 20)
+    assert all(controller.reports[n].suspends > suspends[n] for n in (1, 2))
+
+
+def test_a_log_is_followed_to_the_jobs_end(daemon, controller, job, wait_for) -> None:
+    daemon.start()
+    code = "import time\nfor i in range(30): print(i, flush=True); time.sleep(0.03)"
+    controller.want(job(1, *python(code), **UNSUSPENDED))
+    wait_for(lambda: lines(daemon, 1) > 3, "some lines")
+    text = controller.log_of(1, request=5, tail_lines=2, follow=True).decode().split()
+    assert text[-1] == "29"
+    assert [int(word) for word in text] == list(range(int(text[0]), 30))
+    assert int(text[0]) > 0
+    controller.send(log={"request_id": 6, "job_id": 99, "tail_lines": -1})
+    wait_for(lambda: 6 in controller.logs, "an answer")
+    assert controller.logs[6][0].error == "this host has no log of job 99"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("daemon", [{"pace": [{"job_class": "ada/*", "base_s": 0.02}]}], indirect=True)
+def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
+    daemon, controller, job, script, wait_for
+) -> None:
+    daemon.start()
+    command = (sys.executable, script, "240")
+    both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
+    controller.want(*both, quantum_s=1.0)
+    for number in (1, 2):
+        controller.wait_report(number, lambda r: r.suspends >= 2 and r.step > 0, "hooked and sliced", 60)
+        assert controller.reports[number].tier is Tier.HOLD
+    daemon.kill()
+    before = {folder.key.job: folder.shim_state() for folder in daemon.folders()}
+    steps = {n: controller.reports[n].step for n in (1, 2)}
+    suspends = {n: controller.reports[n].suspends for n in (1, 2)}
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    for number in (1, 2):
+        controller.wait_report(
+            number, lambda r, n=number: r.suspends > suspends[n] and r.step > steps[n], "goes on", 60
+        )
+    assert {folder.key.job: folder.shim_state() for folder in daemon.folders()} == before
+    for number in (1, 2):
+        report = controller.wait_report(number, lambda r: r.exit, "an exit", 60)
+        assert report.exit.ok, report
+        assert report.run_s >= 0.9 * 240 * 0.02
+    alone = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    assert [controller.log_of(n, request=n).decode() for n in (1, 2)] == [alone.stdout] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("daemon", [{"emulated": ["V100:2"]}], indirect=True)
+def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, script) -> None:
+    daemon.start()
+    env = {"OMP_NUM_THREADS": "1"}
+    gang = job(1, sys.executable, script, "100000", gpus=2, torchrun=True, env=env)
+    single = job(2, sys.executable, script, "100000", env=env)
+    controller.want(gang, single, quantum_s=1.0)
+    for number in (1, 2):
+        controller.wait_report(
+            number, lambda r: r.suspends >= 2 and r.resumes >= 2 and r.step > 0, "takes turns", 90
+        )
+        assert controller.reports[number].tier is Tier.HOLD
+    assert len(controller.reports[1].gpus) == 2
+    controller.want(replace(gang, cancelled=True), replace(single, cancelled=True))
+    for number in (1, 2):
+        controller.wait_report(number, lambda r: r.exit, "an exit")
+    line = f"HS_AGENT_SOCKET={daemon.place}/run/1-1.sock".encode()
+    assert [who for who in procs.with_environment(line) if procs.alive(who)] == []
+
+
+HANDED = """
+import sys, torch, hs_job
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+for epoch in range(state.epoch, int(sys.argv[1])):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+print("weights", *(f"{w:.9f}" for w in model.weight.flatten().tolist()), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("daemon", [{"host_memory_budget": 0, "pace": [{"base_s": 0.02}]}], indirect=True)
+def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly(
+    daemon, controller, job, place
+) -> None:
+    (place / "handed.py").write_text(HANDED)
+    daemon.start()
+    command = (sys.executable, str(place / "handed.py"), "14")
+    both = [job(n, *command, gpu_memory_bytes=10 << 30, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
+    controller.want(*both, quantum_s=1.5)
+    for number in (1, 2):
+        report = controller.wait_report(number, lambda r: r.exit, "an exit", 90)
+        assert report.exit.ok, report
+    assert Tier.CHECKPOINT in {report.tier for report in controller.history}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place}/state/inject"}
+    alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    for number in (1, 2):
+        said = controller.log_of(number, request=number).decode().splitlines()
+        assert said[-1] == alone.stdout.splitlines()[-1]
+
+
+def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> None:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(place / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(place / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "400000")
+        daemon.start()
+        heard = [manager.recv(4096).decode() for _ in range(4)]
+        assert any(word.startswith("READY=1") for word in heard)
+        assert heard.count("WATCHDOG=1") >= 2
+        daemon.process.terminate()
+        while "STOPPING=1" not in manager.recv(4096).decode():
+            pass
+        assert daemon.process.wait(20) == 0
+
+
+def test_no_address_but_loopback_is_dialled_and_no_gpu_is_a_clear_error(daemon) -> None:
+    def run() -> subprocess.CompletedProcess[str]:
+        env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+        return subprocess.run(
+            [sys.executable, "-m", "hs_agent", "--config", str(daemon.config)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env=env,
+            check=False,
+        )
+
+    good = daemon.config.read_text()
+    daemon.config.write_text(good.replace(f"unix:{daemon.place}/c.sock", "10.0.0.1:7443"))
+    refused = run()
+    assert refused.returncode == 2
+    assert "only loopback is allowed" in refused.stderr
+    lines = [line for line in good.splitlines() if not line.startswith(("devices", "emulated"))]
+    daemon.config.write_text("\n".join(lines))
+    if Path("/proc/driver/nvidia").exists():
+        pytest.skip("this host has an NVIDIA driver")
+    none = run()
+    assert none.returncode == 3
+    assert 'set devices = "emulated"' in none.stderr
+    assert "Traceback" not in none.stderr + refused.stderr
+
+
+def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start()
+    controller.want(job(1, *python(COUNT), **UNSUSPENDED))
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(folder.shim_state, "the shim is up")
+    daemon.kill()
+    kept = daemon.place / "state/host.json"
+    assert json.loads(kept.read_text())["machine"]["jobs"][0]["wanted"]["job"] == 1
+    kept.write_text(kept.read_text()[:-20])
+    daemon.start()
+    wait_for(lambda: "host.json is damaged" in daemon.said(), "it says so")
+    wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")
+    # The controller still wants it and hears that it is new here: nothing runs twice.
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running again")

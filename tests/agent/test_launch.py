@@ -1,0 +1,333 @@
+"""What a job is started with: account, command, environment."""
+
+import asyncio
+import os
+import pwd
+import socket
+from pathlib import Path
+
+import pytest
+
+from hs_agent import cgroup, folder, launch, logs, memory, procs
+from hs_agent.config import CgroupUse
+from hs_core.errors import RefusedError
+from hs_core.model import JobId, SuspendMode
+
+RUN = [
+    "-m",
+    "torch.distributed.run",
+    "--nnodes=1",
+    "--nproc-per-node=2",
+    "--master-addr=127.0.0.1",
+    "--master-port=29500",
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        (("train.py", "--lr", "1"), ["python", *RUN, "train.py", "--lr", "1"]),
+        (("python", "train.py"), ["python", *RUN, "train.py"]),
+        (
+            ("/v/bin/python3.11", "-u", "-X", "dev", "train.py", "-u"),
+            ["/v/bin/python3.11", "-u", "-X", "dev", *RUN, "train.py", "-u"],
+        ),
+        (("python3", "-m", "pkg.train", "x"), ["python3", *RUN, "--module", "pkg.train", "x"]),
+        (("./train", "x"), ["python", *RUN, "--no-python", "./train", "x"]),
+        (("pythonic.py",), ["python", *RUN, "pythonic.py"]),
+    ],
+)
+def test_torchrun_uses_the_jobs_own_python(command, argv) -> None:
+    assert launch.torchrun(command, 2, 29500) == argv
+
+
+@pytest.mark.parametrize(
+    "command", [("python",), ("python", "-c", "1"), ("python", "-"), ("python", "-u"), ("python", "-m")]
+)
+def test_torchrun_needs_a_script_or_a_module(command) -> None:
+    with pytest.raises(RefusedError, match="must name a script or a module"):
+        launch.torchrun(command, 2, 29500)
+
+
+def test_a_reserved_port_is_free_and_on_loopback() -> None:
+    port = launch.free_port()
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+
+
+def prepared(settings, job, *command, generation=-1, **changes):
+    config = settings()
+    launcher = launch.Launcher(config, cgroup.Cgroups())
+    from hs_agent.devices import open_devices
+
+    gpus = open_devices(config).gpus()[:2]
+    made, who = launcher.prepare(job(7, *command, **changes), gpus, generation)
+    return made.launch(), who
+
+
+def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
+    settings, job, place, monkeypatch
+) -> None:
+    monkeypatch.setenv("SECRET_OF_THE_AGENT", "1")
+    env = {"PYTHONPATH": "/mine", "HS_USER": "eve", "A": "b", "PATH": "/p"}
+    made, who = prepared(settings, job, "train.py", gpus=2, env=env, array_index=3, generation=4, epoch=3)
+    env = made["env"]
+    assert "SECRET_OF_THE_AGENT" not in env
+    assert env["PYTHONPATH"] == f"{place}/state/inject:/mine"
+    assert (env["A"], env["PATH"], env["PYTHONUNBUFFERED"]) == ("b", "/p", "1")
+    assert {name: env[name] for name in env if name.startswith("HS_")} == {
+        "HS_JOB_ID": "7",
+        "HS_JOB_NAME": "job7",
+        "HS_USER": "ada",
+        "HS_ARRAY_TASK_ID": "3",
+        "HS_NNODES": "1",
+        "HS_NODE_RANK": "0",
+        "HS_GPUS_PER_NODE": "2",
+        "HS_GPU_TYPE": "V100",
+        "HS_MASTER_ADDR": "127.0.0.1",
+        "HS_MASTER_PORT": env["MASTER_PORT"],
+        "HS_RESTART_COUNT": "2",
+        "HS_CHECKPOINT_DIR": f"{place}/state/checkpoints/7",
+        "HS_AGENT_SOCKET": f"{place}/run/7-3.sock",
+        "HS_RESTORE": "4",
+    }
+    assert "CUDA_VISIBLE_DEVICES" not in env  # emulated
+    assert who.uid == os.geteuid()
+    assert Path(env["HS_CHECKPOINT_DIR"]).stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [SuspendMode.TRANSPARENT, SuspendMode.NONE])
+def test_a_job_that_is_not_to_be_hooked_is_left_alone(settings, job, mode) -> None:
+    made, _ = prepared(settings, job, "train.py", suspend=mode)
+    assert made["env"]["HS_HOOK"] == "0"
+    assert "PYTHONPATH" not in made["env"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"env": {"A=B": "1"}}, "env name 'A=B'"),
+        ({"env": {"A": "\0"}}, "env A holds a NUL"),
+        ({"env": {f"A{i}": "" for i in range(600)}}, "env has 600 names: expected at most 512"),
+        ({"env": {"A": "x" * (600 << 10)}}, "more than 512 KiB"),
+        ({"workdir": "here"}, "workdir 'here': expected an absolute path"),
+        ({"output": "a\0b"}, "output holds a NUL"),
+    ],
+)
+def test_absurd_jobs_are_refused_before_anything_exists(settings, job, place, changes, says) -> None:
+    with pytest.raises(RefusedError, match=says):
+        prepared(settings, job, "train.py", **changes)
+    assert list((place / "state/jobs").iterdir()) == []
+
+
+def test_empty_and_endless_commands_are_refused(settings, job) -> None:
+    with pytest.raises(RefusedError, match="command is empty"):
+        prepared(settings, job)
+    with pytest.raises(RefusedError, match="command has 5000 words: expected at most 4096"):
+        prepared(settings, job, *["x"] * 5000)
+
+
+def test_accounts_below_the_lowest_uid_are_refused(settings) -> None:
+    me = pwd.getpwuid(os.geteuid()).pw_name
+    with pytest.raises(RefusedError, match="jobs run only as uid 1000 or above here"):
+        launch.account("daemon", settings())
+    with pytest.raises(RefusedError, match="has no account on this host"):
+        launch.account("no-such-user", settings())
+    assert launch.account(me, settings()).uid == os.geteuid()
+    if os.geteuid() == 0:
+        with pytest.raises(RefusedError, match="account 'root' has uid 0"):
+            launch.account("root", settings(allow_root=False))
+
+
+def test_another_start_of_one_incarnation_keeps_the_log_and_nothing_else(settings, job) -> None:
+    first, _ = prepared(settings, job, "true")
+    config = settings()
+    made = launch.Launcher(config, cgroup.Cgroups()).folder(folder.Key(JobId(7), 1))
+    made.give_up("x")
+    (made.path / "log").write_text("before\n")
+    second, _ = prepared(settings, job, "true")
+    assert (first["start"], second["start"]) == (1, 2)
+    assert made.ended() is None
+    assert (made.path / "log").read_text() == "before\n"
+
+
+@pytest.mark.parametrize("name", ["1-2", "12-0"])
+def test_a_folders_name_says_whose_it_is(name) -> None:
+    assert str(folder.parse_key(name)) == name
+
+
+@pytest.mark.parametrize("name", ["1", "a-1", "1-", "-1", "1-2-3", "¹-1", ".1-1.tmp"])
+def test_other_names_are_nobodys(name) -> None:
+    assert folder.parse_key(name) is None
+
+
+def test_the_tail_of_a_log_is_bounded_and_whole_text(place) -> None:
+    made = folder.Folder(place, folder.Key(JobId(1), 1))
+    assert made.log_tail() == ""
+    (place / "log").write_bytes(b"x" * 100_000 + b"\n\xff\xfe end\n")
+    tail = made.log_tail(lines=2, most=1000)
+    assert tail.endswith("\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER} end")
+    assert len(tail) <= 1000
+
+
+def collect(path: Path, lines: int) -> bytes:
+    async def go() -> bytes:
+        return b"".join([chunk async for chunk in logs.read(path, lines, follow=False, alive=lambda: False)])
+
+    return asyncio.run(go())
+
+
+def test_a_log_is_read_from_its_end_across_both_halves(place) -> None:
+    (place / "log.1").write_bytes(b"".join(b"%d\n" % i for i in range(50_000)))
+    (place / "log").write_bytes(b"".join(b"%d\n" % i for i in range(50_000, 50_010)) + b"unfinished")
+    assert collect(place, 2) == b"50009\nunfinished"
+    assert collect(place, 12).startswith(b"49999\n50000\n")
+    assert collect(place, 0) == b""
+    assert collect(place, -1) == (place / "log.1").read_bytes() + (place / "log").read_bytes()
+    assert collect(place, 10**6) == collect(place, -1)
+
+
+def test_following_goes_on_across_a_turn_of_the_log(place) -> None:
+    log = place / "log"
+    log.write_bytes(b"a\n")
+    alive = [True]
+
+    async def go() -> bytes:
+        chunks = logs.read(place, -1, follow=True, alive=lambda: alive[0])
+        said = await anext(chunks)
+        with log.open("ab") as old:
+            old.write(b"b\n")
+            log.rename(place / "log.1")
+            log.write_bytes(b"c\n")
+            old.write(b"late\n")
+        alive[0] = False
+        async for chunk in chunks:
+            said += chunk
+        return said
+
+    assert asyncio.run(go()) == b"a\nb\nlate\nc\n"
+
+
+def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
+    config = settings()
+    launcher = launch.Launcher(config, cgroup.Cgroups())
+    for number in range(5):
+        made = launcher.folder(folder.Key(JobId(number), 1))
+        made.make()
+        (made.path / "log").write_text(str(number))
+        launcher.forget(made.key, last=True)
+        os.utime(launcher.ended / f"{number}-1", (number, number))
+    folder.prune(launcher.ended, 2)
+    assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]
+    assert logs.find(JobId(4), launcher.jobs, launcher.ended) == launcher.ended / "4-1"
+    assert logs.find(JobId(0), launcher.jobs, launcher.ended) is None
+
+
+def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
+    first = memory.lock(place)
+    with pytest.raises(RefusedError, match=f"running \\(pid {os.getpid()}\\)"):
+        memory.lock(place)
+    os.close(first)
+    os.close(memory.lock(place))
+
+
+def test_control_groups_that_cannot_be_used_are_a_warning(place) -> None:
+    none = cgroup.probe(CgroupUse.AUTO, place, mounts="")
+    assert not none.can_freeze
+    assert "no writable control groups" in none.warnings[0]
+    fake = f"cgroup2 {place} cgroup2 rw 0 0\n"
+    assert not cgroup.probe(CgroupUse.AUTO, place, mounts=fake).can_freeze
+    assert "switched off" in cgroup.probe(CgroupUse.NONE, place).warnings[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_jobs_limits_are_set_where_there_are_controllers(place) -> None:
+    found = cgroup.probe(CgroupUse.AUTO, place)
+    group = cgroup.create(found, "1-1", cpus=2, memory_bytes=1 << 30)
+    try:
+        if "cpu" in found.v1:
+            assert (group.v1["cpu"] / "cpu.cfs_quota_us").read_text().strip() == "200000"
+        if "memory" in found.v1:
+            assert (group.v1["memory"] / "memory.limit_in_bytes").read_text().strip() == str(1 << 30)
+        if "pids" in found.v1:
+            assert (group.v1["pids"] / "pids.max").read_text().strip() == str(cgroup.PIDS_MAX)
+        limited = {"cpu", "memory", "pids"} & (set(found.v1) | set(found.v2_limits))
+        assert len(limited) + len([w for w in found.warnings if "not limited" in w]) >= 1
+    finally:
+        group.remove()
+        for root in (found.v2, *found.v1.values()):
+            if root is not None and root.exists():
+                root.rmdir()
+    assert cgroup.reopen(found, "1-1") == cgroup.NO_CGROUP
+
+
+def hierarchy(place: Path, own: str, *, busy: bool) -> Path:
+    """A pretended version 2 hierarchy: enough files to see what the probe writes where."""
+    for group in (place, place / "unit", place / own):
+        group.mkdir(exist_ok=True, parents=True)
+        (group / "cgroup.subtree_control").touch()
+        (group / "cgroup.procs").write_text("1\n" if busy and group.name == "unit" else "")
+    return place
+
+
+@pytest.mark.parametrize(("own", "busy", "handed"), [("unit/agent", False, True), ("unit", True, False)])
+def test_controllers_are_handed_down_only_from_a_group_without_processes(
+    place, monkeypatch, own, busy, handed
+) -> None:
+    hierarchy(place, own, busy=busy)
+    monkeypatch.setattr(
+        cgroup,
+        "_usable",
+        lambda folder, *_: folder.mkdir() or (folder / "cgroup.subtree_control").touch() or True,
+    )
+    found, _ = cgroup._probe_v2(place, own, "heteroshare-x")
+    assert found == place / "unit/heteroshare-x"
+    assert bool((place / "unit/cgroup.subtree_control").read_text()) is handed
+
+
+def test_the_units_hold(place) -> None:
+    import shutil
+    import subprocess
+
+    unit = Path(launch.__file__).parents[2] / "systemd/hs-agent.service"
+    text = unit.read_text()
+    for line in ("Type=notify", "KillMode=process", "Delegate=yes", "WatchdogSec=60"):
+        assert line in text.splitlines()
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("no systemd-analyze")
+    known = place / unit.name
+    # This systemd may be older than the key: it is ignored there, which is meant.
+    known.write_text(text.replace("DelegateSubgroup=agent\n", ""))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(known)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "hs-agent.service" not in done.stderr
+
+
+def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:
+    import subprocess
+
+    launcher = launch.Launcher(settings(), cgroup.Cgroups())
+    key = folder.Key(JobId(3), 1)
+    left = subprocess.Popen(["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(key))})
+    other = subprocess.Popen(
+        ["/bin/sleep", "600"], env={"HS_AGENT_SOCKET": str(launcher.socket_path(folder.Key(JobId(3), 2)))}
+    )
+    try:
+        wait_for(
+            lambda: procs.with_environment(f"HS_AGENT_SOCKET={launcher.socket_path(key)}".encode()),
+            "it is up",
+        )
+        assert launcher.kill_leftovers(key)
+        assert left.wait(10) == -9
+        assert other.poll() is None
+    finally:
+        for process in (left, other):
+            process.kill()
+            process.wait()

@@ -1,0 +1,316 @@
+"""The shim with real processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hs_agent import procs, shim
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+NOBODY = {"uid": 65534, "gid": 65534, "groups": [65534, 1234]}
+
+HIDE = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for kind in ("child", "session", "double"):
+    if os.fork() == 0:
+        if kind != "child":
+            os.setsid()
+        if kind == "double" and os.fork() > 0:
+            os._exit(0)
+        time.sleep(600)
+print("hidden", flush=True)
+"""
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 75, 255])
+def test_an_exit_code_is_kept_as_it_is(shims, code) -> None:
+    record = shims.python(f"import sys; sys.exit({code})").wait()
+    assert (record["code"], record["signal"], record["why"]) == (code, 0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_signal_is_kept_as_it_is(shims, number) -> None:
+    record = shims.python(f"import os; os.kill(os.getpid(), {int(number)})").wait()
+    assert (record["code"], record["signal"]) == (0, int(number))
+
+
+def test_output_and_errors_go_to_the_log(shims) -> None:
+    started = shims.python("import sys; print('out'); print('err', file=sys.stderr)")
+    started.wait()
+    assert sorted(started.log().split()) == ["err", "out"]
+
+
+def test_the_job_gets_three_descriptors_and_the_environment_it_was_given(shims) -> None:
+    started = shims.python(
+        "import os, json; print(json.dumps([sorted(map(int, os.listdir('/proc/self/fd'))), dict(os.environ)]))"
+    )
+    started.wait()
+    fds, env = json.loads(started.log())
+    assert fds[:3] == [0, 1, 2]
+    assert len(fds) == 4  # the listing itself
+    assert env.items() >= {"MARK": str(started.folder.path)}.items()
+    assert set(env) <= {"MARK", "PATH", "LC_CTYPE"}
+
+
+def test_what_a_job_leaves_behind_dies_with_it(shims) -> None:
+    started = shims.python(HIDE)
+    record = started.wait()
+    assert record["code"] == 0
+    assert "hidden" in started.log()
+    assert shims.left(started) == []
+
+
+def test_a_kill_reaches_double_forks_new_sessions_and_ignored_sigterm(shims, wait_for) -> None:
+    started = shims.python(HIDE + "time.sleep(600)")
+    started.says("hidden")
+    wait_for(lambda: len(shims.left(started)) == 4, "all four are there")
+    assert started.folder.control("term 0.2")
+    record = started.wait()
+    assert record["signal"] == signal.SIGKILL
+    assert shims.left(started) == []
+
+
+@needs_root
+def test_a_kill_through_the_control_group_leaves_nobody(shims) -> None:
+    groups = shims.use_cgroups()
+    if not groups.can_freeze:
+        pytest.skip(f"no writable control groups: {groups.warnings}")
+    started = shims.python(HIDE + "time.sleep(600)")
+    started.says("hidden")
+    inside = set()
+    for path in json.loads((started.folder.path / "launch.json").read_text())["cgroup"]["procs"]:
+        inside |= set(map(int, Path(path).read_text().split()))
+    assert {who.pid for who in shims.left(started)} <= inside
+    assert started.folder.control("term 0.1")
+    assert started.wait()["signal"] == signal.SIGKILL
+    assert shims.left(started) == []
+
+
+def test_a_job_may_end_by_itself_within_its_grace(shims) -> None:
+    code = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(3)); print('up', flush=True); time.sleep(600)"
+    started = shims.python(code)
+    started.says("up")
+    started.folder.control("term 30")
+    assert started.wait()["code"] == 3
+
+
+def test_the_shim_outlives_whoever_started_it(shims, wait_for) -> None:
+    folder = shims.launch("/bin/sh", "-c", "sleep 0.3; exit 5")
+    starter = (
+        "import subprocess, sys, time\n"
+        f"subprocess.Popen([sys.executable, '-I', '-S', {shim.__file__!r}, {str(folder.path)!r}], start_new_session=True)\n"
+        "time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", starter])
+    state = wait_for(folder.shim_state, "shim.json")
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert procs.alive(state.shim)
+    wait_for((folder.path / "exit.json").exists, "exit.json")
+    assert folder.ended().exit.code == 5
+
+
+def test_the_log_never_outgrows_its_limit_and_counts_what_was_dropped(shims) -> None:
+    limit, line = 1 << 20, 100
+    total = 5 * limit
+    started = shims.python(
+        f"import sys\nfor i in range({total // line}): sys.stdout.write(f'{{i:>{line - 1}}}\\n')",
+        log_limit=limit,
+    )
+    record = started.wait()
+    log, older = (started.folder.path / name for name in ("log", "log.1"))
+    kept = log.stat().st_size + older.stat().st_size
+    assert kept <= limit + 200
+    said = log.read_bytes().count(b"[heteroshare:")
+    assert said == 1
+    assert log.read_text().splitlines()[-1].strip() == str(total // line - 1)
+    note = max(
+        len(entry) + 1
+        for entry in (older.read_text() + log.read_text()).splitlines()
+        if "[heteroshare" in entry
+    )
+    assert abs(record["dropped"] + kept - total) <= 12 * note
+
+
+def test_a_flood_slows_its_own_job_only(shims) -> None:
+    flood = shims.python("import sys\nwhile True: sys.stdout.write('x' * 65536)", log_limit=1 << 20)
+    flood.says("x")
+    sibling = shims.python("print('well')")
+    assert sibling.wait()["code"] == 0
+    assert sibling.log() == "well\n"
+    before = time.process_time()
+    size = sum(f.stat().st_size for f in flood.folder.path.glob("log*"))
+    assert size <= (1 << 20) + 200
+    assert time.process_time() - before < 1
+    flood.folder.control("term 0")
+    assert flood.wait()["signal"] in (signal.SIGKILL, signal.SIGTERM)
+
+
+def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
+    started = shims.launch(sys.executable, "-c", "print('x' * 100000); raise SystemExit(4)")
+    (started.path / "log").symlink_to("/dev/full")
+    # The log is never followed through a link, so the shim refuses it and says so: it is the agent's own folder.
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", shim.__file__, str(started.path)],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode != 0
+    (started.path / "log").unlink()
+    log = shim.Log(str(started.path), 1 << 20)
+    os.close(log.fd)
+    log.fd = os.open("/dev/full", os.O_WRONLY)
+    log.write(b"y" * 1000)
+    assert log.dropped == 1000
+    os.close(log.fd)
+
+
+def test_frozen_processes_stand_still_and_go_on_after_the_thaw(shims, wait_for) -> None:
+    code = (
+        "import os, time\n"
+        "os.fork()\n"
+        "open(f'{os.environ[\"MARK\"]}/up{os.getpid()}', 'w').close()\n"
+        "while True: time.sleep(0.01)"
+    )
+    started = shims.python(code)
+    wait_for(lambda: len(list(started.folder.path.glob("up*"))) == 2, "both are up")
+    below = {who.pid for who in shims.left(started)}
+    started.folder.control("freeze")
+    wait_for(lambda: started.folder.shim_state().frozen, "frozen")
+    assert {procs.stat(pid).state for pid in below} == {"T"}
+    started.folder.control("thaw")
+    wait_for(lambda: not started.folder.shim_state().frozen, "thawed")
+    wait_for(lambda: {procs.stat(pid).state for pid in below} <= {"S", "R"}, "running")
+    started.folder.control("freeze")
+    started.folder.control("term 0.1")
+    assert started.wait()["signal"] in (signal.SIGTERM, signal.SIGKILL)
+
+
+@needs_root
+def test_the_control_group_freezer_holds_a_job(shims, wait_for) -> None:
+    from hs_agent import cgroup
+
+    groups = shims.use_cgroups()
+    if not groups.can_freeze:
+        pytest.skip(f"no writable control groups: {groups.warnings}")
+    started = shims.python("import time, os\nprint('up', flush=True)\nwhile True: time.sleep(0.001)")
+    started.says("up")
+    group = cgroup.reopen(groups, started.folder.path.name)
+    group.freeze(frozen=True)
+    wait_for(group.frozen, "frozen")
+    started.folder.control("term 5")  # ends a frozen job too
+    assert started.wait()["signal"] == signal.SIGTERM
+    assert group.procs() == set()
+
+
+@needs_root
+def test_a_job_is_its_user_and_has_no_way_back(shims, place) -> None:
+    work = place / "work"
+    work.mkdir()
+    os.chown(work, 65534, 65534)
+    code = """
+import os, json
+status = dict(line.split(":", 1) for line in open("/proc/self/status") if ":" in line)
+print(json.dumps([os.getresuid(), os.getresgid(), sorted(os.getgroups()), os.getcwd(), os.getsid(0) == os.getpid(),
+  {k: status[k].strip() for k in ("NoNewPrivs", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")}]))
+"""
+    started = shims.python(code, identity=NOBODY, workdir=str(work), output="out.txt")
+    assert started.wait()["code"] == 0, started.log()
+    uids, gids, groups, cwd, leads, status = json.loads(started.log())
+    assert (uids, gids, groups) == ([65534] * 3, [65534] * 3, [1234, 65534])
+    assert cwd == str(work)
+    assert leads
+    assert status.pop("NoNewPrivs") == "1"
+    assert set(status.values()) == {"0000000000000000"}
+    assert (work / "out.txt").stat().st_uid == 65534
+    assert json.loads((work / "out.txt").read_text())[0] == [65534] * 3
+
+
+@needs_root
+def test_output_is_never_written_through_a_link_nor_with_roots_rights(shims, place) -> None:
+    work = place / "work"
+    work.mkdir()
+    os.chown(work, 65534, 65534)
+    secret = place / "secret"
+    secret.write_text("mine")
+    secret.chmod(0o666)
+    (work / "out.txt").symlink_to(secret)
+    through_link = shims.python("print(1)", identity=NOBODY, workdir=str(work), output="out.txt").wait()
+    assert through_link["launch_failed"]
+    assert "link" in through_link["why"]
+    assert secret.read_text() == "mine"
+    elsewhere = shims.python("print(1)", identity=NOBODY, workdir=str(work), output=str(place / "new")).wait()
+    assert elsewhere["launch_failed"]
+    assert "Permission denied" in elsewhere["why"]
+
+
+@needs_root
+def test_a_working_folder_is_entered_as_the_user(shims, place) -> None:
+    closed = place / "closed"
+    closed.mkdir(mode=0o700)
+    record = shims.python("print(1)", identity=NOBODY, workdir=str(closed)).wait()
+    assert record["launch_failed"]
+    assert record["why"] == f"cannot enter the working folder {closed} as uid 65534: Permission denied"
+
+
+def test_a_program_that_is_not_there_is_a_failed_launch(shims) -> None:
+    record = shims.start("no-such-program").wait()
+    assert record["launch_failed"]
+    assert "no-such-program on PATH=/usr/bin:/bin" in record["why"]
+    assert "No such file" in record["why"]
+
+
+def test_a_shim_that_was_given_up_starts_nothing(shims) -> None:
+    folder = shims.launch("/bin/touch", str(shims.place / "ran"))
+    folder.give_up("its shim did not come up")
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", shim.__file__, str(folder.path)], check=False, timeout=30
+    )
+    assert done.returncode == 0
+    assert not (shims.place / "ran").exists()
+
+
+def test_a_killed_shim_takes_its_job_along(shims, wait_for) -> None:
+    started = shims.python("import time; print('up', flush=True); time.sleep(600)")
+    started.says("up")
+    job = started.job()
+    procs.send(started.folder.shim_state().shim, signal.SIGKILL)
+    started.process.wait()
+    wait_for(lambda: not procs.alive(job), "the job is gone")
+    assert not (started.folder.path / "exit.json").exists()
+
+
+def test_a_pid_that_changed_hands_is_never_signalled() -> None:
+    sleeper = subprocess.Popen(["/bin/sleep", "600"])
+    try:
+        right = procs.identity(sleeper.pid)
+        for wrong in (
+            procs.Identity(right.pid, right.start + 1, right.boot_id),
+            procs.Identity(right.pid, right.start, "another boot"),
+        ):
+            assert not procs.send(wrong, signal.SIGKILL)
+            assert not procs.alive(wrong)
+        shim.send(right.pid, right.start + 1, signal.SIGKILL)
+        assert sleeper.poll() is None
+        assert procs.send(right, signal.SIGKILL)
+        assert sleeper.wait(10) == -signal.SIGKILL
+        assert not procs.send(right, signal.SIGKILL)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+
+
+def test_a_shim_needs_little_memory(shims) -> None:
+    started = shims.python("import time; print('up', flush=True); time.sleep(600)")
+    started.says("up")
+    status = Path(f"/proc/{started.folder.shim_state().shim.pid}/status").read_text()
+    rss_kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
+    assert rss_kib < 20_000

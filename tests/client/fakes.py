@@ -1,0 +1,246 @@
+# ruff: noqa: N802 — gRPC names the methods
+"""A controller that does as it is told: the real wire on a unix socket, everything behind it scripted."""
+
+import threading
+from collections import defaultdict
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from hs_client.version import VERSION
+from hs_proto.v1 import common_pb2 as common
+from hs_proto.v1 import controller_pb2 as wire
+from hs_proto.v1.controller_pb2_grpc import HeteroShareServicer, add_HeteroShareServicer_to_server
+
+ENDED = {"succeeded", "failed", "cancelled"}
+CODES = {
+    "invalid": grpc.StatusCode.INVALID_ARGUMENT,
+    "impossible": grpc.StatusCode.FAILED_PRECONDITION,
+    "not-found": grpc.StatusCode.NOT_FOUND,
+    "not-allowed": grpc.StatusCode.PERMISSION_DENIED,
+    "conflict": grpc.StatusCode.ABORTED,
+    "unavailable": grpc.StatusCode.UNAVAILABLE,
+}
+GPUS = [
+    common.Gpu(id=f"GPU-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=i != 3) for i in range(4)
+]
+
+
+class FakeController(HeteroShareServicer):
+    def __init__(self) -> None:
+        self.requests: dict[str, list[Any]] = defaultdict(list)
+        self.metadata: dict[str, dict[str, Any]] = {}
+        self.refusals: dict[str, tuple[str, str]] = {}  # method -> (kind, text)
+        self.hooks: dict[str, Any] = {}  # method -> called with the context first
+        self.losses: dict[str, int] = {}  # method -> connections to lose first
+        self.keys: dict[str, wire.SubmitReply] = {}
+        self.jobs: dict[int, wire.JobView] = {}
+        self.specs: dict[int, common.JobSpec] = {}
+        self.logs: dict[int, list[bytes]] = {}
+        self.hold_logs: set[int] = set()  # a followed log that stays open until the job has ended
+        self.stories: dict[int, list[wire.Event]] = {}
+        self.whys: dict[int, wire.WhyReply] = {}
+        self.events: list[wire.Event] = []
+        self.end_events = True
+        self.notes: list[str] = []
+        self.info = wire.InfoReply(
+            version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
+        )
+        self.shares = wire.SharesReply(window_s=60)
+        self.usage: list[wire.UsageRow] = []
+        self.nodes: list[wire.NodeView] = []
+        self.changed = threading.Condition()
+
+    # --- what a test arranges
+
+    def add(self, **fields: Any) -> wire.JobView:
+        with self.changed:
+            job_id = fields.pop("id", len(self.jobs) + 1)
+            fields = {
+                "name": "train",
+                "user": "ann",
+                "state": "queued",
+                "gpus": 1,
+                "sliceable": True,
+                "submitted_at": 1.7e9,
+            } | fields
+            view = self.jobs[job_id] = wire.JobView(id=job_id, **fields)
+            self.specs.setdefault(
+                job_id,
+                common.JobSpec(name=view.name, command=["/bin/true"], gpus=view.gpus, nodes=1, workdir="/"),
+            )
+            self.changed.notify_all()
+        return view
+
+    def change(self, job_id: int, **fields: Any) -> None:
+        with self.changed:
+            view = wire.JobView()
+            view.CopyFrom(self.jobs[job_id])
+            for name, value in fields.items():
+                if name == "exit":
+                    view.exit.CopyFrom(value)
+                else:
+                    setattr(view, name, value)
+            self.jobs[job_id] = view
+            self.changed.notify_all()
+
+    def end(self, job_id: int, state: str = "succeeded", **how: Any) -> None:
+        self.change(job_id, state=state, ended_at=1.7e9 + 100, exit=common.Exit(**how))
+
+    def last(self, method: str) -> Any:
+        return self.requests[method][-1]
+
+    # --- the service
+
+    def _came(self, method: str, request: Any, context: grpc.ServicerContext) -> None:
+        copy = type(request)()
+        copy.CopyFrom(request)
+        self.requests[method].append(copy)
+        self.metadata[method] = dict(context.invocation_metadata())
+        if method in self.hooks:
+            self.hooks[method](context)
+        if self.losses.get(method, 0) > 0:
+            self.losses[method] -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "connection lost")
+        if method in self.refusals:
+            self._refuse(context, *self.refusals[method])
+
+    def _refuse(self, context: grpc.ServicerContext, kind: str, text: str) -> None:
+        context.set_trailing_metadata((("hs-kind", kind),))
+        context.abort(CODES[kind], text)
+
+    def _job(self, job_id: int, context: grpc.ServicerContext) -> wire.JobView:
+        if job_id not in self.jobs:
+            self._refuse(context, "not-found", f"no such job: {job_id}")
+        return self.jobs[job_id]
+
+    def Info(self, request, context):
+        self._came("Info", request, context)
+        return self.info
+
+    def Submit(self, request, context):
+        if request.key in self.keys and self.losses.get("Submit", 0) == 0:
+            self.requests["Submit"].append(request)
+            return self.keys[request.key]
+        if not request.dry_run and "Submit" not in self.refusals and request.key not in self.keys:
+            ids = []
+            for spec in request.jobs:
+                view = self.add(name=spec.name, user=request.as_user or "ann", gpus=spec.gpus * spec.nodes)
+                self.specs[view.id] = spec
+                ids.append(view.id)
+            # Done even when the answer is then lost: only the key tells a repetition.
+            self.keys[request.key] = wire.SubmitReply(job_ids=ids, notes=self.notes)
+        self._came("Submit", request, context)
+        return self.keys.get(request.key) or wire.SubmitReply(notes=self.notes)
+
+    def _many(self, method, request, context, state):
+        self._came(method, request, context)
+        for job_id in request.job_ids:
+            self._job(job_id, context)
+        for job_id in request.job_ids:
+            self.change(job_id, state=state)
+        return wire.JobsReply(jobs=[self.jobs[j] for j in request.job_ids])
+
+    def Cancel(self, request, context):
+        return self._many("Cancel", request, context, "cancelling")
+
+    def Pause(self, request, context):
+        return self._many("Pause", request, context, "paused")
+
+    def Unpause(self, request, context):
+        return self._many("Unpause", request, context, "queued")
+
+    def ListJobs(self, request, context):
+        self._came("ListJobs", request, context)
+        found = [
+            view for view in self.jobs.values()
+            if (not request.user or view.user == request.user)
+            and (view.state in request.states if request.states else request.all or view.state not in ENDED)
+        ]  # fmt: skip
+        return wire.ListJobsReply(jobs=found)
+
+    def GetJob(self, request, context):
+        self._came("GetJob", request, context)
+        view = self._job(request.job_id, context)
+        return wire.JobDetail(
+            view=view, spec=self.specs[view.id], job_class="ann/python train.py/1", story=self.stories.get(view.id, []),
+            rates=[wire.Rate(gpu_model="V100", steps_per_s=12.5, samples=3)],
+        )  # fmt: skip
+
+    def WatchJob(self, request, context):
+        self._came("WatchJob", request, context)
+        told = None
+        while context.is_active():
+            with self.changed:
+                view = self._job(request.job_id, context)
+                if view is told:
+                    self.changed.wait(0.05)
+                    continue
+            told = view
+            yield view
+            if view.state in ENDED:
+                return
+
+    def Why(self, request, context):
+        self._came("Why", request, context)
+        self._job(request.job_id, context)
+        return self.whys[request.job_id]
+
+    def Logs(self, request, context):
+        self._came("Logs", request, context)
+        self._job(request.job_id, context)
+        lines = b"".join(self.logs.get(request.job_id, [])).splitlines(keepends=True)
+        kept = lines if request.tail_lines < 0 else lines[len(lines) - request.tail_lines :]
+        for line in kept:
+            yield wire.LogsChunk(data=line)
+        while request.follow and request.job_id in self.hold_logs and context.is_active():
+            with self.changed:
+                if self.jobs[request.job_id].state in ENDED:
+                    return
+                self.changed.wait(0.05)
+
+    def Shares(self, request, context):
+        self._came("Shares", request, context)
+        return self.shares
+
+    def Usage(self, request, context):
+        self._came("Usage", request, context)
+        return wire.UsageReply(rows=self.usage)
+
+    def ListNodes(self, request, context):
+        self._came("ListNodes", request, context)
+        return wire.ListNodesReply(nodes=self.nodes)
+
+    def Events(self, request, context):
+        self._came("Events", request, context)
+        for event in self.events:
+            if event.seq > request.after_seq and (not request.job_id or event.job_id == request.job_id):
+                yield event
+        while request.follow and not self.end_events and context.is_active():
+            with self.changed:
+                self.changed.wait(0.05)
+
+    def SetUser(self, request, context):
+        self._came("SetUser", request, context)
+        return wire.UserView(name=request.name, tickets=request.tickets or 100, run_as=request.run_as)
+
+
+class Serving:
+    """The fake on a socket; `stop` and `start` are a controller's restart."""
+
+    def __init__(self, fake: FakeController, socket: Path) -> None:
+        self.fake, self.socket = fake, socket
+        self.server: grpc.Server | None = None
+
+    def start(self) -> None:
+        self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
+        add_HeteroShareServicer_to_server(self.fake, self.server)
+        assert self.server.add_insecure_port(f"unix:{self.socket}")
+        self.server.start()
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop(0).wait(5)
+            self.server = None

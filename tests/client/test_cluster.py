@@ -1,0 +1,215 @@
+"""Verbs about the cluster, for people and for scripts."""
+
+import json
+import math
+import threading
+
+import pytest
+from client_fakes import GPUS
+
+from hs_client.screen import bar
+from hs_proto.v1 import controller_pb2 as wire
+
+
+@pytest.fixture
+def busy(fake):
+    """Four V100, one of them broken; ann runs a job, bob's is kept beside it."""
+    fake.add(id=7, state="running", host="n1", epoch=2)
+    fake.add(id=8, user="bob", state="suspended", host="n1", epoch=1)
+    uses = [
+        wire.GpuUse(gpu_id="GPU-0", running_job=7, user="ann", bound_jobs=[7, 8]),
+        wire.GpuUse(gpu_id="GPU-1", bound_jobs=[8]),
+    ]
+    fake.nodes = [
+        wire.NodeView(
+            name="n1",
+            state="up",
+            version="0.1.0",
+            gpus=GPUS,
+            uses=uses,
+            last_report_at=1.7e9,
+            warnings=["no cgroup"],
+        )
+    ]
+    fake.shares = wire.SharesReply(
+        window_s=60,
+        pools=[
+            wire.Pool(gpu_model="V100", gpus=4, healthy=3, busy=2),
+            wire.Pool(gpu_model="K80", gpus=2, healthy=2),
+        ],
+        shares=[
+            wire.ShareView(
+                user="ann",
+                gpu_model="V100",
+                tickets=100,
+                demand_gpus=4,
+                entitled_gpus=2,
+                received_gpus=1.9,
+                received_gpu_s=100,
+            ),
+            wire.ShareView(
+                user="ann", gpu_model="K80", tickets=100, demand_gpus=1, entitled_gpus=1, received_gpus=0.95
+            ),
+            wire.ShareView(user="bob", gpu_model="V100", tickets=50, entitled_gpus=0),
+        ],
+    )
+    fake.usage = [wire.UsageRow(user="ann", gpu_model="V100", gpu_s=7200, lost_gpu_s=0, jobs=3, suspends=40)]
+    return fake
+
+
+@pytest.mark.usefixtures("busy")
+def test_share_json_is_one_object_per_user_with_pools_inside(hsctl):
+    ann, bob = json.loads(hsctl("share", "--json").out)
+    assert list(ann)[:5] == ["user", "tickets", "entitled", "receiving", "fairness"]
+    assert ann["entitled"] == {"V100": 2, "K80": 1}
+    assert ann["receiving"] == {"V100": 1.9, "K80": 0.95}
+    assert ann["fairness"] == pytest.approx(0.95)
+    assert bob["fairness"] is None
+
+
+def test_share_shows_a_line_per_user_and_model_with_a_bar(hsctl, busy):
+    ran = hsctl("share", "--window", "10m")
+    assert busy.last("Shares").window_s == 600
+    lines = ran.out.splitlines()
+    assert "V100: 2 of 3 busy (1 unhealthy)" in lines[0]
+    assert lines[2].split()[:6] == ["ann", "K80", "100", "1", "1.00", "0.95"]
+    assert len(hsctl("share", "--me", "--no-header").out.splitlines()) == 2
+
+
+def test_a_bar_marks_the_entitlement():
+    assert bar(2, 2, 4) == "█████████|··········"
+    assert bar(0, 0, 4) == "·" * 20
+    assert len(bar(9, 1, 4)) == 20
+
+
+def test_watch_jsonl_prints_what_changed(serving, fake):
+    import subprocess
+    import sys
+
+    fake.add()
+    command = [
+        sys.executable,
+        "-m",
+        "hs_client",
+        "--controller",
+        f"unix:{serving.socket}",
+        "queue",
+        "--watch",
+        "--jsonl",
+        "--interval",
+        "0.1",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert json.loads(watching.stdout.readline())["state"] == "queued"
+        fake.change(1, state="running")
+        assert json.loads(watching.stdout.readline())["state"] == "running"
+        watching.send_signal(2)
+        assert watching.wait(10) == 130
+
+
+def test_usage_has_contract_names_and_looks_back(hsctl, busy):
+    (row,) = json.loads(hsctl("usage", "--since", "7d", "--me", "--json").out)
+    assert (row["user"], row["gpu_type"], row["gpu_seconds"], row["gpu_s"]) == ("ann", "V100", 7200, 7200)
+    assert (busy.last("Usage").since_s, busy.last("Usage").user) == (7 * 86400, "ann")
+    assert hsctl("usage").out.splitlines()[1].split() == ["ann", "V100", "2.000", "0.0", "3", "40"]
+
+
+@pytest.mark.usefixtures("busy")
+def test_nodes_json_has_gpus_with_state_and_jobs_with_their_epochs(hsctl):
+    (node,) = json.loads(hsctl("nodes", "--json").out)
+    assert (node["name"], node["state"], node["version"]) == ("n1", "up", "0.1.0")
+    assert [(g["index"], g["uuid"], g["model"], g["state"]) for g in node["gpus"]] == [
+        (0, "GPU-0", "V100", "busy"), (1, "GPU-1", "V100", "idle"), (2, "GPU-2", "V100", "idle"), (3, "GPU-3", "V100", "unhealthy"),
+    ]  # fmt: skip
+    assert node["gpus"][0]["jobs"] == [{"id": 7, "epoch": 2}, {"id": 8, "epoch": 1}]
+    assert node["gpus"][1]["jobs"] == [{"id": 8, "epoch": 1}]
+
+
+@pytest.mark.usefixtures("busy")
+def test_gpus_shows_who_runs_and_whose_state_stays(hsctl):
+    lines = hsctl("gpus").out.splitlines()
+    assert lines[1].split()[:7] == ["n1", "0", "V100", "busy", "ann", "7", "8"]
+    assert [row["index"] for row in json.loads(hsctl("gpus", "--me", "--json").out)] == [0]
+
+
+@pytest.mark.usefixtures("busy")
+def test_nodes_tells_warnings_on_stderr(hsctl):
+    ran = hsctl("nodes")
+    assert ran.err == "n1: no cgroup\n"
+    assert ran.out.splitlines()[1].split()[:4] == ["n1", "up", "V100", "1/3/4"]
+
+
+def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
+    fake.events = [
+        wire.Event(
+            seq=5, at=1.7e9, kind="placed", text="on n1", job_id=3, user="ann", host="n1", data={"gpus": "2"}
+        )
+    ]
+    assert "placed" in hsctl("events").out
+    assert json.loads(hsctl("events", "--jsonl").out)["data"] == {"gpus": "2"}
+    assert json.loads(hsctl("events", "--json").out)[0]["seq"] == 5
+    hsctl("events", "-j", "3", "-u", "ann", "-n", "7", "--after", "4")
+    asked = fake.last("Events")
+    assert (asked.job_id, asked.user, asked.tail, asked.after_seq) == (3, "ann", 7, 4)
+
+
+def test_followed_events_go_on_after_a_restart_without_repeating(serving, fake):
+    from hs_client import Client
+
+    fake.end_events = False
+    fake.events = [wire.Event(seq=1, kind="a")]
+    seen = []
+    second = threading.Event()
+
+    def read():
+        with Client(f"unix:{serving.socket}") as client:
+            for event in client.events(follow=True):
+                seen.append(event.seq)
+                if event.seq == 2:
+                    second.set()
+                    return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    while not seen:
+        reader.join(0.01)
+    serving.stop()
+    fake.events.append(wire.Event(seq=2, kind="b"))
+    serving.start()
+    assert second.wait(20)
+    reader.join(5)
+    assert seen == [1, 2]
+
+
+def test_user_set_changes_only_what_is_named(hsctl, fake):
+    ran = hsctl("user", "set", "ann", "--tickets", "200")
+    assert ran.out == "ann: 200 tickets, jobs run as ann\n"
+    asked = fake.last("SetUser")
+    assert (asked.tickets, asked.HasField("run_as"), bool(asked.key)) == (200, False, True)
+    assert json.loads(hsctl("user", "set", "ann", "--run-as", "svc", "--json").out)["run_as"] == "svc"
+
+
+def test_info_says_where_and_who(hsctl, fake):
+    fake.info.admin = True
+    ran = hsctl("info")
+    assert "you:        ann (admin)" in ran.out
+    data = json.loads(hsctl("info", "--json").out)
+    assert (data["policy"], data["term"]) == ("gandiva-fair", 3)
+    assert data["controller"].startswith("unix:/")
+
+
+def test_doctor_fails_where_something_is_broken(hsctl, busy):
+    ran = hsctl("doctor")
+    assert ran.code == 1
+    assert "fail  gpu n1/3" in ran.out
+    assert "warn  node n1: no cgroup" in ran.out
+    busy.nodes = [wire.NodeView(name="n1", state="up", gpus=GPUS[:3])]
+    assert hsctl("doctor").code == 0
+    busy.info.version = "9.0.0"
+    assert "warn  version" in hsctl("doctor").out
+
+
+def test_numbers_that_json_cannot_say_are_null(hsctl, fake):
+    fake.add(steps_per_s=math.nan, entitled_gpus=math.inf)
+    (row,) = json.loads(hsctl("queue", "--json").out)
+    assert (row["rate"], row["share"]) == (None, None)

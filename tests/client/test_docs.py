@@ -1,0 +1,98 @@
+"""What the documents say is what happens."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hs_client.errors import BY_KIND
+from hs_client.verbs.table import VERBS
+
+ROOT = Path(__file__).resolve().parents[2]
+HSCTL = (ROOT / "docs/hsctl.md").read_text(encoding="utf-8")
+JOB_FILE = (ROOT / "docs/job-file.md").read_text(encoding="utf-8")
+EXAMPLES = [
+    line.partition(" #")[0].rstrip()
+    for line in HSCTL.splitlines()
+    if line.startswith(("hsctl submit ", "hsctl run "))
+]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_examples_of_submit_do_submit(hsctl, fake, tmp_path, monkeypatch, line):
+    (tmp_path / "python").write_text("#!/bin/sh\n")
+    (tmp_path / "python").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("HOSTNAME", "here")
+    (tmp_path / "train.sh").write_text("#!/bin/sh\n#SBATCH -G 2\ntrue\n")
+    (tmp_path / "job.yaml").write_text(re.search(r"```yaml\n(.*?)```", JOB_FILE, re.DOTALL)[1])
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    for name in ("train.sh", "job.yaml"):
+        (tmp_path / "work" / name).write_text((tmp_path / name).read_text())
+    words = shlex.split(line)[1:]
+    if words[0] == "run":
+        words.insert(1, "--detach")
+    ran = hsctl(*words)
+    assert ran.code == 0, ran.err
+    assert fake.jobs
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 6
+
+
+def test_the_table_of_kinds_is_the_one_in_force():
+    text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    rows = {
+        r[0]: (int(r[1]), r[2])
+        for r in re.findall(r"^\| `([a-z-]+)` \|.*\| (\d+) \| `(\w+)` \|$", text, re.MULTILINE)
+    }
+    assert rows == {kind: (error.exit_code, error.__name__) for kind, error in BY_KIND.items()}
+
+
+def documented(verb: str) -> set[str]:
+    (row,) = [line for line in HSCTL.splitlines() if re.match(rf"\| `?{verb}`?[,` |]", line)]
+    return set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([a-z_ ]+)`", row.split("|")[2]))))
+
+
+@pytest.mark.parametrize("verb", ["queue", "share", "usage", "nodes", "gpus", "events"])
+def test_json_fields_are_the_documented_ones(hsctl, fake, verb):
+    from client_fakes import GPUS
+
+    from hs_proto.v1 import controller_pb2 as wire
+
+    fake.add()
+    fake.shares = wire.SharesReply(shares=[wire.ShareView(user="ann", gpu_model="V100")])
+    fake.usage = [wire.UsageRow(user="ann")]
+    fake.nodes = [wire.NodeView(name="n1", gpus=GPUS)]
+    fake.events = [wire.Event(seq=1)]
+    row = json.loads(hsctl(verb, "--json").out)[0]
+    assert set(row) <= documented(verb), set(row) - documented(verb)
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS))
+def test_every_verb_has_help_that_needs_no_controller(call, verb):
+    ran = call(verb, "--help")
+    assert ran.code == 0
+    assert "Usage: hsctl" in ran.out
+
+
+def test_help_loads_nothing_that_is_slow():
+    look = (
+        "import sys; from hs_client.__main__ import run; run(['--help']); "
+        "print(sorted({'grpc', 'rich', 'pydantic', 'yaml', 'google', 'hs_core'} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr.strip() == "[]"
+
+
+def test_completion_is_there_for_every_shell(call):
+    for shell in ("bash", "zsh", "fish"):
+        assert "_HSCTL_COMPLETE" in call("completion", shell).out

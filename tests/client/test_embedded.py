@@ -1,0 +1,256 @@
+"""`hsctl up` and `down`: what is written, what is started, and that no stranger is ever signalled."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from hs_client import cluster_files, embedded, process
+from hs_client.cluster_files import Emulated, Options, Pace
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+@pytest.fixture
+def state(short, monkeypatch):
+    """A state folder; whatever was started in it is ended after the test."""
+    folder = short / "state"
+    monkeypatch.setenv("HS_STATE", str(folder))
+    yield folder
+    cluster = cluster_files.read_cluster(folder) if (folder / "cluster.json").exists() else None
+    for who in cluster.daemons.values() if cluster else ():
+        process.send(who, signal.SIGKILL)
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    """The daemons' places are taken; `roles` says by what."""
+    roles = {"controller": "controller", "agent": "agent"}
+
+    def commands(where):
+        paths = {"controller": [str(where.socket), "n1"], "agent": [str(where.state / "told")]}
+        return {name: [sys.executable, str(STAND_IN), roles[name], *paths[name]] for name in embedded.DAEMONS}
+
+    monkeypatch.setattr(embedded, "commands", commands)
+    return roles
+
+
+UP = ("up", "--emulate", "V100:4:16G", "--quantum", "2", "--user", "ann", "--user", "bob:50")
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_up_starts_both_waits_for_them_and_says_what_to_type_next(call, state):
+    ran = call(*UP)
+    assert ran.code == 0, ran.err
+    assert str(state) in ran.out
+    assert "hsctl submit" in ran.out
+    data = json.loads((state / "cluster.json").read_text())
+    assert set(data["daemons"]) == {"controller", "agent"}
+    for daemon in data["daemons"].values():
+        assert os.getsid(daemon["pid"]) == daemon["pid"], "a session of its own: it outlives the terminal"
+    assert call("gpus", "--json").code == 0, "found without --controller"
+    assert call("down").code == 0
+    assert not any(process.identity(daemon["pid"]) for daemon in data["daemons"].values())
+    assert (state / "told").read_text() == "told to stop"
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_up_again_changes_nothing_and_down_again_is_safe(call, state):
+    call(*UP)
+    before = (state / "cluster.json").read_text()
+    again = call("up")
+    assert (again.code, again.out.startswith("already up")) == (0, True)
+    assert call(*UP).code == 0
+    assert (state / "cluster.json").read_text() == before
+    assert call("down").out == "down\n"
+    assert call("down").out.startswith("nothing is up")
+    assert call("down", "--state", state / "never").code == 0
+
+
+@pytest.mark.usefixtures("state", "stand_ins")
+def test_up_with_other_options_is_refused_while_it_runs(call):
+    call(*UP)
+    ran = call("up", "--emulate", "K80:2")
+    assert ran.code == 1
+    assert "expected `hsctl down` first" in ran.err
+    call("down")
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_after_down_up_runs_with_the_same_options(call, state):
+    call(*UP)
+    written = (state / "agent.toml").read_text()
+    call("down")
+    assert call("up").code == 0
+    assert (state / "agent.toml").read_text() == written
+    call("down")
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_daemon_that_was_killed_is_started_again_and_the_other_is_left_alone(call, state):
+    call(*UP)
+    before = cluster_files.read_cluster(state).daemons
+    process.send(before["controller"], signal.SIGKILL)
+    assert process.wait_gone(before["controller"], 5)
+    ran = call("up")
+    assert ran.code == 0, ran.err
+    assert "controller was not running" in ran.err
+    after = cluster_files.read_cluster(state).daemons
+    assert after["agent"] == before["agent"]
+    assert after["controller"] != before["controller"]
+    call("down")
+
+
+def test_a_daemon_that_cannot_start_is_shown_with_its_log_and_leaves_nothing_behind(call, state, stand_ins):
+    stand_ins["controller"] = "fails"
+    ran = call(*UP)
+    assert ran.code == 6
+    assert "stand-in: no such policy" in ran.err
+    assert cluster_files.read_cluster(state).running() == []
+
+
+def test_an_agent_that_never_joins_is_a_deadline_not_a_hang(call, state, stand_ins):
+    stand_ins["controller"] = "agent"
+    ran = call(*UP, "--timeout", "1")
+    assert ran.code == 6
+    assert "not ready within 1 s" in ran.err
+    assert cluster_files.read_cluster(state).running() == []
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_keep_jobs_does_not_tell_the_agent_to_end_them(call, state):
+    call(*UP)
+    ran = call("down", "--keep-jobs")
+    assert ran.code == 0
+    assert not (state / "told").exists()
+    assert cluster_files.read_cluster(state).running() == []
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_a_pid_that_now_belongs_to_somebody_else_is_never_signalled(call, state):
+    call(*UP)
+    call("down")
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        data = json.loads((state / "cluster.json").read_text())
+        for daemon in data["daemons"].values():
+            daemon["pid"] = stranger.pid
+        (state / "cluster.json").write_text(json.dumps(data))
+        assert call("down").out.startswith("nothing is up")
+        mine = process.identity(stranger.pid)
+        other_boot = process.Identity(pid=mine.pid, start_time=mine.start_time, boot_id="another")
+        assert not process.send(other_boot, signal.SIGKILL)
+        assert stranger.poll() is None
+        assert process.send(mine, signal.SIGKILL)
+
+
+def test_what_is_dead_but_not_waited_for_counts_as_gone():
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process.identity(child.pid) is None
+    child.wait()
+
+
+def test_the_configuration_says_all_that_was_asked_for(tmp_path):
+    options = Options(
+        devices="emulated", emulated=(Emulated(model="V100", count=4), Emulated(model="K80", count=2, memory_bytes=12 << 30)),
+        paces=(Pace(job_class='a"b*', base_s=0.05, speedup={"V100": 4.0, "K80": 1.0}),), quantum_s=2.0,
+        users=(("ann", None), ("b.ob@x", 50.0)), preload=3,
+    )  # fmt: skip
+    where = cluster_files.Folders(state=tmp_path, run=tmp_path / "run")
+    controller = tomllib.loads(cluster_files.controller_toml(options, where))
+    assert controller["socket"] == str(tmp_path / "run/controller.sock")
+    assert (controller["embedded"], controller["policy"], controller["quantum_s"]) == (
+        True,
+        "gandiva-fair",
+        2.0,
+    )
+    me = cluster_files._account()
+    assert controller["users"] == {"ann": {"run_as": me}, "b.ob@x": {"run_as": me, "tickets": 50.0}}
+    agent = tomllib.loads(cluster_files.agent_toml(options, where, "emulated"))
+    assert agent["controller"] == f"unix:{where.socket}"
+    assert agent["emulated"][1] == {"model": "K80", "count": 2, "memory": 12 << 30}
+    assert agent["pace"] == [{"job_class": 'a"b*', "base_s": 0.05, "speedup": {"V100": 4.0, "K80": 1.0}}]
+    assert (agent["end_jobs_on_stop"], agent["preload"]) == (True, 3)
+    assert agent.get("allow_root", False) == (os.geteuid() == 0)
+    assert cluster_files.restored(cluster_files.recorded(options)) == options
+
+
+def test_a_long_state_path_has_its_sockets_in_a_short_folder_of_ones_own(short):
+    deep = short / ("x" * 80)
+    where = cluster_files.folders(deep)
+    try:
+        assert len(str(where.socket)) < 80
+        assert not where.run.is_relative_to(deep)
+        found = where.run.lstat()
+        assert found.st_uid == os.geteuid()
+        assert not found.st_mode & 0o066
+        assert cluster_files.folders(deep) == where
+    finally:
+        where.run.rmdir()
+
+
+def test_a_run_folder_that_is_a_link_is_refused(short):
+    deep = short / ("y" * 80)
+    where = cluster_files.folders(deep)
+    where.run.rmdir()
+    where.run.symlink_to(short)
+    try:
+        with pytest.raises(cluster_files.InvalidError, match="folder of your own"):
+            cluster_files.folders(deep)
+    finally:
+        where.run.unlink()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--emulate", "V100:0"], "expected 1 to 64 GPUs"), (["--emulate", "V100:x"], "expected MODEL:NUMBER"),
+        (["--emulate", "V100:2:big"], "expected a size"), (["--emulate", ":2"], "expected MODEL:NUMBER"),
+        (["--devices", "nvml", "--emulate", "V100:2"], "--devices emulated"), (["--devices", "emulated"], "--emulate V100:4"),
+        (["--emulate", "V100:1", "--user", "a b"], "expected NAME"), (["--emulate", "V100:1", "--user", "ann:0"], "tickets above 0"),
+        (["--emulate", "V100:1", "--pace", "fast"], "expected SECONDS"), (["--emulate", "V100:1", "--pace", "a=1:V100"], "expected SECONDS"),
+        (["--emulate", "V100:1", "--quantum", "0"], "quantum"),
+    ],
+)  # fmt: skip
+def test_bad_options_of_up_start_nothing(call, state, words, text):
+    ran = call("up", *words)
+    assert ran.code == 2
+    assert text in ran.err
+    assert not state.exists()
+
+
+@pytest.mark.usefixtures("state")
+def test_a_machine_without_gpus_is_told_how_to_emulate(call, monkeypatch):
+    monkeypatch.setattr(embedded, "_gpus_here", lambda: 0)
+    ran = call("up")
+    assert ran.code == 2
+    assert "--emulate V100:4:16G" in ran.err
+
+
+@pytest.mark.usefixtures("state")
+def test_missing_extras_are_named_with_what_to_install(call, monkeypatch):
+    monkeypatch.setattr(embedded, "NEEDS", {"controller": ("no_such_package_here",)})
+    ran = call(*UP)
+    assert ran.code == 1
+    assert "pip install 'heteroshare[controller,agent]'" in ran.err
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_two_at_once_do_not_mix(call, state):
+    state.mkdir()
+    with cluster_files.locked(state):
+        ran = call(*UP)
+    assert ran.code == 1
+    assert "another `hsctl up`" in ran.err
+
+
+def test_a_pace_is_for_every_class_unless_one_is_named():
+    assert cluster_files.pace("0.04") == Pace(job_class="*", base_s=0.04, speedup={})
+    assert cluster_files.pace("A/x=1*=0.5:V100=4,K80=1") == Pace(
+        job_class="A/x=1*", base_s=0.5, speedup={"V100": 4.0, "K80": 1.0}
+    )

@@ -1,0 +1,223 @@
+"""Verbs about jobs, for people and for scripts."""
+
+import json
+
+import pytest
+from client_fakes import ENDED
+
+from hs_proto.v1 import common_pb2 as common
+from hs_proto.v1 import controller_pb2 as wire
+
+CONTRACT = [
+    "id", "user", "name", "state", "reason", "gpus", "gpu_type", "nodes", "gpu_ids", "epoch", "share", "rate", "steps",
+    "suspends", "migrations", "lost_gpu_s", "submitted_at", "started_at", "ended_at", "exit_code",
+]  # fmt: skip
+
+
+def test_queue_has_the_columns_people_expect_and_only_them_on_stdout(hsctl, fake):
+    fake.add(name="resnet", state="running", host="n1", gpus=4, step=1200, gpu_s=7500.0, suspends=3)
+    fake.add(name="bert", user="bob", reason="waiting-for-turn", gpus=2)
+    ran = hsctl("queue")
+    assert ran.code == 0
+    assert ran.err == ""
+    header, first, second = ran.out.splitlines()
+    assert header.split() == [
+        "id",
+        "name",
+        "user",
+        "state",
+        "reason",
+        "gpus",
+        "host",
+        "step",
+        "gpu",
+        "time",
+        "switches",
+    ]
+    assert first.split() == ["1", "resnet", "ann", "running", "4", "n1", "1200", "2h", "05m", "3"]
+    assert second.split() == ["2", "bert", "bob", "queued", "waiting-for-turn", "2", "-", "-", "0s", "0"]
+
+
+def test_ps_is_queue_and_no_header_leaves_rows(hsctl, fake):
+    fake.add()
+    assert len(hsctl("ps", "--no-header").out.splitlines()) == 1
+
+
+def test_queue_json_has_the_contracts_names_first_and_the_protocols_after(hsctl, fake):
+    fake.add(state="running", host="n1", gpu_model="V100", gpu_ids=["GPU-0"], entitled_gpus=1.33, step=9, steps_per_s=2.5,
+             started_at=1.7e9 + 5, epoch=1)  # fmt: skip
+    (row,) = json.loads(hsctl("queue", "--json").out)
+    assert list(row)[: len(CONTRACT)] == CONTRACT
+    assert {field.name for field in wire.JobView.DESCRIPTOR.fields} <= set(row)
+    assert row["nodes"] == ["n1"]
+    assert row["gpu_type"] == "V100"
+    assert row["steps"] == 9
+    assert row["rate"] == 2.5
+    assert row["started_at"] == 1.7e9 + 5
+    assert row["ended_at"] is None
+    assert row["exit_code"] is None
+
+
+def test_jsonl_is_one_object_a_line(hsctl, fake):
+    fake.add()
+    fake.add()
+    assert [json.loads(line)["id"] for line in hsctl("queue", "--jsonl").out.splitlines()] == [1, 2]
+
+
+def test_me_asks_for_whom_the_controller_takes_us(hsctl, fake):
+    fake.add()
+    fake.add(user="bob")
+    assert [row["user"] for row in json.loads(hsctl("queue", "--me", "--json").out)] == ["ann"]
+    assert [row["user"] for row in json.loads(hsctl("--user", "bob", "queue", "--me", "--json").out)] == [
+        "bob"
+    ]
+
+
+def test_ended_jobs_are_listed_when_asked_for(hsctl, fake):
+    fake.add()
+    fake.end(1, "failed", code=3)
+    assert json.loads(hsctl("queue", "--json").out) == []
+    assert json.loads(hsctl("queue", "--all", "--json").out)[0]["exit_code"] == 3
+    assert json.loads(hsctl("queue", "-s", "failed,cancelled", "--json").out)[0]["state"] == "failed"
+
+
+def test_an_unknown_state_is_refused_with_a_suggestion(hsctl):
+    ran = hsctl("queue", "-s", "runing")
+    assert ran.code == 2
+    assert "did you mean 'running'?" in ran.err
+    assert ran.out == ""
+
+
+def test_a_jobs_name_cannot_paint_the_terminal(hsctl, fake):
+    fake.add(name="x\x1b[2Jy\nz")
+    assert "\x1b" not in hsctl("queue").out
+    assert len(hsctl("queue").out.splitlines()) == 2
+
+
+def test_show_tells_story_exit_and_the_logs_tail_of_a_failed_job(hsctl, fake):
+    fake.add(state="running", host="n1", started_at=1.7e9 + 1)
+    fake.stories[1] = [
+        wire.Event(seq=1, at=1.7e9, kind="submitted", text="by ann"),
+        wire.Event(seq=2, at=1.7e9 + 1, kind="placed", text="on n1"),
+    ]
+    fake.end(1, "failed", signal=11, log_tail="Traceback\nValueError: nan\n")
+    out = hsctl("show", "1").out
+    assert "failed: signal 11" in out
+    assert "exit code:    139" in out
+    assert "placed        on n1" in out
+    assert "  ValueError: nan" in out
+
+
+def test_show_json_holds_spec_story_and_rates(hsctl, fake):
+    fake.add()
+    row = json.loads(hsctl("show", "1", "--json").out)
+    assert row["spec"]["command"] == ["/bin/true"]
+    assert row["rates"][0]["steps_per_s"] == 12.5
+    assert row["story"] == []
+    assert list(row)[: len(CONTRACT)] == CONTRACT
+
+
+def test_why_prints_one_reason_its_evidence_and_the_next_step(hsctl, fake):
+    fake.add(reason="waiting-for-turn")
+    fake.whys[1] = wire.WhyReply(
+        job_id=1, state="suspended", reason="waiting-for-turn", text="4 of 4 GPUs of n1 are in bob's turn",
+        next_step="it runs at the next quantum", expected_wait_s=42,
+    )  # fmt: skip
+    ran = hsctl("why", "1")
+    assert ran.out.splitlines() == [
+        "job 1 is suspended (waiting-for-turn): 4 of 4 GPUs of n1 are in bob's turn",
+        "expected wait: 42s",
+        "next: it runs at the next quantum",
+    ]
+    assert json.loads(hsctl("why", "1", "--json").out)["reason"] == "waiting-for-turn"
+
+
+def test_a_wait_that_is_not_known_is_null_for_scripts_and_absent_for_people(hsctl, fake):
+    fake.add()
+    fake.whys[1] = wire.WhyReply(
+        job_id=1, state="queued", reason="paused", text="paused by ann", expected_wait_s=-1
+    )
+    assert "expected wait" not in hsctl("why", "1").out
+    assert json.loads(hsctl("why", "1", "--json").out)["expected_wait_s"] is None
+
+
+def test_logs_are_bytes_as_they_were_written(hsctl, fake):
+    fake.add(state="running")
+    fake.logs[1] = [b"one\n", b"two\n", b"three"]
+    assert hsctl("logs", "1").out == "one\ntwo\nthree"
+    assert hsctl("logs", "--tail", "2", "1").out == "two\nthree"
+    assert fake.last("Logs").tail_lines == 2
+
+
+@pytest.mark.parametrize(
+    ("verb", "rpc", "state"),
+    [("pause", "Pause", "paused"), ("resume", "Unpause", "queued"), ("cancel", "Cancel", "cancelling")],
+)
+def test_jobs_are_changed_together_with_one_key(hsctl, fake, verb, rpc, state):
+    fake.add()
+    fake.add()
+    ran = hsctl(verb, "1", "2", "--json")
+    assert ran.code == 0
+    assert {row["state"] for row in json.loads(ran.out)} == {state}
+    assert list(fake.last(rpc).job_ids) == [1, 2]
+    assert len(fake.last(rpc).key) >= 16
+
+
+def test_cancel_me_ends_what_is_mine_and_nothing_else(hsctl, fake):
+    fake.add()
+    fake.add(user="bob")
+    assert hsctl("cancel", "--me", "--yes").code == 0
+    assert list(fake.last("Cancel").job_ids) == [1]
+    assert hsctl("cancel", "--me", stdin="n\n").code == 0
+    assert len(fake.requests["Cancel"]) == 1
+
+
+def test_tasks_of_an_array_have_names(hsctl, fake):
+    for index in range(3):
+        fake.add(id=10 + index, array_id=10, array_index=index)
+    assert hsctl("pause", "10_1").code == 0
+    assert list(fake.last("Pause").job_ids) == [11]
+    assert hsctl("pause", "10_all").code == 0
+    assert list(fake.last("Pause").job_ids) == [10, 11, 12]
+    assert hsctl("pause", "10_9").code == 4
+    assert hsctl("pause", "ten").code == 2
+    assert "10 (10_0)" in hsctl("queue").out
+
+
+@pytest.mark.parametrize(
+    ("state", "how", "code"),
+    [("succeeded", {}, 0), ("failed", {"code": 3}, 3), ("failed", {"signal": 9}, 137), ("failed", {"why": "launch failed: x"}, 1),
+     ("cancelled", {"signal": 15}, 143), ("cancelled", {}, 1)],
+)  # fmt: skip
+def test_wait_exits_as_the_job_did(hsctl, fake, state, how, code):
+    fake.add()
+    fake.end(1, state, **how)
+    assert state in ENDED
+    ran = hsctl("wait", "1")
+    assert ran.code == code
+    assert ran.out == ""
+    assert state in ran.err
+
+
+def test_wait_for_several_exits_as_the_first_that_did_not_succeed(hsctl, fake):
+    for code in (0, 5, 7):
+        view = fake.add()
+        fake.end(view.id, "failed" if code else "succeeded", code=code)
+    ran = hsctl("wait", "1", "2", "3", "--json")
+    assert ran.code == 5
+    assert [row["exit_code"] for row in json.loads(ran.out)] == [0, 5, 7]
+
+
+def test_wait_gives_up_in_time_and_says_that_the_job_goes_on(hsctl, fake):
+    fake.add(state="running")
+    ran = hsctl("wait", "1", "--timeout", "0.2")
+    assert ran.code == 124
+    assert "goes on" in ran.err
+    assert hsctl("wait", "1", "--timeout", "soon").code == 2
+
+
+def test_exit_codes_of_a_job_are_the_same_in_the_python_api():
+    from hs_client import exit_code
+
+    assert exit_code(wire.JobView(state="failed", exit=common.Exit(signal=9))) == 137
+    assert exit_code(wire.JobView(state="succeeded")) == 0

@@ -1,0 +1,209 @@
+"""Exit codes and messages: every way in which a request is not met."""
+
+import threading
+import time
+
+import pytest
+
+from hs_client import Client, ImpossibleError, UnavailableError
+from hs_client import api as api_module
+from hs_client.errors import BY_KIND
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("invalid", 2),
+        ("impossible", 3),
+        ("not-found", 4),
+        ("not-allowed", 5),
+        ("conflict", 1),
+        ("unavailable", 6),
+    ],
+)
+def test_a_refusals_kind_is_the_exit_code(hsctl, fake, kind, code):
+    fake.add()
+    fake.refusals["Pause"] = (kind, "gpus = 9: the largest server has 8")
+    ran = hsctl("pause", "1")
+    assert (ran.code, ran.out, ran.err) == (code, "", "hsctl: gpus = 9: the largest server has 8\n")
+    assert BY_KIND[kind].exit_code == code
+    assert len(fake.requests["Pause"]) == 1, "a refusal is an answer: it is not asked again"
+
+
+def test_the_python_api_raises_what_carries_kind_and_exit_code(serving, fake):
+    fake.refusals["Submit"] = ("impossible", "no server has 9 GPUs")
+    with (
+        Client(f"unix:{serving.socket}") as client,
+        pytest.raises(ImpossibleError, match="no server") as caught,
+    ):
+        client.submit(fake.specs.setdefault(1, _spec()))
+    assert (caught.value.kind, caught.value.exit_code) == ("impossible", 3)
+
+
+def _spec():
+    from hs_proto.v1 import common_pb2
+
+    return common_pb2.JobSpec(name="x", command=["/bin/true"], gpus=9)
+
+
+def test_no_socket_is_told_at_once_with_what_to_do(call, short):
+    begin = time.monotonic()
+    ran = call("--controller", f"unix:{short}/none.sock", "queue")
+    assert ran.code == 6
+    assert "no such socket" in ran.err
+    assert "hsctl up" in ran.err
+    assert ran.out == ""
+    assert time.monotonic() - begin < 2
+
+
+def test_a_dead_socket_is_unreachable(call, serving, monkeypatch):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01,))
+    serving.stop()
+    serving.socket.unlink(missing_ok=True)
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(serving.socket))
+    ran = call("--controller", f"unix:{serving.socket}", "info")
+    assert ran.code == 6
+    assert "no controller answers at unix:" in ran.err
+
+
+def test_another_version_is_exit_code_6(hsctl, fake):
+    fake.hooks["Why"] = _unimplemented
+    fake.add()
+    ran = hsctl("why", "1")
+    assert ran.code == 6
+    assert "another version" in ran.err
+
+
+def _unimplemented(context):
+    import grpc
+
+    context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method")
+
+
+def test_a_lost_answer_is_asked_again_with_the_same_key_and_gives_one_job(hsctl, fake, monkeypatch):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01, 0.01))
+    fake.losses["Submit"] = 2
+    ran = hsctl("submit", "--parsable", "true")
+    assert (ran.code, ran.out) == (0, "1\n")
+    assert len(fake.requests["Submit"]) == 3
+    assert len({r.key for r in fake.requests["Submit"]}) == 1
+    assert len(fake.jobs) == 1
+
+
+def test_two_invocations_have_two_keys(hsctl, fake):
+    hsctl("submit", "true")
+    hsctl("submit", "true")
+    assert len({r.key for r in fake.requests["Submit"]}) == 2
+    assert len(fake.jobs) == 2
+
+
+def test_reconnecting_ends_some_time(hsctl, fake, monkeypatch):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (0.01, 0.01))
+    fake.losses["Info"] = 100
+    assert hsctl("info").code == 6
+    assert len(fake.requests["Info"]) == 3
+
+
+def test_a_slow_controller_is_unavailable_not_a_hang(serving, fake):
+    gate = threading.Event()
+    fake.hooks["Info"] = lambda _: gate.wait(5)
+    with (
+        Client(f"unix:{serving.socket}", timeout_s=0.2) as client,
+        pytest.raises(UnavailableError, match=r"within 0\.2 s"),
+    ):
+        client.info()
+    gate.set()
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("gpu01", "expected unix:"),
+        ("unix:relative", "absolute path"),
+        ("10.1.2.3:7443", "loopback"),
+        ("localhost:99999", "expected unix:"),
+    ],
+)
+def test_addresses_that_cannot_be_are_bad_usage(call, address, text):
+    ran = call("--controller", address, "queue")
+    assert ran.code == 2
+    assert text in ran.err
+
+
+@pytest.mark.usefixtures("serving")
+def test_a_token_goes_along_over_loopback_and_its_file_is_checked(call, fake, tmp_path, monkeypatch):
+    import grpc
+
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    server = grpc.server(__import__("concurrent.futures").futures.ThreadPoolExecutor(2))
+    from hs_proto.v1.controller_pb2_grpc import add_HeteroShareServicer_to_server
+
+    add_HeteroShareServicer_to_server(fake, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        monkeypatch.setenv("HS_TOKEN_FILE", str(token))
+        assert call("--controller", f"127.0.0.1:{port}", "info").code == 0
+        assert fake.metadata["Info"]["authorization"] == "Bearer s3cret"
+        assert call("--controller", f"127.0.0.1:{port}", "--token-file", tmp_path / "none", "info").code == 2
+    finally:
+        server.stop(0).wait(5)
+
+
+def test_the_controller_is_found_in_the_documented_order(call, serving, tmp_path, monkeypatch):
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "cluster.json").write_text(f'{{"socket": "{serving.socket}"}}')
+    monkeypatch.setenv("HS_STATE", str(state))
+    assert call("info").code == 0
+    monkeypatch.setenv("HS_CONTROLLER", f"unix:{tmp_path}/other.sock")
+    assert "HS_CONTROLLER" in call("info").err
+    assert "--controller" in call("--controller", f"unix:{tmp_path}/third.sock", "info").err
+
+
+def test_a_broken_cluster_file_falls_back_to_the_systems_socket(call, tmp_path, monkeypatch):
+    (tmp_path / "cluster.json").write_text("{")
+    monkeypatch.setenv("HS_STATE", str(tmp_path))
+    assert "/run/heteroshare/controller.sock" in call("info").err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["qeue"], "did you mean 'queue'?"),
+        (["queue", "--jsn"], "--json"),
+        (["queue", "--json", "--watch"], "--jsonl"),
+        (["events", "--json", "-f"], "--jsonl"),
+        (["queue", "--me", "--of", "bob"], "one of them"),
+        (["share", "--window", "soon"], "expected a duration"),
+        (["user", "set", "ann"], "nothing to set"),
+        (["user", "set", "ann", "--tickets", "0"], "above 0"),
+        (["user", "set", "ann", "--tickets", "nan"], "above 0"),
+        (["wait"], "JOB"),
+        (["cancel"], "--me"),
+        (["logs", "--tail", "-3", "1"], "tail"),
+    ],
+)
+def test_bad_usage_is_exit_code_2_with_nothing_on_stdout(hsctl, words, text):
+    ran = hsctl(*words)
+    assert ran.code == 2
+    assert text in ran.err
+    assert ran.out == ""
+
+
+def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
+    import subprocess
+    import sys
+
+    for _ in range(300):
+        fake.add(name="x" * 100)
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "queue"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as hsctl:
+        hsctl.stdout.close()
+        err = hsctl.stderr.read()
+        assert hsctl.wait(20) == 141
+        assert err == b""

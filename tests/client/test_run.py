@@ -1,0 +1,164 @@
+"""`run`, `logs -f` and `wait` across what happens to jobs and controllers meanwhile."""
+
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from hs_client import Client
+
+
+@pytest.fixture
+def running(serving):
+    """hsctl as a process of its own, which can be interrupted."""
+    started = []
+
+    def start(*words):
+        command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", *words]
+        made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.append(made)
+        return made
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=10)
+
+
+def submitted(fake):
+    with fake.changed:
+        assert fake.changed.wait_for(lambda: fake.jobs, 10)
+    return max(fake.jobs)
+
+
+def test_run_prints_the_output_and_exits_as_the_job_did(hsctl, fake):
+    def play():
+        job = submitted(fake)
+        fake.logs[job] = [b"epoch 1\n", b"epoch 2\n"]
+        fake.hold_logs.add(job)
+        fake.change(job, state="running", host="n1", started_at=1.7e9)
+        fake.end(job, "failed", code=7)
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    ran = hsctl("run", "-G", "1", "true")
+    thread.join(5)
+    assert ran.out == "epoch 1\nepoch 2\n", "nothing but the job's output"
+    assert ran.code == 7
+    assert "failed: exit code 7" in ran.err
+
+
+def test_run_of_a_job_that_never_started_tells_why(hsctl, fake):
+    thread = threading.Thread(
+        target=lambda: fake.end(submitted(fake), "failed", why="launch failed: no account")
+    )
+    thread.start()
+    ran = hsctl("run", "true")
+    thread.join(5)
+    assert (ran.code, ran.out) == (1, "")
+    assert "launch failed: no account" in ran.err
+
+
+def test_a_job_that_is_retried_is_followed_into_its_next_incarnation(hsctl, fake):
+    first_asked = threading.Event()
+    fake.hooks["Logs"] = lambda _: first_asked.set()
+
+    def play():
+        job = submitted(fake)
+        fake.logs[job] = [b"first\n"]
+        fake.change(job, state="running", host="n1", started_at=1.7e9, epoch=1)
+        assert first_asked.wait(10)
+        fake.logs[job] = [b"second\n"]
+        fake.change(job, state="running", epoch=2)
+        fake.end(job, "succeeded")
+
+    player = threading.Thread(target=play)
+    player.start()
+    ran = hsctl("run", "-q", "true")
+    player.join(5)
+    assert ran.code == 0
+    assert ran.out.endswith("second\n")
+    assert ran.err == ""
+
+
+def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
+    hsctl = running("run", "true")
+    job = submitted(fake)
+    fake.hold_logs.add(job)
+    fake.logs[job] = [b"at work\n"]
+    fake.change(job, state="running", host="n1", started_at=1.7e9)
+    assert hsctl.stdout.readline() == "at work\n"
+    hsctl.send_signal(signal.SIGINT)
+    _, err = hsctl.communicate(timeout=10)
+    assert hsctl.returncode == 130
+    assert f"job {job} goes on" in err
+    assert "Traceback" not in err
+    assert not fake.requests["Cancel"]
+
+
+def test_an_interrupted_wait_is_130(running, fake):
+    fake.add(state="running")
+    hsctl = running("wait", "1")
+    while not fake.requests["WatchJob"]:
+        assert hsctl.poll() is None
+        threading.Event().wait(0.01)
+    hsctl.send_signal(signal.SIGINT)
+    _, err = hsctl.communicate(timeout=10)
+    assert hsctl.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_run_is_for_one_job(hsctl, fake):
+    ran = hsctl("run", "-a", "0-3", "true")
+    assert ran.code == 2
+    assert not fake.requests["Submit"]
+
+
+def test_run_detached_is_submit(hsctl):
+    assert hsctl("run", "--detach", "true").out == "submitted job 1 (true)\n"
+
+
+def test_waiting_outlives_a_restart_of_the_controller(serving, fake):
+    fake.add(state="running")
+    ended = []
+
+    def wait():
+        with Client(f"unix:{serving.socket}") as client:
+            ended.append(client.wait(1, timeout_s=30).state)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not fake.requests["WatchJob"]:
+        waiting.join(0.01)
+    serving.stop()
+    serving.start()
+    fake.end(1)
+    waiting.join(20)
+    assert ended == ["succeeded"]
+
+
+def test_followed_logs_are_whole_after_a_restart_of_the_controller(serving, fake):
+    fake.add(state="running", host="n1")
+    fake.logs[1] = [b"one\n"]
+    fake.hold_logs.add(1)
+    got = []
+
+    def read():
+        with Client(f"unix:{serving.socket}") as client:
+            got.extend(client.logs(1, follow=True))
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    while not got:
+        reading.join(0.01)
+    serving.stop()
+    fake.logs[1].append(b"two\n")
+    serving.start()
+    while len(fake.requests["Logs"]) < 2:
+        reading.join(0.01)
+    fake.end(1)
+    reading.join(20)
+    assert b"".join(got) == b"one\ntwo\n"

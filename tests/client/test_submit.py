@@ -1,0 +1,318 @@
+"""What flags, scripts, arrays and sweeps come to on the wire."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hs_client.compose import DEFAULT_ENV
+
+
+@pytest.fixture
+def sent(hsctl, fake):
+    """Submit, and the specs that arrived."""
+
+    def submit(*words, stdin=""):
+        ran = hsctl("submit", *words, stdin=stdin)
+        assert ran.code == 0, ran.err
+        submit.err = ran.err
+        return list(fake.last("Submit").jobs)
+
+    return submit
+
+
+def test_a_command_is_sent_as_it_is_with_its_program_found(sent, tmp_path):
+    (spec,) = sent("--", "sh", "-c", "echo $HOME *", "--flag")
+    assert list(spec.command) == [__import__("shutil").which("sh"), "-c", "echo $HOME *", "--flag"]
+    assert (spec.gpus, spec.nodes, spec.workdir, spec.migrate, spec.suspend, spec.on_partition) == (
+        1,
+        1,
+        str(tmp_path),
+        "auto",
+        "auto",
+        "continue",
+    )
+    assert spec.name == "sh"
+    assert not spec.HasField("array_index")
+    assert spec.job_class == ""
+
+
+def test_every_flag_arrives(sent, tmp_path):
+    (tmp_path / "w").mkdir()
+    (spec,) = sent(
+        "-J", "resnet", "-G", "H100:4", "-N", "2", "--gpu-mem", "40G", "-c", "8", "--mem", "64G", "-t", "1d12h", "-d", "7", "-d", "8:any,9:fail",
+        "-p", "-3", "-e", "LR=0.1", "-e", "EMPTY=", "-C", "w", "-o", "logs/%x.txt", "--torchrun", "--migrate", "same-type", "--suspend", "hook",
+        "--on-partition", "fence", "--retry", "2", "--class", "big", "env",
+    )  # fmt: skip
+    assert (spec.name, spec.gpus, spec.nodes, list(spec.gpu_types)) == ("resnet", 4, 2, ["H100"])
+    assert (spec.gpu_memory_bytes, spec.cpus, spec.memory_bytes, spec.max_duration_s) == (
+        40 << 30,
+        8,
+        64 << 30,
+        129600,
+    )
+    assert [(a.job_id, a.condition) for a in spec.after] == [(7, "ok"), (8, "any"), (9, "fail")]
+    assert (spec.priority, spec.env["LR"], spec.env["EMPTY"]) == (-3, "0.1", "")
+    assert (spec.workdir, spec.output) == (str(tmp_path / "w"), str(tmp_path / "w/logs/resnet.txt"))
+    assert (spec.torchrun, spec.migrate, spec.suspend, spec.on_partition) == (
+        True,
+        "same-type",
+        "hook",
+        "fence",
+    )
+    assert (spec.retry_max, spec.job_class) == (2, "big")
+
+
+def test_only_named_variables_and_a_small_set_are_handed_on(sent, monkeypatch):
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    monkeypatch.setenv("WANDB_KEY", "y")
+    (spec,) = sent("-e", "WANDB_KEY", "true")
+    assert spec.env["WANDB_KEY"] == "y"
+    assert set(spec.env) <= {*DEFAULT_ENV, "WANDB_KEY"}
+    assert spec.env["PATH"] == os.environ["PATH"]
+
+
+def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (spec,) = sent("--torchrun", "train.py")
+    assert list(spec.command) == [str(tmp_path / "train.py")]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "nothing to run"),
+        (["no-such-program"], "command 'no-such-program': expected a program on PATH"),
+        (["./none"], "command './none': expected a file that exists"),
+        (["echo hi there"], "no such"),
+        (["./plain.txt"], "chmod +x"),
+        (["plain.txt"], "write ./plain.txt"),
+        (["-C", "gone", "true"], "workdir = "),
+        (["-G", "0", "true"], "--gpus: resources.gpus = 0: expected 1 to 1024"),
+        (["-G", "-2", "true"], "expected 1 to 1024"),
+        (["-G", "99999", "true"], "expected 1 to 1024"),
+        (["-G", "many", "true"], "expected a number of GPUs or MODEL:NUMBER"),
+        (["-G", "V100:0", "true"], "expected 1 to 1024"),
+        (["-G", "V100:2", "--gpu-type", "H100", "true"], "expected one of them"),
+        (["-N", "0", "true"], "--nodes: nodes = 0: expected at least 1"),
+        (["-N", "x", "true"], "not a valid integer"),
+        (["--mem", "64", "true"], "expected a size with its unit"),
+        (["--gpu-mem", "9999999T", "true"], "at most 1024T"),
+        (["-t", "0", "true"], "above 0"),
+        (["-t", "tomorrow", "true"], "expected a duration"),
+        (["-a", "5-1", "true"], "expected task numbers"),
+        (["-a", "0-5000", "true"], "at most 1000 tasks"),
+        (["-a", "1,1", "true"], "every task number once"),
+        (["-a", "0-3%0", "true"], "expected task numbers"),
+        (["-d", "x", "true"], "expected JOB or JOB:CONDITION"),
+        (["-d", "3:later", "true"], "ok, any, fail"),
+        (["-e", "HS_JOB_ID=3", "true"], "set by HeteroShare"),
+        (["-e", "CUDA_VISIBLE_DEVICES=0", "true"], "set by HeteroShare"),
+        (["-e", "A-B=3", "true"], "letters, digits and _"),
+        (["-e", "NOT_SET_ANYWHERE", "true"], "NOT_SET_ANYWHERE: expected a variable of your environment"),
+        (["--migrate", "maybe", "true"], "expected 'auto', 'same-type' or 'never'"),
+        (["--suspend", "kill", "true"], "expected 'auto'"),
+        (["--retry", "-1", "true"], "expected at least 0"),
+        (["-J", "a\nb", "true"], "printable"),
+        (["--sweep", "lr", "true"], "expected NAME=VALUE"),
+        (["--sweep", "lr=1,2", "true"], "{lr} somewhere in the command"),
+        (["--sweep", "lr=1,2", "echo", "{lr}", "{momentun}"], "{momentun} in the command"),
+        (["--sweep", "lr=1", "-a", "0-3", "echo", "{lr}"], "array and sweep"),
+        (["-o", "%j.out", "true"], "expected no %"),
+        (["-a", "0-1", "-o", "all.out", "true"], "expected %a"),
+        (["--wait", "--detach", "true"], "one of them"),
+        (["-f", "none.yaml"], "none.yaml: No such file"),
+        (["-f", "/dev/zero"], "regular file"),
+    ],
+)
+def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_path, words, text):
+    (tmp_path / "plain.txt").write_text("hello")
+    ran = hsctl("submit", *words)
+    if text == "no such":
+        assert ran.code == 2
+        assert "nothing is split" in ran.err
+    else:
+        assert text in ran.err
+        assert ran.code == 2
+    assert ran.out == ""
+    assert not fake.requests["Submit"]
+
+
+def test_too_much_for_one_message_is_refused_before_it_is_sent(hsctl, fake):
+    ran = hsctl("submit", "-e", "BIG=" + "x" * 300_000, "true")
+    assert ran.code == 2
+    assert "expected at most 262144" in ran.err
+    ran = hsctl("submit", "-a", "0-999", "-e", "BIG=" + "x" * 5_000, "true")
+    assert ran.code == 2
+    assert "in parts" in ran.err
+    assert not fake.requests["Submit"]
+
+
+def test_an_array_is_one_request_with_a_spec_for_each_task(sent):
+    specs = sent("-a", "0-15:5%4", "-o", "out-%a.txt", "true")
+    assert [spec.array_index for spec in specs] == [0, 5, 10, 15]
+    assert {spec.array_limit for spec in specs} == {4}
+    assert specs[2].output.endswith("out-10.txt")
+
+
+def test_a_sweep_is_one_job_class_and_a_job_for_each_combination(sent):
+    specs = sent(
+        "--sweep",
+        "lr=1e-3,3e-4",
+        "--sweep",
+        "wd=0,0.1",
+        "-e",
+        "RUN=lr{lr}",
+        "--",
+        "echo",
+        "--lr={lr}",
+        "--wd",
+        "{wd}",
+        "${lr}",
+        "{{x}}",
+    )
+    assert [list(spec.command[1:4]) for spec in specs] == [
+        ["--lr=1e-3", "--wd", "0"], ["--lr=1e-3", "--wd", "0.1"], ["--lr=3e-4", "--wd", "0"], ["--lr=3e-4", "--wd", "0.1"],
+    ]  # fmt: skip
+    assert list(specs[0].command[4:]) == ["${lr}", "{x}"]
+    assert specs[2].env["RUN"] == "lr3e-4"
+    assert len({spec.job_class for spec in specs}) == 1
+    assert specs[0].job_class
+    assert len({s.name for s in specs}) == 1
+    (other,) = {s.job_class for s in sent("--sweep", "lr=1,2", "--", "echo", "{lr}")}
+    assert other != specs[0].job_class
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(["python3", "-u", "train.py", "--lr", "1"], "train"), (["python3", "-m", "pkg.train"], "pkg.train"), (["sleep", "3.5"], "sleep"), (["sh", "-c", "sleep 0.2"], "sh"),
+     ([sys.executable, "-c", "print(1)"], Path(sys.executable).name)],
+)  # fmt: skip
+def test_a_job_without_a_name_is_called_after_what_it_runs(sent, command, name):
+    (spec,) = sent("--", *command)
+    assert spec.name == name
+
+
+def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "#!/bin/bash\n"
+        "#SBATCH --job-name=bert\n"
+        "#SBATCH --gres=gpu:v100:2 -c4\n"
+        "#SBATCH -t 1-00:30:00   # a day and a half hour\n"
+        "#SBATCH --mem=4000 --nodes 1\n"
+        "#SBATCH --array=0-3%2\n"
+        "#SBATCH --dependency=afterok:11:12,afterany:13\n"
+        "#SBATCH --partition=gpu --output=slurm-%j.out\n"
+        "#SBATCH --export=ALL,SEED=7\n"
+        "#SBATCH --frobnicate\n"
+        "#HS --suspend hook --retry 1 -e LR=0.1\n"
+        "\n"
+        "python train.py\n"
+        "#SBATCH --gpus=8\n"
+    )
+    specs = sent(script.name, "--epochs", "3")
+    spec = specs[0]
+    assert len(specs) == 4
+    assert spec.array_limit == 2
+    assert (spec.name, spec.gpus, list(spec.gpu_types), spec.cpus) == ("bert", 2, ["V100"], 4)
+    assert (spec.max_duration_s, spec.memory_bytes) == (88200, 4000 << 20)
+    assert [(a.job_id, a.condition) for a in spec.after] == [(11, "ok"), (12, "ok"), (13, "any")]
+    assert (spec.env["SEED"], spec.env["LR"], spec.suspend, spec.retry_max, spec.output) == (
+        "7",
+        "0.1",
+        "hook",
+        1,
+        "",
+    )
+    assert list(spec.command) == ["/bin/bash", str(script), "--epochs", "3"]
+    for told in (
+        "train.sh:8: --partition=gpu: ignored",
+        "train.sh:8: --output=slurm-%j.out: ignored",
+        "train.sh:10: --frobnicate: ignored",
+    ):
+        assert told in sent.err
+
+
+def test_flags_win_over_hs_lines_and_those_over_sbatch_lines(sent, tmp_path):
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n#SBATCH -G 1 -J a -c 1\n#HS -G 2 -J b\ntrue\n")
+    script.chmod(0o755)
+    (spec,) = sent("-G", "4", "./job.sh")
+    assert (spec.gpus, spec.name, spec.cpus, list(spec.command)) == (4, "b", 1, [str(script)])
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [("#HS --gpuz 2", "job.sh:2: "), ("#HS --dry-run", "expected only what describes the job"), ("#HS true", "expected only what"),
+     ("#SBATCH --mem=lots", "job.sh:2: --mem=lots: expected a size"), ("#SBATCH --gpus='2", "balanced quotes"),
+     ("#SBATCH --dependency=singleton", "expected afterok:JOB"), ("#HS -G 0", "job.sh:2: --gpus: resources.gpus = 0"),
+     ("#SBATCH oops", "expected an option")],
+)  # fmt: skip
+def test_a_wrong_line_of_a_script_is_named(hsctl, fake, tmp_path, line, text):
+    (tmp_path / "job.sh").write_text(f"#!/bin/sh\n{line}\ntrue\n")
+    ran = hsctl("submit", "job.sh")
+    assert text in ran.err
+    assert ran.code == 2
+    assert not fake.requests["Submit"]
+
+
+def test_a_script_without_its_interpreter_is_refused(hsctl, tmp_path):
+    (tmp_path / "job.sh").write_text("echo hi\n")
+    assert "#!/bin/bash" in hsctl("submit", "job.sh").err
+
+
+def test_dry_run_submits_nothing_and_says_what_would_happen(hsctl, fake):
+    fake.notes = ["cannot be suspended: runs unsliced within your share"]
+    ran = hsctl("submit", "--dry-run", "-G", "2", "true")
+    assert ran.code == 0
+    assert "would be accepted: job 'true', 2 GPUs each" in ran.out
+    assert "unsliced" not in ran.out
+    assert fake.last("Submit").dry_run
+    assert not fake.jobs
+    fake.refusals["Submit"] = ("impossible", "gpus = 9: the largest server has 4")
+    assert hsctl("submit", "--dry-run", "-G", "9", "true").code == 3
+
+
+def test_what_is_printed_is_the_answer(hsctl):
+    assert hsctl("submit", "true").out == "submitted job 1 (true)\n"
+    assert hsctl("submit", "-a", "0-2", "true").out == "submitted 3 jobs 'true': 2 to 4\n"
+    assert hsctl("submit", "--parsable", "-a", "0-1", "true").out == "5\n6\n"
+    assert json.loads(hsctl("submit", "--json", "true").out) == {
+        "job_ids": [7],
+        "notes": [],
+        "dry_run": False,
+    }
+
+
+def test_admins_submit_for_others(hsctl, fake):
+    assert hsctl("--user", "bob", "submit", "true").code == 0
+    assert fake.last("Submit").as_user == "bob"
+
+
+def test_submit_wait_exits_as_the_job_did(hsctl, fake):
+    import threading
+
+    def end():
+        with fake.changed:
+            assert fake.changed.wait_for(lambda: fake.jobs, 5)
+        fake.end(1, "failed", code=4)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    ran = hsctl("submit", "--wait", "--parsable", "false")
+    thread.join(5)
+    assert ran.code == 4
+    assert ran.out == "1\n"
+
+
+def test_files_of_another_machine_are_not_looked_for(sent, monkeypatch):
+    monkeypatch.setenv("HS_REMOTE", "1")
+    (spec,) = sent("-C", "/data/me", "-o", "log", "no-such-program")
+    assert (spec.workdir, spec.output, list(spec.command)) == (
+        "/data/me",
+        "/data/me/log",
+        ["no-such-program"],
+    )

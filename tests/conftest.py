@@ -1,0 +1,7 @@
+"""What every test shares."""
+
+from hypothesis import HealthCheck, settings
+
+# Laws are checked on the same examples on every machine; the shared machines are slow and noisy, so no deadline.
+settings.register_profile("ci", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ci")

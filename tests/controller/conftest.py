@@ -1,0 +1,28 @@
+"""Fixtures of the controller's tests; what they are made of is in kit.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from hs_controller.config import Config
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Facts are looked at where they are kept; thousands of log lines would bury a failure."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(
+        file=tmp_path / "controller.toml",
+        state_dir=tmp_path / "state",
+        socket=tmp_path / "c.sock",
+        quantum_s=1.0,
+        heartbeat_s=0.1,
+    )

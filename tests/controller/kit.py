@@ -1,0 +1,177 @@
+"""A controller of one test: real journal, real doors, a policy as plain as can be, and an agent that follows a script."""
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Callable
+from fractions import Fraction
+from types import SimpleNamespace
+
+import grpc
+from hs_controller.app import Controller
+from hs_controller.config import Config
+from hs_core.events import Turn
+from hs_core.policy import Needs, Plan, Policy, Snapshot, Verdict
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, controller_pb2_grpc
+from hs_proto.v1 import controller_pb2 as pb
+
+
+def decide(snapshot: Snapshot, memory: dict) -> Verdict:
+    """Every job lives on the first server that can hold it; all weigh the same."""
+    hosts = [host for host in snapshot.hosts if host.connected and host.accepts]
+    homes = {job.id: job.host for job in snapshot.jobs if job.host is not None}
+    for job in snapshot.jobs:
+        fit = [host for host in hosts if host.gpus >= job.gang]
+        if job.id not in homes and fit:
+            homes[job.id] = fit[0].name
+    gpus = sum(host.gpus for host in snapshot.hosts)
+    model = snapshot.hosts[0].model if snapshot.hosts else ""
+    users = {job.user for job in snapshot.jobs}
+    return Verdict(
+        plan=Plan(
+            homes=homes,
+            turns={host.name: Turn() for host in hosts},
+            tickets={job: Fraction(100, len(homes)) for job in homes},
+        ),
+        memory={"rounds": memory.get("rounds", 0) + 1},
+        entitled={(user, model): Fraction(gpus, len(users)) for user in users},
+    )
+
+
+PLAIN = Policy(name="plain", needs=Needs(every_quantum=True), decide=decide)
+
+
+class FakeAgent:
+    """An agent over the wire: says what the test says, remembers what it is told."""
+
+    def __init__(
+        self, channel: grpc.aio.Channel, name: str = "h1", gpus: int = 4, boot: str = "boot-1"
+    ) -> None:
+        self.name = name
+        self.gpus = [
+            common_pb2.Gpu(id=f"GPU-{name}-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=True)
+            for i in range(gpus)
+        ]
+        self.boot = boot
+        self.wanted: list[agent_pb2.Wanted] = []
+        self.welcome: agent_pb2.Welcome | None = None
+        self.logs: dict[int, list[bytes]] = {}
+        self.cancelled: set[int] = set()
+        self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
+        self.error: grpc.aio.AioRpcError | None = None
+        self._changed = asyncio.Condition()
+        self._call = agent_pb2_grpc.AgentLinkStub(channel).Connect()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
+        hello = agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs)
+        await self._call.write(agent_pb2.FromAgent(hello=hello))
+        self._reading = asyncio.create_task(self._read())
+        await self.until(lambda: self.welcome is not None)
+        return self
+
+    async def _read(self) -> None:
+        try:
+            async for message in self._call:
+                match message.WhichOneof("body"):
+                    case "welcome":
+                        self.welcome = message.welcome
+                    case "wanted":
+                        self.wanted.append(message.wanted)
+                    case "log":
+                        for data in self.on_log(message.log):
+                            await self._call.write(agent_pb2.FromAgent(log=data))
+                    case "log_cancel":
+                        self.cancelled.add(message.log_cancel.request_id)
+                async with self._changed:
+                    self._changed.notify_all()
+        except grpc.aio.AioRpcError as error:
+            self.error = error
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: condition() or self.error is not None)
+        if self.error is not None and not condition():
+            raise self.error
+
+    def wants(self, job: int) -> agent_pb2.WantedJob | None:
+        newest = self.wanted[-1].jobs if self.wanted else ()
+        return next((one for one in newest if one.job_id == job), None)
+
+    async def report(self, job: int, phase: str, *, epoch: int = 0, gpus: int = 1, **more: object) -> None:
+        report = common_pb2.JobReport(
+            job_id=job,
+            epoch=epoch,
+            phase=phase,
+            gpus=[gpu.id for gpu in self.gpus[:gpus]],
+            sliceable=True,
+            checkpoint_step=-1,
+            checkpoint_generation=-1,
+            **more,
+        )
+        await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(jobs=[report])))
+
+    async def leave(self) -> None:
+        self._call.cancel()
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+
+def spec(name: str = "train", **more: object) -> common_pb2.JobSpec:
+    return common_pb2.JobSpec(
+        **{"name": name, "command": ["python", "train.py"], "gpus": 1, "workdir": "/tmp", **more}
+    )
+
+
+class Client:
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.stub = controller_pb2_grpc.HeteroShareStub(channel)
+
+    async def submit(self, *specs: common_pb2.JobSpec, key: str = "", **more: object) -> list[int]:
+        request = pb.SubmitRequest(key=key or uuid.uuid4().hex, jobs=specs or [spec()], **more)
+        return list((await self.stub.Submit(request)).job_ids)
+
+    async def view(self, job: int) -> pb.JobView:
+        return (await self.stub.GetJob(pb.JobRequest(job_id=job))).view
+
+    async def until(self, job: int, condition: Callable[[pb.JobView], bool]) -> pb.JobView:
+        """Watches the job until it is so."""
+        async with asyncio.timeout(10):
+            call = self.stub.WatchJob(pb.JobRequest(job_id=job))
+            async for view in call:
+                if condition(view):
+                    call.cancel()
+                    return view
+        raise AssertionError(f"job {job} ended and it never was so")
+
+
+@contextlib.asynccontextmanager
+async def channel_to(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel
+
+
+@contextlib.asynccontextmanager
+async def started(config: Config) -> AsyncIterator[SimpleNamespace]:
+    """A controller in this process, with a client and the channel that both use."""
+    controller = Controller(config, PLAIN)
+    await controller.start()
+    try:
+        async with channel_to(f"unix:{config.socket}") as channel:
+            yield SimpleNamespace(
+                controller=controller,
+                loop=controller.loop,
+                channel=channel,
+                client=Client(channel),
+                agent=lambda **more: FakeAgent(channel, **more),
+            )
+    finally:
+        await controller.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,105 @@
+"""The operator's mistakes, each told with file, key, value and what was expected."""
+
+from pathlib import Path
+
+import pytest
+
+from hs_controller import config
+from hs_controller.config import ConfigError
+
+
+def load(tmp_path: Path, text: str) -> config.Config:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    return config.load(file)
+
+
+def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
+    read = load(
+        tmp_path,
+        """
+        state_dir = "/srv/hs"
+        socket = "/run/hs/c.sock"
+        agent_socket = "/run/hs/a.sock"
+        embedded = true
+        listen = "[::1]:7443"
+        policy = "fifo"
+        quantum_s = 2
+        heartbeat_s = 0.5
+        seed = 7
+        default_tickets = 50
+        admins = ["ann"]
+        users_from_os = false
+        event_limit = 1000
+        ended_limit = 10
+        usage_days = 3
+        [users.bob]
+        tickets = 200
+        run_as = "nobody"
+        [users."C"]
+        [limits]
+        connections = 5
+        """,
+    )
+    assert read.listen == ("::1", 7443)
+    assert read.quantum_s == 2.0
+    assert read.users == {"bob": config.ConfigUser(tickets=200.0, run_as="nobody"), "C": config.ConfigUser()}
+    assert read.limits.connections == 5
+    assert read.admins == ("ann",)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("quantum = 60", ["quantum", "unknown key", "did you mean 'quantum_s'"]),
+        ("quantum_s = -1", ["quantum_s = -1", "a number of seconds from 0.1"]),
+        ("quantum_s = nan", ["quantum_s", "a number of seconds"]),
+        ("quantum_s = true", ["quantum_s = True", "a number"]),
+        ('state_dir = "here"', ["state_dir = 'here'", "absolute path"]),
+        ("users.bob.ticket = 3", ["users.bob.ticket", "did you mean 'tickets'"]),
+        ("users.bob.tickets = 0", ["users.bob.tickets = 0", "0.001"]),
+        ('users."../x".tickets = 1', ["../x", "a user name"]),
+        ('admins = "root"', ["admins = 'root'", "a list"]),
+        ("limits.connections = 0", ["limits.connections = 0", "whole number"]),
+        ("seed = 1.5", ["seed = 1.5", "whole number"]),
+        ('listen = "7443"', ["listen = '7443'", "host:port"]),
+        ('listen = "127.0.0.1:http"', ["listen", "a port"]),
+        ("quantum_s = = 3", ["not valid TOML", "line 1"]),
+        (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
+    ],
+)
+def test_a_mistake_names_file_key_value_and_what_was_expected(
+    tmp_path: Path, text: str, told: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, text)
+    assert str(error.value).startswith(str(tmp_path / "c.toml"))
+    for part in told:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0.0.0.0:7443",
+        "192.168.1.4:7443",
+        "[::]:7443",
+        "gpu1.example.org:7443",
+        ":7443",
+        "*:7443",
+        "128.0.0.1:1",
+    ],
+)
+def test_nothing_but_loopback_is_listened_on(tmp_path: Path, address: str) -> None:
+    with pytest.raises(ConfigError, match="until certificates exist"):
+        load(tmp_path, f'listen = "{address}"')
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7443", "127.8.9.1:0", "localhost:7443", "[::1]:7443"])
+def test_loopback_is_listened_on(tmp_path: Path, address: str) -> None:
+    assert load(tmp_path, f'listen = "{address}"').listen is not None
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read"):
+        config.load(tmp_path / "none.toml")

@@ -1,0 +1,343 @@
+"""What was committed is there after any end; what cannot be trusted is refused, never started empty."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hs_controller.journal import (
+    COARSE,
+    FINE,
+    SCHEMA,
+    Journal,
+    StoreBrokenError,
+    StoreRefusedError,
+    StoreUnavailableError,
+)
+from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
+from hs_core.events import Fact
+from hs_core.model import (
+    After,
+    AfterCondition,
+    Exit,
+    Gpu,
+    GpuId,
+    Host,
+    HostName,
+    Job,
+    JobId,
+    JobReport,
+    JobSpec,
+    JobState,
+    Migrate,
+    Phase,
+    Tier,
+    User,
+    UserName,
+)
+
+ANN = UserName("ann")
+
+
+def job(number: int, **more: object) -> Job:
+    return Job(id=JobId(number), user=ANN, spec=JobSpec(name="j", command=("true",)), arrival_s=1.0, **more)
+
+
+def event(seq: int, **more: object) -> Event:
+    return Event(seq=seq, fact=Fact(now_s=float(seq), kind="placed", text=f"event {seq}", **more))
+
+
+def crash(journal: Journal) -> None:
+    """As after kill -9: nothing is flushed, nothing is closed in order; only the lock goes, as the system does it."""
+    os.close(journal._lock)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def journal(folder: Path) -> Iterator[Journal]:
+    opened = Journal.open(folder)
+    yield opened
+    opened.close()
+
+
+RICH = job(
+    7,
+    state=JobState.RUNNING,
+    epoch=3,
+    host=HostName("h1"),
+    gpu_model="V100",
+    report=JobReport(
+        job=JobId(7), epoch=3, phase=Phase.RUNNING, gpus=(GpuId("GPU-1"),), tier=Tier.SWAP, gpu_s=1.5
+    ),
+    past_gpu_s_by_model={"V100": 2.5},
+)
+
+
+def test_every_row_comes_back_as_it_was(folder: Path) -> None:
+    spec = JobSpec(
+        name="Ümlaut",
+        command=("python", "x.py"),
+        gpu_types=("V100", "K80"),
+        after=(After(job=JobId(2), condition=AfterCondition.ANY),),
+        env={"A": "ü\n"},
+        migrate=Migrate.NEVER,
+        array_id=JobId(1),
+        array_index=0,
+    )
+    rich = Job(id=JobId(8), user=ANN, spec=spec, arrival_s=3.25)
+    ended = job(2, state=JobState.FAILED, exit=Exit(signal=9, log_tail="…"), ended_s=4.0)
+    host = Host(
+        name=HostName("h1"),
+        boot_id="b",
+        gpus=(Gpu(id=GpuId("GPU-1"), index=0, model="V100", memory_bytes=1 << 34),),
+    )
+    user = User(name=ANN, tickets=33.3, run_as="nobody")
+    total = {(ANN, "V100"): Usage(gpu_s=4.0, jobs=1)}
+    answered = Answered(caller="account:ann", key="k", digest=b"d", answer=b"a", at_s=5.0)
+    sample = Sample(tier=FINE, at_s=5.0, account=(ANN, "V100"), usage=Usage(gpu_s=4.0, jobs=1))
+    first = Journal.open(folder)
+    first.commit(
+        Batch(
+            jobs=(RICH, rich, ended),
+            users=(user,),
+            hosts=(host,),
+            meta={"next_job_id": 9, "memory": {"passes": {"7": [1, 3]}}},
+            events=(event(1, job=JobId(7), user=ANN, host=HostName("h1"), data={"gpus": 2}),),
+            usage=total,
+            samples=(sample,),
+            answered=(answered,),
+        )
+    )
+    crash(first)
+    loaded = Journal.open(folder).load()
+    assert loaded.jobs == (RICH, rich)
+    assert loaded.ended == (ended,), "an ended job that another waits for is needed"
+    assert (loaded.users, loaded.hosts) == ((user,), (host,))
+    assert loaded.meta["memory"] == {"passes": {"7": [1, 3]}}
+    assert (loaded.usage, loaded.samples, loaded.answered) == (total, (sample,), (answered,))
+    assert (loaded.last_seq, loaded.last_s) == (1, 1.0)
+
+
+@given(
+    st.builds(
+        JobSpec,
+        name=st.text(max_size=5),
+        command=st.lists(st.text(max_size=5), min_size=1, max_size=3).map(tuple),
+        env=st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+        max_duration_s=st.floats(0, 1e9),
+        after=st.lists(
+            st.builds(After, job=st.integers(1, 99), condition=st.sampled_from(AfterCondition)), max_size=2
+        ).map(tuple),
+        array_index=st.none() | st.integers(0, 5),
+    )
+)
+def test_a_job_and_its_json_are_the_same(spec: JobSpec) -> None:
+    row = Job(id=JobId(1), user=ANN, spec=spec, arrival_s=0.1)
+    assert JOB.validate_json(JOB.dump_json(row)) == row
+
+
+def test_terms_only_grow(folder: Path) -> None:
+    terms = []
+    for _ in range(3):
+        opened = Journal.open(folder)
+        terms.append(opened.begin_term())
+        crash(opened)
+    assert terms == [1, 2, 3]
+
+
+def test_a_batch_that_fails_leaves_nothing_of_itself(journal: Journal) -> None:
+    journal.commit(Batch(events=(event(1),)))
+    with pytest.raises(StoreBrokenError):  # seq 1 is taken: a mistake of ours, which must not be papered over
+        journal.commit(Batch(jobs=(job(1),), users=(User(name=ANN),), events=(event(1),)))
+    loaded = journal.load()
+    assert (loaded.jobs, loaded.users) == ((), ())
+
+
+def test_a_full_disk_is_told_as_such_and_goes_away_by_itself(journal: Journal) -> None:
+    pages = journal._writer.exec_driver_sql("PRAGMA page_count").scalar_one()
+    journal._writer.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    journal._writer.rollback()
+    many = tuple(job(number) for number in range(1, 500))
+    with pytest.raises(StoreUnavailableError, match="full"):
+        journal.commit(Batch(jobs=many))
+    assert journal.load().jobs == ()
+    journal._writer.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    journal._writer.rollback()
+    journal.commit(Batch(jobs=many))
+    assert len(journal.load().jobs) == 499
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_really_full_file_system_is_survived(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(small)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount here: {mounted.stderr.strip()}")
+    try:
+        opened = Journal.open(small / "state")
+        opened.commit(Batch(jobs=(job(1),)))
+        _fill(small / "filler")
+        many = tuple(job(number) for number in range(2, 3000))
+        with pytest.raises(StoreUnavailableError):
+            opened.commit(Batch(jobs=many))
+        assert [row.id for row in opened.load().jobs] == [1]
+        (small / "filler").unlink()
+        opened.commit(Batch(jobs=(job(2),)))
+        crash(opened)
+        again = Journal.open(small / "state")
+        assert [row.id for row in again.load().jobs] == [1, 2]
+        opened._writer.close()
+        opened._reader.close()
+        again.close()
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=False)
+
+
+def _fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as out:
+        try:
+            while True:
+                out.write(b"x" * 4096)
+        except OSError:
+            return
+
+
+def test_a_second_controller_on_the_same_state_is_refused(journal: Journal, folder: Path) -> None:
+    with pytest.raises(StoreRefusedError, match=f"another controller \\(pid {os.getpid()}\\)"):
+        Journal.open(folder)
+    journal.begin_term()
+
+
+def test_the_lock_goes_with_the_process_that_held_it(folder: Path) -> None:
+    code = f"import os; from pathlib import Path; from hs_controller.journal import Journal; Journal.open(Path({str(folder)!r})).begin_term(); os._exit(9)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    opened = Journal.open(folder)
+    assert opened.begin_term() == 2
+    opened.close()
+
+
+def test_a_newer_schema_is_refused_and_left_alone(folder: Path) -> None:
+    Journal.open(folder).close()
+    with sqlite3.connect(folder / "journal.db") as db:
+        db.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    db.close()
+    with pytest.raises(StoreRefusedError, match=f"schema {SCHEMA + 1}.*install the newer"):
+        Journal.open(folder)
+
+
+def test_a_schema_that_is_torn_is_refused(folder: Path) -> None:
+    Journal.open(folder).close()
+    with sqlite3.connect(folder / "journal.db") as db:
+        db.execute("DROP TABLE jobs")
+    db.close()
+    with pytest.raises(StoreRefusedError, match="lacks the tables jobs"):
+        Journal.open(folder)
+
+
+def test_another_programs_database_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    with sqlite3.connect(folder / "journal.db") as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    with pytest.raises(StoreRefusedError, match="not a HeteroShare journal"):
+        Journal.open(folder)
+
+
+def test_garbage_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "journal.db").write_bytes(b"garbage" * 1000)
+    with pytest.raises(StoreRefusedError, match="not a database"):
+        Journal.open(folder)
+    assert (folder / "journal.db").read_bytes() == b"garbage" * 1000
+
+
+def test_a_corrupt_page_is_refused(folder: Path) -> None:
+    opened = Journal.open(folder)
+    opened.commit(Batch(jobs=tuple(job(number) for number in range(1, 400))))
+    opened.close()
+    file = folder / "journal.db"
+    pages = file.read_bytes()
+    torn = bytearray(pages)
+    for page in range(4, len(pages) // 4096):
+        torn[page * 4096 : page * 4096 + 64] = b"\xff" * 64
+    file.write_bytes(torn)
+    with pytest.raises(StoreRefusedError, match=r"corrupt|malformed"):
+        Journal.open(folder)
+
+
+@pytest.mark.parametrize("how", ["gone", "empty"])
+def test_a_journal_that_is_gone_is_not_started_anew(folder: Path, how: str) -> None:
+    opened = Journal.open(folder)
+    opened.commit(Batch(jobs=(job(1),)))
+    opened.close()
+    file = folder / "journal.db"
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(b"")
+    with pytest.raises(StoreRefusedError, match="missing or empty"):
+        Journal.open(folder)
+
+
+def test_a_creation_that_was_cut_off_is_done_again(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "journal.db").touch()
+    opened = Journal.open(folder)
+    assert opened.load().jobs == ()
+    opened.close()
+
+
+def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
+    ended = tuple(job(number, state=JobState.SUCCEEDED, exit=Exit(), ended_s=1.0) for number in range(1, 11))
+    account = (ANN, "V100")
+    samples = tuple(
+        Sample(tier=tier, at_s=float(at), account=account, usage=Usage(gpu_s=float(at)))
+        for tier in (FINE, COARSE)
+        for at in range(10)
+    )
+    journal.commit(
+        Batch(
+            jobs=(*ended, job(11)),
+            events=tuple(event(seq) for seq in range(1, 101)),
+            samples=samples,
+            answered=tuple(
+                Answered(caller="c", key=str(n), digest=b"", answer=b"", at_s=float(n)) for n in range(10)
+            ),
+        )
+    )
+    journal.prune(events=10, ended=3, requests_before_s=5.0, fine_before_s=5.5, coarse_before_s=0.0)
+    assert [e.seq for e in journal.events()] == list(range(91, 101))
+    assert [row.id for row in journal.ended_jobs(limit=99)] == [10, 9, 8]
+    loaded = journal.load()
+    assert [row.id for row in loaded.jobs] == [11]
+    assert [a.key for a in loaded.answered] == ["5", "6", "7", "8", "9"]
+    assert [s.at_s for s in loaded.samples] == [5.0, 6.0, 7.0, 8.0, 9.0], (
+        "the newest before the cut still says what was"
+    )
+    assert journal.usage_at(3.5)[account].gpu_s == 3.0, "the coarse tier was not cut"
+
+
+def test_events_are_found_by_job_user_and_place(journal: Journal) -> None:
+    journal.commit(
+        Batch(events=tuple(event(n, job=JobId(n % 2), user=UserName("ab"[n % 2])) for n in range(1, 21)))
+    )
+    assert [e.seq for e in journal.events(job=1, limit=3)] == [1, 3, 5]
+    assert [e.seq for e in journal.events(user="a", limit=3, newest=True)] == [16, 18, 20]
+    assert [e.seq for e in journal.events(after_seq=18)] == [19, 20]

@@ -1,0 +1,544 @@
+"""The controller over a real unix socket, with an agent that follows a script."""
+
+import asyncio
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from hs_proto.v1 import controller_pb2 as pb
+from tests.controller.kit import FakeAgent, channel_to, spec, started, until
+
+
+def kind_of(error: grpc.aio.AioRpcError) -> str:
+    return dict(error.trailing_metadata())["hs-kind"]
+
+
+def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
+    async def story():
+        async with started(config) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec(gpus=2))
+            await agent.until(lambda: agent.wants(job) is not None)
+            wanted = agent.wants(job)
+            assert (wanted.user, wanted.run_as, wanted.spec.gpus) == ("root", "root", 2)
+            await agent.report(job, "running", gpus=2, step=10, gpu_s=4.0, run_s=2.0, steps_per_s=5.0)
+            view = await here.client.until(job, lambda view: view.state == "running")
+            assert (view.step, view.gpu_s, list(view.gpu_ids)) == (10, 4.0, ["GPU-h1-0", "GPU-h1-1"])
+            await agent.report(job, "exited", step=20, gpu_s=8.0, exit=common_pb2.Exit(code=0))
+            view = await here.client.until(job, lambda view: view.state == "succeeded")
+            assert view.exit.code == 0
+            assert view.gpu_s == 8.0
+            usage = await here.client.stub.Usage(pb.UsageRequest())
+            assert [(row.user, row.gpu_model, row.gpu_s, row.jobs) for row in usage.rows] == [
+                ("root", "V100", 8.0, 1)
+            ]
+            await agent.leave()
+
+    asyncio.run(story())
+
+
+def refused(kind: str, code: grpc.StatusCode, *parts: str):
+    """The call is refused so; every refusal carries its kind."""
+
+    class Refused:
+        async def __aenter__(self) -> None:
+            return None
+
+        async def __aexit__(self, _type, error, _trace) -> bool:
+            assert isinstance(error, grpc.aio.AioRpcError), f"it was not refused: {error!r}"
+            assert (kind_of(error), error.code()) == (kind, code), error.details()
+            for part in parts:
+                assert part in error.details()
+            return True
+
+    return Refused()
+
+
+INVALID, NOT_FOUND, CONFLICT = (
+    ("invalid", grpc.StatusCode.INVALID_ARGUMENT),
+    ("not-found", grpc.StatusCode.NOT_FOUND),
+    ("conflict", grpc.StatusCode.ABORTED),
+)
+
+
+@pytest.fixture
+def lasting(config):
+    """Long quanta: nothing happens but what the test does."""
+    return replace(config, quantum_s=600.0)
+
+
+def test_requests_that_make_no_sense_are_refused_and_leave_nothing(lasting):
+    async def story():
+        async with started(lasting) as here:
+            stub = here.client.stub
+            async with refused(*INVALID, "key: missing"):
+                await stub.Submit(pb.SubmitRequest(jobs=[spec()]))
+            async with refused(*INVALID, "jobs[1]: migrate: 'sometimes' is not one of"):
+                await here.client.submit(spec(), spec(migrate="sometimes"))
+            async with refused(*INVALID, "gpus"):
+                await here.client.submit(spec(gpus=0))
+            async with refused(*NOT_FOUND, "hsctl user set carl"):
+                await here.client.submit(as_user="carl")
+            async with refused(*NOT_FOUND, "there is no job 77"):
+                await stub.Cancel(pb.JobsRequest(key="k", job_ids=[77]))
+            async with refused(*NOT_FOUND, "there is no job 77"):
+                await stub.GetJob(pb.JobRequest(job_id=77))
+            async with refused(*INVALID, "states: 'going'"):
+                await stub.ListJobs(pb.ListJobsRequest(states=["going"]))
+            async with refused(*INVALID, "run_as", "no such account"):
+                await stub.SetUser(pb.SetUserRequest(key="k", name="carl", run_as="nobody-at-all"))
+            async with refused(*INVALID, "window_s"):
+                await stub.Shares(pb.SharesRequest(window_s=float("nan")))
+            assert (await stub.ListJobs(pb.ListJobsRequest(all=True))).jobs == []
+            assert here.loop.mind.machine.users() == (), "nobody was added for a request that was refused"
+
+    asyncio.run(story())
+
+
+def test_a_message_that_is_too_large_is_refused(lasting):
+    async def story():
+        async with started(lasting) as here:
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await here.client.submit(spec(env={"A": "x" * (2 << 20)}))
+            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    asyncio.run(story())
+
+
+def test_a_dry_run_says_what_would_happen_and_changes_nothing(lasting):
+    async def story():
+        async with started(lasting) as here:
+            stub = here.client.stub
+            reply = await stub.Submit(pb.SubmitRequest(jobs=[spec(suspend="none")], dry_run=True))
+            assert list(reply.job_ids) == []
+            assert any("unsliced" in note for note in reply.notes)
+            assert any("no server" in note for note in reply.notes)
+            agent = await here.agent().join()
+            async with refused("impossible", grpc.StatusCode.FAILED_PRECONDITION, "9 GPUs"):
+                await stub.Submit(pb.SubmitRequest(jobs=[spec(gpus=9)], dry_run=True))
+            assert here.loop.mind.machine.users() == ()
+            assert here.loop.mind.machine.next_job_id == 1
+            await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_the_same_submit_sent_again_is_the_same_job_after_a_restart_too(lasting):
+    async def story():
+        async with started(lasting) as here:
+            assert await here.client.submit(key="k") == [1]
+            assert await here.client.submit(key="k") == [1]
+        async with started(lasting) as here:
+            assert await here.client.submit(key="k") == [1]
+            async with refused(*CONFLICT, "key"):
+                await here.client.submit(spec("other"), key="k")
+            async with refused(*CONFLICT, "key"):
+                await here.client.stub.Cancel(pb.JobsRequest(key="k", job_ids=[1]))
+            assert await here.client.submit(key="k2") == [2]
+
+    asyncio.run(story())
+
+
+def test_pause_unpause_and_cancel_answer_with_the_jobs_as_they_are_then(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            jobs = await here.client.submit(spec("a"), spec("b"))
+            stub = here.client.stub
+            await agent.until(lambda: all(agent.wants(job) for job in jobs))
+            paused = await stub.Pause(pb.JobsRequest(key="1", job_ids=jobs))
+            assert [(view.id, view.state, view.reason) for view in paused.jobs] == [
+                (job, "paused", "paused") for job in jobs
+            ]
+            await agent.until(lambda: all(agent.wants(job).paused for job in jobs))
+            resumed = await stub.Unpause(pb.JobsRequest(key="2", job_ids=jobs[:1]))
+            assert resumed.jobs[0].state != "paused"
+            cancelled = await stub.Cancel(pb.JobsRequest(key="3", job_ids=jobs))
+            assert {view.state for view in cancelled.jobs} == {"cancelling"}
+            await agent.until(lambda: all(agent.wants(job).cancelled for job in jobs))
+            for job in jobs:
+                await agent.report(job, "exited", exit=common_pb2.Exit(signal=15))
+            for job in jobs:
+                assert (await here.client.until(job, lambda view: view.ended_at > 0)).state == "cancelled"
+            await agent.until(lambda: agent.wants(jobs[0]) is None)
+            async with refused(*CONFLICT, "cancelled"):
+                await stub.Pause(pb.JobsRequest(key="4", job_ids=jobs))
+            again = await stub.Cancel(pb.JobsRequest(key="5", job_ids=jobs))
+            assert {view.state for view in again.jobs} == {"cancelled"}, "what has ended is left as it is"
+            await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            jobs = await here.client.submit(spec("a"), spec("b"), spec("c"))
+            await agent.until(lambda: all(agent.wants(job) for job in jobs))
+            await agent.report(
+                jobs[0], "exited", exit=common_pb2.Exit(code=3, log_tail="Traceback\nValueError: no\n")
+            )
+            await here.client.until(jobs[0], lambda view: view.state == "failed")
+            await agent.leave()
+        async with started(lasting) as here:
+            stub = here.client.stub
+            assert here.loop.mind.machine.find(1) is None, "memory holds what has not ended"
+            assert [view.id for view in (await stub.ListJobs(pb.ListJobsRequest())).jobs] == [2, 3]
+            everything = await stub.ListJobs(pb.ListJobsRequest(all=True))
+            assert [(view.id, view.state) for view in everything.jobs][0] == (1, "failed")
+            newest = await stub.ListJobs(pb.ListJobsRequest(all=True, limit=2))
+            assert [view.id for view in newest.jobs] == [3, 2]
+            failed = await stub.ListJobs(pb.ListJobsRequest(states=["failed"]))
+            assert [view.exit.code for view in failed.jobs] == [3]
+            detail = await stub.GetJob(pb.JobRequest(job_id=1))
+            assert "submitted" in [event.kind for event in detail.story]
+            why = await stub.Why(pb.JobRequest(job_id=1))
+            assert (why.state, why.reason) == ("failed", "ended:failed")
+            log = b"".join([chunk.data async for chunk in stub.Logs(pb.LogsRequest(job_id=1, tail_lines=1))])
+            assert log == b"ValueError: no\n", "its host is away: the end of the log came with the exit"
+            async with refused("impossible", grpc.StatusCode.FAILED_PRECONDITION, "job 1"):
+                await here.client.submit(spec(after=[common_pb2.After(job_id=1, condition="ok")]))
+            [waits] = await here.client.submit(spec(after=[common_pb2.After(job_id=1, condition="fail")]))
+            assert waits == 4
+
+    asyncio.run(story())
+
+
+def test_shares_say_who_is_entitled_to_and_receives_what(config):
+    async def story():
+        async with started(config) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec(gpus=4))
+            await agent.until(lambda: agent.wants(job) is not None)
+            began = asyncio.get_running_loop().time()
+            while (passed := asyncio.get_running_loop().time() - began) < 2.5:
+                await agent.report(job, "running", gpus=4, gpu_s=4 * passed)
+                await asyncio.sleep(0.1)
+            [share] = (await here.client.stub.Shares(pb.SharesRequest(window_s=1.0))).shares
+            assert (share.user, share.gpu_model, share.tickets) == ("root", "V100", 100)
+            assert (share.demand_gpus, share.entitled_gpus) == (4, 4)
+            assert share.received_gpus == pytest.approx(4, rel=0.25)
+            [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
+            assert (pool.gpus, pool.healthy, pool.busy) == (4, 4, 4)
+            await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_nodes_are_shown_up_and_away_with_who_is_on_them(lasting):
+    async def story():
+        async with started(lasting) as here:
+            stub = here.client.stub
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec(gpus=2))
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpus=2)
+            await here.client.until(job, lambda view: view.state == "running")
+            [node] = (await stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert (node.name, node.state, len(node.gpus), node.version) == ("h1", "up", 4, "t")
+            assert [use.running_job for use in node.uses] == [job, job, 0, 0]
+            await agent.leave()
+            await until(lambda: here.loop.mind.machine.connected == frozenset())
+            [node] = (await stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert node.state == "away"
+            view = await here.client.view(job)
+            assert view.state == "running", "what a server did when it went away goes on there"
+
+    asyncio.run(story())
+
+
+def test_an_agent_says_hello_first(lasting):
+    async def story():
+        async with started(lasting) as here:
+            call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
+            await call.write(agent_pb2.FromAgent(report=agent_pb2.Report()))
+            async with refused(*INVALID, "Hello was expected"):
+                await call.read()
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_says_nothing_is_sent_away(lasting, monkeypatch):
+    monkeypatch.setattr("hs_controller.agents.HELLO_S", 0.2)
+
+    async def story():
+        async with started(lasting) as here:
+            call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
+            async with refused(*INVALID, "no Hello"):
+                await call.read()
+
+    asyncio.run(story())
+
+
+def test_an_agent_without_gpus_is_told_so(lasting):
+    async def story():
+        async with started(lasting) as here:
+            with pytest.raises(grpc.aio.AioRpcError, match="no GPU"):
+                await here.agent(gpus=0).join()
+
+    asyncio.run(story())
+
+
+def test_a_counter_that_is_no_number_is_not_charged(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpu_s=float("nan"))
+            await agent.until(lambda: agent.error is not None)
+            assert "gpu_s" in agent.error.details()
+            assert here.loop.mind.ledger.totals == {}
+
+    asyncio.run(story())
+
+
+def test_the_newest_connection_of_a_host_takes_the_place_of_the_one_before(lasting):
+    async def story():
+        async with started(lasting) as here:
+            old = await here.agent().join()
+            async with channel_to(f"unix:{lasting.socket}") as other:
+                new = await FakeAgent(other, boot="boot-2").join()
+                await old.until(lambda: old.error is not None)
+                assert "took its place" in old.error.details()
+                assert here.loop.mind.machine.connected == {"h1"}, "the old one's end is not the host's"
+                [job] = await here.client.submit()
+                await new.until(lambda: new.wants(job) is not None)
+                await new.leave()
+
+    asyncio.run(story())
+
+
+def test_what_an_agent_says_when_it_comes_back_is_taken_in(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpu_s=1.0)
+            await here.client.until(job, lambda view: view.state == "running")
+            await agent.leave()
+        async with started(lasting) as here:
+            said = common_pb2.JobReport(
+                job_id=job, phase="exited", gpu_s=9.0, checkpoint_step=-1, exit=common_pb2.Exit(code=7)
+            )
+            back = await here.agent().join((said,))
+            view = await here.client.until(job, lambda view: view.state == "failed")
+            assert (view.exit.code, view.gpu_s) == (7, 9.0)
+            await back.until(lambda: back.wanted and back.wants(job) is None)
+            [row] = (await here.client.stub.Usage(pb.UsageRequest())).rows
+            assert row.gpu_s == 9.0
+            await back.leave()
+
+    asyncio.run(story())
+
+
+# --- logs ---------------------------------------------------------------------------------------------------------------
+
+
+def data(request: agent_pb2.LogRequest, text: bytes, **more) -> agent_pb2.LogData:
+    return agent_pb2.LogData(request_id=request.request_id, data=text, **more)
+
+
+def test_a_log_comes_through_from_the_agent(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+            asked = []
+
+            def answer(request):
+                asked.append((request.job_id, request.tail_lines, request.follow))
+                return [data(request, b"one\n"), data(request, b"two\n"), data(request, b"", end=True)]
+
+            agent.on_log = answer
+            call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2))
+            assert b"".join([chunk.data async for chunk in call]) == b"one\ntwo\n"
+            assert asked == [(job, 2, False)]
+            agent.on_log = lambda request: [data(request, b"", end=True, error="the log was removed")]
+            async with refused(*NOT_FOUND, "the log was removed"):
+                await here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2)).read()
+            await agent.leave()
+            await until(lambda: here.loop.mind.machine.connected == frozenset())
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "h1", "away"):
+                await here.client.stub.Logs(pb.LogsRequest(job_id=job)).read()
+
+    asyncio.run(story())
+
+
+def test_a_follower_that_goes_away_is_cancelled_at_the_agent_and_one_whose_agent_goes_is_told(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            following = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1, follow=True))
+            reading = asyncio.create_task(following.read())  # before there is anything to follow
+            requests = []
+            agent.on_log = lambda request: requests.append(request) or [data(request, b"hello\n")]
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            assert (await asyncio.wait_for(reading, 10)).data == b"hello\n"
+            following.cancel()
+            await agent.until(lambda: agent.cancelled == {requests[0].request_id})
+            second = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1, follow=True))
+            assert (await second.read()).data == b"hello\n"
+            await agent.leave()
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "h1 went away"):
+                await second.read()
+
+    asyncio.run(story())
+
+
+def test_a_reader_slower_than_its_log_is_dropped_and_memory_stays_bounded(lasting):
+    async def story():
+        small = replace(lasting, limits=replace(lasting.limits, log_buffer_bytes=128 << 10))
+        async with started(small) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+            agent.on_log = lambda request: [data(request, b"x" * (60 << 10)) for _ in range(400)]
+            call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1))
+            await agent.until(lambda: agent.cancelled)
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too slowly"):
+                while await call.read() is not grpc.aio.EOF:
+                    pass
+            await agent.leave()
+
+    asyncio.run(story())
+
+
+# --- events -------------------------------------------------------------------------------------------------------------
+
+
+def test_events_come_from_the_backlog_and_then_live_without_a_gap(lasting):
+    async def story():
+        async with started(lasting) as here:
+            await here.client.submit(spec("a"))
+            await here.client.submit(spec("b"))
+            stub = here.client.stub
+            following = stub.Events(pb.EventsRequest(after_seq=1, follow=True))
+            first = await following.read()
+            await here.client.submit(*(spec(f"j{n}") for n in range(20)))
+            seen = [first]
+            while len([event for event in seen if event.kind == "submitted"]) < 21:
+                seen.append(await asyncio.wait_for(following.read(), 10))
+            assert [event.seq for event in seen] == list(range(2, 2 + len(seen)))
+            following.cancel()
+            tail = [event async for event in stub.Events(pb.EventsRequest(tail=3))]
+            assert [event.seq for event in tail] == list(
+                range(here.loop.committed_seq - 2, here.loop.committed_seq + 1)
+            )
+            of_job = [event.kind async for event in stub.Events(pb.EventsRequest(job_id=2))]
+            assert of_job == ["submitted"]
+
+    asyncio.run(story())
+
+
+def test_a_watcher_of_one_job_sees_its_events_only(lasting):
+    async def story():
+        async with started(lasting) as here:
+            await here.client.submit(spec("a"))
+            await here.client.submit(spec("b"))
+            following = here.client.stub.Events(pb.EventsRequest(job_id=2, follow=True))
+            assert (await following.read()).kind == "submitted"
+            await here.client.stub.Pause(pb.JobsRequest(key="p1", job_ids=[1]))
+            await here.client.stub.Pause(pb.JobsRequest(key="p2", job_ids=[2]))
+            event = await asyncio.wait_for(following.read(), 10)
+            assert (event.kind, event.job_id) == ("paused", 2)
+            following.cancel()
+
+    asyncio.run(story())
+
+
+def test_a_watcher_that_falls_behind_is_dropped_with_resync(lasting, monkeypatch):
+    monkeypatch.setattr("hs_controller.loop.LIVE_EVENTS", 64)
+
+    async def story():
+        async with started(lasting) as here:
+            await here.client.submit(spec("a"))
+            following = here.client.stub.Events(pb.EventsRequest(follow=True, tail=1))
+            await following.read()
+            for _ in range(150):  # it does not read meanwhile: what is on the wire is all that waits for it
+                await here.client.submit(*(spec("x" * 100) for _ in range(50)))
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                async with asyncio.timeout(20):
+                    while await following.read() is not grpc.aio.EOF:
+                        pass
+            assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "resync" in error.value.details()
+            last = here.loop.committed_seq
+            again = here.client.stub.Events(pb.EventsRequest(after_seq=last - 10))
+            assert [event.seq async for event in again] == list(range(last - 9, last + 1))
+
+    asyncio.run(story())
+
+
+def test_open_watchers_have_a_limit(lasting):
+    async def story():
+        few = replace(lasting, limits=replace(lasting.limits, watchers=2))
+        async with started(few) as here:
+            [job] = await here.client.submit()
+            calls = [here.client.stub.WatchJob(pb.JobRequest(job_id=job)) for _ in range(2)]
+            for call in calls:
+                assert (await call.read()).id == job
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too many watchers"):
+                await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()
+            calls[0].cancel()
+            await until(lambda: here.controller._service._watchers == 1)
+            assert (await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()).id == job
+
+    asyncio.run(story())
+
+
+def test_users_are_set_by_administrators(lasting):
+    async def story():
+        async with started(lasting) as here:
+            stub = here.client.stub
+            user = await stub.SetUser(pb.SetUserRequest(key="1", name="carl", tickets=300, run_as="nobody"))
+            assert (user.name, user.tickets, user.run_as) == ("carl", 300, "nobody")
+            user = await stub.SetUser(pb.SetUserRequest(key="2", name="carl", tickets=50))
+            assert (user.tickets, user.run_as) == (50, "nobody")
+            [job] = await here.client.submit(as_user="carl")
+            assert (await here.client.view(job)).user == "carl"
+            info = await stub.Info(pb.InfoRequest())
+            assert (info.you, info.admin, info.policy, info.term) == ("root", True, "plain", 1)
+
+    asyncio.run(story())
+
+
+def test_a_controller_that_cannot_write_says_so_and_goes_on_answering(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            journal = here.loop.store._journal
+            pages = journal._writer.exec_driver_sql("PRAGMA page_count").scalar_one()
+            journal._writer.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+            journal._writer.rollback()
+            async with refused(
+                "unavailable", grpc.StatusCode.UNAVAILABLE, "disk is full", "running jobs go on"
+            ):
+                for _ in range(200):
+                    await here.client.submit(*(spec(env={"A": "x" * 20_000}) for _ in range(20)))
+            stub = here.client.stub
+            assert (await here.client.view(job)).id == job
+            await agent.report(job, "running", gpu_s=3.0)
+            # Small writes may fit where the large one did not: read-only ends by itself, and so does what was missed.
+            view = await here.client.until(job, lambda view: view.state == "running")
+            assert view.gpu_s == 3.0
+            journal._writer.rollback()
+            await until(lambda: not here.loop.read_only)
+            assert not (await stub.Info(pb.InfoRequest())).read_only
+            assert agent.error is None, "the agent's connection was never touched"
+            await agent.leave()
+
+    asyncio.run(story())

@@ -1,0 +1,462 @@
+"""A host made of numbers: drives a HostMachine with fake jobs, thousands of quanta a second.
+
+It keeps its own truth (who trains where since when, whose memory lies where) and asserts that nothing impossible was ordered.
+"""
+
+import heapq
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from hs_core.events import (
+    Checkpoint,
+    CheckpointFailed,
+    Forget,
+    GpusSeen,
+    HostCommand,
+    HostEvent,
+    JobCheckpointed,
+    JobExited,
+    JobFroze,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+    Kill,
+    Launch,
+    Resume,
+    Suspend,
+    SuspendFailed,
+    Turn,
+    WakeHost,
+    Wanted,
+    WantedChanged,
+    WantedJob,
+    Woke,
+)
+from hs_core.host import HostConfig, HostMachine
+from hs_core.model import Exit, Gpu, GpuId, JobId, JobSpec, Phase, SuspendMode, Tier, UserName
+
+GIB = 1 << 30
+
+
+@dataclass
+class Ways:
+    """How a fake job behaves."""
+
+    hooks: bool = True
+    hook_s: float = 1.0
+    ready_s: float = 2.0
+    hold_s: float = 0.1
+    swap_s: float = 0.5
+    checkpoint_s: float = 1.0
+    resume_s: float = 0.05
+    freeze_s: float = 0.01
+    die_s: float = 0.2
+    can_swap: bool = False
+    can_checkpoint: bool = False
+    freezes: bool = True
+    disk_full: bool = False
+    swap_fails: bool = False
+    deaf: bool = False            # never answers the hook's stop
+    unkillable: bool = False
+    work_s: float = 1e12          # of training, then it ends by itself
+    memory_bytes: int = 0         # measured when it trains
+    step_s: float = 0.1
+    lose: set[str] = field(default_factory=set)   # answers that get lost once: "held", "went-on", "resume"
+
+
+@dataclass
+class Process:
+    """The truth about one incarnation's process."""
+
+    launch: Launch
+    ways: Ways
+    state: str = "starting"       # starting, waiting, running, stopping, held, swapped
+    frozen: bool = False
+    done_s: float = 0.0
+    since_s: float | None = None
+    turn: int = 0                 # grows with every change of state: stale timers do nothing
+    deferred: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def trains(self) -> bool:
+        return self.state in ("running", "stopping") and not self.frozen
+
+
+class HostSim:
+    def __init__(self, gpus: int = 4, *, memory_bytes: int = 16 * GIB, config: HostConfig | None = None, quantum_s: float = 60.0) -> None:
+        self.gpus = tuple(Gpu(id=GpuId(f"GPU-{i}"), index=i, model="V100", memory_bytes=memory_bytes) for i in range(gpus))
+        self.config = config or HostConfig()
+        self.now_s = 1000.0
+        self.start_s = self.now_s
+        self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s)
+        self.quantum_s = quantum_s
+        self.turn = Turn()
+        self.wanted: dict[JobId, WantedJob] = {}
+        self.ways: dict[JobId, Ways] = {}
+        self.processes: dict[tuple[JobId, int], Process] = {}
+        self.trained_s: dict[JobId, float] = defaultdict(float)
+        self.generations: dict[JobId, int] = defaultdict(lambda: -1)
+        self.log: list[tuple[float, str]] = []
+        self.seq = 0
+        self.down = False
+        self._missed: list[HostEvent] = []
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = count()
+        self._wake_at_s: float | None = None
+        self.watch: Callable[[HostSim], None] | None = None
+
+    # --- what a test orders
+
+    def job(self, number: int, gpus: int = 1, *, user: str = "A", tickets: float = 1.0, epoch: int = 1, mode: SuspendMode = SuspendMode.AUTO,
+            memory_bytes: int = 0, ways: Ways | None = None, **more: Any) -> JobId:  # fmt: skip
+        id_ = JobId(number)
+        entry = {k: more.pop(k) for k in ("time_limit_s", "paused", "cancelled") if k in more}
+        spec = JobSpec(name=f"j{number}", command=("train",), gpus=gpus, suspend=mode, gpu_memory_bytes=memory_bytes, **more)
+        self.wanted[id_] = WantedJob(
+            job=id_, epoch=epoch, user=UserName(user), run_as=user, job_class=user, spec=spec, tickets=tickets, **entry
+        )
+        self.ways[id_] = ways or Ways()
+        return id_
+
+    def change(self, id_: JobId, **fields: Any) -> None:
+        self.wanted[id_] = replace(self.wanted[id_], **fields)
+
+    def send(self) -> None:
+        self.seq += 1
+        wanted = Wanted(term=1, seq=self.seq, quantum_s=self.quantum_s, turn=self.turn, jobs=tuple(self.wanted.values()))
+        self.tell(WantedChanged(now_s=self.now_s, wanted=wanted))
+
+    def see_gpus(self, sick: Iterable[int] = ()) -> None:
+        bad = set(sick)
+        self.tell(GpusSeen(now_s=self.now_s, gpus=tuple(replace(g, healthy=g.index not in bad, why_unhealthy="XID 79" * (g.index in bad)) for g in self.gpus)))
+
+    def kill_agent(self) -> None:
+        """Between two events; its memory goes through JSON."""
+        self._saved = json.loads(json.dumps(self.machine.saved()))
+        self.down = True
+
+    def start_agent(self) -> None:
+        self.down = False
+        seen = self.machine
+        self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s, saved=self._saved)
+        assert {r.job for r in seen.reports()} == {r.job for r in self.machine.reports()}
+        missed, self._missed = self._missed, []
+        exits = [replace(event, now_s=self.now_s) for event in missed if isinstance(event, JobExited)]
+        for event in exits:
+            self.tell(event)
+        self.tell(Woke(now_s=self.now_s))
+        for process in list(self.processes.values()):
+            self._say_again(process)
+
+    def _say_again(self, process: Process) -> None:
+        """Ranks dial again and say how they stand."""
+        facts = {"now_s": self.now_s, "job": process.launch.wanted.job, "epoch": process.launch.wanted.epoch}
+        step = self._step(process)
+        if process.frozen:
+            self.tell(JobFroze(**facts))
+        elif process.state == "waiting":
+            self.tell(JobReady(**facts, step=step, can_swap=process.ways.can_swap, can_checkpoint=process.ways.can_checkpoint))
+        elif process.state == "held":
+            self.tell(JobHeld(**facts, step=step, tier=Tier.HOLD))
+        elif process.state == "swapped":
+            self.tell(JobHeld(**facts, step=step, tier=Tier.SWAP))
+        elif process.state in ("running", "stopping") and process.ways.hooks:
+            self.tell(JobWentOn(**facts, step=step))
+
+    # --- time
+
+    def run(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        at_s, events = self.now_s, 0
+        while self._heap and self._heap[0][0] <= end_s:
+            self.now_s, _, action = heapq.heappop(self._heap)
+            action()
+            events = events + 1 if self.now_s == at_s else 0
+            at_s = self.now_s
+            assert events < 10_000, f"time stands still at {at_s}: {self.log[-6:]}"
+        self.now_s = end_s
+        if not self.down:
+            self.tell(Woke(now_s=end_s))  # reports are as of the last event
+
+    def quanta(self, number: int) -> None:
+        self.run(number * self.quantum_s)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self.now_s + seconds, next(self._count), action))
+
+    def tell(self, event: HostEvent) -> None:
+        if self.down:
+            self._missed.append(event)
+            return
+        outcome = self.machine.handle(event)
+        for command in outcome.commands:
+            self._perform(command)
+        self.check()
+        if self.watch is not None:
+            self.watch(self)
+
+    def _woke(self, at_s: float) -> None:
+        if self._wake_at_s == at_s and not self.down:
+            self._wake_at_s = None
+            self.tell(Woke(now_s=self.now_s))
+
+    # --- what the agent would do
+
+    def _perform(self, command: HostCommand) -> None:
+        if isinstance(command, WakeHost):
+            at_s = max(command.at_s, self.now_s)
+            self._wake_at_s = at_s
+            heapq.heappush(self._heap, (at_s, next(self._count), lambda: self._woke(at_s)))
+            return
+        self.log.append((self.now_s - self.start_s, self.words(command)))
+        if isinstance(command, Launch):
+            return self._launch(command)
+        process = self.processes.get((command.job, command.epoch))
+        if isinstance(command, Forget):
+            assert process is None, f"told to forget job {command.job}, which is alive"
+        elif process is not None:
+            match command:
+                case Suspend():
+                    self._suspend(process, command.tier)
+                case Resume():
+                    self._resume(process)
+                case Kill():
+                    if not process.ways.unkillable:
+                        self._later(process, process.ways.die_s, lambda: self._exit(process, Exit(signal=15)), always=True)
+                case Checkpoint():
+                    self._later(process, process.ways.checkpoint_s, lambda: self._save(process))
+
+    def words(self, command: HostCommand) -> str:
+        match command:
+            case Launch():
+                restored = "" if command.generation < 0 else f" from generation {command.generation}"
+                return f"launch {command.wanted.job} on {','.join(str(self._index(g)) for g in command.gpus)}{restored}"
+            case Suspend():
+                return f"suspend {command.job} ({command.tier})"
+            case Kill():
+                return f"kill {command.job} ({command.why})"
+            case WakeHost():
+                return f"wake at {command.at_s}"
+            case _:
+                return f"{type(command).__name__.lower()} {command.job}"
+
+    def _index(self, gpu: GpuId) -> int:
+        return next(g.index for g in self.gpus if g.id == gpu)
+
+    def _later(self, process: Process, seconds: float, action: Callable[[], None], *, always: bool = False) -> None:
+        """Unless something else happened to it meanwhile; what is frozen does it when thawed."""
+        turn = process.turn
+
+        def act() -> None:
+            if self._key(process) not in self.processes or self.processes[self._key(process)] is not process:
+                return
+            if always:
+                action()
+            elif process.frozen:
+                process.deferred.append(act)
+            elif process.turn == turn:
+                action()
+
+        self.after(seconds, act)
+
+    def _key(self, process: Process) -> tuple[JobId, int]:
+        return process.launch.wanted.job, process.launch.wanted.epoch
+
+    def _facts(self, process: Process) -> dict[str, Any]:
+        job, epoch = self._key(process)
+        return {"now_s": self.now_s, "job": job, "epoch": epoch}
+
+    def _step(self, process: Process) -> int:
+        running_s = self.now_s - process.since_s if process.since_s is not None else 0.0
+        return int((process.done_s + running_s) / process.ways.step_s)
+
+    def _enter(self, process: Process, state: str) -> None:
+        trained = process.trains
+        process.state = state
+        process.turn += 1
+        self._clock(process, was=trained)
+
+    def _freeze(self, process: Process, frozen: bool) -> None:
+        trained = process.trains
+        process.frozen = frozen
+        self._clock(process, was=trained)
+
+    def _clock(self, process: Process, *, was: bool) -> None:
+        if was and not process.trains and process.since_s is not None:
+            process.done_s += self.now_s - process.since_s
+            self.trained_s[self._key(process)[0]] += self.now_s - process.since_s
+            process.since_s = None
+        elif process.trains and not was:
+            process.since_s = self.now_s
+            left_s = process.ways.work_s - process.done_s
+            self._later(process, left_s, lambda: self._exit(process, Exit()))
+
+    def _launch(self, command: Launch) -> None:
+        id_ = command.wanted.job
+        assert not any(job == id_ for job, _ in self.processes), f"job {id_} is launched twice"
+        assert all(g.healthy for g in self.machine._board.gpus.values() if g.id in command.gpus)
+        process = Process(command, self.ways[id_])
+        self.processes[id_, command.wanted.epoch] = process
+        ways = process.ways
+        if command.generation >= 0:
+            assert command.generation == self.generations[id_], "an old checkpoint is restored"
+        if command.wanted.spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
+            self._enter(process, "running")
+            return
+        if not ways.hooks:
+            self._later(process, ways.ready_s, lambda: self._enter(process, "running"))
+            return
+
+        def hooked() -> None:
+            self.tell(JobHooked(**self._facts(process)))
+
+        def ready() -> None:
+            self._enter(process, "waiting")
+            if command.generation >= 0:
+                self.tell(JobRestored(**self._facts(process), step=self._step(process), generation=command.generation))
+            self.tell(JobReady(**self._facts(process), step=self._step(process), can_swap=ways.can_swap, can_checkpoint=ways.can_checkpoint))
+
+        if command.generation >= 0:
+            process.done_s = self.trained_s[id_]
+        self._later(process, ways.hook_s, hooked)
+        self._later(process, ways.ready_s, ready)
+
+    def _suspend(self, process: Process, tier: Tier) -> None:
+        ways = process.ways
+        if tier is Tier.FREEZE:
+            self._later(process, ways.freeze_s, lambda: self._froze(process), always=True)
+            return
+        assert ways.hooks, "a job without a hook is told to stop at a step edge"
+        if ways.deaf:
+            return
+        if process.state == "running":
+            self._enter(process, "stopping")
+        if process.state not in ("stopping", "held", "waiting", "swapped"):
+            return
+        seconds = {Tier.HOLD: ways.hold_s, Tier.SWAP: ways.swap_s, Tier.CHECKPOINT: ways.checkpoint_s}[tier]
+        process.turn += 1
+        if process.since_s is not None:  # its work goes on until it stands
+            left_s = ways.work_s - process.done_s - (self.now_s - process.since_s)
+            self._later(process, left_s, lambda: self._exit(process, Exit()))
+        self._later(process, seconds, lambda: self._held(process, tier))
+
+    def _froze(self, process: Process) -> None:
+        if not process.ways.freezes:
+            self.tell(SuspendFailed(**self._facts(process), why="no freezer"))
+            return
+        self._freeze(process, True)
+        self.tell(JobFroze(**self._facts(process)))
+
+    def _held(self, process: Process, tier: Tier) -> None:
+        ways, id_ = process.ways, self._key(process)[0]
+        if tier is Tier.CHECKPOINT and ways.disk_full:
+            if process.state == "stopping":
+                self._enter(process, "running")
+            self.tell(CheckpointFailed(**self._facts(process), why="disk full"))
+            return
+        if tier is Tier.SWAP and ways.swap_fails:
+            tier = Tier.HOLD
+        if process.state != "swapped" or tier is not Tier.HOLD:
+            self._enter(process, "swapped" if tier is Tier.SWAP else "held")
+        generation = -1
+        if tier is Tier.CHECKPOINT:
+            self.generations[id_] += 1
+            generation = self.generations[id_]
+            self._later(process, 0.02, lambda: self._exit(process, Exit(code=75)))
+        if "held" in ways.lose:
+            ways.lose.discard("held")
+            return
+        size = ways.memory_bytes * process.launch.wanted.spec.gpus if tier is Tier.SWAP else 0
+        self.tell(JobHeld(**self._facts(process), step=self._step(process), tier=tier, parked_bytes=size, generation=generation))
+
+    def _resume(self, process: Process) -> None:
+        if "resume" in process.ways.lose:
+            process.ways.lose.discard("resume")
+            return
+        if process.frozen:
+            self._freeze(process, False)
+            deferred, process.deferred = process.deferred, []
+            for action in deferred:
+                self.after(0.0, action)
+            if not process.ways.hooks or process.state in ("running", "stopping"):
+                if process.state == "stopping":
+                    self._enter(process, "running")
+                self.after(0.0, lambda: self._went_on(process))
+                return
+        if process.state in ("waiting", "held", "swapped", "stopping"):
+            if process.state == "waiting" and process.launch.generation < 0:
+                process.done_s = max(process.done_s, 0.0)
+            process.turn += 1
+            self._later(process, process.ways.resume_s, lambda: self._goes(process))
+
+    def _goes(self, process: Process) -> None:
+        self._enter(process, "running")
+        self._went_on(process)
+        self._later(process, 1.0, lambda: self._progress(process))
+
+    def _went_on(self, process: Process) -> None:
+        if "went-on" in process.ways.lose:
+            process.ways.lose.discard("went-on")
+            return
+        if self.processes.get(self._key(process)) is process:
+            self.tell(JobWentOn(**self._facts(process), step=self._step(process)))
+
+    def _progress(self, process: Process) -> None:
+        ways = process.ways
+        self.tell(JobProgressed(**self._facts(process), step=self._step(process), steps_per_s=1 / ways.step_s, device_memory_bytes=ways.memory_bytes))
+
+    def _save(self, process: Process) -> None:
+        if process.ways.disk_full:
+            self.tell(CheckpointFailed(**self._facts(process), why="disk full"))
+            return
+        id_ = self._key(process)[0]
+        self.generations[id_] += 1
+        self.tell(JobCheckpointed(**self._facts(process), step=self._step(process), generation=self.generations[id_]))
+
+    def _exit(self, process: Process, exit_: Exit) -> None:
+        key = self._key(process)
+        self._freeze(process, False)
+        self._enter(process, "gone")
+        del self.processes[key]
+        self.tell(JobExited(now_s=self.now_s, job=key[0], epoch=key[1], exit=exit_))
+
+    # --- the truth
+
+    def trained(self, id_: JobId) -> float:
+        """Seconds in which the job really trained."""
+        now = sum(self.now_s - p.since_s for (job, _), p in self.processes.items() if job == id_ and p.since_s is not None)
+        return self.trained_s[id_] + now
+
+    def gpu_s(self, id_: JobId) -> float:
+        return self.machine.report(id_).gpu_s
+
+    def phases(self) -> dict[int, str]:
+        return {int(r.job): r.phase.value for r in self.machine.reports()}
+
+    def running(self) -> set[JobId]:
+        return {r.job for r in self.machine.reports() if r.phase is Phase.RUNNING}
+
+    def check(self) -> None:
+        """Nobody trains on another's GPU; memory holds what lies in it."""
+        trains: dict[GpuId, list[JobId]] = defaultdict(list)
+        memory: dict[GpuId, int] = defaultdict(int)
+        for process in self.processes.values():
+            declared = process.launch.wanted.spec.gpu_memory_bytes
+            for gpu in process.launch.gpus:
+                # Without the hook it can't be kept from training until that is known and it is frozen.
+                known = process.launch.wanted.spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE)
+                if process.trains and (process.ways.hooks or known):
+                    trains[gpu].append(process.launch.wanted.job)
+                if process.state != "swapped":
+                    memory[gpu] += declared
+        for gpu, jobs in trains.items():
+            assert len(jobs) <= 1, f"at {self.now_s}: {jobs} train on {gpu} at once"
+        for gpu in self.gpus:
+            assert memory[gpu.id] <= gpu.memory_bytes, f"at {self.now_s}: {memory[gpu.id]} bytes on {gpu.id}"

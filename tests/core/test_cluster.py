@@ -1,0 +1,438 @@
+"""ClusterMachine, thing by thing; how events follow on one another is in tests/scenarios and test_cluster_laws."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
+from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.errors import BrokenError, Kind, RefusedError
+from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, Turn, UserSet
+from hs_core.model import HostName, JobId, JobSpec, SuspendMode, UserName
+from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+
+ALICE = UserName("alice")
+N1 = HostName("n1")
+SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
+
+
+def world(*lines: str, policy: Policy | None = None, settings: Settings = SETTINGS) -> World:
+    made = World(policy or plain_policy(), settings)
+    for line in ("user alice", "host n1 V100:4", *lines):
+        told = made.do(line)
+        assert not any(text.startswith("refused") for text in told), told
+    return made
+
+
+def submit(at: World, *specs: JobSpec) -> tuple[JobId, ...]:
+    at.handle(JobsSubmitted(now_s=at.now_s, user=ALICE, specs=specs))
+    return at.outcome.answer
+
+
+def refusal(at: World, *specs: JobSpec) -> RefusedError:
+    before = at.machine.state
+    with pytest.raises(RefusedError) as caught:
+        submit(at, *specs)
+    assert at.machine.state == before
+    return caught.value
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"command": ()}, "command: missing"),
+        ({"command": ("",)}, "command: missing"),
+        ({"command": ("a",) * 4097}, "command: 4097 words; at most 4096"),
+        ({"command": ("a", "x\0y")}, "command: 'x.x00y' has a NUL"),
+        ({"command": ("a", "\ud800")}, "is not valid UTF-8"),
+        ({"command": ("a", "x" * (256 << 10))}, "spec: 2621.. bytes; at most 262144"),
+        ({"env": {f"A{i}": "" for i in range(513)}}, "env: 513 names; at most 512"),
+        ({"env": {"A-B": ""}}, "env: 'A-B' is not a name"),
+        ({"env": {"HS_HOOK": "0"}}, "env: 'HS_HOOK' is reserved"),
+        ({"env": {"A": "x\0"}}, "env: .* has a NUL"),
+        ({"name": " "}, "name: ' ' is empty"),
+        ({"name": "x" * 129}, "name: .* has 129 characters"),
+        ({"name": "a\nb"}, "name: 'a.nb' has control characters"),
+        ({"workdir": ""}, "workdir: '' is not an absolute path"),
+        ({"workdir": "data"}, "workdir: 'data' is not an absolute path"),
+        ({"checkpoint_dir": "c"}, "checkpoint_dir: 'c' is not an absolute path"),
+        ({"output": "x" * 4097}, "output: .* has 4097 characters"),
+        ({"gpus": 0}, "gpus: 0 is not between 1 and 1024"),
+        ({"gpus": -1}, "gpus: -1 is not"),
+        ({"gpus": 10**9}, "gpus: 1000000000 is not"),
+        ({"nodes": 0}, "nodes: 0 is not"),
+        ({"gpu_memory_bytes": -1}, "gpu_memory_bytes: -1 is not"),
+        ({"cpus": 5000}, "cpus: 5000 is not"),
+        ({"memory_bytes": 1 << 60}, "memory_bytes: .* is not between"),
+        ({"priority": 1001}, "priority: 1001 is not between -1000 and 1000"),
+        ({"retry_max": -1}, "retry_max: -1 is not"),
+        ({"max_duration_s": float("nan")}, "max_duration_s: nan is not"),
+        ({"max_duration_s": 1e300}, "max_duration_s: 1e.300 is not"),
+        ({"checkpoint_interval_s": -0.5}, "checkpoint_interval_s: -0.5 is not"),
+        ({"gpu_types": ("",)}, "gpu_types: '' is no GPU model"),
+        ({"array_limit": 3}, "array_limit: 3 was given for a job that is not of an array"),
+        ({"array_index": -1}, "array_index: -1 is not"),
+    ],
+)
+def test_a_bad_field_is_refused_by_name_value_and_what_was_expected(
+    wishes: dict[str, Any], words: str
+) -> None:
+    refused = refusal(world(), a_spec(**wishes))
+    assert refused.kind is Kind.INVALID
+    with pytest.raises(RefusedError, match=words):
+        raise refused
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [
+        ({"gpus": 9}, "gpus: the job asks for 9 GPUs on one server; the largest has 4"),
+        ({"gpu_types": ("H100",)}, "gpu_types: the job asks for H100; the servers have V100"),
+        ({"gpu_memory_bytes": 80 << 30}, "asks for 80 GiB of memory per GPU; the largest GPU has 16 GiB"),
+        ({"nodes": 2}, "nodes: 2 is not supported yet"),
+    ],
+)
+def test_what_can_never_run_here_is_refused(wishes: dict[str, Any], words: str) -> None:
+    refused = refusal(world(), a_spec(**wishes))
+    assert refused.kind is Kind.IMPOSSIBLE
+    assert words in str(refused)
+
+
+def test_one_bad_job_refuses_the_request_and_is_named() -> None:
+    at = world()
+    refused = refusal(at, a_spec(), a_spec(gpus=0), a_spec())
+    assert str(refused) == "jobs[1]: gpus: 0 is not between 1 and 1024"
+    assert submit(at, a_spec()) == (1,), "a refused request used up an id"
+
+
+def test_limits_on_how_many_jobs() -> None:
+    at = world(settings=replace(SETTINGS, max_jobs=3, max_jobs_per_user=2, limits=Limits(jobs_per_request=3)))
+    assert "1 to 3 were expected" in str(refusal(at, *[a_spec()] * 4))
+    assert "0 in one request" in str(refusal(at))
+    assert refusal(at, *[a_spec()] * 3).kind is Kind.UNAVAILABLE
+    submit(at, a_spec(), a_spec())
+    assert "one user may have 2" in str(refusal(at, a_spec()))
+
+
+def test_an_array_is_one_by_its_first_job() -> None:
+    at = world("submit alice single")
+    ids = submit(at, *[a_spec(array_index=i, array_limit=2) for i in (5, 6)])
+    assert [at.machine.job(i).spec.array_id for i in ids] == [2, 2]
+    assert at.machine.job(JobId(1)).spec.array_id is None
+    twice = refusal(at, a_spec(array_index=1), a_spec(array_index=1))
+    assert str(twice) == "array_index: 1 is given to two jobs of one array"
+    differs = refusal(at, a_spec(array_index=1, array_limit=1), a_spec(array_index=2))
+    assert "differs between the jobs of one array" in str(differs)
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing() -> None:
+    at = world()
+    before = at.machine.state
+    at.machine.validate(ALICE, [a_spec()])
+    with pytest.raises(RefusedError, match="the largest has 4"):
+        at.machine.validate(ALICE, [a_spec(gpus=5)])
+    assert at.machine.state == before
+
+
+def test_requests_about_several_jobs_are_carried_out_whole_or_not_at_all() -> None:
+    at = world("submit alice a count=2")
+    for verb in ("cancel", "pause", "unpause"):
+        before = at.machine.state
+        assert at.do(f"{verb} alice 1 2 3") == ["refused, not-found: there is no job 3"]
+        assert at.machine.state == before
+    at.do("report n1 1:0=exited code=0")
+    before = at.machine.state
+    assert at.do("pause alice 2 1") == ["refused, conflict: job 1 is succeeded and cannot be paused"]
+    assert at.machine.state == before
+
+
+def test_a_user_is_made_changed_and_told_to_hosts() -> None:
+    at = world("submit alice a")
+    at.handle(UserSet(now_s=1.0, name=ALICE, run_as="al"))
+    assert at.wanted[N1].jobs[0].run_as == "al"
+    at.handle(UserSet(now_s=2.0, name=ALICE, tickets=7.0))
+    assert at.wanted[N1].jobs[0].tickets == 7.0
+    assert at.outcome.touched.users == {"alice"}
+    user = at.machine.user(ALICE)
+    assert user is not None
+    assert (user.tickets, user.run_as) == (7.0, "al")
+    at.handle(UserSet(now_s=3.0, name=ALICE, tickets=7.0))
+    assert not at.outcome.touched, "nothing was changed"
+
+
+# --- hosts --------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_without_gpus_or_with_two_models_is_refused() -> None:
+    at = world()
+    mixed = replace(a_host("n2"), gpus=(*a_host("n2").gpus, *a_host("n2b", "K80", 1).gpus))
+    for host in (mixed, replace(mixed, gpus=())):
+        with pytest.raises(RefusedError, match="GPUs of one model were expected"):
+            at.handle(HostJoined(now_s=0.0, host=host, reports=()))
+
+
+def test_a_host_that_has_what_is_not_wanted_is_told_once_more() -> None:
+    at = world("submit alice a")
+    first = at.do("report n1 9:0=running")
+    assert first == ["→ n1 (1, 3): 1:0 with 100"]
+    assert at.do("report n1 9:0=running") == []
+    assert at.do("report n1 9:1=running") == ["→ n1 (1, 4): 1:0 with 100"]
+
+
+def test_each_connection_is_told_everything_even_if_nothing_changed() -> None:
+    at = world("submit alice a")
+    seq = at.wanted[N1].seq
+    at.do("host n1 V100:4 1:0=running")
+    assert at.wanted[N1].seq == seq + 1
+    assert [job.job for job in at.wanted[N1].jobs] == [1]
+
+
+def test_an_order_that_never_arrived_is_repeated_under_the_same_epoch() -> None:
+    at = world("submit alice a", "leave n1", "host n1 V100:4 boot=b2")
+    assert [(job.job, job.epoch) for job in at.wanted[N1].jobs] == [(1, 0)]
+
+
+def test_an_administrators_drain_survives_the_agents_word() -> None:
+    at = world()
+    state = at.machine.state
+    drained = {N1: replace(state.hosts[N1], schedulable=False)}
+    at.start(replace(state, hosts=drained))
+    at.do("host n1 V100:4")
+    submit(at, a_spec())
+    assert at.machine.job(JobId(1)).host is None
+
+
+def test_work_since_the_checkpoint_counts_as_lost_when_the_host_is() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=150 checkpoint_generation=1")
+    at.do("host n1 V100:4 boot=b2")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.gpu_s, row.past_lost_gpu_s) == (1, 100.0, 25.0)
+    assert row.host == "n1", "its checkpoint is there"
+
+
+def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.retries, row.exit, row.gpu_s, row.past_lost_gpu_s) == (1, 0, None, 3.0, 3.0)
+
+
+def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
+    at = world("submit alice a retry_max=3")
+    at.do("report n1 1:0=exited gpu_s=10 code=1")
+    at.do("leave n1")
+    at.do("report n1 1:1=exited gpu_s=5 code=1")
+    at.do("host n2 K80:4")
+    at.do("report n2 1:2=running gpu_s=7")
+    row = at.machine.job(JobId(1))
+    assert dict(row.gpu_s_by_model) == {"V100": 15.0, "K80": 7.0}
+    assert at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 7.0}
+    at.now_s = 10.0
+    at.do("report n2 1:2=running gpu_s=17")
+    means, covered_s = at.machine.received_gpus(5.0, 10.0)
+    assert (dict(means), covered_s) == ({("alice", "V100"): 0.0, ("alice", "K80"): 1.0}, 5.0)
+    again = ClusterMachine(at.policy, SETTINGS, at.machine.state)
+    assert again.usage() == at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 17.0}
+
+
+# --- decisions ----------------------------------------------------------------------------------------------------
+
+
+def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False) -> Policy:
+    inner = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        seen.append(snapshot)
+        verdict = inner.decide(snapshot, memory)
+        return replace(verdict, plan=replace(verdict.plan, turns={**verdict.plan.turns, **turns}))
+
+    return Policy(name="recording", needs=Needs(every_quantum=every_quantum), decide=decide)
+
+
+def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
+    turn = Turn(gangs=(JobId(1), JobId(2)), local=False)
+    told = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = told.decide(snapshot, memory)
+        return replace(verdict, plan=replace(verdict.plan, turns={N1: turn if snapshot.jobs else Turn()}))
+
+    slow = replace(SETTINGS, settle_s=5.0)
+    at = world(policy=Policy(name="gangs", needs=Needs(), decide=decide), settings=slow)
+    at.now_s = 10.0
+    at.do("submit alice a gpus=2 count=2")
+    at.now_s = 11.0  # too early to decide again
+    assert at.wanted[N1].turn == turn
+    at.do("report n1 1:0=held")
+    assert at.machine.why(JobId(1), 0.0).reason is Reason.WAITING_FOR_GPUS
+    at.do("pause alice 1")
+    assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)
+
+
+def test_a_burst_of_submits_costs_few_decisions() -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen), settings=replace(SETTINGS, settle_s=0.1))
+    for i in range(200):
+        at.now_s = 5.0 + i / 200
+        submit(at, a_spec())
+    at.now_s = at.wake_s or 0.0
+    at.handle(QuantumEnded(now_s=at.now_s))
+    assert len(seen) <= 12
+    assert all(row.host == "n1" for row in at.machine.jobs())
+
+
+def test_nobody_is_asked_when_nothing_changed() -> None:
+    seen: list[Snapshot] = []
+    at = world("submit alice a", policy=recording({}, seen))
+    at.do("report n1 1:0=held")
+    asked = len(seen)
+    for line in (
+        "report n1 1:0=running gpu_s=3",
+        "report n1 1:0=held gpu_s=5 step=9",
+        "tick",
+        "user alice 100",
+    ):
+        at.do(line)
+    assert len(seen) == asked
+
+
+def test_a_policy_that_asked_for_it_is_asked_at_every_edge() -> None:
+    seen: list[Snapshot] = []
+    at = world("submit alice a", policy=recording({}, seen, every_quantum=True))
+    quanta = []
+    for _ in range(3):
+        assert at.wake_s is not None
+        at.now_s = at.wake_s
+        at.do("tick")
+        quanta.append(seen[-1].quantum)
+    assert (quanta, at.now_s) == ([1, 2, 3], 30.0)
+
+
+def test_the_snapshot_shows_who_could_run_and_nobody_else() -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen))
+    submit(at, a_spec(), a_spec(suspend=SuspendMode.NONE), a_spec(gpus=4))
+    at.do("submit alice waits after=1")
+    at.do("pause alice 3")
+    at.do("report n1 1:0=running gpu_s=4")
+    at.do("user alice 50")
+    shown = {job.id: job for job in seen[-1].jobs}
+    assert set(shown) == {1, 2}
+    assert (shown[JobId(1)].started, shown[JobId(1)].running, shown[JobId(1)].attained_gpu_s) == (
+        True,
+        True,
+        4.0,
+    )
+    assert (shown[JobId(1)].sliceable, shown[JobId(2)].sliceable) == (True, False)
+    assert seen[-1].tickets == {ALICE: 50}
+
+
+def test_a_policy_that_places_where_nothing_can_be_placed_stops_the_controller() -> None:
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        homes = {job.id: HostName("n1") for job in snapshot.jobs}
+        return Verdict(plan=Plan(homes=homes, turns={}, tickets={}), memory=memory)
+
+    at = world(policy=Policy(name="bad", needs=Needs(), decide=decide))
+    with pytest.raises(BrokenError):
+        submit(at, a_spec())
+
+
+def test_shares_follow_tickets_on_a_host() -> None:
+    at = world("user bob 300", "submit alice a gpus=4", "submit bob b gpus=4")
+    assert at.machine.job_tickets(JobId(1)) == 100.0
+    assert (at.machine.job_share_gpus(JobId(1)), at.machine.job_share_gpus(JobId(2))) == (1.0, 3.0)
+    at.do("pause bob 2")
+    assert (at.machine.job_share_gpus(JobId(1)), at.machine.job_share_gpus(JobId(2))) == (4.0, 0.0)
+    assert at.machine.demand() == {("alice", "V100"): 4.0}
+
+
+# --- durable state ------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_state_survives_json() -> None:
+    at = world("host n2 K80:2")
+    submit(at, a_spec(env={"A": "b"}, gpu_types=("V100",)), a_spec(array_index=3))
+    at.do("report n1 1:0=running gpu_s=1.5 checkpoint_step=3 checkpoint_generation=0")
+    at.do("report n1 2:0=exited signal=9")
+    at.do("submit alice b after=1:fail")
+    state = at.machine.state
+    adapter = TypeAdapter(State)
+    again = adapter.validate_json(adapter.dump_json(state))
+    assert again == state
+    json.loads(adapter.dump_json(state))
+    assert ClusterMachine(at.policy, SETTINGS, again).state == state
+
+
+def test_ended_jobs_may_be_left_out_and_recalled() -> None:
+    at = world("submit alice a", "report n1 1:0=exited code=0")
+    state = at.machine.state
+    old = state.jobs[JobId(1)]
+    at.start(replace(state, jobs={}))
+    spec = at.event("submit", ["alice", "b", "after=1"])
+    assert isinstance(spec, JobsSubmitted)
+    assert at.machine.missing(spec.specs) == (1,)
+    assert refusal(at, *spec.specs).kind is Kind.NOT_FOUND
+    at.machine.recall([old])
+    assert submit(at, *spec.specs) == (2,)
+
+
+def test_old_ended_jobs_are_let_go_of_but_not_those_waited_for() -> None:
+    at = world("submit alice a count=5", settings=replace(SETTINGS, keep_ended=2))
+    at.do("submit alice waits after=1:ok,2:ok")
+    for job in (1, 3, 4, 5):
+        at.do(f"report n1 {job}:0=exited code=0")
+        assert at.machine.find(JobId(job)) is not None, "the driver has yet to write it"
+    assert sorted(at.machine.state.jobs) == [1, 2, 5, 6]
+    at.machine.check()
+
+
+def test_a_lower_term_cannot_begin_and_commands_carry_the_term() -> None:
+    at = world("submit alice a")
+    at.machine.begin_term(7)
+    with pytest.raises(BrokenError, match="term 6 began after term 7"):
+        at.machine.begin_term(6)
+    at.do("submit alice b")
+    wanted = [c.wanted for c in at.outcome.commands if isinstance(c, Direct)]
+    assert [(w.term, w.seq) for w in wanted] == [(7, 1)]
+
+
+def test_a_story_is_bounded_and_keeps_the_newest() -> None:
+    at = world("submit alice a", settings=replace(SETTINGS, story_facts=5))
+    for step in range(10):
+        at.do(f"report n1 1:0=running step={step}")
+        at.do(f"report n1 1:0=held step={step}")
+    story = at.machine.story(JobId(1))
+    assert len(story) == 5
+    assert story[-1].text == "it is suspended on n1 at step 9"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"quantum_s": 0.0}, "quantum_s"),
+        ({"quantum_s": float("inf")}, "quantum_s"),
+        ({"settle_s": 99.0}, "settle_s"),
+        ({"default_tickets": 0.0}, "default_tickets"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Settings(**wrong)
+
+
+def test_a_damaged_state_is_not_taken_up() -> None:
+    at = world("submit alice a")
+    state = at.machine.state
+    row = state.jobs[JobId(1)]
+    for jobs in ({JobId(1): replace(row, host=None)}, {JobId(1): replace(row, user=UserName("eve"))}):
+        with pytest.raises(BrokenError, match="job 1"):
+            ClusterMachine(at.policy, SETTINGS, replace(state, jobs=jobs))
+    with pytest.raises(BrokenError, match="next id"):
+        ClusterMachine(at.policy, SETTINGS, replace(state, next_job_id=JobId(1)))

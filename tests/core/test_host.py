@@ -1,0 +1,578 @@
+"""What the agent's mind does, one fact at a time."""
+
+import json
+
+import pytest
+from hostsim import GIB, HostSim, Ways
+
+from hs_core.errors import BrokenError
+from hs_core.events import JobExited, JobHeld, JobWentOn, LaunchFailed, Turn, Wanted, WantedChanged
+from hs_core.host import HostConfig, HostMachine
+from hs_core.model import Exit, JobId, Phase, SuspendMode, Tier
+
+QUICK = {"hook_s": 0.01, "ready_s": 0.02}
+
+
+def orders(sim: HostSim, word: str) -> list[str]:
+    return [words for _, words in sim.log if words.startswith(word)]
+
+
+def test_a_job_alone_is_launched_let_go_and_charged_from_its_launch():
+    sim = HostSim()
+    job = sim.job(1, 2)
+    sim.send()
+    sim.run(100)
+    assert [w for _, w in sim.log] == ["launch 1 on 0,1", "resume 1"]
+    report = sim.machine.report(job)
+    assert report.phase is Phase.RUNNING
+    assert report.gpu_s == pytest.approx(2 * 98, abs=5)
+    sim.ways[job].work_s = 0
+    assert report.run_s * 2 == report.gpu_s
+
+
+def test_charging_ends_at_the_moment_the_gpus_are_free():
+    sim = HostSim(1, config=HostConfig(preload=2))
+    jobs = [sim.job(n, ways=Ways(hold_s=3.0, resume_s=0.0)) for n in (1, 2)]
+    sim.send()
+    sim.quanta(7)
+    starting = 2.0  # of the first one, in its turn
+    assert sim.gpu_s(jobs[0]) == pytest.approx(sim.trained(jobs[0]) + starting, abs=1e-6)
+    assert sim.gpu_s(jobs[1]) == pytest.approx(sim.trained(jobs[1]), abs=1e-6)
+
+
+def test_losers_leave_before_winners_arrive():
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(hold_s=5.0))
+    sim.job(2)
+    sim.send()
+    sim.quanta(2)
+    at = {words: t for t, words in sim.log}
+    assert at["suspend 1 (hold)"] == 60.0
+    assert at["resume 2"] == 65.0
+
+
+def test_jobs_are_started_ahead_of_their_turn_uncharged_and_a_few_at_a_time():
+    sim = HostSim(1, config=HostConfig(preload=2))
+    for n in range(1, 6):
+        sim.job(n)
+    sim.send()
+    sim.run(50)
+    assert sim.phases() == {1: "running", 2: "held", 3: "held", 4: "waiting", 5: "waiting"}
+    assert sim.gpu_s(JobId(2)) == 0.0
+    sim.run(15)
+    assert sim.phases()[2] == "running"
+    assert "launch 4 on 0" in orders(sim, "launch")
+
+
+def test_the_newest_wanted_wins():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    old = Wanted(term=1, seq=0, quantum_s=60.0, turn=Turn(), jobs=())
+    sim.tell(WantedChanged(now_s=sim.now_s, wanted=old))
+    assert sim.machine.report(job).phase is Phase.STARTING
+    newer = Wanted(term=2, seq=0, quantum_s=60.0, turn=Turn(), jobs=())
+    sim.tell(WantedChanged(now_s=sim.now_s, wanted=newer))
+    assert orders(sim, "kill") == ["kill 1 (no longer wanted here)"]
+
+
+def test_an_idle_gpu_is_given_at_once():
+    sim = HostSim(2, config=HostConfig(preload=0))
+    sim.job(1, ways=Ways(work_s=20.0))
+    sim.job(2)
+    sim.job(3)
+    sim.send()
+    sim.run(30)
+    assert sim.running() == {2, 3}
+    at = {words: t for t, words in sim.log}
+    assert at["launch 3 on 0"] == pytest.approx(22.05, abs=0.1)
+
+
+def test_a_paused_job_leaves_and_takes_its_credit_with_it():
+    sim = HostSim(1)
+    first, second = sim.job(1), sim.job(2)
+    sim.send()
+    sim.quanta(10)
+    sim.change(first, paused=True)
+    sim.send()
+    sim.quanta(5)
+    assert sim.phases()[first] == "held"
+    assert sim.running() == {second}
+    before = sim.gpu_s(first), sim.gpu_s(second)
+    sim.change(first, paused=False)
+    sim.send()
+    sim.quanta(20)
+    assert sim.gpu_s(first) - before[0] == pytest.approx(600, abs=61)
+    assert sim.gpu_s(second) - before[1] == pytest.approx(600, abs=61)
+
+
+def test_a_cancelled_job_is_killed_and_forgotten_once_its_exit_was_seen():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(10)
+    sim.change(job, cancelled=True)
+    sim.send()
+    sim.run(5)
+    assert sim.machine.report(job).exit == Exit(signal=15, why="cancelled")
+    assert orders(sim, "forget") == []
+    del sim.wanted[job]
+    sim.send()
+    assert orders(sim, "forget") == ["forget 1"]
+    assert sim.machine.reports() == ()
+
+
+def test_a_cancelled_job_that_never_started_ends_without_a_process():
+    sim = HostSim(1, config=HostConfig(preload=0))
+    sim.job(1)
+    job = sim.job(2)
+    sim.change(job, cancelled=True)
+    sim.send()
+    assert sim.machine.report(job).exit == Exit(why="cancelled")
+    assert orders(sim, "launch") == ["launch 1 on 0"]
+
+
+def test_an_older_incarnation_is_killed_before_a_newer_one_starts():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(10)
+    sim.change(job, epoch=2)
+    sim.send()
+    assert orders(sim, "kill") == ["kill 1 (replaced by incarnation 2)"]
+    sim.run(10)
+    assert [w for _, w in sim.log][-3:] == ["forget 1", "launch 1 on 0", "resume 1"]
+    report = sim.machine.report(job)
+    assert report.epoch == 2
+    assert report.gpu_s < 11
+
+
+def test_a_job_that_does_not_answer_is_frozen():
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(deaf=True))
+    sim.job(2)
+    sim.send()
+    sim.run(110)
+    assert orders(sim, "suspend 1") == ["suspend 1 (hold)", "suspend 1 (freeze)"]
+    assert sim.running() == {2}
+    assert sim.machine.report(JobId(1)).phase is Phase.FROZEN
+
+
+def test_a_job_that_cannot_even_be_frozen_keeps_its_turn_and_is_told_so():
+    sim = HostSim(1)
+    deaf = sim.job(1, ways=Ways(deaf=True, freezes=False))
+    sim.job(2)
+    sim.send()
+    sim.quanta(3)
+    report = sim.machine.report(deaf)
+    assert report.phase is Phase.RUNNING
+    assert not report.sliceable
+    assert report.note == "does not stop: no freezer"
+    assert report.gpu_s == pytest.approx(180, abs=1)
+    assert sim.phases()[2] == "held"
+
+
+def test_a_script_without_the_hook_is_frozen_and_thawed():
+    sim = HostSim(1)
+    plain, other = sim.job(1, ways=Ways(hooks=False)), sim.job(2)
+    sim.send()
+    sim.quanta(10)
+    assert "suspend 1 (freeze)" in orders(sim, "suspend 1")
+    assert sim.machine.report(plain).note == "no step hook: suspended by the freezer"
+    assert sim.gpu_s(plain) == pytest.approx(sim.gpu_s(other), abs=61)
+
+
+def test_a_preloaded_script_without_the_hook_is_frozen_until_its_turn():
+    sim = HostSim(1)
+    sim.job(1)
+    plain = sim.job(2, ways=Ways(hooks=False))
+    sim.send()
+    sim.run(50)
+    assert sim.phases() == {1: "running", 2: "frozen"}
+    assert sim.gpu_s(plain) < 0.1
+    sim.run(20)
+    assert sim.phases() == {1: "held", 2: "running"}
+
+
+@pytest.mark.parametrize("mode", [SuspendMode.HOOK, SuspendMode.NONE])
+def test_what_must_not_be_suspended_runs_to_its_end(mode: SuspendMode):
+    sim = HostSim(1)
+    first = sim.job(1, mode=mode, ways=Ways(hooks=False, work_s=400.0))
+    sim.job(2)
+    sim.send()
+    sim.quanta(5)
+    assert sim.running() == {first}
+    report = sim.machine.report(first)
+    assert not report.sliceable
+    assert "unsliced" in report.note
+    sim.quanta(5)
+    assert sim.running() == {2}
+    assert orders(sim, "suspend") == []
+
+
+def test_without_a_freezer_a_script_without_the_hook_is_unsliceable():
+    sim = HostSim(1, config=HostConfig(can_freeze=False))
+    first = sim.job(1, ways=Ways(hooks=False))
+    sim.job(2, user="B")
+    sim.send()
+    sim.quanta(4)
+    assert sim.running() == {first}
+    assert sim.machine.report(first).note == "no step hook: runs unsliced"
+    assert orders(sim, "launch") == ["launch 1 on 0"]  # nothing is started ahead that could not be kept off the GPU
+
+
+def test_transparent_jobs_are_frozen_only():
+    sim = HostSim(1)
+    for n in (1, 2):
+        sim.job(n, mode=SuspendMode.TRANSPARENT)
+    sim.send()
+    sim.quanta(6)
+    assert set(orders(sim, "suspend")) == {"suspend 1 (freeze)", "suspend 2 (freeze)"}
+    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=1)
+
+
+def memory_sim(ways: Ways, **config: object) -> HostSim:
+    sim = HostSim(1, memory_bytes=16 * GIB, config=HostConfig(**config))
+    sim.job(1, memory_bytes=10 * GIB, ways=ways)
+    sim.job(2, memory_bytes=10 * GIB, ways=Ways(**vars(ways)))
+    sim.send()
+    sim.quanta(6)
+    return sim
+
+
+def test_state_stays_on_the_gpu_where_it_fits():
+    sim = HostSim(1, memory_bytes=32 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    for n in (1, 2):
+        sim.job(n, memory_bytes=10 * GIB, ways=Ways(can_swap=True, can_checkpoint=True))
+    sim.send()
+    sim.quanta(6)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)"}
+
+
+def test_state_is_swapped_where_it_does_not_fit():
+    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True), host_memory_budget_bytes=64 * GIB)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(swap)"}
+    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=5)
+
+
+def test_state_is_checkpointed_where_host_memory_does_not_allow_a_swap():
+    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True, **QUICK), host_memory_budget_bytes=5 * GIB)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(checkpoint)"}
+    assert "launch 1 on 0 from generation 0" in orders(sim, "launch")
+    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=10)
+    assert sim.machine.report(JobId(1)).lost_gpu_s == 0
+
+
+def test_memory_is_never_promised_twice_even_if_somebody_has_to_wait():
+    sim = memory_sim(Ways())
+    assert sim.running() == {1}
+    report = sim.machine.report(JobId(2))
+    assert report.phase is Phase.WAITING
+    assert "memory" in report.note
+
+
+def test_a_failed_swap_leaves_the_job_held_and_is_told():
+    sim = memory_sim(Ways(can_swap=True, swap_fails=True), host_memory_budget_bytes=64 * GIB)
+    assert sim.machine.report(JobId(1)).note.startswith("swap failed")
+    assert sim.running() == {1}
+    assert orders(sim, "kill") == []
+
+
+def test_a_full_disk_leaves_the_job_going_on():
+    sim = memory_sim(Ways(can_checkpoint=True, disk_full=True))
+    assert "checkpoint failed: disk full" in sim.machine.report(JobId(1)).note
+    assert sim.running() == {1}
+    assert sim.trained(JobId(1)) > 300
+    assert orders(sim, "kill") == []
+
+
+def test_measured_memory_counts():
+    sim = HostSim(1, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    for n in (1, 2):
+        sim.job(n, ways=Ways(can_swap=True, memory_bytes=12 * GIB))
+    sim.send()
+    sim.quanta(8)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)", "(swap)"}
+    assert orders(sim, "suspend")[-1].endswith("(swap)")
+
+
+def test_a_bound_job_is_moved_where_gpus_would_idle():
+    sim = HostSim(2)
+    ways = {"can_checkpoint": True, **QUICK}
+    for n in (1, 2, 3, 4):  # 1 and 4 on GPU 0, 2 and 3 on GPU 1
+        sim.job(n, ways=Ways(**ways, work_s=150.0 if n in (1, 4) else 1e9))
+    sim.send()
+    sim.run(1000)
+    assert sim.running() == {2, 3}
+    assert sim.machine.report(JobId(2)).gpus != sim.machine.report(JobId(3)).gpus
+    assert any(w.endswith("(checkpoint)") for w in orders(sim, "suspend"))
+    received = sim.gpu_s(JobId(2)), sim.gpu_s(JobId(3))
+    sim.run(600)
+    assert (sim.gpu_s(JobId(2)) - received[0], sim.gpu_s(JobId(3)) - received[1]) == pytest.approx((600, 600))
+
+
+def test_uneven_bindings_are_evened_out_by_moves():
+    sim = HostSim(4)
+    for n in (1, 2, 3):  # three 2-GPU jobs on two pairs: bound for good, one would get twice the others' share
+        sim.job(n, 2, ways=Ways(can_checkpoint=True, **QUICK))
+    sim.send()
+    sim.quanta(20)
+    before = [sim.gpu_s(JobId(n)) for n in (1, 2, 3)]
+    sim.quanta(90)
+    gpus = [(sim.gpu_s(JobId(n)) - b) / (90 * 60) for n, b in zip((1, 2, 3), before, strict=True)]
+    assert gpus == pytest.approx([4 / 3] * 3, rel=0.1)
+    assert len([w for w in orders(sim, "suspend") if "checkpoint" in w]) < 40
+
+
+def test_a_sick_gpu_gets_nothing_new_and_its_jobs_move_if_they_can():
+    sim = HostSim(2)
+    for n in (1, 2, 3, 4):
+        sim.job(n, ways=Ways(can_checkpoint=True, **QUICK))
+    sim.send()
+    sim.quanta(4)
+    sim.see_gpus(sick=[0])
+    sim.quanta(1)
+    log_from = len(sim.log)
+    sim.quanta(12)
+    assert all(words.split()[3] == "1" for _, words in sim.log[log_from:] if words.startswith("launch"))
+    assert sim.machine.story[-1].now_s > 0
+    sim.quanta(20)
+    assert {sim.machine.report(JobId(n)).gpus for n in (1, 2, 3, 4)} <= {("GPU-1",), ("GPU-0",), ()}
+
+
+def test_the_controllers_gangs_come_first():
+    sim = HostSim(4)
+    for n in range(1, 5):
+        sim.job(n)
+    gang = sim.job(9, 4, user="B")
+    sim.turn = Turn(gangs=(gang,))
+    sim.send()
+    sim.quanta(2)
+    assert sim.running() == {gang}
+    sim.turn = Turn()
+    sim.send()
+    sim.run(10)
+    assert sim.running() == {1, 2, 3, 4}
+
+
+def test_gpus_that_a_gang_leaves_are_shared_locally():
+    sim = HostSim(4)
+    gang = sim.job(9, 2, user="B")
+    for n in range(1, 5):
+        sim.job(n)
+    sim.turn = Turn(gangs=(gang,))
+    sim.send()
+    sim.quanta(20)
+    assert sim.gpu_s(gang) == pytest.approx(2 * 1200, abs=1)
+    assert sum(sim.gpu_s(JobId(n)) for n in range(1, 5)) == pytest.approx(2 * 1200, abs=200)
+
+
+def test_without_local_turns_gpus_idle_until_the_controller_is_silent_for_a_quantum():
+    sim = HostSim(1)
+    gang = sim.job(1, ways=Ways(work_s=70.0))
+    sim.job(2)
+    sim.turn = Turn(gangs=(gang,), local=False)
+    sim.send()
+    sim.run(119)
+    assert orders(sim, "launch") == ["launch 1 on 0"]
+    sim.quanta(2)
+    assert sim.running() == {2}
+
+
+def test_a_job_over_its_time_limit_is_killed():
+    sim = HostSim(1)
+    job = sim.job(1, time_limit_s=100.0)
+    sim.job(2)
+    sim.send()
+    sim.quanta(5)
+    report = sim.machine.report(job)
+    assert report.exit == Exit(signal=15, why="time limit")
+    assert report.run_s == pytest.approx(100.2, abs=0.2)
+
+
+def test_an_unkillable_job_keeps_its_gpus():
+    sim = HostSim(2)
+    job = sim.job(1, ways=Ways(unkillable=True))
+    sim.job(2)
+    sim.job(3)
+    sim.send()
+    sim.run(30)
+    sim.change(job, cancelled=True)
+    sim.send()
+    sim.quanta(10)
+    report = sim.machine.report(job)
+    assert report.phase is Phase.KILLING
+    assert "does not die" in report.note
+    assert len(sim.running()) == 1
+    assert all(sim.machine.report(JobId(n)).gpus != report.gpus for n in (2, 3) if sim.phases()[n] == "running")
+
+
+def test_checkpoints_are_ordered_on_their_interval():
+    sim = HostSim(1)
+    job = sim.job(1, checkpoint_interval_s=100.0, ways=Ways(can_checkpoint=True))
+    sim.send()
+    sim.run(1000)
+    assert 8 <= len(orders(sim, "checkpoint 1")) <= 10
+    assert sim.machine.report(job).checkpoint_generation == len(orders(sim, "checkpoint 1")) - 1
+
+
+def test_a_launch_that_fails_is_the_jobs_end():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.processes.clear()
+    sim.tell(LaunchFailed(now_s=sim.now_s, job=job, epoch=1, why="no such user"))
+    assert sim.machine.report(job).exit == Exit(why="launch failed: no such user")
+
+
+def test_events_of_other_incarnations_change_nothing():
+    sim = HostSim(1)
+    job = sim.job(1, epoch=2)
+    sim.send()
+    sim.run(10)
+    before = sim.machine.report(job)
+    sim.tell(JobExited(now_s=sim.now_s, job=job, epoch=1, exit=Exit(code=3)))
+    sim.tell(JobExited(now_s=sim.now_s, job=JobId(77), epoch=1, exit=Exit(code=3)))
+    assert sim.machine.report(job) == before
+
+
+def test_repeated_answers_change_nothing():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.job(2)
+    sim.send()
+    sim.run(70)
+    assert sim.phases()[1] == "held"
+    before = sim.machine.report(job)
+    sim.tell(JobHeld(now_s=sim.now_s, job=job, epoch=1, step=before.step, tier=Tier.HOLD))
+    assert sim.machine.report(job) == before
+    sim.tell(JobWentOn(now_s=sim.now_s, job=JobId(2), epoch=1, step=0))
+    assert sim.machine.report(JobId(2)).resumes == 1
+
+
+def test_edges_keep_their_cadence():
+    sim = HostSim(1, quantum_s=10.0)
+    for n in (1, 2):
+        sim.job(n, ways=Ways(hold_s=0.05, **QUICK))
+    sim.send()
+    sim.run(300)
+    at = [t for t, words in sim.log if words.startswith("suspend")]
+    assert at == pytest.approx([10.0 * k for k in range(1, len(at) + 1)])
+
+
+def test_the_quantum_follows_the_cost_of_switching():
+    sim = HostSim(1, quantum_s=2.0)
+    for n in (1, 2):
+        sim.job(n, ways=Ways(hold_s=0.2, resume_s=0.2, **QUICK))
+    sim.send()
+    sim.run(200)
+    at = [t for t, words in sim.log if words.startswith("suspend")]
+    assert at[-1] - at[-2] == pytest.approx(8.0, rel=0.05)
+    sim = HostSim(1, quantum_s=2.0)
+    for n in (1, 2):
+        sim.job(n, ways=Ways(hold_s=3.0, **QUICK))
+    sim.send()
+    sim.run(200)
+    at = [t for t, words in sim.log if words.startswith("suspend")]
+    assert at[-1] - at[-2] == pytest.approx(20.0)
+
+
+def test_a_restarted_agent_goes_on_as_if_nothing_had_happened():
+    reference, restarted = HostSim(2), HostSim(2)
+    for sim in (reference, restarted):
+        for n, gang in enumerate((1, 1, 2, 1), start=1):
+            sim.job(n, gang, tickets=1 / n)
+        sim.send()
+        sim.quanta(3)
+        sim.run(7)
+    for _ in range(5):
+        restarted.kill_agent()
+        restarted.start_agent()
+        for sim in (reference, restarted):
+            sim.quanta(2)
+            sim.run(3)
+    assert [r.gpu_s for r in restarted.machine.reports()] == [r.gpu_s for r in reference.machine.reports()]
+    after, expected = restarted.machine.saved(), reference.machine.saved()
+    for memory in (after, expected):
+        for job in memory["jobs"]:
+            del job["step"]  # ranks that dialled again said theirs
+    assert after == expected
+
+
+def test_running_jobs_are_charged_for_the_time_without_an_agent():
+    sim = HostSim(1)
+    first, second = sim.job(1), sim.job(2)
+    sim.send()
+    sim.run(30)
+    sim.kill_agent()
+    sim.run(600)
+    sim.start_agent()
+    assert sim.gpu_s(first) == pytest.approx(630, abs=1)
+    sim.quanta(10)
+    assert sim.gpu_s(second) == pytest.approx(600, abs=70)  # the first had ten quanta: now it waits for its due
+
+
+def test_an_exit_without_an_agent_is_told_with_its_code():
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(work_s=40.0))
+    sim.send()
+    sim.run(10)
+    sim.kill_agent()
+    sim.run(100)
+    sim.start_agent()
+    assert sim.machine.report(job).exit == Exit()
+
+
+def test_orders_without_an_answer_are_given_again_after_a_restart():
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(lose={"resume"}))
+    sim.send()
+    sim.run(5)
+    assert sim.trained(JobId(1)) == 0
+    sim.kill_agent()
+    sim.start_agent()
+    sim.run(1)
+    assert orders(sim, "resume").count("resume 1") >= 2
+    assert sim.trained(JobId(1)) > 0
+
+
+def test_a_checkpoint_whose_word_was_lost_is_not():
+    sim = memory_sim(Ways(can_checkpoint=True, **QUICK))
+    sim.ways[JobId(1)].lose.add("held")
+    sim.quanta(6)
+    assert sim.machine.report(JobId(1)).exit is None
+    assert sim.machine.report(JobId(1)).checkpoint_generation == sim.generations[JobId(1)]
+
+
+def test_a_reboot_charges_until_the_last_word():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(30)
+    sim.tell(JobWentOn(now_s=sim.now_s, job=job, epoch=1, step=1))
+    saved = json.loads(json.dumps(sim.machine.saved()))
+    machine = HostMachine(sim.gpus, sim.config, now_s=5.0, saved=saved)
+    machine.handle(JobExited(now_s=6.0, job=job, epoch=1, exit=Exit(why="lost with its host")))
+    assert machine.report(job).gpu_s == pytest.approx(31, abs=1e-6)
+
+
+def test_a_saved_state_of_another_version_is_refused():
+    sim = HostSim(1)
+    with pytest.raises(BrokenError, match="version 7"):
+        HostMachine(sim.gpus, sim.config, now_s=0.0, saved={**sim.machine.saved(), "version": 7})
+
+
+def test_a_setting_out_of_range_names_itself():
+    with pytest.raises(ValueError, match="suspend_deadline_s is 0"):
+        HostConfig(suspend_deadline_s=0)
+
+
+def test_the_story_of_a_job_can_be_told():
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(work_s=100.0))
+    sim.job(2)
+    sim.send()
+    sim.quanta(6)
+    kinds = [fact.kind for fact in sim.machine.story_of(job)]
+    assert kinds[:4] == ["arrived", "launched", "ready", "resumed"]
+    assert kinds[-1] == "exited"

@@ -1,0 +1,182 @@
+"""Whatever jobs, delays, losses, restarts and sick GPUs: the laws of a host hold after every event."""
+
+from hostsim import GIB, HostSim, Ways
+from hypothesis import HealthCheck, settings, Phase as Phase_
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from hs_core.host import HostConfig
+from hs_core.model import JobId, Phase, SuspendMode
+
+COUNTERS = ("gpu_s", "run_s", "suspends", "resumes", "suspend_s", "resume_s", "lost_gpu_s")
+STARVED_QUANTA = 200
+
+ways = st.builds(
+    Ways,
+    hook_s=st.sampled_from([0.1, 3.0]),
+    ready_s=st.sampled_from([3.5, 20.0, 90.0]),
+    hold_s=st.sampled_from([0.05, 2.0, 25.0, 70.0]),
+    swap_s=st.sampled_from([0.1, 10.0]),
+    checkpoint_s=st.sampled_from([0.5, 20.0]),
+    resume_s=st.sampled_from([0.01, 5.0]),
+    freeze_s=st.sampled_from([0.0, 1.0]),
+    die_s=st.sampled_from([0.0, 9.0]),
+    can_swap=st.booleans(),
+    can_checkpoint=st.booleans(),
+    hooks=st.sampled_from([True, True, True, True, False]),
+    freezes=st.sampled_from([True, True, True, False]),
+    disk_full=st.sampled_from([False, False, False, True]),
+    swap_fails=st.sampled_from([False, False, False, True]),
+    deaf=st.sampled_from([False, False, False, False, True]),
+    unkillable=st.sampled_from([False] * 9 + [True]),
+    work_s=st.sampled_from([30.0, 300.0, 3000.0, 1e9]),
+    lose=st.sets(st.sampled_from(["held", "went-on", "resume"]), max_size=2),
+)
+modes = st.sampled_from([SuspendMode.AUTO] * 6 + [SuspendMode.HOOK, SuspendMode.TRANSPARENT, SuspendMode.NONE])
+
+
+class AnyHost(RuleBasedStateMachine):
+    """Rough company: everything that can go wrong on a host."""
+
+    gentle = False
+
+    @initialize(gpus=st.sampled_from([1, 2, 4, 8]), freeze=st.booleans(), preload=st.integers(0, 3), budget=st.sampled_from([0, 20, 200]))
+    def start(self, gpus: int, freeze: bool, preload: int, budget: int) -> None:
+        config = HostConfig(can_freeze=freeze or self.gentle, preload=preload, host_memory_budget_bytes=budget * GIB)
+        self.sim = HostSim(gpus, config=config)
+        self.sim.watch = self.look
+        self.counted: dict[tuple[int, int], tuple[float, ...]] = {}
+        self.number = 0
+        self.sim.send()
+
+    def look(self, sim: HostSim) -> None:
+        """After every event: counters only grow, gangs are whole, what trains is charged."""
+        for report in sim.machine.reports():
+            key = report.job, report.epoch
+            now = tuple(getattr(report, name) for name in COUNTERS)
+            before = self.counted.get(key, (0.0,) * len(COUNTERS))
+            assert all(a >= b - 1e-6 for a, b in zip(now, before, strict=True)), (key, before, now)
+            self.counted[key] = now
+            wanted = sim.wanted.get(report.job)
+            if wanted is not None and wanted.epoch == report.epoch:
+                assert len(set(report.gpus)) in (0, wanted.spec.gpus)
+
+    @rule(gang=st.sampled_from([1, 1, 1, 2, 2, 4, 8]), tickets=st.sampled_from([0.1, 2 / 3, 1.0, 4 / 3, 50.0]), memory=st.sampled_from([0, 0, 3, 9, 16]),
+          user=st.sampled_from("AB"), how=ways, mode=modes, limit=st.sampled_from([0.0, 0.0, 0.0, 500.0]), interval=st.sampled_from([0.0, 0.0, 45.0]))  # fmt: skip
+    def submit(self, gang: int, tickets: float, memory: int, user: str, how: Ways, mode: SuspendMode, limit: float, interval: float) -> None:
+        if self.number >= 12 or gang > len(self.sim.gpus):
+            return
+        self.number += 1
+        if self.gentle:
+            mode = SuspendMode.AUTO
+            how.hooks = how.freezes = True
+            how.deaf = how.unkillable = how.disk_full = False
+            how.lose, memory = set(), min(memory, 1)
+            how.hold_s, how.checkpoint_s, how.ready_s = min(how.hold_s, 2.0), 0.5, min(how.ready_s, 20.0)
+        self.sim.job(self.number, gang, user=user, tickets=tickets, memory_bytes=memory * GIB, mode=mode, ways=how, time_limit_s=limit, checkpoint_interval_s=interval)
+        self.sim.send()
+
+    @rule(data=st.data(), what=st.sampled_from(["pause", "pause", "unpause", "cancel", "retry", "drop", "tickets"]))
+    def change(self, data: st.DataObject, what: str) -> None:
+        if not self.sim.wanted or self.sim.down:
+            return
+        job = data.draw(st.sampled_from(sorted(self.sim.wanted)))
+        match what:
+            case "pause" | "unpause":
+                self.sim.change(job, paused=what == "pause")
+            case "cancel":
+                self.sim.change(job, cancelled=True)
+            case "retry":
+                self.sim.change(job, epoch=self.sim.wanted[job].epoch + 1, cancelled=False)
+                self.sim.generations.pop(job, None)
+                self.sim.trained_s.pop(job, None)
+            case "drop":
+                del self.sim.wanted[job]
+            case _:
+                self.sim.change(job, tickets=3.0)
+        self.sim.send()
+
+    @rule(quanta=st.sampled_from([1, 3, 10]), seconds=st.sampled_from([0.0, 0.3, 17.0]))
+    def time_passes(self, quanta: int, seconds: float) -> None:
+        self.sim.quanta(quanta)
+        self.sim.run(seconds)
+
+    @precondition(lambda self: not self.sim.down)
+    @rule(sick=st.sets(st.integers(0, 7), max_size=1))
+    def gpus_change(self, sick: set[int]) -> None:
+        if len(self.sim.gpus) > 1 and not self.gentle:
+            self.sim.see_gpus(sick)
+
+    @precondition(lambda self: not self.sim.down)
+    @rule(away=st.sampled_from([0.0, 1.0, 200.0]))
+    def agent_is_killed_and_comes_back(self, away: float) -> None:
+        self.sim.kill_agent()
+        self.sim.run(away)
+        self.sim.start_agent()
+
+    @invariant()
+    def charged_is_what_the_truth_says(self) -> None:
+        """Training is never free; what is charged beyond it is coming up, stopping, or frozen on the way."""
+        for report in self.sim.machine.reports():
+            wanted = self.sim.wanted.get(report.job)
+            process = self.sim.processes.get((report.job, report.epoch))
+            if wanted is None or process is None or not process.ways.hooks or wanted.epoch > 1 or process.ways.lose:
+                continue
+            assert report.gpu_s >= self.sim.trained(report.job) * wanted.spec.gpus * 0.999 - 1e-3
+
+    def teardown(self) -> None:
+        if not hasattr(self, "sim"):
+            return
+        self.sim.quanta(20)
+        self.nothing_idles_beside_a_job_that_fits()
+
+    def nothing_idles_beside_a_job_that_fits(self) -> None:
+        sim, board = self.sim, self.sim.machine._board
+        used = {gpu for r in sim.machine.reports() if r.phase not in (Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.EXITED) for gpu in r.gpus}
+        idle = {g.id for g in board.gpus.values() if g.healthy} - used
+        for report in sim.machine.reports():
+            wanted = sim.wanted.get(report.job)
+            if wanted is None or wanted.paused or report.phase not in (Phase.WAITING, Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOINTED):
+                continue
+            job = board.jobs[report.job]
+            if job.held_up or job.asked is not None or job.alive and not set(job.gpus) <= idle and not (job.can_checkpoint and job.ready and board.now_s >= job.checkpoint_after_s):
+                continue
+            assert wanted.spec.gpus > len(idle), (report, idle)
+
+
+class CivilHost(AnyHost):
+    """Jobs that answer: then nobody starves and the shares come out as well."""
+
+    gentle = True
+
+    @invariant()
+    def nobody_starves(self) -> None:
+        return
+
+    def teardown(self) -> None:
+        super().teardown()
+        if not hasattr(self, "sim"):
+            return
+        waiting = [r for r in self.sim.machine.reports() if r.exit is None and r.job in self.sim.wanted and not self.sim.wanted[r.job].paused]
+        if not waiting or sum(self.sim.wanted[r.job].tickets for r in waiting) > 20:
+            return
+        before = {r.job: r.run_s for r in waiting}
+        self.sim.quanta(STARVED_QUANTA)
+        for report in self.sim.machine.reports():
+            if report.exit is None and report.job in before:
+                assert report.run_s > before[report.job], f"job {report.job} got nothing in {STARVED_QUANTA} quanta"
+
+
+AnyHost.TestCase.settings = settings(phases=[Phase_.generate], max_examples=int(__import__("os").environ.get("EX", 120)), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+CivilHost.TestCase.settings = settings(max_examples=int(__import__("os").environ.get("EX", 60)), stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck))
+TestAnyHost = AnyHost.TestCase
+TestCivilHost = CivilHost.TestCase
+
+
+def test_hundreds_of_quanta_with_a_full_host_take_no_time():
+    sim = HostSim(8)
+    for n in range(1, 41):
+        sim.job(n, (1, 2, 4)[n % 3], tickets=1 + n % 5, ways=Ways(hold_s=0.2))
+    sim.send()
+    sim.quanta(300)
+    assert sum(sim.gpu_s(JobId(n)) for n in range(1, 41)) > 0.97 * 8 * 300 * 60

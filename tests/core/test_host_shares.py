@@ -1,0 +1,50 @@
+"""The bound stride gives the shares of free choice (specs: Table 2, figure 4)."""
+
+from collections import defaultdict
+
+import pytest
+from hostsim import HostSim, Ways
+
+USERS = (("A", 1), ("B", 2), ("C", 4))
+
+
+def fill(sim: HostSim, each: int, *, interleaved: bool, tickets: float) -> dict[str, list[int]]:
+    jobs: dict[str, list[int]] = defaultdict(list)
+    pairs = [(u, g) for _ in range(each) for u, g in USERS] if interleaved else [(u, g) for u, g in USERS for _ in range(each)]
+    for number, (user, gang) in enumerate(pairs, start=1):
+        jobs[user].append(sim.job(number, gang, user=user, tickets=tickets, ways=Ways(hook_s=0.01, ready_s=0.02, hold_s=0.001, resume_s=0.001)))
+    return jobs
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_table_2_shares_are_exact_in_every_six_quanta(interleaved: bool):
+    sim = HostSim()
+    jobs = fill(sim, 2, interleaved=interleaved, tickets=2 / 3)
+    sim.send()
+    sim.quanta(12)
+    ran: list[set[int]] = []
+    for _ in range(60):
+        sim.run(30)
+        ran.append({int(j) for j in sim.running()})
+        sim.run(30)
+    for start in range(len(ran) - 6):
+        for user, share in (("A", 4), ("B", 2), ("C", 1)):
+            for job in jobs[user]:
+                assert sum(job in quantum for quantum in ran[start : start + 6]) == share, (start, user, job)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_figure_4_gives_each_user_a_third(interleaved: bool):
+    sim = HostSim()
+    jobs = fill(sim, 4, interleaved=interleaved, tickets=1 / 3)
+    sim.send()
+    sim.quanta(24)
+    received: list[dict[str, float]] = []
+    for _ in range(120):
+        received.append({user: sum(sim.gpu_s(j) for j in ids) for user, ids in jobs.items()})
+        sim.quanta(1)
+    for start in range(len(received) - 30):
+        for user in jobs:
+            gpus = (received[start + 30][user] - received[start][user]) / (30 * sim.quantum_s)
+            assert gpus == pytest.approx(4 / 3, rel=0.02), (start, user)
+    assert not any("checkpoint" in words for _, words in sim.log)

@@ -1,0 +1,126 @@
+"""A plan that breaks a law is stopped before anybody acts on it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from hs_core.errors import BrokenError
+from hs_core.events import Turn
+from hs_core.model import HostName, JobId, UserName
+from hs_core.plan import Change, Step, check, diff
+from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+
+GIB = 2**30
+H, K, X = HostName("h"), HostName("k"), HostName("x")
+HOSTS = (
+    HostFacts(name=H, model="V100", gpus=4, gpu_memory_bytes=16 * GIB),
+    HostFacts(name=K, model="K80", gpus=8, gpu_memory_bytes=12 * GIB),
+)
+
+
+def job(at: int, gang: int = 2, **facts: object) -> JobFacts:
+    made = JobFacts(id=JobId(at), user=UserName("u"), gang=gang, arrival_s=float(at))
+    return replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
+
+
+def ask(*jobs: JobFacts, hosts: tuple[HostFacts, ...] = HOSTS) -> Snapshot:
+    return Snapshot(
+        now_s=0.0, quantum_s=60.0, quantum=0, hosts=hosts, jobs=jobs, tickets={UserName("u"): Fraction(1)}
+    )
+
+
+def plan(
+    homes: Mapping[int, HostName],
+    turns: Mapping[HostName, Turn] | None = None,
+    tickets: Mapping[int, Fraction] | None = None,
+) -> Plan:
+    return Plan(
+        homes={JobId(at): name for at, name in homes.items()},
+        turns={H: Turn(), K: Turn()} | dict(turns or {}),
+        tickets={JobId(at): Fraction(1) for at in homes}
+        if tickets is None
+        else {JobId(at): t for at, t in tickets.items()},
+    )
+
+
+def turn(*jobs: int) -> Turn:
+    return Turn(gangs=tuple(JobId(at) for at in jobs), local=False)
+
+
+def test_a_lawful_plan_passes() -> None:
+    check(ask(job(1), job(2), job(3)), plan({1: H, 2: H, 3: K}, {H: turn(1, 2), K: turn(3)}))
+    check(ask(), plan({}))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "wanted", "said"),
+    [
+        (
+            [job(1, 3), job(2, 2)],
+            plan({1: H, 2: H}, {H: turn(1, 2)}),
+            "promised twice: its turn needs 5, it has 4",
+        ),
+        ([job(1)], plan({1: H}, {H: turn(1, 1)}), "twice in the turn of h"),
+        ([job(1)], plan({1: K}, {H: turn(1)}), "job 1 is in the turn of h; its home is k"),
+        ([job(1)], plan({}, {H: turn(1)}), "job 1 is in the turn of h; its home is None"),
+        ([job(1)], plan({1: X}), "job 1 has a home on x; the snapshot has no such server"),
+        ([], plan({1: H}), "the snapshot has no such job"),
+        ([job(1, 5)], plan({1: H}), "needs 5 GPUs and is placed on h, which has 4"),
+        ([job(1, gpu_types=("K80",))], plan({1: H}), "is for K80 and is placed on h"),
+        ([job(1, gpu_memory_bytes=13 * GIB)], plan({1: K}), "bytes of GPU memory and is placed on k"),
+        ([job(1, host=H, started=True)], plan({1: K}), "job 1 runs on h and is planned on k; it cannot move"),
+        ([job(1, host=H, started=True)], plan({}), "planned on None; it cannot move"),
+        ([job(1)], plan({1: H}, tickets={}), "job 1 has a home and no tickets"),
+        ([job(1)], plan({1: H}, tickets={1: Fraction(0)}), "job 1 has 0 tickets"),
+        ([job(1)], plan({1: H}, tickets={1: Fraction(-1)}), "job 1 has -1 tickets"),
+        ([job(1)], plan({}, tickets={1: Fraction(1)}), "job 1 has tickets and no home"),
+        ([], plan({}, {X: Turn()}), "a turn for x"),
+        (
+            [job(1, host=H, started=True, running=True, sliceable=False)],
+            plan({1: H}, {H: turn()}),
+            "job 1 cannot be suspended and is not in the turn of h",
+        ),
+    ],
+)
+def test_what_breaks_a_law_is_named(jobs: list[JobFacts], wanted: Plan, said: str) -> None:
+    with pytest.raises(BrokenError, match=said):
+        check(ask(*jobs), wanted)
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"), [({"connected": False}, "is away"), ({"accepts": False}, "is drained")]
+)
+def test_no_job_enters_a_server_that_is_away_or_drained(facts: dict[str, bool], said: str) -> None:
+    hosts = (replace(HOSTS[0], **facts), HOSTS[1])  # type: ignore[arg-type]  # the tests' own facts
+    check(ask(job(1, host=H, started=True), hosts=hosts), plan({1: H}))
+    with pytest.raises(BrokenError, match=said):
+        check(ask(job(1), hosts=hosts), plan({1: H}))
+
+
+def test_a_server_without_a_turn_is_named() -> None:
+    with pytest.raises(BrokenError, match="no turn for k"):
+        check(ask(), Plan(homes={}, turns={H: Turn()}, tickets={}))
+
+
+def test_a_job_stays_on_a_server_that_lost_gpus_under_it() -> None:
+    hosts = (replace(HOSTS[0], gpus=1), HOSTS[1])
+    stuck = job(1, host=H, started=True, running=True, sliceable=False)
+    check(ask(stuck, hosts=hosts), plan({1: H}, {H: turn()}))
+
+
+def test_losers_leave_before_winners_arrive() -> None:
+    wanted = plan({1: H, 2: H, 3: K}, {H: turn(2), K: turn(3)})
+    assert diff({H: [JobId(1), JobId(3)]}, wanted) == (
+        Change(Step.STOP, JobId(1), H),
+        Change(Step.STOP, JobId(3), H),
+        Change(Step.RUN, JobId(2), H),
+        Change(Step.RUN, JobId(3), K),
+    )
+
+
+def test_what_runs_as_wanted_is_left_alone() -> None:
+    wanted = plan({1: H, 2: K, 3: K}, {H: turn(1), K: Turn(gangs=(JobId(3),), local=True)})
+    assert diff({H: [JobId(1)], K: [JobId(2), JobId(3)]}, wanted) == ()
+    assert diff({K: [JobId(2)]}, wanted) == (Change(Step.RUN, JobId(1), H), Change(Step.RUN, JobId(3), K))

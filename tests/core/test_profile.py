@@ -1,0 +1,86 @@
+"""Rates that hostile jobs report: the recent mean, and nothing that is no rate."""
+
+import json
+from math import inf, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample, mean_speedup
+
+
+def sample(
+    rate: float, at: float = 0.0, model: str = "V100", of: str = "vae", since: float = 60.0
+) -> RateSample:
+    return RateSample(job_class=of, model=model, steps_per_s=rate, now_s=at, since_resume_s=since)
+
+
+def test_the_mean_is_of_the_most_recent_samples() -> None:
+    profile = Profile()
+    for at in range(10 * KEEP):
+        profile.add(sample(1.0, at))
+    for at in range(KEEP):
+        profile.add(sample(3.0, 1_000.0 + at))
+    rate = profile.rate("vae", "V100")
+    assert rate is not None
+    assert (rate.steps_per_s, rate.samples, rate.newest_s) == (3.0, KEEP, 1_000.0 + KEEP - 1)
+
+
+def test_the_first_seconds_after_a_resume_are_left_out() -> None:
+    profile = Profile()
+    assert not profile.add(sample(1.0, since=SETTLE_S - 0.1))
+    assert profile.add(sample(2.0, since=SETTLE_S))
+    assert profile.rates("vae")["V100"].steps_per_s == 2.0
+
+
+@pytest.mark.parametrize("rate", [nan, inf, -inf, 0.0, -3.0])
+def test_what_is_no_rate_is_ignored(rate: float) -> None:
+    profile = Profile()
+    assert not profile.add(sample(rate))
+    assert profile.rate("vae", "V100") is None
+
+
+@pytest.mark.parametrize(("told", "kept"), [(1e308, FASTEST), (1e-300, SLOWEST)])
+def test_an_absurd_rate_is_clamped(told: float, kept: float) -> None:
+    profile = Profile()
+    assert profile.add(sample(told))
+    assert profile.rates("vae")["V100"].steps_per_s == kept
+
+
+def test_a_speedup_needs_samples_of_both_models() -> None:
+    profile = Profile()
+    profile.add(sample(5.0, model="V100"))
+    assert profile.speedup("vae", "V100", "K80") is None
+    profile.add(sample(2.0, model="K80"))
+    assert profile.speedup("vae", "V100", "K80") == 2.5
+
+
+def test_a_users_speedup_weighs_its_measured_classes_by_demand() -> None:
+    profile = Profile()
+    for of, fast in (("vae", 1.25), ("gan", 5.0)):
+        profile.add(sample(fast, of=of, model="V100"))
+        profile.add(sample(1.0, of=of, model="K80"))
+    assert mean_speedup(profile, {"vae": 3, "gan": 1, "unseen": 50}, "V100", "K80") == pytest.approx(
+        (3.75 + 5) / 4
+    )
+    assert mean_speedup(profile, {"unseen": 50}, "V100", "K80") is None
+
+
+@given(st.lists(st.floats(), max_size=50))
+def test_the_mean_stays_plausible_whatever_is_reported(rates: list[float]) -> None:
+    profile = Profile()
+    for rate in rates:
+        profile.add(sample(rate))
+    found = profile.rate("vae", "V100")
+    assert found is None or SLOWEST * 0.999 <= found.steps_per_s <= FASTEST * 1.001
+
+
+def test_a_dump_survives_json() -> None:
+    profile = Profile()
+    profile.add(sample(5.0, at=3.0))
+    profile.add(sample(7.0, at=4.0, model="K80"))
+    again = Profile.load(json.loads(json.dumps(profile.dump())))
+    assert again.rates("vae") == profile.rates("vae")
+    again.forget("vae")
+    assert again.rates("vae") == {}

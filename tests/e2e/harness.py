@@ -1,0 +1,104 @@
+"""A whole cluster of real processes: `hsctl up` in a folder of its own, emulated GPUs, real jobs."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from hs_client import Client
+from hs_proto.v1.controller_pb2 import JobView
+
+T = TypeVar("T")
+
+
+def until(look: Callable[[], T | None], what: str, within_s: float = 30.0) -> T:
+    """The first true answer of `look`; fails, naming what was awaited, when there is none in time."""
+    deadline = time.monotonic() + within_s
+    while True:
+        got = look()
+        if got:
+            return got
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within_s:g} s: {what}")
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Not gone and not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Cluster:
+    """One embedded cluster. Its daemons' process ids come from the folder that `up` names."""
+
+    def __init__(self, state: Path, *flags: str) -> None:
+        self.state = state
+        self.flags = flags
+        self.environment = {**os.environ, "HS_STATE": str(state), "OMP_NUM_THREADS": "1"}
+
+    def hsctl(
+        self, *words: str, code: int | None = 0, within_s: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "hs_client", *words], env=self.environment, capture_output=True, text=True,
+            timeout=within_s, check=False, cwd=self.state.parent,
+        )  # fmt: skip
+        if code is not None:
+            assert done.returncode == code, (
+                f"hsctl {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+            )
+        return done
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.hsctl(*words, "--json").stdout)
+
+    def up(self) -> None:
+        self.hsctl("up", "--state", str(self.state), *self.flags)
+
+    def down(self) -> None:
+        self.hsctl("down", "--state", str(self.state), code=None)
+
+    def client(self) -> Client:
+        return Client(f"unix:{self.socket()}")
+
+    def socket(self) -> str:
+        return str(self.cluster_file()["socket"])
+
+    def cluster_file(self) -> dict[str, Any]:
+        return dict(json.loads((self.state / "cluster.json").read_text()))
+
+    def pid(self, daemon: str) -> int:
+        return int(self.cluster_file()["daemons"][daemon]["pid"])
+
+    def kill(self, daemon: str) -> None:
+        """kill -9 of a daemon, seen gone."""
+        pid = self.pid(daemon)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not alive(pid), f"{daemon} is gone")
+
+    def submit(self, *words: str, user: str = "") -> int:
+        as_user = ("--user", user) if user else ()
+        return int(self.hsctl(*as_user, "submit", "--parsable", *words).stdout)
+
+    def view(self, job: int) -> JobView:
+        with self.client() as client:
+            return client.job(job).view
+
+    def views(self) -> dict[int, JobView]:
+        with self.client() as client:
+            return {view.id: view for view in client.jobs(ended=True)}
+
+    def until_state(self, job: int, *states: str, within_s: float = 30.0) -> JobView:
+        return until(
+            lambda: v if (v := self.view(job)).state in states else None, f"job {job} is {states}", within_s
+        )

@@ -1,0 +1,246 @@
+"""What holds for every policy in the table, from its first day."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.errors import RefusedError
+from hs_core.model import JobId
+from hs_core.plan import check
+from hs_core.policies import POLICIES, find
+from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot, Verdict
+
+from .worlds import Strides, after, on_four_gpus, snapshots  # noqa: TID252 — tests are no package on the path
+
+few = settings(max_examples=40)
+every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+fair_policies = pytest.mark.parametrize(
+    "policy", [p for p in POLICIES.values() if p.needs.fair], ids=lambda p: p.name
+)
+
+
+def fits(job: JobFacts, host: HostFacts) -> bool:
+    return (
+        job.gang <= host.gpus
+        and (not job.gpu_types or host.model in job.gpu_types)
+        and job.gpu_memory_bytes <= host.gpu_memory_bytes
+    )
+
+
+def in_turn(verdict: Verdict) -> set[JobId]:
+    return {job for turn in verdict.plan.turns.values() for job in turn.gangs}
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_every_plan_passes_the_check(policy: Policy, asked: Snapshot) -> None:
+    check(asked, policy.decide(asked, {}).plan)
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, asked: Snapshot) -> None:
+    plan = policy.decide(asked, {}).plan
+    gang = {job.id: job.gang for job in asked.jobs}
+    placed = Counter(job for turn in plan.turns.values() for job in turn.gangs)
+    assert all(times == 1 for times in placed.values())
+    for host in asked.hosts:  # `gpus` counts healthy ones only: the others are unused
+        assert sum(gang[job] for job in plan.turns[host.name].gangs) <= host.gpus
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_the_same_question_gets_the_same_answer(policy: Policy, asked: Snapshot) -> None:
+    assert policy.decide(asked, {}) == policy.decide(asked, {})
+
+
+@every_policy
+@few
+@given(snapshots(), st.randoms(use_true_random=False))
+def test_the_order_of_a_snapshot_does_not_matter(policy: Policy, asked: Snapshot, dice: Random) -> None:
+    jobs, hosts, tickets = list(asked.jobs), list(asked.hosts), list(asked.tickets.items())
+    for things in (jobs, hosts, tickets):
+        dice.shuffle(things)
+    shuffled = replace(asked, jobs=tuple(jobs), hosts=tuple(hosts), tickets=dict(tickets))
+    assert policy.decide(asked, {}) == policy.decide(shuffled, {})
+
+
+@every_policy
+@few
+@given(snapshots(), st.fractions(Fraction(1, 100), Fraction(100), max_denominator=100))
+def test_scaling_all_tickets_changes_nothing(policy: Policy, asked: Snapshot, by: Fraction) -> None:
+    scaled = replace(asked, tickets={user: tickets * by for user, tickets in asked.tickets.items()})
+    assert policy.decide(asked, {}) == policy.decide(scaled, {})
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_deciding_again_with_nothing_changed_moves_nobody(policy: Policy, asked: Snapshot) -> None:
+    first = policy.decide(asked, {})
+    ran = {name: list(turn.gangs) for name, turn in first.plan.turns.items()}
+    if all(turn.local for turn in first.plan.turns.values()):
+        ran = Strides().run(asked, first.plan)
+    again = policy.decide(after(asked, first, ran, quanta=0), first.memory)
+    assert again.plan.homes == first.plan.homes
+    assert again.plan.turns == first.plan.turns
+    assert again.plan.tickets == first.plan.tickets
+
+
+@every_policy
+@few
+@given(snapshots(), st.integers(1, 6))
+def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quanta: int) -> None:
+    strides = Strides()
+    verdict = Verdict(plan=policy.decide(asked, {}).plan)
+    for _ in range(quanta):
+        memory = json.loads(json.dumps(verdict.memory))
+        verdict = policy.decide(asked, memory)
+        check(asked, verdict.plan)
+        for job in asked.jobs:
+            if (
+                job.id in verdict.plan.homes
+                and job.host in {host.name for host in asked.hosts}
+                and job.started
+            ):
+                assert verdict.plan.homes[job.id] == job.host
+        asked = after(asked, verdict, strides.run(asked, verdict.plan))
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_memory_survives_json(policy: Policy, asked: Snapshot) -> None:
+    memory = policy.decide(asked, {}).memory
+    assert json.loads(json.dumps(memory)) == memory
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_who_does_not_run_is_told_why_in_one_line(policy: Policy, asked: Snapshot) -> None:
+    verdict = policy.decide(asked, {})
+    runs = in_turn(verdict)
+    if all(turn.local for turn in verdict.plan.turns.values()):
+        runs = {job.id for job in asked.jobs if job.running}
+    assert verdict.why.keys() == {job.id for job in asked.jobs} - runs
+    assert all(line and "\n" not in line for line in verdict.why.values())
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_what_cannot_be_suspended_stays_in_its_turn(policy: Policy, asked: Snapshot) -> None:
+    plan = policy.decide(asked, {}).plan
+    hosts = {host.name: host for host in asked.hosts}
+    for job in asked.jobs:
+        if job.started and job.running and not job.sliceable and job.host in hosts:
+            turn = plan.turns[job.host]
+            assert turn.local or job.id in turn.gangs
+
+
+@every_policy
+@few
+@given(snapshots())
+def test_a_server_that_is_away_keeps_its_jobs_and_what_runs_there(policy: Policy, asked: Snapshot) -> None:
+    plan = policy.decide(asked, {}).plan
+    away = {host.name for host in asked.hosts if not host.connected}
+    for job in asked.jobs:
+        if job.host in away:
+            assert plan.homes[job.id] == job.host
+            assert not job.running or plan.turns[job.host].local or job.id in plan.turns[job.host].gangs
+        else:
+            assert plan.homes.get(job.id) not in away
+
+
+@pytest.mark.parametrize(
+    "policy", [p for p in POLICIES.values() if p.needs.work_conserving], ids=lambda p: p.name
+)
+@few
+@given(snapshots())
+def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Policy, asked: Snapshot) -> None:
+    plan = policy.decide(asked, {}).plan
+    ran = Strides().run(asked, plan)
+    gang = {job.id: job.gang for job in asked.jobs}
+    free = {host.name: host.gpus - sum(gang[job] for job in ran[host.name]) for host in asked.hosts}
+    known = {host.name for host in asked.hosts}
+    running = {job for jobs in ran.values() for job in jobs}
+    for job in asked.jobs:
+        if job.id in running or (job.host is not None and job.host not in known):
+            continue
+        home = plan.homes.get(job.id)
+        for host in asked.hosts:
+            could_enter = home is None and host.connected and host.accepts and fits(job, host)
+            if host.connected and (home == host.name or could_enter):
+                assert free[host.name] < job.gang
+
+
+@fair_policies
+@settings(max_examples=60)
+@given(
+    st.sampled_from([1, 2, 4]),
+    st.lists(st.tuples(st.integers(1, 6), st.integers(50, 400)), min_size=1, max_size=4),
+)
+def test_long_run_shares_are_within_a_quantum_of_entitlement(
+    policy: Policy, gang: int, users: list[tuple[int, int]]
+) -> None:
+    names = "ABCD"[: len(users)]
+    asked = on_four_gpus(
+        {name: (gang, jobs) for name, (jobs, _) in zip(names, users, strict=True)},
+        {name: tickets for name, (_, tickets) in zip(names, users, strict=True)},
+    )
+    user_of = {job.id: job.user for job in asked.jobs}
+    verdict, strides, got = policy.decide(asked, {}), Strides(), Counter[str]()
+    for quantum in range(1, 101):
+        for jobs in strides.run(asked, verdict.plan).values():
+            got.update({user: gang * sum(user_of[job] == user for job in jobs) for user in names})
+        for name, (jobs_of, _) in zip(names, users, strict=True):
+            entitled = verdict.entitled[user_of[next(j.id for j in asked.jobs if j.user == name)], "V100"]
+            # A quantum of each of its jobs, and one for the order among users: no more is lost to the grain of time.
+            assert abs(got[name] - quantum * entitled) <= gang * (jobs_of + 1)
+
+
+@fair_policies
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 3), st.integers(50, 400)), min_size=2, max_size=4
+    )
+)
+def test_mixed_gangs_share_by_tickets_where_every_user_could_fill_the_server(
+    policy: Policy, users: list[tuple[int, int, int]]
+) -> None:
+    names = "ABCD"[: len(users)]
+    sizes = {name: (gang, 4 // gang + more) for name, (gang, more, _) in zip(names, users, strict=True)}
+    asked = on_four_gpus(sizes, {name: tickets for name, (_, _, tickets) in zip(names, users, strict=True)})
+    facts = {job.id: job for job in asked.jobs}
+    verdict, strides, got = policy.decide(asked, {}), Strides(), Counter[str]()
+    quanta = 300
+    for _ in range(quanta):
+        for jobs in strides.run(asked, verdict.plan).values():
+            for job in jobs:
+                got[facts[job].user] += facts[job].gang
+    for user, model in verdict.entitled:
+        assert got[user] / quanta == pytest.approx(float(verdict.entitled[user, model]), rel=0.03)
+
+
+def test_policies_are_found_by_name() -> None:
+    assert all(find(name) is policy and policy.name == name for name, policy in POLICIES.items())
+
+
+def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
+    with pytest.raises(
+        RefusedError, match=r"'gandiva-fare'; there are fifo, .*; did you mean gandiva-fair\?"
+    ):
+        find("gandiva-fare")
+    with pytest.raises(RefusedError, match=r"there are fifo, gandiva-fair, gang-lottery, las, lottery$"):
+        find("zzz")

@@ -1,0 +1,172 @@
+"""Snapshots for tests: built by hand, drawn by hypothesis, and carried from one quantum to the next."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from hs_core.mechanism.stride import StrideQueue
+from hs_core.model import HostName, JobId, UserName
+from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot, Verdict
+
+GIB = 2**30
+MODELS = {"V100": 16 * GIB, "K80": 12 * GIB, "Q9": 8 * GIB}
+
+
+def host(
+    name: str, gpus: int = 4, model: str = "V100", *, connected: bool = True, accepts: bool = True
+) -> HostFacts:
+    return HostFacts(
+        name=HostName(name),
+        model=model,
+        gpus=gpus,
+        gpu_memory_bytes=MODELS[model],
+        connected=connected,
+        accepts=accepts,
+    )
+
+
+def job(at: int, user: str = "A", gang: int = 1, **facts: object) -> JobFacts:
+    made = JobFacts(id=JobId(at), user=UserName(user), gang=gang, arrival_s=float(at))
+    return replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
+
+
+def snapshot(
+    hosts: list[HostFacts], jobs: list[JobFacts], tickets: Mapping[str, int] | None = None, **facts: object
+) -> Snapshot:
+    users = {job.user for job in jobs}
+    made = Snapshot(
+        now_s=0.0,
+        quantum_s=60.0,
+        quantum=0,
+        hosts=tuple(hosts),
+        jobs=tuple(jobs),
+        tickets={user: Fraction((tickets or {}).get(user, 100)) for user in users},
+        seed=1,
+    )
+    return replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
+
+
+def on_four_gpus(sizes: Mapping[str, tuple[int, int]], tickets: Mapping[str, int] | None = None) -> Snapshot:
+    """user → (gang, jobs)."""
+    jobs = [(user, gang) for user, (gang, count) in sizes.items() for _ in range(count)]
+    return snapshot([host("h")], [job(at, user, gang) for at, (user, gang) in enumerate(jobs)], tickets)
+
+
+TABLE_2 = on_four_gpus({"A": (1, 2), "B": (2, 2), "C": (4, 2)})
+FIGURE_4 = on_four_gpus({"A": (1, 4), "B": (2, 4), "C": (4, 4)})
+
+
+class Strides:
+    """One stride queue per server, fed with plans: what the agents do."""
+
+    def __init__(self) -> None:
+        self.queues: dict[HostName, StrideQueue[JobId]] = {}
+
+    def run(self, asked: Snapshot, plan: Plan) -> dict[HostName, list[JobId]]:
+        """The jobs that run on each server in this quantum."""
+        jobs = {job.id: job for job in asked.jobs}
+        return {host.name: self._run(host, plan, jobs) for host in asked.hosts}
+
+    def _run(self, at: HostFacts, plan: Plan, jobs: Mapping[JobId, JobFacts]) -> list[JobId]:
+        turn = plan.turns[at.name]
+        if not turn.local:
+            return list(turn.gangs)
+        queue = self.queues.setdefault(at.name, StrideQueue())
+        home = {job_id for job_id, name in plan.homes.items() if name == at.name}
+        for gone in set(queue.order()) - home:
+            queue.remove(gone)
+        queue.set_tickets({job_id: plan.tickets[job_id] for job_id in queue.order()})
+        for job_id in sorted(home - set(queue.order())):
+            job = jobs[job_id]
+            queue.add(job_id, job.gang, plan.tickets[job_id], (job.arrival_s, job.id), kin=job.user)
+        stuck = sorted(j for j in home if jobs[j].running and jobs[j].started and not jobs[j].sliceable)
+        if sum(jobs[j].gang for j in stuck) > at.gpus:
+            stuck = []
+        return queue.pick(at.gpus, forced=stuck)
+
+
+def after(
+    asked: Snapshot, verdict: Verdict, ran: Mapping[HostName, list[JobId]], *, quanta: int = 1
+) -> Snapshot:
+    """The next question, if nothing but time happens."""
+    running = {job_id for jobs in ran.values() for job_id in jobs}
+    jobs = tuple(
+        replace(
+            job,
+            host=verdict.plan.homes.get(job.id, job.host),
+            started=job.started or job.id in running,
+            running=job.id in running,
+            attained_gpu_s=job.attained_gpu_s
+            + (job.gang * asked.quantum_s * quanta if job.id in running else 0.0),
+        )
+        for job in asked.jobs
+    )
+    return replace(
+        asked, jobs=jobs, quantum=asked.quantum + quanta, now_s=asked.now_s + quanta * asked.quantum_s
+    )
+
+
+@st.composite
+def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
+    count = draw(st.integers(0, 4))
+    return [
+        host(
+            f"h{at}",
+            draw(st.sampled_from([0, 1, 2, 3, 4, 8])),
+            draw(st.sampled_from(list(MODELS))),
+            connected=draw(st.sampled_from([True, True, True, False])),
+            accepts=draw(st.sampled_from([True, True, True, False])),
+        )
+        for at in range(count)
+    ]
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Anything a controller could ask: new jobs, placed and running ones, servers away, drained, shrunk, or gone."""
+    hosts = draw(hosts_st())
+    left = {host.name: host.gpus for host in hosts}
+    jobs = []
+    for at in range(draw(st.integers(0, 12))):
+        made = job(
+            at + 1,
+            draw(st.sampled_from("ABC")),
+            draw(st.sampled_from([1, 1, 2, 3, 4, 8])),
+            arrival_s=float(draw(st.integers(0, 6))),
+            priority=draw(st.integers(0, 1)),
+            gpu_types=draw(st.sampled_from([(), (), (), ("V100",), ("K80", "Q9"), ("X1",)])),
+            gpu_memory_bytes=draw(st.sampled_from([0, 0, 10 * GIB, 40 * GIB])),
+            sliceable=draw(st.sampled_from([True, True, True, False])),
+            attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
+        )
+        jobs.append(_live_somewhere(draw, made, hosts, left))
+    users = {job.user for job in jobs}
+    tickets = {
+        user: draw(st.fractions(Fraction(1, 9), Fraction(500), max_denominator=12)) for user in sorted(users)
+    }
+    made_of = snapshot(hosts, jobs, quantum=draw(st.integers(0, 5)), seed=draw(st.integers(0, 5)))
+    return replace(made_of, tickets=tickets)
+
+
+def _live_somewhere(
+    draw: st.DrawFn, made: JobFacts, hosts: list[HostFacts], left: dict[HostName, int]
+) -> JobFacts:
+    can = [
+        host
+        for host in hosts
+        if (not made.gpu_types or host.model in made.gpu_types)
+        and made.gpu_memory_bytes <= host.gpu_memory_bytes
+    ]
+    where = draw(st.sampled_from(["nowhere", "nowhere", "home", "home", "gone"]))
+    if where == "gone":
+        return replace(made, host=HostName("gone"), started=draw(st.booleans()))
+    if where == "nowhere" or not can:
+        return made
+    home = draw(st.sampled_from(can))
+    started = draw(st.booleans())
+    running = started and made.gang <= left[home.name] and draw(st.booleans())
+    if running:
+        left[home.name] -= made.gang
+    return replace(made, host=home.name, started=started, running=running)
