@@ -3,7 +3,8 @@
 A generation is a folder with a file per rank, beside each a note of its size and digest, and a manifest that rank 0 writes from
 these notes, last: without a valid manifest there is no checkpoint.
 """
-# ruff: noqa: PTH, TRY301  (descriptors of folders and O_NOFOLLOW are os; one place turns errors into reasons)
+# Descriptors of folders and O_NOFOLLOW are os; one place turns errors into reasons:
+# ruff: noqa: PTH103, PTH118, PTH208, TRY301
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """What the script handed over with `hs_job.state`: captured as plain values, loaded into the same objects of a new process."""
-# ruff: noqa: SLF001  (torch's iterator says only there how far it is)
+# Torch's iterator says only there how far it is:
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 

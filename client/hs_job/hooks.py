@@ -3,7 +3,8 @@
 The stop is at the next fetch, not at the optimizer's step: what a script does after it (the LR scheduler, logging, clearing
 gradients) still belongs to the batch. A step with no fetch since the step before it is a suspend point itself.
 """
-# ruff: noqa: SLF001, N807  (what stands in for torch's own methods has their names)
+# What stands in for torch's own methods has their names:
+# ruff: noqa: SLF001, N807
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Run at the start of every Python of a job: waits for torch to be imported, then hooks it. Imports next to nothing."""
-# ruff: noqa: ARG002  (the import system's signature)
+# The import system's signature:
+# ruff: noqa: ARG002
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
 import socket
 import struct
 import threading
@@ -26,6 +25,10 @@ Message = Dict[str, Any]
 def frame(message: Message) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
     return struct.pack(">I", len(body)) + body
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 class Frames:
@@ -132,7 +135,7 @@ class Link:
     def _dial(self) -> Optional[socket.socket]:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            peer.settimeout(_SEND_TIMEOUT_S)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_SEND_TIMEOUT_S))
             peer.connect(self._path)
         except OSError:
             peer.close()
@@ -150,18 +153,22 @@ class Link:
                     return False
                 self._outbox.popleft()
         frames, spoke = Frames(), False
-        poll = select.poll()
-        poll.register(peer, select.POLLIN)
+        waits_s = 0.0
         due = time.monotonic() + self.tick_s
         while True:
-            wait_s = due - time.monotonic()
-            if wait_s <= 0:
+            if waits_s != self.tick_s:
+                waits_s = self.tick_s
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(waits_s))
+            # The kernel's timeout, not poll and then recv: each call's return waits for the training thread's interpreter lock.
+            try:
+                data = peer.recv(MAX_BYTES)
+            except BlockingIOError:
+                data = None
+            if time.monotonic() >= due:
                 self._tick()
                 due = time.monotonic() + self.tick_s
+            if data is None:
                 continue
-            if not poll.poll(wait_s * 1000 + 1):
-                continue
-            data = peer.recv(MAX_BYTES)
             if not data:
                 return spoke
             for message in frames.feed(data):

@@ -3,7 +3,8 @@
 Without workers the indices are skipped and nothing is loaded; with workers, or an iterable dataset, the batches are fetched again, since
 only that leaves the workers' own generators where they were.
 """
-# ruff: noqa: SLF001  (a DataLoader's iterator has no public position)
+# A DataLoader's iterator has no public position:
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """The state of every random generator that training draws from, as plain values."""
-# ruff: noqa: B905  (Python 3.9 has no strict)
+# Python 3.9 has no strict:
+# ruff: noqa: B905
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Moved are the storages that training itself needs at a batch edge: parameters, gradients and state of every optimizer, parameters and
 buffers of every module handed over. Views and tied weights share a storage, so they stay views and tied.
 """
-# ruff: noqa: B905, SLF001  (Python 3.9 has no strict; a storage has no other identity that lasts)
+# Python 3.9 has no strict; a storage has no other identity that lasts:
+# ruff: noqa: B905, SLF001
 
 from __future__ import annotations
 
