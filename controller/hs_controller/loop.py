@@ -105,6 +105,8 @@ class Loop:
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
         self._closing = False
+        self._handling: Sequence[_Item] = ()
+        self._broken: Exception | None = None
         self._config_users: dict[str, dict[str, float | str | None]] | None = None
 
     # --- starting ---------------------------------------------------------------------------------------------------
@@ -174,6 +176,9 @@ class Loop:
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_seen)
         item = _Item(make, render, key, done, recalled)
+        if self._broken is not None:
+            _settle(done, self._broken)
+            return item
         self._queue.append(item)
         self._something.set()
         return item
@@ -187,6 +192,15 @@ class Loop:
 
     async def run(self) -> None:
         """Until `close`. Raises what the process must not survive (BrokenError, StoreBrokenError, a bug)."""
+        try:
+            await self._run()
+        except Exception as error:
+            self._broken = error
+            for item in (*self._handling, *self._queue):
+                _settle(item.done, error)  # nobody waits for an answer that cannot come
+            raise
+
+    async def _run(self) -> None:
         self._quantum_ended()  # whatever waits, is decided about
         while True:
             await self._something.wait()
@@ -211,6 +225,7 @@ class Loop:
 
     async def _step(self, items: Sequence[_Item]) -> None:
         self._settled.clear()
+        self._handling = items
         try:
             draft = Draft()
             answers = [await self._item(item, draft) for item in items]

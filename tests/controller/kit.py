@@ -30,7 +30,7 @@ def decide(snapshot: Snapshot, memory: dict) -> Verdict:
     return Verdict(
         plan=Plan(
             homes=homes,
-            turns={host.name: Turn() for host in hosts},
+            turns={host.name: Turn() for host in snapshot.hosts},
             tickets={job: Fraction(100, len(homes)) for job in homes},
         ),
         memory={"rounds": memory.get("rounds", 0) + 1},
@@ -169,6 +169,7 @@ async def started(config: Config) -> AsyncIterator[SimpleNamespace]:
             )
     finally:
         await controller.stop()
+        controller._running.result()  # the loop came to a good end
 
 
 async def until(condition: Callable[[], bool]) -> None:
