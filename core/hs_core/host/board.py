@@ -138,6 +138,8 @@ class Board:
             job.suspends += 1
             job.suspend_s += took_s
             self.mean_suspend_s = blend(self.mean_suspend_s, took_s)
+        if job.occupying and any(other.occupying for other in self.on(job.gpus) if other is not job):
+            job.in_turn = False  # two could not be stopped; one is left
         job.free(self.now_s)
         job.phase, job.tier = phase, tier
         job.asked = job.going_s = None

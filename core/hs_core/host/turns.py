@@ -184,9 +184,9 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
     fell behind its due by several of its turns because its own GPUs carry more tickets than others.
     """
     under_way = [
-        j
-        for j in board.jobs.values()
-        if j.asked is Tier.CHECKPOINT or (j.phase is Phase.CHECKPOINTED and not j.in_turn)
+        job
+        for job in board.jobs.values()
+        if job.asked is Tier.CHECKPOINT or (job.phase is Phase.CHECKPOINTED and job.alive)
     ]
     idle = len(this.free) - sum(j.gang for j in under_way)
     moving: list[HostedJob] = []
