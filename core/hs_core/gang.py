@@ -104,6 +104,7 @@ class _Agreement:
     at_step: int
     margin: int
     was_stopped: bool  # asked of ranks that stand still: a failure leaves them standing
+    raised: bool = False  # a rank was past a proposal
     committed: bool = False
     accepted: set[int] = field(default_factory=set)  # ranks
     done: set[int] = field(default_factory=set)
@@ -119,7 +120,7 @@ class GangMachine:
         *,
         pace_s: float = 0.0,
         progress_s: float = 1.0,
-        margin: int = 2,
+        margin: int = 1,
         reserve: bool = False,
     ) -> None:
         """`reserve` lets the ranks set aside host memory for a swap before the first one is asked for."""
@@ -461,7 +462,10 @@ class GangMachine:
         self._raise(agreed, step)
 
     def _raise(self, agreed: _Agreement, step: int) -> None:
-        agreed.margin = min(agreed.margin * 2, MAX_MARGIN)
+        # What was known of the ranks may be a second old: the first reject tells, and says nothing of their speed yet.
+        if agreed.raised:
+            agreed.margin = min(agreed.margin * 2, MAX_MARGIN)
+        agreed.raised = True
         agreed.at_step = (
             max(step, agreed.at_step, *(each.step for each in self._ranks.values())) + agreed.margin
         )

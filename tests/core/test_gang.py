@@ -167,17 +167,28 @@ def test_all_ranks_are_asked_for_one_step_ahead_of_the_newest() -> None:
     assert gang.events[-1] == JobHeld(now_s=1.0, job=JOB, epoch=1, step=43, tier=SWAP, parked_bytes=10)
 
 
-def test_a_reject_raises_the_proposal_for_everybody_by_twice_the_margin() -> None:
+def test_a_reject_raises_the_proposal_for_everybody_to_one_step_ahead_of_it() -> None:
     gang = Gang(2)
     gang.suspend()
     first = gang.newest("stop")[0]
     gang.say(0, type="accept", id=first["id"], at_step=first["at_step"], step=0)
     gang.say(1, type="reject", id=first["id"], at_step=first["at_step"], step=30)
-    assert {m["at_step"] for m in gang.newest("stop").values()} == {34}
-    gang.say(1, type="accept", id=first["id"], at_step=34, step=30)
+    assert {m["at_step"] for m in gang.newest("stop").values()} == {31}
+    gang.say(1, type="accept", id=first["id"], at_step=31, step=30)
     assert gang.newest("commit") == {}, "an accept of the lower proposal must not count for the higher one"
-    gang.say(0, type="accept", id=first["id"], at_step=34, step=2)
+    gang.say(0, type="accept", id=first["id"], at_step=31, step=2)
     assert set(gang.newest("commit")) == {0, 1}
+
+
+def test_ranks_that_outrun_the_proposals_are_asked_further_and_further_ahead() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    asked = []
+    for step in (30, 40, 50, 60):
+        at_step = gang.newest("stop")[0]["at_step"]
+        gang.say(1, type="reject", id=1, at_step=at_step, step=step)
+        asked.append(gang.newest("stop")[0]["at_step"] - step)
+    assert asked == [1, 2, 4, 8]
 
 
 def test_a_late_reject_of_a_lower_proposal_changes_nothing() -> None:
