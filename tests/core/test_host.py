@@ -586,3 +586,12 @@ def test_the_story_of_a_job_can_be_told():
     kinds = [fact.kind for fact in sim.machine.story_of(job)]
     assert kinds[:4] == ["arrived", "launched", "ready", "resumed"]
     assert kinds[-1] == "exited"
+
+
+def test_a_report_is_as_of_the_time_it_is_asked_for():
+    sim = HostSim(1)
+    job = sim.job(1, 1)
+    sim.send()
+    assert sim.machine.report(job).gpu_s == 0.0
+    assert sim.machine.report(job, sim.now_s + 7).gpu_s == 7.0
+    assert sim.machine.reports(sim.now_s + 7)[0].run_s == 7.0

@@ -457,11 +457,13 @@ class HostMachine:
 
     # --- questions
 
-    def report(self, job: JobId) -> JobReport:
-        return self._board.jobs[job].report(self._board.now_s, self._board.config.can_freeze)
+    def report(self, job: JobId, now_s: float | None = None) -> JobReport:
+        """As of `now_s`, or of the last event: a job that nobody hears from is charged all the same."""
+        at_s = self._board.now_s if now_s is None else max(now_s, self._board.now_s)
+        return self._board.jobs[job].report(at_s, self._board.config.can_freeze)
 
-    def reports(self) -> tuple[JobReport, ...]:
-        return tuple(self.report(job) for job in self._board.jobs)
+    def reports(self, now_s: float | None = None) -> tuple[JobReport, ...]:
+        return tuple(self.report(job, now_s) for job in self._board.jobs)
 
     @property
     def story(self) -> tuple[Fact, ...]:
