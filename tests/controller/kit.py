@@ -149,7 +149,9 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def channel_to(address: str) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(address) as channel:
+    # A pool of its own: no test waits out the back-off of another one's connection.
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
         yield channel
 
 

@@ -468,7 +468,10 @@ def test_a_watcher_that_falls_behind_is_dropped_with_resync(lasting, monkeypatch
             await following.read()
             for _ in range(150):  # it does not read meanwhile: what is on the wire is all that waits for it
                 await here.client.submit(*(spec("x" * 100) for _ in range(50)))
-            async with refused("unavailable", grpc.StatusCode.RESOURCE_EXHAUSTED, "resync"), asyncio.timeout(20):
+            async with (
+                refused("unavailable", grpc.StatusCode.RESOURCE_EXHAUSTED, "resync"),
+                asyncio.timeout(20),
+            ):
                 while await following.read() is not grpc.aio.EOF:
                     pass
             last = here.loop.committed_seq

@@ -1,0 +1,315 @@
+"""The real process: killed and started again, a second one beside it, who comes through which door."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hs_proto.v1 import common_pb2, controller_pb2_grpc
+from hs_proto.v1 import controller_pb2 as pb
+from tests.controller.kit import Client, FakeAgent, channel_to, spec
+
+NOBODY = 65534
+
+
+class Daemon:
+    """`hs-controller` in a folder of its own."""
+
+    def __init__(self, folder: Path, *, more: str = "") -> None:
+        self.folder = folder
+        self.socket = folder / "c.sock"
+        self.file = folder / "controller.toml"
+        self.file.write_text(
+            f'state_dir = "{folder}/state"\nsocket = "{self.socket}"\nquantum_s = 1\nheartbeat_s = 0.1\n{more}'
+        )
+        self.process: subprocess.Popen[str] | None = None
+        self.log = folder / "log"
+
+    def argv(self) -> list[str]:
+        return [sys.executable, "-m", "hs_controller", "--config", str(self.file)]
+
+    def start(self) -> "Daemon":
+        """Ready, as it tells systemd."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+            address = self.folder / "notify"
+            address.unlink(missing_ok=True)
+            told.bind(str(address))
+            told.settimeout(30)
+            environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
+            with self.log.open("a") as log:
+                self.process = subprocess.Popen(self.argv(), env=environment, stderr=log, text=True)
+            assert told.recv(100).startswith(b"READY=1"), self.log.read_text()
+        return self
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(10)
+
+    def end(self) -> int:
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    tmp_path.chmod(0o755)
+    one = Daemon(tmp_path)
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.kill()
+
+
+def run_as(uid: int, address: Path, code: str) -> str:
+    """What a process of another account sees through the socket; it gets nothing from this one but the address."""
+    program = (
+        # Imported before: this interpreter may live where the other account cannot read.
+        "import os, grpc, contextlib, json, encodings.idna\n"
+        "from hs_proto.v1 import controller_pb2 as pb, controller_pb2_grpc, agent_pb2, agent_pb2_grpc, common_pb2\n"
+        f"os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
+        f"channel = grpc.insecure_channel('unix:{address}')\n"
+        "stub = controller_pb2_grpc.HeteroShareStub(channel)\n"
+        "def refusal(call):\n"
+        "    try:\n        call()\n        return 'allowed'\n"
+        "    except grpc.RpcError as error:\n        return f'{error.code().name}: {error.details()}'\n"
+        + code
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def open_to_all(folder: Path) -> None:
+    while folder != folder.parent and folder.stat().st_uid == os.geteuid() and folder != Path("/tmp"):
+        folder.chmod(0o755)
+        folder = folder.parent
+
+
+def test_what_was_acknowledged_is_there_after_kill_9(daemon: Daemon) -> None:
+    async def story() -> None:
+        acknowledged: list[int] = []
+        daemon.start()
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            client = Client(channel)
+            info = await client.stub.Info(pb.InfoRequest())
+            agent = await FakeAgent(channel).join()
+            acknowledged += await client.submit(spec("runs"))
+            await agent.until(lambda: agent.wants(1) is not None)
+            await agent.report(1, "running", gpu_s=5.0, step=50)
+            await client.until(1, lambda view: view.state == "running")
+
+            async def submit_until_it_dies() -> None:
+                try:
+                    while True:
+                        acknowledged.extend(await client.submit(spec("more")))
+                except grpc.aio.AioRpcError:
+                    return
+
+            streams = [asyncio.create_task(submit_until_it_dies()) for _ in range(4)]
+            while len(acknowledged) < 100:
+                await asyncio.sleep(0.01)
+            daemon.kill()
+            await asyncio.gather(*streams)
+            await agent.leave()
+        began_s = time.monotonic()
+        daemon.start()
+        assert time.monotonic() - began_s < 15
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            client = Client(channel)
+            again = await client.stub.Info(pb.InfoRequest())
+            assert again.term == info.term + 1
+            listed = await client.stub.ListJobs(pb.ListJobsRequest(limit=5000))
+            jobs = {view.id: view for view in listed.jobs}
+            assert set(acknowledged) <= set(jobs)
+            assert len(jobs) <= len(acknowledged) + 4, "at most those whose answer was under way"
+            assert (jobs[1].state, jobs[1].gpu_s) == ("running", 5.0)
+            said = common_pb2.JobReport(
+                job_id=1,
+                phase="running",
+                gpu_s=6.0,
+                step=60,
+                checkpoint_step=-1,
+                sliceable=True,
+                gpus=["GPU-h1-0"],
+            )
+            agent = await FakeAgent(channel).join((said,))
+            await agent.until(lambda: bool(agent.wanted))
+            assert agent.wanted[-1].term == again.term
+            assert agent.wants(1).epoch == 0, "it was not started again"
+            await client.until(1, lambda view: view.gpu_s == 6.0)
+            [row] = (await client.stub.Usage(pb.UsageRequest())).rows
+            assert row.gpu_s == 6.0
+            await agent.leave()
+        assert daemon.end() == 0
+        assert not daemon.socket.exists()
+
+    asyncio.run(story())
+
+
+def test_a_second_controller_on_the_same_state_refuses_to_start(daemon: Daemon) -> None:
+    daemon.start()
+    done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert f"another controller (pid {daemon.process.pid})" in done.stderr
+    assert daemon.end() == 0, "the first one was not disturbed"
+
+
+def test_a_second_controller_on_the_same_socket_refuses_to_start(daemon: Daemon, tmp_path: Path) -> None:
+    daemon.start()
+    other = daemon.folder / "other.toml"
+    other.write_text(f'state_dir = "{tmp_path}/other"\nsocket = "{daemon.socket}"\n')
+    argv = [sys.executable, "-m", "hs_controller", "run", "--config", str(other)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "another process listens there" in done.stderr
+    assert daemon.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('polcy = "fifo"', "did you mean 'policy'"),
+        ('policy = "gandiva-fare"', "gandiva-fair"),
+        ('listen = "0.0.0.0:7443"', "until certificates exist"),
+        ('users.bob.run_as = "nobody-at-all"', "no such account"),
+    ],
+)
+def test_a_wrong_configuration_ends_with_2_and_says_why(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'{text}\nstate_dir = "{tmp_path}/state"\nsocket = "{tmp_path}/s"\n')
+    argv = [sys.executable, "-m", "hs_controller", "run", "--config", str(file)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert str(file) in done.stderr
+    assert told in done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="changing the account needs root")
+def test_an_account_is_known_by_its_connection_and_is_no_admin(daemon: Daemon) -> None:
+    daemon.start()
+    open_to_all(daemon.folder)
+    assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o666
+    said = run_as(
+        NOBODY,
+        daemon.socket,
+        "info = stub.Info(pb.InfoRequest())\nprint(info.you, info.admin)\n"
+        "print(refusal(lambda: stub.SetUser(pb.SetUserRequest(key='k', name='nobody', tickets=1e6))))\n"
+        "spec = dict(name='j', command=['true'], gpus=1, workdir='/', env={'TOKEN': 'secret'})\n"
+        "print(refusal(lambda: stub.Submit(pb.SubmitRequest(key='k', as_user='root', jobs=[common_pb2.JobSpec(**spec)]))))\n"
+        "print(refusal(lambda: stub.Cancel(pb.JobsRequest(key='k2', job_ids=[99]))))\n"
+        "print(list(stub.Submit(pb.SubmitRequest(key='k3', jobs=[common_pb2.JobSpec(**spec)])).job_ids))\n"
+        "print(refusal(lambda: next(iter(agent_pb2_grpc.AgentLinkStub(channel).Connect(iter([]))))))\n",
+    ).splitlines()
+    assert said[0] == "nobody False"
+    assert said[1].startswith("PERMISSION_DENIED: SetUser is not allowed to nobody")
+    assert said[2].startswith("PERMISSION_DENIED: as_user")
+    assert said[3] == "NOT_FOUND: there is no job 99"
+    assert said[4] == "[1]"
+    assert said[5].startswith("PERMISSION_DENIED: Connect is not allowed")
+
+    async def root() -> int:
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            stub = controller_pb2_grpc.HeteroShareStub(channel)
+            assert (await stub.Info(pb.InfoRequest())).admin
+            [mine] = await Client(channel).submit(spec(env={"TOKEN": "secret"}))
+            return mine
+
+    mine = asyncio.run(root())
+    said = run_as(
+        NOBODY,
+        daemon.socket,
+        f"print(refusal(lambda: stub.Cancel(pb.JobsRequest(key='c', job_ids=[{mine}]))))\n"
+        f"print(refusal(lambda: stub.Pause(pb.JobsRequest(key='p', job_ids=[1, {mine}]))))\n"
+        f"print(refusal(lambda: next(stub.Logs(pb.LogsRequest(job_id={mine})))))\n"
+        f"job = stub.GetJob(pb.JobRequest(job_id={mine}))\nprint(job.view.user, dict(job.spec.env))\n"
+        "print(dict(stub.GetJob(pb.JobRequest(job_id=1)).spec.env), stub.GetJob(pb.JobRequest(job_id=1)).view.state)\n"
+        "print([view.id for view in stub.ListJobs(pb.ListJobsRequest()).jobs])\n",
+    ).splitlines()
+    assert said[:3] == [f"NOT_FOUND: there is no job {mine}"] * 3, (
+        "what is not yours answers like what does not exist"
+    )
+    assert said[3] == "root {'TOKEN': '(hidden)'}"
+    assert said[4] == "{'TOKEN': 'secret'} queued", (
+        "a refused request changed nothing of the other jobs in it either"
+    )
+    assert said[5] == f"[1, {mine}]"
+    private = daemon.folder / "c.sock.d"
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert daemon.end() == 0
+
+
+def test_loopback_asks_for_the_token(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    daemon = Daemon(tmp_path, more=f'listen = "127.0.0.1:{port}"\n').start()
+    file = tmp_path / "state" / "admin.token"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    token = file.read_text().strip()
+
+    async def story() -> None:
+        async with channel_to(f"127.0.0.1:{port}") as channel:
+            stub = controller_pb2_grpc.HeteroShareStub(channel)
+            wrong = [
+                None,
+                (("authorization", "Bearer wrong"),),
+                (("authorization", token),),
+                (("token", token),),
+            ]
+            for metadata in wrong:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await stub.Info(pb.InfoRequest(), metadata=metadata)
+                assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            right = (("authorization", f"Bearer {token}"),)
+            info = await stub.Info(pb.InfoRequest(), metadata=right)
+            assert (info.you, info.admin) == ("admin", True)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await FakeAgent(channel).join()
+            assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            with pytest.raises(grpc.aio.AioRpcError, match="say whose job it is"):
+                await stub.Submit(pb.SubmitRequest(key="k", jobs=[spec()]), metadata=right)
+
+    try:
+        asyncio.run(story())
+        assert token not in daemon.log.read_text()
+    finally:
+        assert daemon.end() == 0
+
+
+def test_the_embedded_clusters_socket_is_its_owners_alone(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, more="embedded = true\n").start()
+    try:
+        assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o600
+    finally:
+        assert daemon.end() == 0
+
+
+def test_connections_have_a_limit(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, more="[limits]\nconnections_per_uid = 3\n").start()
+    try:
+        held = []
+        for _ in range(5):
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            one.settimeout(5)
+            one.connect(str(daemon.socket))
+            held.append(one)
+        # HTTP/2 servers speak first; those beyond the limit are hung up on instead.
+        answers = [one.recv(9) for one in held]
+        assert sum(1 for answer in answers if answer) == 3
+        for one in held:
+            one.close()
+    finally:
+        assert daemon.end() == 0
