@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend, Turn
 from hs_core.host.config import HostConfig
@@ -214,7 +215,12 @@ class Board:
 
 def tickets_of(job: HostedJob) -> Fraction:
     """They travel as floats; 4/3 is 4/3 again here, so that shares are exact."""
-    return exact(max(job.wanted.tickets, LEAST_TICKETS))
+    return _exact(max(job.wanted.tickets, LEAST_TICKETS))
+
+
+@lru_cache(maxsize=4096)
+def _exact(tickets: float) -> Fraction:
+    return exact(tickets)
 
 
 def blend(mean: float, sample: float) -> float:

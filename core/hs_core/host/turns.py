@@ -229,6 +229,9 @@ def fill(board: Board) -> None:
     """GPUs that became idle, or were, are given at once; whoever gets them pays for the rest of the quantum."""
     if not board.turn.local or board.now_s >= board.next_edge_s:
         return
+    taken = {gpu for job in board.jobs.values() if job.in_turn or job.occupying for gpu in job.gpus}
+    if all(gpu in taken or not board.usable(gpu) for gpu in board.gpus):
+        return
     this = walk(board)
     for job in board.in_order:
         if job.in_turn or job.occupying:
@@ -310,6 +313,11 @@ def preload(board: Board) -> None:
     """Start the next jobs ahead of their turn, so that a turn does not begin with an import of torch."""
     room = board.config.preload - sum(job.ahead for job in board.jobs.values())
     if room <= 0 or not board.turn.local:
+        return
+    if not any(
+        not job.alive and not job.in_turn and job.hookable and local(board, job)
+        for job in board.jobs.values()
+    ):
         return
     this = walk(board)
     blocked = {gpu for job in board.jobs.values() if job.phase is Phase.KILLING for gpu in job.gpus}
