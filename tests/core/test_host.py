@@ -595,3 +595,20 @@ def test_a_report_is_as_of_the_time_it_is_asked_for():
     assert sim.machine.report(job).gpu_s == 0.0
     assert sim.machine.report(job, sim.now_s + 7).gpu_s == 7.0
     assert sim.machine.reports(sim.now_s + 7)[0].run_s == 7.0
+
+
+def test_a_job_that_is_being_started_blocks_no_gpu_and_comes_without_claims():
+    sim = HostSim(1, config=HostConfig(preload=1))
+    quick = [sim.job(n) for n in (1, 2)]
+    slow = sim.job(3, ways=Ways(ready_s=550.0), user="other")
+    sim.send()
+    sim.quanta(9)
+    assert sum(sim.gpu_s(job) for job in quick) == pytest.approx(9 * 60, abs=10), (
+        "its start cost them nothing"
+    )
+    assert sim.gpu_s(slow) == 0
+    sim.quanta(2)
+    before = [sim.gpu_s(job) for job in (*quick, slow)]
+    sim.quanta(30)
+    gained = [sim.gpu_s(job) - was for job, was in zip((*quick, slow), before, strict=True)]
+    assert gained == pytest.approx([600.0] * 3, abs=121), "a third each, and no catching up"

@@ -517,3 +517,19 @@ def test_whatever_happens_a_crash_changes_nothing_and_a_newcomer_is_served(
     queue.add(-1, 1, share, (10_000,))
     waited = next(q for q in range(200) if -1 in queue.pick(4))
     assert waited <= 4 * len(gangs) + 4
+
+
+def test_a_job_that_could_not_run_so_far_is_forgiven_its_claim_and_nobody_else_moves() -> None:
+    queue: StrideQueue[int] = StrideQueue()
+    for job in (1, 2, 3):
+        queue.add(job, 1, Fraction(1, 3), (job,))
+    for _ in range(7):
+        queue.charge([1], able=[1, 2])
+    before = queue.passes()
+    assert before[3] < 0
+    queue.forgive(3)
+    after = queue.passes()
+    assert after[3] == 0
+    assert {job: after[job] for job in (1, 2)} == {job: before[job] for job in (1, 2)}
+    queue.forgive(1)
+    assert queue.passes() == after, "who owes goes on owing"

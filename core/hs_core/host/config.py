@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConfig:
-    preload: int = 2  # jobs started ahead of their turn, at most
+    preload: int = 2  # jobs being started ahead of their turn at once (those of unknown memory count until their first turn)
+    ahead_patience_s: float = (
+        120.0  # from a job's coming; then it may start in its turn, blocking its GPUs meanwhile
+    )
     host_memory_budget_bytes: int = 0  # for swapped device memory; 0: nothing is swapped
     suspend_deadline_s: float = 30.0  # then the freezer; then the job counts as unsliceable
     park_deadline_s: float = 300.0  # the same where memory has to move first: swap, checkpoint
@@ -22,7 +25,7 @@ class HostConfig:
         for name in ("preload", "host_memory_budget_bytes", "kill_grace_s", "switch_ratio"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more")
-        for name in ("suspend_deadline_s", "park_deadline_s", "hook_deadline_s", "ready_deadline_s", "unkillable_s",
+        for name in ("suspend_deadline_s", "park_deadline_s", "ahead_patience_s", "hook_deadline_s", "ready_deadline_s", "unkillable_s",
                      "park_retry_quanta", "move_lag_strides"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0")

@@ -13,6 +13,7 @@ class HostedJob:
 
     wanted: WantedJob
     order: int  # of arrival on this host
+    came_s: float = 0.0
     phase: Phase = Phase.WAITING
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum

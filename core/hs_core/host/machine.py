@@ -211,7 +211,7 @@ class HostMachine:
 
     def _take_up(self, entry: WantedJob) -> HostedJob:
         self._orders += 1
-        job = HostedJob(wanted=entry, order=self._orders)
+        job = HostedJob(wanted=entry, order=self._orders, came_s=self._board.now_s)
         self._board.jobs[entry.job] = job
         self._board.tell("arrived", f"wants {entry.spec.gpus} GPUs", job)
         return job
@@ -271,6 +271,8 @@ class HostMachine:
         job.step = event.step
         if first:
             board.tell("ready", f"stands at its first suspend point, step {job.step}", job)
+            if job.ahead and job.gpu_s == 0 and job.id in board.queue:
+                board.queue.forgive(job.id)  # the time its start took earns nothing
         if job.phase is Phase.FROZEN or job.asked in (Tier.SWAP, Tier.CHECKPOINT):
             return
         if job.phase is Phase.SUSPENDING:

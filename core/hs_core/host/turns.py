@@ -27,6 +27,9 @@ class Walk:
     picks: list[HostedJob] = field(default_factory=list)
     parked: dict[JobId, Tier] = field(default_factory=dict)
     misfits: list[HostedJob] = field(default_factory=list)  # enough GPUs were left, but not its own
+    coming: set[JobId] = field(
+        default_factory=set
+    )  # take no turn yet: they are brought to a step edge ahead of it
 
     @property
     def free(self) -> list[GpuId]:
@@ -99,6 +102,33 @@ def local(board: Board, job: HostedJob) -> bool:
     return job.wanted.spec.nodes == 1 and able(board, job)
 
 
+def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
+    """The walk by (pass, arrival, id) over jobs other than those that `have` GPUs; then GPUs that stay idle go to jobs without a process.
+
+    A turn that begins with an import of torch blocks its GPUs for many seconds, so a job first comes to a step edge outside any turn.
+    """
+    for id_ in this.order:
+        job = board.jobs[id_]
+        if job in have or not local(board, job):
+            continue
+        if comes_ahead(board, this, job):
+            this.coming.add(id_)
+        else:
+            this.pick(job)
+    for id_ in this.order:
+        if id_ in this.coming and not board.jobs[id_].alive and this.pick(board.jobs[id_]):
+            this.coming.discard(id_)
+
+
+def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
+    """It is on its way to its first step edge, or will be soon: as long as its turn can wait."""
+    if job.alive:
+        return job.ahead and job.phase is Phase.STARTING
+    if board.now_s >= job.came_s + board.config.ahead_patience_s:
+        return False
+    return board.config.preload > 0 and may_start_ahead(board, job) and ahead_on(board, this, job) is not None
+
+
 def fills(board: Board) -> bool:
     """The local stride has a say.
 
@@ -128,10 +158,7 @@ def edge(board: Board) -> None:
         if job_ is not None and able(board, job_) and job_ not in this.picks:
             this.pick(job_)
     if fills(board):
-        for id_ in this.order:
-            job = board.jobs[id_]
-            if job not in this.picks and local(board, job):
-                this.pick(job)
+        stride(board, this, list(this.picks))
     moving = movers(board, this)
     for job in board.jobs.values():
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
@@ -157,6 +184,7 @@ def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
         for id_ in this.order
         if able(board, board.jobs[id_])
         and not board.jobs[id_].held_up
+        and id_ not in this.coming
         and blocked.isdisjoint(board.jobs[id_].gpus)
     ]
     chosen = [job.id for job in this.picks if job.id not in forced]
@@ -233,15 +261,11 @@ def fill(board: Board) -> None:
     if all(gpu in taken or not board.usable(gpu) for gpu in board.gpus):
         return
     this = walk(board)
-    for job in board.in_order:
-        if job.in_turn or job.occupying:
-            this.claim(job)
-    for id_ in this.order:
-        if not this.free:
-            break
-        job = board.jobs[id_]
-        if not job.in_turn and not job.occupying and local(board, job):
-            this.pick(job)
+    have = [job for job in board.in_order if job.in_turn or job.occupying]
+    for job in have:
+        this.claim(job)
+    if this.free:
+        stride(board, this, have)
     left = (board.next_edge_s - board.now_s) / board.quantum_s
     part = Fraction(min(FRACTION_OF_QUANTUM, max(1, ceil(left * FRACTION_OF_QUANTUM))), FRACTION_OF_QUANTUM)
     for job in this.picks:
@@ -309,9 +333,27 @@ def make_way(board: Board, job: HostedJob) -> None:
             board.suspend(other, Tier.HOLD)
 
 
+def may_start_ahead(board: Board, job: HostedJob) -> bool:
+    """Where it turned out to have no step hook, it could still be kept off the GPU."""
+    known = board.config.can_freeze or job.wanted.job_class in board.hooking_classes
+    return job.hookable and known and local(board, job)
+
+
+def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | None:
+    """GPUs that it can be bound to now without pushing out anybody's memory."""
+    blocked = {gpu for other in board.jobs.values() if other.phase is Phase.KILLING for gpu in other.gpus}
+    allowed = [
+        g for g in board.gpus if board.usable(g) and g not in blocked and spare_for_preload(board, job, g)
+    ]
+    return this.choose(job, allowed)
+
+
 def preload(board: Board) -> None:
     """Start the next jobs ahead of their turn, so that a turn does not begin with an import of torch."""
-    room = board.config.preload - sum(job.ahead for job in board.jobs.values())
+    # One whose memory is known is accounted for once it stands; of the others only a few may lie on the GPUs untried.
+    room = board.config.preload - sum(
+        job.ahead and (job.phase is Phase.STARTING or job.memory_bytes == 0) for job in board.jobs.values()
+    )
     if room <= 0 or not board.turn.local:
         return
     if not any(
@@ -320,18 +362,11 @@ def preload(board: Board) -> None:
     ):
         return
     this = walk(board)
-    blocked = {gpu for job in board.jobs.values() if job.phase is Phase.KILLING for gpu in job.gpus}
     for id_ in this.order:
         job = board.jobs[id_]
-        known = (
-            board.config.can_freeze or job.wanted.job_class in board.hooking_classes
-        )  # else it could not be kept off the GPU
-        if job.alive or job.in_turn or not job.hookable or not known or not local(board, job):
+        if job.alive or job.in_turn or not may_start_ahead(board, job):
             continue
-        allowed = [
-            g for g in board.gpus if board.usable(g) and g not in blocked and spare_for_preload(board, job, g)
-        ]
-        gpus = this.choose(job, allowed)
+        gpus = ahead_on(board, this, job)
         if gpus is None:
             continue
         job.gpus = gpus

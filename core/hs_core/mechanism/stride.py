@@ -147,6 +147,12 @@ class StrideQueue(Generic[K]):
             entry.tickets = now
             entry.stride = entry.gang / now
 
+    def forgive(self, job: K) -> None:
+        """Take back what it is owed: its pass is not below the virtual time. For one that could not have run so far."""
+        if self.carry(job) < 0:
+            self._unsettle()
+            self._entries[job].lag = ZERO
+
     # --- a quantum ----------------------------------------------------------------------------------------------
 
     def pick(self, free: int, forced: Sequence[K] = ()) -> list[K]:
