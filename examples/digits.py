@@ -33,7 +33,11 @@ def main() -> None:
 
     loader = DataLoader(train, batch_size=args.batch_size, shuffle=True, drop_last=True)
     model = nn.Sequential(
-        nn.Linear(64, args.hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(args.hidden, args.hidden), nn.ReLU(),
+        nn.Linear(64, args.hidden),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(args.hidden, args.hidden),
+        nn.ReLU(),
         nn.Linear(args.hidden, 10),
     ).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
@@ -58,7 +62,9 @@ def main() -> None:
     model.eval()
     with torch.no_grad():
         accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
-    digest = hashlib.sha256(b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+    digest = hashlib.sha256(
+        b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
+    ).hexdigest()
     print(json.dumps({"accuracy": round(accuracy, 4), "digest": digest, "steps": step}), flush=True)
 
 

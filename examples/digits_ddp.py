@@ -8,11 +8,12 @@ import hashlib
 import json
 import os
 
-import hs_job
 import torch
 from sklearn.datasets import load_digits
 from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+import hs_job
 
 
 def main() -> None:
@@ -42,7 +43,11 @@ def main() -> None:
     batch_size = max(1, args.batch_size // distributed.get_world_size())
     loader = DataLoader(train, batch_size=batch_size, sampler=sampler, drop_last=True)
     model = nn.Sequential(
-        nn.Linear(64, args.hidden), nn.ReLU(), nn.Dropout(0.1), nn.Linear(args.hidden, args.hidden), nn.ReLU(),
+        nn.Linear(64, args.hidden),
+        nn.ReLU(),
+        nn.Dropout(0.1),
+        nn.Linear(args.hidden, args.hidden),
+        nn.ReLU(),
         nn.Linear(args.hidden, 10),
     ).to(device)
     model = nn.parallel.DistributedDataParallel(model)
@@ -71,7 +76,9 @@ def main() -> None:
     model.eval()
     with torch.no_grad():
         accuracy = (model(test_x).argmax(1) == test_y).float().mean().item()
-    digest = hashlib.sha256(b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())).hexdigest()
+    digest = hashlib.sha256(
+        b"".join(t.cpu().numpy().tobytes() for t in model.state_dict().values())
+    ).hexdigest()
     if rank == 0:
         print(json.dumps({"accuracy": round(accuracy, 4), "digest": digest, "steps": step}), flush=True)
 

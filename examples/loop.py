@@ -7,10 +7,11 @@ import argparse
 import hashlib
 import json
 
-import hs_job
 import torch
 from sklearn.datasets import load_digits
 from torch import nn
+
+import hs_job
 
 
 def main() -> None:

@@ -126,11 +126,10 @@ def probe(use: CgroupUse, state_dir: Path, root: str = "", *, mounts: str | None
                 folder = mount / below / mine
                 if controller not in v1 and _usable(folder, "cgroup.procs"):
                     v1[controller] = folder
-    if v2 is not None:
-        # One freezer is enough; two would both have to be thawed.
-        v1.pop("freezer", None)
-    for name in v2_limits:
-        v1.pop(name, None)
+    # One freezer is enough (two would both have to be thawed), and one limit of a kind.
+    for name in (*(("freezer",) if v2 is not None else ()), *v2_limits):
+        if name in v1:
+            _remove(v1.pop(name))
     return Cgroups(v2=v2, v2_limits=v2_limits, v1=v1, warnings=_warnings(v2, v2_limits, v1))
 
 
@@ -212,6 +211,14 @@ def create(found: Cgroups, name: str, *, cpus: int, memory_bytes: int) -> JobCgr
                 with contextlib.suppress(OSError):
                     (group / file).write_text(value)
     return JobCgroup(v2=v2, v1=v1)
+
+
+def tidy(found: Cgroups) -> None:
+    """Leave nothing on the host where no job of ours is left; groups in use cannot be removed."""
+    for folder in (found.v2, *found.v1.values()):
+        if folder is not None:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def reopen(found: Cgroups, name: str) -> JobCgroup:

@@ -41,6 +41,7 @@ def show_detected(config: Config) -> None:
         click.echo(f"control groups  {groups.describe()}")
         for warning in (*devices.warnings, *groups.warnings):
             click.echo(f"warning         {warning}")
+        cgroup.tidy(groups)
     finally:
         devices.close()
 
@@ -167,6 +168,7 @@ def _cgroups(config: Config) -> Finding:
     if config.cgroup is CgroupUse.NONE:
         return Finding(WARN, "control groups", "switched off in the configuration")
     found = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
+    cgroup.tidy(found)
     if found.warnings:
         return Finding(WARN, "control groups", f"{found.describe()}; {'; '.join(found.warnings)}")
     return Finding(OK, "control groups", found.describe())

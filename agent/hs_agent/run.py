@@ -22,8 +22,8 @@ async def serve(config: Config) -> int:
     """The exit status."""
     lock = memory.lock(config.state_dir)
     devices = open_devices(config)
+    groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     try:
-        groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
         agent = Agent(config, devices, groups)
         for warning in agent.warnings:
             log.warning("host", warning=warning)
@@ -33,6 +33,7 @@ async def serve(config: Config) -> int:
             loop.add_signal_handler(number, told_to_stop.set)
         return await _run(agent, told_to_stop)
     finally:
+        cgroup.tidy(groups)
         devices.close()
         os.close(lock)
 

@@ -37,7 +37,7 @@ def step(n: int = 1) -> None:
     """`n` mini-batches are done (in a loop that nothing else counts); the job may be suspended here."""
     from hs_job import runtime
 
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+    if type(n) is not int or n < 1:
         raise ValueError(f"hs_job.step: n is {n!r}; expected a whole number of at least 1")
     runtime.current().stepped_by_hand(n)
 

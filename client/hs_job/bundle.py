@@ -1,4 +1,6 @@
 """The folder that makes any Python on it load this runtime: `sitecustomize.py` and a copy of the package."""
+# `os` is there already in every process this runs in, pathlib is not:
+# ruff: noqa: PTH100, PTH103, PTH105, PTH108, PTH112, PTH114, PTH118, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """What the script handed over with `hs_job.state`: captured as plain values, loaded into the same objects of a new process."""
+# Torch's iterator says only there how far it is:
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class Handed:
         self.data = Data(loader) if loader is not None else None
         self.start_step = 0
         self.restored = False
-        self._content: Optional[Dict[str, Any]] = None     # of a checkpoint, until training has begun
+        self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
         self._ready = False
         self._fetched = 0
         self._loop_begun = False
@@ -60,7 +62,9 @@ class Handed:
         return {
             "format": FORMAT,
             "step": step,
-            "objects": {name: pack(thing.state_dict(), name, host_of) for name, thing in self.objects.items()},
+            "objects": {
+                name: pack(thing.state_dict(), name, host_of) for name, thing in self.objects.items()
+            },
             "data": self.data.position(self._fetched) if self.data is not None else None,
             "rng": rng.capture(sys.modules.get("torch"), own),
         }
@@ -120,10 +124,16 @@ class Handed:
 
 def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     for name, thing in objects.items():
-        if not callable(getattr(thing, "state_dict", None)) or not callable(getattr(thing, "load_state_dict", None)):
-            raise TypeError(f"hs_job.state: {name} is a {type(thing).__name__}; expected state_dict and load_state_dict")
+        if not callable(getattr(thing, "state_dict", None)) or not callable(
+            getattr(thing, "load_state_dict", None)
+        ):
+            raise TypeError(
+                f"hs_job.state: {name} is a {type(thing).__name__}; expected state_dict and load_state_dict"
+            )
     if loader is not None and not hasattr(loader, "_index_sampler"):
-        raise TypeError(f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader")
+        raise TypeError(
+            f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader"
+        )
     rt = runtime.current()
     if "torch" in sys.modules:
         hook_torch()

@@ -3,6 +3,8 @@
 The stop is at the next fetch, not at the optimizer's step: what a script does after it (the LR scheduler, logging, clearing
 gradients) still belongs to the batch. A step with no fetch since the step before it is a suspend point itself.
 """
+# What stands in for torch's own methods has their names:
+# ruff: noqa: SLF001, N807
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ class Hooks:
     def __init__(self, torch: Any, rt: Runtime) -> None:
         self._torch = torch
         self._rt = rt
-        self._round: Set[int] = set()           # optimizers that stepped for this mini-batch
+        self._round: Set[int] = set()  # optimizers that stepped for this mini-batch
         self._known: Set[int] = set()
         self._loader: Optional[Trained] = None  # whose batch was fetched last
-        self._fetched = False                   # a fetch that counts as suspend point since the last step
+        self._fetched = False  # a fetch that counts as suspend point since the last step
         self._kinds: Any = weakref.WeakKeyDictionary()
         self.optimizers: Any = weakref.WeakSet()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
@@ -60,13 +62,13 @@ class Hooks:
         if not rt.live:
             return
         key = id(optimizer)
-        if key not in self._known:               # unpickled or copied: its constructor never ran
+        if key not in self._known:  # unpickled or copied: its constructor never ran
             self._known.add(key)
             self.optimizers.add(optimizer)
         if rt.by_hand:
             return
         done = self._round
-        if done and key not in done:             # another optimizer of the same mini-batch
+        if done and key not in done:  # another optimizer of the same mini-batch
             done.add(key)
             return
         done.clear()
@@ -119,7 +121,7 @@ class Hooks:
     def _before_fetch(self, iterator: Any) -> None:
         rt = self._rt
         if threading.get_ident() != rt.trainer:
-            return                               # somebody fetches ahead; holding them would not hold training
+            return  # somebody fetches ahead; holding them would not hold training
         handed = rt.handed
         data: Optional[Data] = handed.data if handed is not None else None
         trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")

@@ -1,4 +1,6 @@
 """Run at the start of every Python of a job: waits for torch to be imported, then hooks it. Imports next to nothing."""
+# The import system's signature:
+# ruff: noqa: ARG002
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def say(line: str) -> None:
     try:
         sys.stderr.write(f"heteroshare: {line}\n")
         sys.stderr.flush()
-    except Exception:  # noqa: S110 - a closed stderr is the user's choice
+    except Exception:  # a closed stderr is the user's choice
         pass
 
 
@@ -43,7 +45,9 @@ class _TorchFinder(MetaPathFinder):
 
     _busy = False
 
-    def find_spec(self, name: str, path: Any = None, target: Optional[ModuleType] = None) -> Optional[ModuleSpec]:
+    def find_spec(
+        self, name: str, path: Any = None, target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
         if name != "torch" or self._busy:
             return None
         self._busy = True
@@ -65,7 +69,7 @@ class _HookingLoader(Loader):
         self._finder = finder
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)   # get_data, get_filename, … for whoever asks the loader
+        return getattr(self._inner, name)  # get_data, get_filename, … for whoever asks the loader
 
     def create_module(self, spec: ModuleSpec) -> Any:
         return self._inner.create_module(spec)

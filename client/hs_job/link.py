@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import select
 import socket
 import struct
 import threading
@@ -25,6 +25,10 @@ Message = Dict[str, Any]
 def frame(message: Message) -> bytes:
     body = json.dumps(message, separators=(",", ":")).encode()
     return struct.pack(">I", len(body)) + body
+
+
+def _timeval(seconds: float) -> bytes:
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
 
 
 class Frames:
@@ -65,7 +69,7 @@ class Link:
         self.tick_s = 1.0
         self._path = path
         self._greet, self._hear, self._lost, self._tick = greet, hear, lost, tick
-        self._lock = lock                    # its owner's, reentrant: a message and the state it tells of change as one
+        self._lock = lock  # its owner's, reentrant: a message and the state it tells of change as one
         self._socket: Optional[socket.socket] = None
         self._outbox: Deque[Message] = deque(maxlen=_KEPT)
         self._thread = threading.Thread(target=self._run, name="heteroshare", daemon=True)
@@ -105,10 +109,8 @@ class Link:
     def _hang_up(self) -> None:
         peer, self._socket = self._socket, None
         if peer is not None:
-            try:
-                peer.shutdown(socket.SHUT_RDWR)   # wakes the reader, which closes it
-            except OSError:
-                pass
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)  # wakes the reader, which closes it
 
     def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
@@ -133,7 +135,7 @@ class Link:
     def _dial(self) -> Optional[socket.socket]:
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            peer.settimeout(_SEND_TIMEOUT_S)
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(_SEND_TIMEOUT_S))
             peer.connect(self._path)
         except OSError:
             peer.close()
@@ -151,18 +153,22 @@ class Link:
                     return False
                 self._outbox.popleft()
         frames, spoke = Frames(), False
-        poll = select.poll()
-        poll.register(peer, select.POLLIN)
+        waits_s = 0.0
         due = time.monotonic() + self.tick_s
         while True:
-            wait_s = due - time.monotonic()
-            if wait_s <= 0:
+            if waits_s != self.tick_s:
+                waits_s = self.tick_s
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(waits_s))
+            # The kernel's timeout, not poll and then recv: each call's return waits for the training thread's interpreter lock.
+            try:
+                data = peer.recv(MAX_BYTES)
+            except BlockingIOError:
+                data = None
+            if time.monotonic() >= due:
                 self._tick()
                 due = time.monotonic() + self.tick_s
+            if data is None:
                 continue
-            if not poll.poll(wait_s * 1000 + 1):
-                continue
-            data = peer.recv(MAX_BYTES)
             if not data:
                 return spoke
             for message in frames.feed(data):

@@ -36,7 +36,9 @@ class _Packer:
             if kind in (torch.dtype, torch.device, torch.Size):
                 return value
         if kind in (dict, OrderedDict):
-            return kind((self._key(key, where), self.pack(each, f"{where}[{key!r}]")) for key, each in value.items())
+            return kind(
+                (self._key(key, where), self.pack(each, f"{where}[{key!r}]")) for key, each in value.items()
+            )
         if kind in (list, tuple):
             return kind(self.pack(each, f"{where}[{index}]") for index, each in enumerate(value))
         return self._tagged(kind, value, where)
@@ -44,7 +46,7 @@ class _Packer:
     def _tagged(self, kind: Any, value: Any, where: str) -> Any:
         if kind is Counter:
             return {_TAG: "counter", "items": [[self._key(k, where), v] for k, v in value.items()]}
-        if kind is defaultdict:   # its factory is the loading object's own business
+        if kind is defaultdict:  # its factory is the loading object's own business
             return self.pack(dict(value), where)
         if kind in (set, frozenset):
             return {_TAG: kind.__name__, "items": [self._key(each, where) for each in value]}
@@ -54,7 +56,12 @@ class _Packer:
         if numpy is not None and isinstance(value, numpy.generic) and isinstance(value.item(), _PLAIN):
             return value.item()
         if numpy is not None and kind is numpy.ndarray and value.dtype.kind in "biufc":
-            return {_TAG: "array", "type": value.dtype.str, "shape": list(value.shape), "bytes": value.tobytes()}
+            return {
+                _TAG: "array",
+                "type": value.dtype.str,
+                "shape": list(value.shape),
+                "bytes": value.tobytes(),
+            }
         raise PackError(
             f"{where} is a {kind.__module__}.{kind.__qualname__}: only tensors, numbers, text and containers of them can be saved"
         )
@@ -75,8 +82,14 @@ class _Packer:
             return host
         if tensor.device.type == "cpu":
             return tensor
-        key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
-        if key not in self._seen:   # tied weights stay tied
+        key = (
+            tensor.untyped_storage().data_ptr(),
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+        )
+        if key not in self._seen:  # tied weights stay tied
             self._seen[key] = tensor.cpu()
         return self._seen[key]
 
@@ -91,7 +104,7 @@ def unpack(value: Any) -> Any:
     if tag is None:
         return kind((key, unpack(each)) for key, each in value.items())
     if tag == "counter":
-        return Counter({key: count for key, count in value["items"]})
+        return Counter(dict(value["items"]))
     if tag in ("set", "frozenset"):
         return {"set": set, "frozenset": frozenset}[tag](value["items"])
     if tag == "deque":

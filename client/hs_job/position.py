@@ -3,6 +3,8 @@
 Without workers the indices are skipped and nothing is loaded; with workers, or an iterable dataset, the batches are fetched again, since
 only that leaves the workers' own generators where they were.
 """
+# A DataLoader's iterator has no public position:
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -27,10 +29,10 @@ class Data(Trained):
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.generators = rng.generators(loader)
-        self.starts_at_epoch = False          # the script's loop does (it read state.epoch)
-        self._epoch = -1                      # of the newest iterator
+        self.starts_at_epoch = False  # the script's loop does (it read state.epoch)
+        self._epoch = -1  # of the newest iterator
         self._made: Dict[str, Any] = {}
-        self._reused = False                  # persistent workers: the iterator is set back, not made anew
+        self._reused = False  # persistent workers: the iterator is set back, not made anew
         self._goal: Optional[Dict[str, Any]] = None
         self._passed_by = 0
 

@@ -1,4 +1,6 @@
 """The state of every random generator that training draws from, as plain values."""
+# Python 3.9 has no strict:
+# ruff: noqa: B905
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def generators(loader: Any) -> List[Any]:
 
 def capture(torch: Any, own: List[Any]) -> Dict[str, Any]:
     version, numbers, gauss = random.getstate()
-    state: Dict[str, Any] = {"python": [version, list(numbers), gauss], "own": [each.get_state() for each in own]}
+    state: Dict[str, Any] = {
+        "python": [version, list(numbers), gauss],
+        "own": [each.get_state() for each in own],
+    }
     if torch is not None:
         state["torch"] = torch.get_rng_state()
         if torch.cuda.is_initialized():

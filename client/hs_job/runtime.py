@@ -7,12 +7,13 @@ reader writes `armed`, then reads `passed`. So a stop that was accepted is alway
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
 from hs_job.inject import say
 from hs_job.link import Link, Message
@@ -26,14 +27,14 @@ PROTOCOL = 1
 LEFT_ON_PURPOSE = 75
 _LEAVE_WITHIN_S = 10.0
 _TELL_AFTER_S = 10.0
-_HELPER = "HS_RANK_PID"   # set in a rank's environment: what it starts from then on are helpers, no ranks
+_HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
 
 class Phase(Enum):
-    NEW = "new"           # no suspend point yet
-    WAITING = "waiting"   # at the first one
+    NEW = "new"  # no suspend point yet
+    WAITING = "waiting"  # at the first one
     RUNNING = "running"
-    PARKED = "parked"     # at a proposed step, not committed yet
+    PARKED = "parked"  # at a proposed step, not committed yet
     HELD = "held"
 
 
@@ -57,15 +58,15 @@ class Runtime:
         helper = environment.get(_HELPER, "")
         self.alone = not path or environment.get("HS_HOOK") == "0" or helper not in ("", str(os.getpid()))
         self.live = not self.alone
-        self.count = 0                       # mini-batches done
-        self.passed = -1                     # steps at which this rank can no longer stop
-        self.armed = self.live               # something to do at the next suspend point
-        self.mark: Tuple[int, float] = (0, 0.0)      # count and when it was reached
-        self.by_hand = False                 # the script counts with hs_job.step
+        self.count = 0  # mini-batches done
+        self.passed = -1  # steps at which this rank can no longer stop
+        self.armed = self.live  # something to do at the next suspend point
+        self.mark: Tuple[int, float] = (0, 0.0)  # count and when it was reached
+        self.by_hand = False  # the script counts with hs_job.step
         self.trainer = threading.main_thread().ident
         self.rank, self.world = _place(environment)
         self.handed: Optional[Handed] = None
-        self.swapper: Optional[Swapper] = None       # None: torch is not here
+        self.swapper: Optional[Swapper] = None  # None: torch is not here
         self.folder: Optional[Folder] = _folder(environment, self.rank, self.world)
         self.restore = _generation(environment.get("HS_RESTORE", ""))
         self._environment = environment
@@ -75,7 +76,7 @@ class Runtime:
         self._stop: Optional[Stop] = None
         self._doing: Optional[Stop] = None
         self._abandoned = False
-        self._go = False
+        self._gos = 0
         self._leave = False
         self._base: Optional[Tuple[int, float]] = None
         self._due = 0.0
@@ -94,7 +95,12 @@ class Runtime:
             self._generation = self.folder.newest()
         os.register_at_fork(after_in_child=self._in_child)
         self._link = Link(
-            self._environment["HS_AGENT_SOCKET"], self._lock, greet=self._greet, hear=self._heard, lost=self._lost, tick=self._tick
+            self._environment["HS_AGENT_SOCKET"],
+            self._lock,
+            greet=self._greet,
+            hear=self._heard,
+            lost=self._lost,
+            tick=self._tick,
         )
         self._link.start()
 
@@ -118,7 +124,7 @@ class Runtime:
             due = self._due + self._pace_s * n
             if now < due:
                 time.sleep(due - now)
-                now = due       # what sleep overshoots the next step makes up for, a slow step nobody does
+                now = due  # what sleep overshoots the next step makes up for, a slow step nobody does
             self._due = now
         self.count += n
         self.mark = (self.count, now)
@@ -154,7 +160,7 @@ class Runtime:
             return
         with self._lock:
             if self._base is None:
-                self._base = self.mark       # the first step after standing still is left out of the rate
+                self._base = self.mark  # the first step after standing still is left out of the rate
             stop = self._stop
             if stop is None or not self._stops_here(stop, restorable):
                 self.armed = stop is not None or self._reserve
@@ -187,12 +193,12 @@ class Runtime:
         self._phase = phase
         self._base = None
         told = phase is not Phase.WAITING or self._link is None or self._link.connected
-        going = False
+        gos = 0
         try:
             while True:
                 stop = self._stop
-                if self._go:
-                    going = True
+                if self._gos:
+                    gos = self._gos
                     break
                 if stop is not None and stop.committed:
                     self._stop = None
@@ -203,14 +209,14 @@ class Runtime:
                     told = True
                     self._say_if_alone()
             began = time.monotonic()
-            if going and self._tier == "swap":
+            if gos and self._tier == "swap":
                 self._come_back()
         finally:
-            self._phase, self._tier, self._go, self.armed = Phase.RUNNING, "hold", False, True
+            self._phase, self._tier, self._gos, self.armed = Phase.RUNNING, "hold", self._gos - gos, True
             now = time.monotonic()
-            self._due = now               # time held is no slack for a burst
+            self._due = now  # time held is no slack for a burst
             self.mark = (self.count, now)
-        if going:
+        for _ in range(gos):
             self._send({"type": "going", "step": self.count, "seconds": now - began})
 
     def _say_if_alone(self) -> None:
@@ -293,7 +299,13 @@ class Runtime:
             self._send({"type": "failed", "id": stop.id, "what": "checkpoint", "why": why[:500]})
         elif stop.kind == "save":
             self._send(
-                {"type": "saved", "id": stop.id, "step": self.count, "generation": stop.generation, "digest": digest}
+                {
+                    "type": "saved",
+                    "id": stop.id,
+                    "step": self.count,
+                    "generation": stop.generation,
+                    "digest": digest,
+                }
             )
         else:
             self._say_held(stop, time.monotonic() - began, digest)
@@ -305,7 +317,11 @@ class Runtime:
         host_of = self.swapper.host_of if self.swapper is not None else None
         content = self.handed.capture(self.count, host_of)
         return self.folder.write(
-            stop.generation, self.count, content, abandoned=lambda: self._abandoned, wait_for_manifest=wait_for_manifest
+            stop.generation,
+            self.count,
+            content,
+            abandoned=lambda: self._abandoned,
+            wait_for_manifest=wait_for_manifest,
         )
 
     def _exit(self) -> None:
@@ -316,13 +332,8 @@ class Runtime:
                 self._lock.wait(end - time.monotonic())
         workers = sys.modules.get("multiprocessing.process")
         for child in workers.active_children() if workers is not None else ():
-            child.kill()                  # a DataLoader's workers would outlive us by seconds
+            child.kill()  # a DataLoader's workers would outlive us by seconds
         _vanish()
-
-    def _heard_leave(self, message: Message) -> None:
-        self._leave = True
-        if self._phase is Phase.NEW:
-            _vanish()                     # torchrun's launcher: it would call its ranks' leaving a failure
 
     # --- the reader's thread ---------------------------------------------------------------------------------------
 
@@ -348,18 +359,34 @@ class Runtime:
     def _arrived(self) -> Message:
         self._told_can = self.can()
         return {
-            "type": "arrived", "step": self.count, "can": self._told_can, "rank": self.rank, "world": self.world
+            "type": "arrived",
+            "step": self.count,
+            "can": self._told_can,
+            "rank": self.rank,
+            "world": self.world,
         }
 
     def _heard(self, message: Message) -> None:
         with self._lock:
             try:
-                handle = _HEARD.get(str(message.get("type")))
-                if handle is not None:
-                    handle(self, message)
+                self._obey(str(message.get("type")), message)
             except (KeyError, TypeError, ValueError):
                 say(f"the agent said what makes no sense: {str(message)[:200]}")
             self._lock.notify_all()
+
+    def _obey(self, kind: str, message: Message) -> None:
+        if kind == "welcome":
+            self._heard_welcome(message)
+        elif kind in ("stop", "save"):
+            self._heard_stop(message)
+        elif kind == "commit":
+            self._heard_commit(message)
+        elif kind == "go":
+            self._heard_go()
+        elif kind == "drop":
+            self._heard_drop(message)
+        elif kind == "leave":
+            self._heard_leave()
 
     def _heard_welcome(self, message: Message) -> None:
         self._pace_s = max(0.0, float(message.get("pace_s", 0.0)))
@@ -372,14 +399,16 @@ class Runtime:
         stop = Stop(str(message["type"]), message)
         self._last_id = max(self._last_id, stop.id)
         self._generation = max(self._generation, stop.generation)
-        if self._phase is Phase.HELD and not self._go and stop.at_step > self.count:
-            return                       # an earlier agent's stop got here first: our `held` tells, and we will be let go
+        if self._phase is Phase.HELD and not self._gos and stop.at_step > self.count:
+            return  # an earlier agent's stop got here first: our `held` tells, and we will be let go
         self._stop = stop
-        self.armed = True                # before `passed` is read
-        standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not self._go
+        self.armed = True  # before `passed` is read
+        standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not self._gos
         accepts = standing or self.world == 1 or self.passed < stop.at_step
         if not accepts:
             self._stop = None
+        if self.world == 1:
+            return  # not asked: the commit is right behind
         self._send(
             {
                 "type": "accept" if accepts else "reject",
@@ -391,23 +420,32 @@ class Runtime:
 
     def _heard_commit(self, message: Message) -> None:
         stop = self._stop
-        if stop is not None and stop.id == message["id"] and stop.at_step == message.get("at_step", stop.at_step):
+        if (
+            stop is not None
+            and stop.id == message["id"]
+            and stop.at_step == message.get("at_step", stop.at_step)
+        ):
             stop.committed = True
 
-    def _heard_go(self, message: Message) -> None:
+    def _heard_go(self) -> None:
         if self._phase is Phase.NEW:
             return
         self._stop = None
         if self._phase is Phase.RUNNING:
             self._send({"type": "going", "step": self.count, "seconds": 0.0})
         else:
-            self._go = True
+            self._gos += 1
 
     def _heard_drop(self, message: Message) -> None:
         if self._stop is not None and self._stop.id == message["id"]:
             self._stop = None
         if self._doing is not None and self._doing.id == message["id"]:
             self._abandoned = True
+
+    def _heard_leave(self) -> None:
+        self._leave = True
+        if self._phase is Phase.NEW:
+            _vanish()  # torchrun's launcher: it would call its ranks' leaving a failure
 
     def _lost(self) -> None:
         """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
@@ -455,8 +493,12 @@ class Runtime:
     def tell_restored(self, step: int, generation: int, note: str) -> None:
         self._send(
             {
-                "type": "restored", "step": step, "generation": generation, "note": note[:2000],
-                "rank": self.rank, "world": self.world,
+                "type": "restored",
+                "step": step,
+                "generation": generation,
+                "note": note[:2000],
+                "rank": self.rank,
+                "world": self.world,
             }
         )
 
@@ -465,16 +507,6 @@ class Runtime:
             if self._link is not None:
                 self._link.send(message)
 
-
-_HEARD: Dict[str, Any] = {
-    "welcome": Runtime._heard_welcome,
-    "stop": Runtime._heard_stop,
-    "save": Runtime._heard_stop,
-    "commit": Runtime._heard_commit,
-    "go": Runtime._heard_go,
-    "drop": Runtime._heard_drop,
-    "leave": Runtime._heard_leave,
-}
 
 _current: Optional[Runtime] = None
 
@@ -509,8 +541,6 @@ def _folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Fold
 
 def _vanish() -> None:
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with contextlib.suppress(Exception):
             stream.flush()
-        except Exception:
-            pass
     os._exit(LEFT_ON_PURPOSE)

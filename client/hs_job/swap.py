@@ -3,6 +3,8 @@
 Moved are the storages that training itself needs at a batch edge: parameters, gradients and state of every optimizer, parameters and
 buffers of every module handed over. Views and tied weights share a storage, so they stay views and tied.
 """
+# Python 3.9 has no strict; a storage has no other identity that lasts:
+# ruff: noqa: B905, SLF001
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class Swapper:
         self._optimizers = optimizers
         self._handed = handed
         self._kinds = kinds
-        self._pool: Dict[int, List[Any]] = {}                     # idle host buffers by size
-        self._parked: Dict[int, Tuple[Any, Any, int]] = {}        # by identity: storage, host buffer, bytes
+        self._pool: Dict[int, List[Any]] = {}  # idle host buffers by size
+        self._parked: Dict[int, Tuple[Any, Any, int]] = {}  # by identity: storage, host buffer, bytes
         self.reserved = False
 
     @property
@@ -52,7 +54,7 @@ class Swapper:
                 while len(idle) < count:
                     idle.append(self._host_buffer(size))
         except (RuntimeError, MemoryError):
-            self._pool.clear()                                    # then it is taken when it is needed
+            self._pool.clear()  # then it is taken when it is needed
 
     def out(self) -> None:
         """All or nothing: what fails half-way is put back."""
@@ -85,7 +87,7 @@ class Swapper:
             while storage.nbytes() != size:
                 try:
                     storage.resize_(size)
-                except RuntimeError as error:                     # torch.cuda.OutOfMemoryError is one
+                except RuntimeError as error:  # torch.cuda.OutOfMemoryError is one
                     if "out of memory" not in str(error).lower():
                         raise
                     if not told and time.monotonic() - began > _TELL_AFTER_S:
@@ -114,7 +116,11 @@ class Swapper:
     def _storages(self) -> Iterator[Any]:
         seen = set()
         for tensor in self._tensors():
-            if tensor.device.type in self._kinds and tensor.layout is self._torch.strided and not _fixed(tensor):
+            if (
+                tensor.device.type in self._kinds
+                and tensor.layout is self._torch.strided
+                and not _fixed(tensor)
+            ):
                 storage = tensor.untyped_storage()
                 if storage.nbytes() and _identity(storage) not in seen:
                     seen.add(_identity(storage))
@@ -154,7 +160,7 @@ class Swapper:
             try:
                 return torch.empty(size, dtype=torch.uint8, pin_memory=True).untyped_storage()
             except RuntimeError:
-                pass                                              # the limit on locked memory: slower, not impossible
+                pass  # the limit on locked memory: slower, not impossible
         return torch.empty(size, dtype=torch.uint8).untyped_storage()
 
     def _on_cuda(self) -> bool:

@@ -253,8 +253,8 @@ class JobRestored(_JobAt):
     """A new process took up the state of a checkpoint."""
 
     step: int
-    generation: int                      # -1: none held, it started afresh
-    note: str = ""                       # names generations that were torn
+    generation: int  # -1: none held, it started afresh
+    note: str = ""  # names generations that were torn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

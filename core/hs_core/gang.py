@@ -5,7 +5,7 @@ Gandiva_fair suspends each process by itself; ranks of a data-parallel job would
 a collective, so they agree first.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from math import isfinite
@@ -52,7 +52,7 @@ class _Malformed(Exception):  # noqa: N818 - never leaves this module
 
 
 class _Standing(Enum):
-    WAITING = "waiting"    # at its first suspend point
+    WAITING = "waiting"  # at its first suspend point
     RUNNING = "running"
     HELD = "held"
 
@@ -84,7 +84,7 @@ class _Rank:
     step: int
     can: frozenset[str]
     tier: Tier = Tier.HOLD
-    going: bool = False           # told to go, has not said `going`
+    going: int = 0  # told to go so often, and has not said `going`
     device_bytes: int = 0
     parked_bytes: int = 0
 
@@ -103,9 +103,10 @@ class _Agreement:
     generation: int
     at_step: int
     margin: int
-    was_stopped: bool             # asked of ranks that stand still: a failure leaves them standing
+    was_stopped: bool  # asked of ranks that stand still: a failure leaves them standing
+    raised: bool = False  # a rank was past a proposal
     committed: bool = False
-    accepted: set[int] = field(default_factory=set)      # ranks
+    accepted: set[int] = field(default_factory=set)  # ranks
     done: set[int] = field(default_factory=set)
 
 
@@ -113,7 +114,14 @@ class GangMachine:
     """Pure; one per (job, epoch) and life of the agent. A new one learns all from the ranks' hellos."""
 
     def __init__(
-        self, job: JobId, epoch: int, *, pace_s: float = 0.0, progress_s: float = 1.0, margin: int = 2, reserve: bool = False
+        self,
+        job: JobId,
+        epoch: int,
+        *,
+        pace_s: float = 0.0,
+        progress_s: float = 1.0,
+        margin: int = 1,
+        reserve: bool = False,
     ) -> None:
         """`reserve` lets the ranks set aside host memory for a swap before the first one is asked for."""
         assert pace_s >= 0, f"pace_s {pace_s} of job {job}: expected 0 or more"
@@ -121,23 +129,23 @@ class GangMachine:
         assert margin >= 1, f"margin {margin} of job {job}: expected 1 or more"
         self.job = job
         self.epoch = epoch
-        self.malformed = 0                       # messages ignored because they made no sense
+        self.malformed = 0  # messages ignored because they made no sense
         self._welcome: Message = MappingProxyType(
             {"type": "welcome", "pace_s": pace_s, "progress_s": progress_s, "reserve": reserve}
         )
         self._margin = margin
         self._processes: dict[int, _Process] = {}
         self._ranks: dict[int, _Rank] = {}
-        self._world = 0                          # 0: not known
+        self._world = 0  # 0: not known
         self._agreement: _Agreement | None = None
-        self._next: Order | None = None          # to be taken up when what is under way has ended
-        self._turn = False                       # Resume was the last word
+        self._next: Order | None = None  # to be taken up when what is under way has ended
+        self._turn = False  # Resume was the last word
         self._told = _Told.NOTHING
         self._hooked = False
         self._capable: tuple[bool, bool] | None = None
         self._restored: dict[int, tuple[int, int, str]] = {}
         self._last_id = 0
-        self._generation = -1                    # highest one known to be used, whatever came of it
+        self._generation = -1  # highest one known to be used, whatever came of it
         self._now_s = 0.0
         self._tell: list[tuple[int, Message]] = []
         self._events: list[HostEvent] = []
@@ -145,7 +153,9 @@ class GangMachine:
     # --- what comes in ---------------------------------------------------------------------------------------------
 
     def order(self, order: Order, now_s: float) -> Step:
-        assert (order.job, order.epoch) == (self.job, self.epoch), f"order {order} for job {self.job} epoch {self.epoch}"
+        assert (order.job, order.epoch) == (self.job, self.epoch), (
+            f"order {order} for job {self.job} epoch {self.epoch}"
+        )
         self._now_s = now_s
         self._take(order)
         return self._step()
@@ -153,13 +163,38 @@ class GangMachine:
     def heard(self, connection: int, message: Message, now_s: float) -> Step:
         """Unknown kinds are ignored; what makes no sense is ignored and counted."""
         self._now_s = now_s
-        handle = _HANDLERS.get(message.get("type", "")) if isinstance(message.get("type", ""), str) else None
-        if handle is not None:
-            try:
-                handle(self, connection, message)
-            except _Malformed:
-                self.malformed += 1
+        try:
+            self._hear(connection, message)
+        except _Malformed:
+            self.malformed += 1
         return self._step()
+
+    def _hear(self, connection: int, message: Message) -> None:
+        match message.get("type"):
+            case "hello":
+                self._heard_hello(connection, message)
+            case "arrived":
+                self._heard_arrived(connection, message)
+            case "can":
+                self._heard_can(connection, message)
+            case "accept":
+                self._heard_accept(connection, message)
+            case "reject":
+                self._heard_reject(connection, message)
+            case "held":
+                self._heard_held(connection, message)
+            case "saved":
+                self._heard_saved(connection, message)
+            case "failed":
+                self._heard_failed(connection, message)
+            case "going":
+                self._heard_going(connection, message)
+            case "progress":
+                self._heard_progress(connection, message)
+            case "restored":
+                self._heard_restored(connection, message)
+            case _:
+                pass
 
     def gone(self, connection: int, now_s: float) -> Step:
         self._now_s = now_s
@@ -173,7 +208,9 @@ class GangMachine:
         """Every invariant, in one place."""
         links = [rank.connection for rank in self._ranks.values()]
         assert len(links) == len(set(links)), f"one connection is two ranks: {self._ranks}"
-        assert all(0 <= number < self._world for number in self._ranks), f"ranks {set(self._ranks)} of {self._world}"
+        assert all(0 <= number < self._world for number in self._ranks), (
+            f"ranks {set(self._ranks)} of {self._world}"
+        )
         agreed = self._agreement
         if agreed is not None:
             everyone = set(range(self._world))
@@ -187,7 +224,9 @@ class GangMachine:
     def _take(self, order: Order) -> None:
         match order:
             case Suspend():
-                assert order.tier in _HOOK_TIERS, f"tier {order.tier} of job {self.job} is not done by the job itself"
+                assert order.tier in _HOOK_TIERS, (
+                    f"tier {order.tier} of job {self.job} is not done by the job itself"
+                )
                 self._turn = False
                 self._suspend(order)
             case Resume():
@@ -213,18 +252,23 @@ class GangMachine:
 
     def _resume(self, order: Resume) -> None:
         agreed = self._agreement
-        if not self._whole or (agreed is not None and (agreed.committed or agreed.kind == "save")):
-            # Past the commit some ranks may already have stopped: let all stop, then let all go.
+        if not self._whole or (agreed is not None and not self._can_take_back(agreed)):
             self._next = order
             return
         self._next = None
         self._agreement = None
         self._let_go(self._ranks.values())
 
-    def _let_go(self, ranks: Any) -> None:
+    def _can_take_back(self, agreed: _Agreement) -> bool:
+        """Past the commit some ranks may already have stopped: let all stop, then let all go."""
+        if agreed.kind == "save" or agreed.tier is Tier.CHECKPOINT:
+            return agreed.kind == "stop" and not agreed.committed
+        return self._world == 1 or not agreed.committed
+
+    def _let_go(self, ranks: Iterable[_Rank]) -> None:
         self._told = _Told.NOTHING
         for rank in ranks:
-            rank.going = True
+            rank.going += 1
             self._send(rank.connection, type="go")
 
     # --- the agreement ---------------------------------------------------------------------------------------------
@@ -261,8 +305,17 @@ class GangMachine:
                 tier=agreed.tier.value,
                 generation=agreed.generation,
             )
+        if self._world == 1:
+            # A rank alone never rejects: asking first would cost it a round trip.
+            agreed.accepted.add(0)
+            self._commit(agreed)
 
-    def _drop(self, agreed_id: int, connections: Any) -> None:
+    def _commit(self, agreed: _Agreement) -> None:
+        agreed.committed = True
+        for each in self._ranks.values():
+            self._send(each.connection, type="commit", id=agreed.id, at_step=agreed.at_step)
+
+    def _drop(self, agreed_id: int, connections: Iterable[int]) -> None:
         for connection in connections:
             self._send(connection, type="drop", id=agreed_id)
 
@@ -299,7 +352,9 @@ class GangMachine:
             )
             ranks = {rank.connection for rank in self._ranks.values()}
             for connection in sorted(self._processes, key=lambda each: each in ranks):
-                self._send(connection, type="leave")   # a launcher before its ranks: it would report them as failed
+                self._send(
+                    connection, type="leave"
+                )  # a launcher before its ranks: it would report them as failed
             return
         self._told = _Told.NOTHING
         self._say_held()
@@ -348,9 +403,13 @@ class GangMachine:
     def _admit(self, connection: int, process: _Process, standing: _Standing, step: int, tier: Tier) -> None:
         own = self._rank_of(connection)
         if own is not None and own is not self._ranks.get(process.rank):
-            raise _Malformed                      # a rank does not change its number
+            raise _Malformed  # a rank does not change its number
         known = self._ranks.get(process.rank)
-        if known is not None and known.connection not in (connection, -1 - process.rank) and known.pid != process.pid:
+        if (
+            known is not None
+            and known.connection not in (connection, -1 - process.rank)
+            and known.pid != process.pid
+        ):
             # A second process with this number (a helper that a rank started): it never counts.
             if standing is not _Standing.RUNNING:
                 self._send(connection, type="go")
@@ -385,9 +444,7 @@ class GangMachine:
         elif at_step == agreed.at_step and not agreed.committed:
             agreed.accepted.add(number)
             if agreed.accepted == set(range(self._world)):
-                agreed.committed = True
-                for each in self._ranks.values():
-                    self._send(each.connection, type="commit", id=agreed.id, at_step=agreed.at_step)
+                self._commit(agreed)
 
     def _heard_reject(self, connection: int, message: Message) -> None:
         _, rank = self._ranked(connection)
@@ -395,13 +452,23 @@ class GangMachine:
         rank.step = max(rank.step, step)
         agreed = self._agreement
         # A reject of a lower proposal that was raised meanwhile is no longer news.
-        if agreed is None or agreed.id != asked or agreed.committed or _whole_number(message, "at_step") != agreed.at_step:
+        if (
+            agreed is None
+            or agreed.id != asked
+            or agreed.committed
+            or _whole_number(message, "at_step") != agreed.at_step
+        ):
             return
         self._raise(agreed, step)
 
     def _raise(self, agreed: _Agreement, step: int) -> None:
-        agreed.margin = min(agreed.margin * 2, MAX_MARGIN)
-        agreed.at_step = max(step, agreed.at_step, *(each.step for each in self._ranks.values())) + agreed.margin
+        # What was known of the ranks may be a second old: the first reject tells, and says nothing of their speed yet.
+        if agreed.raised:
+            agreed.margin = min(agreed.margin * 2, MAX_MARGIN)
+        agreed.raised = True
+        agreed.at_step = (
+            max(step, agreed.at_step, *(each.step for each in self._ranks.values())) + agreed.margin
+        )
         self._propose()
 
     def _heard_held(self, connection: int, message: Message) -> None:
@@ -413,10 +480,11 @@ class GangMachine:
         if agreed is not None and agreed.committed and agreed.id == _whole_number(message, "id"):
             self._did(number)
         elif agreed is None:
-            self._settle()                        # a stop that an agent before us had ordered
+            self._settle()  # a stop that an agent before us had ordered
         elif not agreed.committed and not agreed.was_stopped:
             # Likewise, while we ask for another: it can't answer that, so it goes on and all are asked anew.
-            self._let_go([rank])
+            if not rank.going:
+                self._let_go([rank])
             self._raise(agreed, step)
 
     def _heard_saved(self, connection: int, message: Message) -> None:
@@ -439,7 +507,7 @@ class GangMachine:
         if what not in {"swap", "checkpoint"} or not isinstance(why, str):
             raise _Malformed
         if what == "swap":
-            return                                # it says `held` with the tier it could do
+            return  # it says `held` with the tier it could do
         agreed = self._agreement
         if agreed is not None and agreed.id == asked:
             self._fail(why)
@@ -451,9 +519,9 @@ class GangMachine:
     def _heard_going(self, connection: int, message: Message) -> None:
         rank = self._rank_of(connection)
         if rank is None:
-            return                                # a process that never counted
+            return  # a process that never counted
         rank.step = _whole_number(message, "step")
-        rank.standing, rank.going = _Standing.RUNNING, False
+        rank.standing, rank.going = _Standing.RUNNING, max(0, rank.going - 1)
         if self._agreement is None:
             self._settle()
 
@@ -461,7 +529,12 @@ class GangMachine:
         number, rank = self._ranked(connection)
         step, steps = _whole_number(message, "step"), _whole_number(message, "steps")
         seconds = message.get("seconds")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not isfinite(seconds) or seconds < 0:
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not isfinite(seconds)
+            or seconds < 0
+        ):
             raise _Malformed
         rank.device_bytes = max(rank.device_bytes, _whole_number(message, "device_bytes", 0))
         rank.step = max(rank.step, step)
@@ -482,7 +555,9 @@ class GangMachine:
             raise _Malformed
         rank, world = _place(message) if "rank" in message else (process.rank, process.world)
         self._restored[rank] = (
-            _whole_number(message, "step"), _whole_number(message, "generation", least=-1), note
+            _whole_number(message, "step"),
+            _whole_number(message, "generation", least=-1),
+            note,
         )
         if len(self._restored) >= world:
             step, generation, _ = min(self._restored.values())
@@ -520,7 +595,7 @@ class GangMachine:
             if self._told is not _Told.READY:
                 self._say_ready()
             if self._turn and self._next is None:
-                self._let_go(ranks)               # a new process of a job that is in its turn
+                self._let_go(ranks)  # a new process of a job that is in its turn
         else:
             self._say_held()
         if self._agreement is None:
@@ -561,8 +636,13 @@ class GangMachine:
     def _lost(self, rank: _Rank) -> None:
         number = next(n for n, each in self._ranks.items() if each is rank)
         agreed = self._agreement
-        if agreed is not None and agreed.tier is Tier.CHECKPOINT and agreed.kind == "stop" and number in agreed.done:
-            rank.connection = -1 - number         # durable and gone ahead: it still counts for this stop
+        if (
+            agreed is not None
+            and agreed.tier is Tier.CHECKPOINT
+            and agreed.kind == "stop"
+            and number in agreed.done
+        ):
+            rank.connection = -1 - number  # durable and gone ahead: it still counts for this stop
             return
         del self._ranks[number]
         if self._told is not _Told.NOTHING and self._ranks:
@@ -589,21 +669,6 @@ class GangMachine:
         step = Step(tell=tuple(self._tell), events=tuple(self._events))
         self._tell, self._events = [], []
         return step
-
-
-_HANDLERS: dict[str, Callable[[GangMachine, int, Message], None]] = {
-    "hello": GangMachine._heard_hello,
-    "arrived": GangMachine._heard_arrived,
-    "can": GangMachine._heard_can,
-    "accept": GangMachine._heard_accept,
-    "reject": GangMachine._heard_reject,
-    "held": GangMachine._heard_held,
-    "saved": GangMachine._heard_saved,
-    "failed": GangMachine._heard_failed,
-    "going": GangMachine._heard_going,
-    "progress": GangMachine._heard_progress,
-    "restored": GangMachine._heard_restored,
-}
 
 
 def _whole_number(message: Message, name: str, default: int | None = None, *, least: int = 0) -> int:

@@ -128,7 +128,7 @@ def results(client: Client, recorder: Recorder) -> dict[int, dict[str, object]]:
 
 def uninterrupted(team: Team) -> dict[str, object]:
     """The same training outside the cluster, from start to end."""
-    script = team.script(0.1)
+    script = team.script(0.005)
     ranks = (
         ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(team.gpus)]
         if team.gpus > 1
@@ -144,7 +144,7 @@ def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[st
     """One job of each gang size against its uninterrupted twin: the same weights, bit for bit."""
     same = {}
     for team in TEAMS:
-        name = f"{team.user.lower()}-{team.gpus}gpu-lr0.1"
+        name = f"{team.user.lower()}-{team.gpus}gpu-lr0.005"
         job = next(v for v in recorder.views if v.name == name)
         twin = uninterrupted(team)
         same[name] = bool(twin.get("digest")) and twin["digest"] == outcome[job.id].get("digest")

@@ -12,6 +12,7 @@ from examples.figure4.record import Recorder
 from examples.figure4.workload import GPUS, TEAMS
 
 TOLERANCE = 0.10
+ACCURACY = 0.85  # on the last 297 digits; uninterrupted runs reach 0.87 to 0.92
 IDEAL = GPUS / len(TEAMS)
 COLOURS = {"A": "#0072B2", "B": "#E69F00", "C": "#009E73"}
 
@@ -71,9 +72,9 @@ def faults(
     for view in recorder.views:
         if view.state != "succeeded":
             found.append(f"job {view.id} ({view.name}) is {view.state}: {view.exit.why or view.exit.code}")
-        elif accuracies.get(view.id, 0.0) < 0.9:
+        elif accuracies.get(view.id, 0.0) < ACCURACY:
             found.append(
-                f"job {view.id} ({view.name}) ended with accuracy {accuracies.get(view.id)}; 0.9 was expected"
+                f"job {view.id} ({view.name}) ended with accuracy {accuracies.get(view.id)}; {ACCURACY} was expected"
             )
         if view.epoch > 1:
             found.append(f"job {view.id} ({view.name}) was started {view.epoch} times")

@@ -8,7 +8,7 @@ from hs_client import Job
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 PACE_S = 0.04  # what a step takes on the emulated V100, whatever the model and the gang
-RATES = (0.05, 0.1, 0.2, 0.4)  # each user tries four learning rates: one sweep, one job class
+RATES = (0.002, 0.003, 0.005, 0.01)  # each user tries four learning rates: one sweep, one job class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,7 +137,7 @@ def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, control
 
 def test_a_killed_shim_is_told_and_nothing_of_its_job_is_left(daemon, controller, job, wait_for) -> None:
     daemon.start()
-    code = "import os, time\nif os.fork() == 0: os.setsid()\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
+    code = "import os, time\nif os.fork() == 0: os.setsid()\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(600)"
     controller.want(job(1, *python(code), **UNSUSPENDED))
     wait_for(lambda: lines(daemon, 1) == 2, "both are up")
     (folder,) = daemon.folders()
@@ -222,7 +222,7 @@ def test_stopping_leaves_jobs_alone_unless_told_otherwise(daemon, controller, jo
     controller.want(job(1, *python(COUNT), **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
     (folder,) = daemon.folders()
-    state = folder.shim_state()
+    state = wait_for(lambda: (found := folder.shim_state()) and found.job and found, "the job is up")
     assert daemon.stop() == 0
     counted = lines(daemon, 1)
     wait_for(lambda: lines(daemon, 1) > counted, "it goes on without an agent")
@@ -314,6 +314,45 @@ def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, sc
     assert [who for who in procs.with_environment(line) if procs.alive(who)] == []
 
 
+HANDED = """
+import sys, torch, hs_job
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+for epoch in range(state.epoch, int(sys.argv[1])):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+print("weights", *(f"{w:.9f}" for w in model.weight.flatten().tolist()), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("daemon", [{"host_memory_budget": 0, "pace": [{"base_s": 0.02}]}], indirect=True)
+def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly(
+    daemon, controller, job, place
+) -> None:
+    (place / "handed.py").write_text(HANDED)
+    daemon.start()
+    command = (sys.executable, str(place / "handed.py"), "14")
+    both = [job(n, *command, gpu_memory_bytes=10 << 30, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
+    controller.want(*both, quantum_s=1.5)
+    for number in (1, 2):
+        report = controller.wait_report(number, lambda r: r.exit, "an exit", 90)
+        assert report.exit.ok, report
+    assert Tier.CHECKPOINT in {report.tier for report in controller.history}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place}/state/inject"}
+    alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    for number in (1, 2):
+        said = controller.log_of(number, request=number).decode().splitlines()
+        assert said[-1] == alone.stdout.splitlines()[-1]
+
+
 def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> None:
     import socket
 
@@ -365,12 +404,12 @@ def test_what_is_kept_is_one_json_file_that_a_torn_write_cannot_break(
     daemon.start()
     controller.want(job(1, *python(COUNT), **UNSUSPENDED))
     controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    (folder,) = daemon.folders()
+    state = wait_for(folder.shim_state, "the shim is up")
     daemon.kill()
     kept = daemon.place / "state/host.json"
     assert json.loads(kept.read_text())["machine"]["jobs"][0]["wanted"]["job"] == 1
     kept.write_text(kept.read_text()[:-20])
-    (folder,) = daemon.folders()
-    state = folder.shim_state()
     daemon.start()
     wait_for(lambda: "host.json is damaged" in daemon.said(), "it says so")
     wait_for(lambda: not procs.alive(state.shim), "a job that nobody remembers is ended")

@@ -63,12 +63,12 @@ class Ways:
     freezes: bool = True
     disk_full: bool = False
     swap_fails: bool = False
-    deaf: bool = False            # never answers the hook's stop
+    deaf: bool = False  # never answers the hook's stop
     unkillable: bool = False
-    work_s: float = 1e12          # of training, then it ends by itself
-    memory_bytes: int = 0         # measured when it trains
+    work_s: float = 1e12  # of training, then it ends by itself
+    memory_bytes: int = 0  # measured when it trains
     step_s: float = 0.1
-    lose: set[str] = field(default_factory=set)   # answers that get lost once: "held", "went-on", "resume"
+    lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"
 
 
 @dataclass
@@ -77,11 +77,11 @@ class Process:
 
     launch: Launch
     ways: Ways
-    state: str = "starting"       # starting, waiting, running, stopping, held, swapped
+    state: str = "starting"  # starting, waiting, going, running, stopping, held, swapped
     frozen: bool = False
     done_s: float = 0.0
     since_s: float | None = None
-    turn: int = 0                 # grows with every change of state: stale timers do nothing
+    turn: int = 0  # grows with every change of state: stale timers do nothing
     deferred: list[Callable[[], None]] = field(default_factory=list)
 
     @property
@@ -90,8 +90,17 @@ class Process:
 
 
 class HostSim:
-    def __init__(self, gpus: int = 4, *, memory_bytes: int = 16 * GIB, config: HostConfig | None = None, quantum_s: float = 60.0) -> None:
-        self.gpus = tuple(Gpu(id=GpuId(f"GPU-{i}"), index=i, model="V100", memory_bytes=memory_bytes) for i in range(gpus))
+    def __init__(
+        self,
+        gpus: int = 4,
+        *,
+        memory_bytes: int = 16 * GIB,
+        config: HostConfig | None = None,
+        quantum_s: float = 60.0,
+    ) -> None:
+        self.gpus = tuple(
+            Gpu(id=GpuId(f"GPU-{i}"), index=i, model="V100", memory_bytes=memory_bytes) for i in range(gpus)
+        )
         self.config = config or HostConfig()
         self.now_s = 1000.0
         self.start_s = self.now_s
@@ -118,9 +127,23 @@ class HostSim:
             memory_bytes: int = 0, ways: Ways | None = None, **more: Any) -> JobId:  # fmt: skip
         id_ = JobId(number)
         entry = {k: more.pop(k) for k in ("time_limit_s", "paused", "cancelled") if k in more}
-        spec = JobSpec(name=f"j{number}", command=("train",), gpus=gpus, suspend=mode, gpu_memory_bytes=memory_bytes, **more)
+        spec = JobSpec(
+            name=f"j{number}",
+            command=("train",),
+            gpus=gpus,
+            suspend=mode,
+            gpu_memory_bytes=memory_bytes,
+            **more,
+        )
         self.wanted[id_] = WantedJob(
-            job=id_, epoch=epoch, user=UserName(user), run_as=user, job_class=user, spec=spec, tickets=tickets, **entry
+            job=id_,
+            epoch=epoch,
+            user=UserName(user),
+            run_as=user,
+            job_class=user,
+            spec=spec,
+            tickets=tickets,
+            **entry,
         )
         self.ways[id_] = ways or Ways()
         return id_
@@ -130,12 +153,22 @@ class HostSim:
 
     def send(self) -> None:
         self.seq += 1
-        wanted = Wanted(term=1, seq=self.seq, quantum_s=self.quantum_s, turn=self.turn, jobs=tuple(self.wanted.values()))
+        wanted = Wanted(
+            term=1, seq=self.seq, quantum_s=self.quantum_s, turn=self.turn, jobs=tuple(self.wanted.values())
+        )
         self.tell(WantedChanged(now_s=self.now_s, wanted=wanted))
 
     def see_gpus(self, sick: Iterable[int] = ()) -> None:
         bad = set(sick)
-        self.tell(GpusSeen(now_s=self.now_s, gpus=tuple(replace(g, healthy=g.index not in bad, why_unhealthy="XID 79" * (g.index in bad)) for g in self.gpus)))
+        self.tell(
+            GpusSeen(
+                now_s=self.now_s,
+                gpus=tuple(
+                    replace(g, healthy=g.index not in bad, why_unhealthy="XID 79" * (g.index in bad))
+                    for g in self.gpus
+                ),
+            )
+        )
 
     def kill_agent(self) -> None:
         """Between two events; its memory goes through JSON."""
@@ -162,7 +195,14 @@ class HostSim:
         if process.frozen:
             self.tell(JobFroze(**facts))
         elif process.state == "waiting":
-            self.tell(JobReady(**facts, step=step, can_swap=process.ways.can_swap, can_checkpoint=process.ways.can_checkpoint))
+            self.tell(
+                JobReady(
+                    **facts,
+                    step=step,
+                    can_swap=process.ways.can_swap,
+                    can_checkpoint=process.ways.can_checkpoint,
+                )
+            )
         elif process.state == "held":
             self.tell(JobHeld(**facts, step=step, tier=Tier.HOLD))
         elif process.state == "swapped":
@@ -217,7 +257,8 @@ class HostSim:
             return
         self.log.append((self.now_s - self.start_s, self.words(command)))
         if isinstance(command, Launch):
-            return self._launch(command)
+            self._launch(command)
+            return
         process = self.processes.get((command.job, command.epoch))
         if isinstance(command, Forget):
             assert process is None, f"told to forget job {command.job}, which is alive"
@@ -229,11 +270,17 @@ class HostSim:
                     self._resume(process)
                 case Kill():
                     if not process.ways.unkillable:
-                        self._later(process, process.ways.die_s, lambda: self._exit(process, Exit(signal=15)), always=True)
+                        self._later(
+                            process,
+                            process.ways.die_s,
+                            lambda: self._exit(process, Exit(signal=15)),
+                            always=True,
+                        )
                 case Checkpoint():
                     self._later(process, process.ways.checkpoint_s, lambda: self._save(process))
 
     def words(self, command: HostCommand) -> str:
+        """An order as a line of the log."""
         match command:
             case Launch():
                 restored = "" if command.generation < 0 else f" from generation {command.generation}"
@@ -250,7 +297,9 @@ class HostSim:
     def _index(self, gpu: GpuId) -> int:
         return next(g.index for g in self.gpus if g.id == gpu)
 
-    def _later(self, process: Process, seconds: float, action: Callable[[], None], *, always: bool = False) -> None:
+    def _later(
+        self, process: Process, seconds: float, action: Callable[[], None], *, always: bool = False
+    ) -> None:
         """Unless something else happened to it meanwhile; what is frozen does it when thawed."""
         turn = process.turn
 
@@ -320,8 +369,19 @@ class HostSim:
         def ready() -> None:
             self._enter(process, "waiting")
             if command.generation >= 0:
-                self.tell(JobRestored(**self._facts(process), step=self._step(process), generation=command.generation))
-            self.tell(JobReady(**self._facts(process), step=self._step(process), can_swap=ways.can_swap, can_checkpoint=ways.can_checkpoint))
+                self.tell(
+                    JobRestored(
+                        **self._facts(process), step=self._step(process), generation=command.generation
+                    )
+                )
+            self.tell(
+                JobReady(
+                    **self._facts(process),
+                    step=self._step(process),
+                    can_swap=ways.can_swap,
+                    can_checkpoint=ways.can_checkpoint,
+                )
+            )
 
         if command.generation >= 0:
             process.done_s = self.trained_s[id_]
@@ -338,7 +398,7 @@ class HostSim:
             return
         if process.state == "running":
             self._enter(process, "stopping")
-        if process.state not in ("stopping", "held", "waiting", "swapped"):
+        if process.state not in ("stopping", "held", "waiting", "swapped", "going"):
             return
         seconds = {Tier.HOLD: ways.hold_s, Tier.SWAP: ways.swap_s, Tier.CHECKPOINT: ways.checkpoint_s}[tier]
         process.turn += 1
@@ -374,7 +434,15 @@ class HostSim:
             ways.lose.discard("held")
             return
         size = ways.memory_bytes * process.launch.wanted.spec.gpus if tier is Tier.SWAP else 0
-        self.tell(JobHeld(**self._facts(process), step=self._step(process), tier=tier, parked_bytes=size, generation=generation))
+        self.tell(
+            JobHeld(
+                **self._facts(process),
+                step=self._step(process),
+                tier=tier,
+                parked_bytes=size,
+                generation=generation,
+            )
+        )
 
     def _resume(self, process: Process) -> None:
         if "resume" in process.ways.lose:
@@ -391,9 +459,7 @@ class HostSim:
                 self.after(0.0, lambda: self._went_on(process))
                 return
         if process.state in ("waiting", "held", "swapped", "stopping"):
-            if process.state == "waiting" and process.launch.generation < 0:
-                process.done_s = max(process.done_s, 0.0)
-            process.turn += 1
+            self._enter(process, "going")
             self._later(process, process.ways.resume_s, lambda: self._goes(process))
 
     def _goes(self, process: Process) -> None:
@@ -410,7 +476,14 @@ class HostSim:
 
     def _progress(self, process: Process) -> None:
         ways = process.ways
-        self.tell(JobProgressed(**self._facts(process), step=self._step(process), steps_per_s=1 / ways.step_s, device_memory_bytes=ways.memory_bytes))
+        self.tell(
+            JobProgressed(
+                **self._facts(process),
+                step=self._step(process),
+                steps_per_s=1 / ways.step_s,
+                device_memory_bytes=ways.memory_bytes,
+            )
+        )
 
     def _save(self, process: Process) -> None:
         if process.ways.disk_full:
@@ -418,7 +491,11 @@ class HostSim:
             return
         id_ = self._key(process)[0]
         self.generations[id_] += 1
-        self.tell(JobCheckpointed(**self._facts(process), step=self._step(process), generation=self.generations[id_]))
+        self.tell(
+            JobCheckpointed(
+                **self._facts(process), step=self._step(process), generation=self.generations[id_]
+            )
+        )
 
     def _exit(self, process: Process, exit_: Exit) -> None:
         key = self._key(process)
@@ -431,7 +508,11 @@ class HostSim:
 
     def trained(self, id_: JobId) -> float:
         """Seconds in which the job really trained."""
-        now = sum(self.now_s - p.since_s for (job, _), p in self.processes.items() if job == id_ and p.since_s is not None)
+        now = sum(
+            self.now_s - p.since_s
+            for (job, _), p in self.processes.items()
+            if job == id_ and p.since_s is not None
+        )
         return self.trained_s[id_] + now
 
     def gpu_s(self, id_: JobId) -> float:
@@ -450,7 +531,9 @@ class HostSim:
         for process in self.processes.values():
             declared = process.launch.wanted.spec.gpu_memory_bytes
             for gpu in process.launch.gpus:
-                if process.trains and (process.ways.hooks or process.launch.wanted.spec.suspend is not SuspendMode.AUTO):
+                # Without the hook it can't be kept from training until that is known and it is frozen.
+                known = process.launch.wanted.spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE)
+                if process.trains and (process.ways.hooks or known):
                     trains[gpu].append(process.launch.wanted.job)
                 if process.state != "swapped":
                     memory[gpu] += declared

@@ -46,8 +46,17 @@ class Gang:
 
     def hello(self, rank: int, connection: int | None = None, **more: Any) -> None:
         hello = {
-            "type": "hello", "protocol": 1, "pid": 100 + rank, "rank": rank, "world": self.world, "step": 0, "state": "new",
-            "tier": "hold", "can": ["hold", "swap"], "id": 0, "generation": -1,
+            "type": "hello",
+            "protocol": 1,
+            "pid": 100 + rank,
+            "rank": rank,
+            "world": self.world,
+            "step": 0,
+            "state": "new",
+            "tier": "hold",
+            "can": ["hold", "swap"],
+            "id": 0,
+            "generation": -1,
         }
         self.say_on(10 + rank if connection is None else connection, **{**hello, **more})
 
@@ -80,11 +89,21 @@ class Gang:
         for rank in range(self.world):
             asked = proposal[rank]
             self.say(rank, type="accept", id=asked["id"], at_step=asked["at_step"], step=0)
+            self.machine.check()
         assert set(self.newest("commit")) == set(range(self.world))
         return int(proposal[0]["at_step"])
 
     def held(self, rank: int, step: int, tier: str = "hold", **more: Any) -> None:
-        self.say(rank, type="held", id=self.newest("stop")[rank]["id"], step=step, tier=tier, bytes=5, seconds=0.0, **more)
+        self.say(
+            rank,
+            type="held",
+            id=self.newest("stop")[rank]["id"],
+            step=step,
+            tier=tier,
+            bytes=5,
+            seconds=0.0,
+            **more,
+        )
 
     def forget(self) -> None:
         self.told, self.events = [], []
@@ -97,7 +116,12 @@ def kinds(events: list[Any]) -> list[type]:
 def test_the_first_hello_says_that_the_job_is_hooked_and_is_welcomed() -> None:
     gang = Gang(2, arrived=False, pace_s=0.25, progress_s=2.0)
     assert kinds(gang.events) == [JobHooked]
-    assert gang.newest("welcome")[1] == {"type": "welcome", "pace_s": 0.25, "progress_s": 2.0, "reserve": False}
+    assert gang.newest("welcome")[1] == {
+        "type": "welcome",
+        "pace_s": 0.25,
+        "progress_s": 2.0,
+        "reserve": False,
+    }
 
 
 def test_the_job_is_ready_when_every_rank_has_arrived() -> None:
@@ -105,7 +129,9 @@ def test_the_job_is_ready_when_every_rank_has_arrived() -> None:
     gang.say(0, type="arrived", step=4, can=["hold", "checkpoint"], rank=0, world=2)
     assert JobReady not in kinds(gang.events)
     gang.say(1, type="arrived", step=4, can=["hold", "swap", "checkpoint"], rank=1, world=2)
-    assert gang.events[-1] == JobReady(now_s=1.0, job=JOB, epoch=1, step=4, can_swap=False, can_checkpoint=True)
+    assert gang.events[-1] == JobReady(
+        now_s=1.0, job=JOB, epoch=1, step=4, can_swap=False, can_checkpoint=True
+    )
     assert gang.newest("go") == {}
 
 
@@ -141,17 +167,28 @@ def test_all_ranks_are_asked_for_one_step_ahead_of_the_newest() -> None:
     assert gang.events[-1] == JobHeld(now_s=1.0, job=JOB, epoch=1, step=43, tier=SWAP, parked_bytes=10)
 
 
-def test_a_reject_raises_the_proposal_for_everybody_by_twice_the_margin() -> None:
+def test_a_reject_raises_the_proposal_for_everybody_to_one_step_ahead_of_it() -> None:
     gang = Gang(2)
     gang.suspend()
     first = gang.newest("stop")[0]
     gang.say(0, type="accept", id=first["id"], at_step=first["at_step"], step=0)
     gang.say(1, type="reject", id=first["id"], at_step=first["at_step"], step=30)
-    assert {m["at_step"] for m in gang.newest("stop").values()} == {34}
-    gang.say(1, type="accept", id=first["id"], at_step=34, step=30)
+    assert {m["at_step"] for m in gang.newest("stop").values()} == {31}
+    gang.say(1, type="accept", id=first["id"], at_step=31, step=30)
     assert gang.newest("commit") == {}, "an accept of the lower proposal must not count for the higher one"
-    gang.say(0, type="accept", id=first["id"], at_step=34, step=2)
+    gang.say(0, type="accept", id=first["id"], at_step=31, step=2)
     assert set(gang.newest("commit")) == {0, 1}
+
+
+def test_ranks_that_outrun_the_proposals_are_asked_further_and_further_ahead() -> None:
+    gang = Gang(2)
+    gang.suspend()
+    asked = []
+    for step in (30, 40, 50, 60):
+        at_step = gang.newest("stop")[0]["at_step"]
+        gang.say(1, type="reject", id=1, at_step=at_step, step=step)
+        asked.append(gang.newest("stop")[0]["at_step"] - step)
+    assert asked == [1, 2, 4, 8]
 
 
 def test_a_late_reject_of_a_lower_proposal_changes_nothing() -> None:
@@ -185,6 +222,18 @@ def test_a_resume_after_the_commit_waits_until_all_have_stopped() -> None:
     gang.held(1, at)
     assert JobHeld in kinds(gang.events)
     assert len([m for _, m in gang.told if m["type"] == "go"]) == 4
+
+
+def test_a_rank_alone_is_not_asked_first_and_can_be_called_back() -> None:
+    gang = Gang(1)
+    gang.forget()
+    gang.suspend()
+    assert [message["type"] for _, message in gang.told] == ["stop", "commit"]
+    gang.order(Resume(job=JOB, epoch=1))
+    assert gang.newest("go") == {0: {"type": "go"}}
+    gang.held(0, 5)
+    gang.say(0, type="going", step=5, seconds=0.0)
+    assert kinds(gang.events) == [JobWentOn]
 
 
 def test_a_held_gang_is_taken_to_the_next_tier_where_it_stands() -> None:
@@ -266,7 +315,6 @@ def test_a_suspend_during_a_save_follows_it() -> None:
     gang.order(Checkpoint(job=JOB, epoch=1))
     gang.suspend()
     assert gang.newest("stop") == {}
-    gang.agree("save")
     gang.say(0, type="saved", id=1, step=5, generation=0, digest="x")
     assert set(gang.newest("stop")) == {0}
 
@@ -382,8 +430,26 @@ MALFORMED: list[dict[str, Any]] = [
     {"type": "hello"},
     {"type": "hello", "protocol": 2, "pid": 1, "rank": 0, "world": 1, "step": 0, "state": "new", "can": []},
     {"type": "hello", "protocol": 1, "pid": 1, "rank": 1, "world": 1, "step": 0, "state": "new", "can": []},
-    {"type": "hello", "protocol": 1, "pid": 1, "rank": 0, "world": 1, "step": 0, "state": "asleep", "can": []},
-    {"type": "hello", "protocol": 1, "pid": 1, "rank": 0, "world": 10**9, "step": 0, "state": "new", "can": []},
+    {
+        "type": "hello",
+        "protocol": 1,
+        "pid": 1,
+        "rank": 0,
+        "world": 1,
+        "step": 0,
+        "state": "asleep",
+        "can": [],
+    },
+    {
+        "type": "hello",
+        "protocol": 1,
+        "pid": 1,
+        "rank": 0,
+        "world": 10**9,
+        "step": 0,
+        "state": "new",
+        "can": [],
+    },
     {"type": "arrived", "step": -1, "can": []},
     {"type": "arrived", "step": 0, "can": "hold"},
     {"type": "accept", "id": "1"},
@@ -422,6 +488,10 @@ def test_unknown_kinds_of_message_are_ignored(message: dict[str, Any]) -> None:
 def test_messages_of_strangers_are_ignored() -> None:
     gang = Gang(1)
     gang.forget()
-    for message in ({"type": "held", "id": 1, "step": 1, "tier": "hold"}, {"type": "gone"}, {"type": "accept", "id": 1}):
+    for message in (
+        {"type": "held", "id": 1, "step": 1, "tier": "hold"},
+        {"type": "gone"},
+        {"type": "accept", "id": 1},
+    ):
         gang.say_on(77, **message)
     assert gang.events == []

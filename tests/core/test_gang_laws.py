@@ -27,10 +27,10 @@ class Rank:
     number: int
     count: int = 0
     passed: int = -1
-    phase: str = "new"            # new, waiting, running, collective, parked, held, done
+    phase: str = "new"  # new, waiting, running, collective, parked, held, done
     stop: dict[str, Any] | None = None
     committed: bool = False
-    go: bool = False
+    go: int = 0
     outbox: list[dict[str, Any]] = field(default_factory=list)
 
     def hear(self, message: dict[str, Any], world: int) -> None:
@@ -52,7 +52,7 @@ class Rank:
                 if self.phase in ("running", "collective"):
                     self.outbox.append({"type": "going", "step": self.count, "seconds": 0.0})
                 elif self.phase in ("waiting", "parked", "held"):
-                    self.go = True
+                    self.go += 1
             case "drop":
                 if self.stop is not None and self.stop["id"] == message["id"]:
                     self.stop = None
@@ -61,8 +61,9 @@ class Rank:
         """At a suspend point: whether it goes on."""
         while True:
             if self.go:
-                self.go, self.phase = False, "running"
-                self.outbox.append({"type": "going", "step": self.count, "seconds": 0.0})
+                self.phase = "running"
+                self.outbox += [{"type": "going", "step": self.count, "seconds": 0.0}] * self.go
+                self.go = 0
                 return True
             stop = self.stop
             if stop is not None and self.committed:
@@ -71,7 +72,9 @@ class Rank:
                     self.outbox.append({"type": "saved", "id": stop["id"], "step": self.count})
                     continue
                 self.phase = "held"
-                self.outbox.append({"type": "held", "id": stop["id"], "step": self.count, "tier": stop["tier"], "bytes": 0})
+                self.outbox.append(
+                    {"type": "held", "id": stop["id"], "step": self.count, "tier": stop["tier"], "bytes": 0}
+                )
             elif self.phase == "parked" and (stop is None or self.count < stop["at_step"]):
                 self.phase = "running"
                 return True
@@ -82,7 +85,7 @@ class Rank:
 class World:
     def __init__(self, ranks: int, steps: int, dice: Random, spread: float, lag: float = 0.25) -> None:
         self.machine = GangMachine(JOB, 1, margin=1)
-        self.lag = lag                # of messages, in steps
+        self.lag = lag  # of messages, in steps
         self.ranks = [Rank(number) for number in range(ranks)]
         self.steps = steps
         self.dice = dice
@@ -124,7 +127,9 @@ class World:
                 self.all_stand_at(event.step)
         for connection, message in step.tell:
             rank = self.ranks[connection]
-            self.send(("down", connection), lambda rank=rank, message=dict(message): self.deliver(rank, message))
+            self.send(
+                ("down", connection), lambda rank=rank, message=dict(message): self.deliver(rank, message)
+            )
 
     def all_stand_at(self, step: int) -> None:
         assert {rank.phase for rank in self.ranks} <= {"held", "waiting"}, [vars(r) for r in self.ranks]
@@ -141,7 +146,9 @@ class World:
     def flush(self, rank: Rank) -> None:
         said, rank.outbox = rank.outbox, []
         for message in said:
-            self.send(("up", rank.number), lambda m=message: self.do(self.machine.heard(rank.number, m, self.now)))
+            self.send(
+                ("up", rank.number), lambda m=message: self.do(self.machine.heard(rank.number, m, self.now))
+            )
 
     # --- the script ------------------------------------------------------------------------------------------------
 
@@ -150,8 +157,15 @@ class World:
         rank.phase, rank.passed = "waiting", 0
         rank.outbox += [
             {
-                "type": "hello", "protocol": 1, "pid": rank.number, "rank": rank.number, "world": world, "step": 0,
-                "state": "new", "tier": "hold", "can": ["hold"],
+                "type": "hello",
+                "protocol": 1,
+                "pid": rank.number,
+                "rank": rank.number,
+                "world": world,
+                "step": 0,
+                "state": "new",
+                "tier": "hold",
+                "can": ["hold"],
             },
             {"type": "arrived", "step": 0, "can": ["hold"], "rank": rank.number, "world": world},
         ]
@@ -197,12 +211,21 @@ class World:
         self.do(self.machine.order(orders[what], self.now))
 
 
-ORDERS = st.lists(st.tuples(st.floats(0.0, 8.0), st.sampled_from(["hold", "swap", "save", "resume", "resume"])), max_size=14)
+ORDERS = st.lists(
+    st.tuples(st.floats(0.0, 8.0), st.sampled_from(["hold", "swap", "save", "resume", "resume"])), max_size=14
+)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(1, 5), st.integers(1, 60), ORDERS, st.integers(0, 2**32), st.sampled_from([0.5, 1.0, 3.0]), st.sampled_from([0.1, 1.0, 10.0]))
-def test_all_ranks_stop_at_one_step_and_none_waits_for_ever(
+@given(
+    st.integers(1, 5),
+    st.integers(1, 60),
+    ORDERS,
+    st.integers(0, 2**32),
+    st.sampled_from([0.5, 1.0, 3.0]),
+    st.sampled_from([0.1, 1.0, 10.0]),
+)
+def test_all_ranks_stop_at_one_step_and_none_waits_for_ever(  # noqa: PLR0917 - hypothesis names them
     ranks: int, steps: int, orders: list[tuple[float, str]], seed: int, spread: float, lag: float
 ) -> None:
     world = World(ranks, steps, Random(seed), spread, lag)

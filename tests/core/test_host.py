@@ -218,7 +218,9 @@ def test_without_a_freezer_a_script_without_the_hook_is_unsliceable():
     sim.quanta(4)
     assert sim.running() == {first}
     assert sim.machine.report(first).note == "no step hook: runs unsliced"
-    assert orders(sim, "launch") == ["launch 1 on 0"]  # nothing is started ahead that could not be kept off the GPU
+    assert orders(sim, "launch") == [
+        "launch 1 on 0"
+    ]  # nothing is started ahead that could not be kept off the GPU
 
 
 def test_transparent_jobs_are_frozen_only():
@@ -313,7 +315,11 @@ def test_a_bound_job_is_moved_where_gpus_would_idle():
 
 def test_uneven_bindings_are_evened_out_by_moves():
     sim = HostSim(4)
-    for n in (1, 2, 3):  # three 2-GPU jobs on two pairs: bound for good, one would get twice the others' share
+    for n in (
+        1,
+        2,
+        3,
+    ):  # three 2-GPU jobs on two pairs: bound for good, one would get twice the others' share
         sim.job(n, 2, ways=Ways(can_checkpoint=True, **QUICK))
     sim.send()
     sim.quanta(20)
@@ -404,7 +410,9 @@ def test_an_unkillable_job_keeps_its_gpus():
     assert report.phase is Phase.KILLING
     assert "does not die" in report.note
     assert len(sim.running()) == 1
-    assert all(sim.machine.report(JobId(n)).gpus != report.gpus for n in (2, 3) if sim.phases()[n] == "running")
+    assert all(
+        sim.machine.report(JobId(n)).gpus != report.gpus for n in (2, 3) if sim.phases()[n] == "running"
+    )
 
 
 def test_checkpoints_are_ordered_on_their_interval():
@@ -509,7 +517,9 @@ def test_running_jobs_are_charged_for_the_time_without_an_agent():
     sim.start_agent()
     assert sim.gpu_s(first) == pytest.approx(630, abs=1)
     sim.quanta(10)
-    assert sim.gpu_s(second) == pytest.approx(600, abs=70)  # the first had ten quanta: now it waits for its due
+    assert sim.gpu_s(second) == pytest.approx(
+        600, abs=70
+    )  # the first had ten quanta: now it waits for its due
 
 
 def test_an_exit_without_an_agent_is_told_with_its_code():
@@ -576,3 +586,12 @@ def test_the_story_of_a_job_can_be_told():
     kinds = [fact.kind for fact in sim.machine.story_of(job)]
     assert kinds[:4] == ["arrived", "launched", "ready", "resumed"]
     assert kinds[-1] == "exited"
+
+
+def test_a_report_is_as_of_the_time_it_is_asked_for():
+    sim = HostSim(1)
+    job = sim.job(1, 1)
+    sim.send()
+    assert sim.machine.report(job).gpu_s == 0.0
+    assert sim.machine.report(job, sim.now_s + 7).gpu_s == 7.0
+    assert sim.machine.reports(sim.now_s + 7)[0].run_s == 7.0

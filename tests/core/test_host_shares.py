@@ -10,9 +10,21 @@ USERS = (("A", 1), ("B", 2), ("C", 4))
 
 def fill(sim: HostSim, each: int, *, interleaved: bool, tickets: float) -> dict[str, list[int]]:
     jobs: dict[str, list[int]] = defaultdict(list)
-    pairs = [(u, g) for _ in range(each) for u, g in USERS] if interleaved else [(u, g) for u, g in USERS for _ in range(each)]
+    pairs = (
+        [(u, g) for _ in range(each) for u, g in USERS]
+        if interleaved
+        else [(u, g) for u, g in USERS for _ in range(each)]
+    )
     for number, (user, gang) in enumerate(pairs, start=1):
-        jobs[user].append(sim.job(number, gang, user=user, tickets=tickets, ways=Ways(hook_s=0.01, ready_s=0.02, hold_s=0.001, resume_s=0.001)))
+        jobs[user].append(
+            sim.job(
+                number,
+                gang,
+                user=user,
+                tickets=tickets,
+                ways=Ways(hook_s=0.01, ready_s=0.02, hold_s=0.001, resume_s=0.001),
+            )
+        )
     return jobs
 
 

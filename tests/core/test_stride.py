@@ -232,6 +232,36 @@ def test_a_job_that_is_not_able_waits_along() -> None:
     assert abs(queue.carry("a")) <= 1
 
 
+def test_credit_earned_while_unable_ends_at_one_stride_exactly() -> None:
+    queue = queue_of([("a", 1, F(3, 7)), ("b", 1, F(4, 7)), ("s", 4, F(5, 7))])
+    for quantum in range(50):
+        queue.charge(["a" if quantum % 7 < 3 else "b"], able=["a", "b"])
+    assert queue.passes()["s"] == -F(28, 5)
+
+
+def test_credit_of_more_than_a_stride_is_not_lost_by_being_unable_for_a_while() -> None:
+    queue = queue_of([("a", 1, F(1, 2)), ("b", 1, F(1, 2)), ("s", 1, F(1, 2))])
+    for quantum in range(15):
+        queue.charge(["ab"[quantum % 2]])  # it could have run: whoever binds GPUs had none for it
+    owed = queue.passes()["s"]
+    assert owed < -4
+    for quantum in range(15, 25):
+        queue.charge(["ab"[quantum % 2]], able=["a", "b"])
+    assert abs(queue.passes()["s"] - owed) < F(1, 2**30)
+
+
+def test_those_who_leave_unserved_leave_no_credit_to_newcomers() -> None:
+    queue: StrideQueue[str] = StrideQueue()
+    queue.add("x", 1, F(1), (0,))
+    for n in range(500):
+        queue.add(f"c{n}", 1, F(9), (1, n))
+        queue.charge(["x"])
+        queue.remove(f"c{n}")
+    queue.add("late", 1, F(1), (2,))
+    runs = [queue.pick(1)[0] for _ in range(20)]
+    assert abs(runs.count("late") - runs.count("x")) <= 1
+
+
 def test_an_unsettled_queue_answers_as_a_settled_one() -> None:
     queue = queue_of(TABLE_2)
     for _ in range(4):

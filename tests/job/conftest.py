@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))   # importlib mode leaves it out
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
 
 from job_stub import StubAgent
 

@@ -1,5 +1,6 @@
 """A stand-in for the agent: real socket, real GangMachine, real processes. Used by the tests and the benchmark."""
 
+import contextlib
 import json
 import os
 import select
@@ -14,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import hs_job
 from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.model import JobId, Tier
-
-import hs_job
 
 JOB = JobId(7)
 EPOCH = 1
@@ -127,7 +127,10 @@ class StubAgent:
             return len(self.events)
 
     def wait(self, kind: type[E], since: int = 0, where: Callable[[E], bool] = lambda _: True) -> E:
-        return self.until(lambda: next((e for e in self.events[since:] if isinstance(e, kind) and where(e)), None), kind.__name__)
+        return self.until(
+            lambda: next((e for e in self.events[since:] if isinstance(e, kind) and where(e)), None),
+            kind.__name__,
+        )
 
     def until(self, condition: Callable[[], E | None], what: str) -> E:
         end = time.monotonic() + PATIENCE_S
@@ -138,7 +141,9 @@ class StubAgent:
                     return found
                 job = self._jobs[-1]
                 if job.poll() not in (None, 0, 75):
-                    raise AssertionError(f"the job ended with {job.returncode} before {what}: {job.communicate()}")
+                    raise AssertionError(
+                        f"the job ended with {job.returncode} before {what}: {job.communicate()}"
+                    )
                 if not self._changed.wait(min(0.5, end - time.monotonic())) and time.monotonic() > end:
                     raise AssertionError(f"no {what} within {PATIENCE_S} s; events: {self.events[-10:]}")
 
@@ -188,9 +193,7 @@ class StubAgent:
             body = json.dumps(dict(message)).encode()
             peer = self._peers.get(connection)
             if peer is not None:
-                try:
+                with contextlib.suppress(OSError):
                     peer.sendall(struct.pack(">I", len(body)) + body)
-                except OSError:
-                    pass
         self.events.extend(step.events)
         self._changed.notify_all()

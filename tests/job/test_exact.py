@@ -7,9 +7,18 @@ import sys
 from pathlib import Path
 
 import pytest
-from hs_core.events import JobCheckpointed, JobHeld, JobHooked, JobProgressed, JobReady, JobRestored, JobWentOn
-from hs_core.model import Tier
 from job_stub import StubAgent
+
+from hs_core.events import (
+    JobCheckpointed,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+)
+from hs_core.model import Tier
 
 TRAIN = str(Path(__file__).parent / "train.py")
 GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
@@ -118,7 +127,9 @@ def test_progress_is_told_with_its_rate(agent: StubAgent) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
-def test_a_job_moved_to_a_new_process_goes_on_bit_for_bit(agent: StubAgent, argv: tuple[str, ...], at_step: int) -> None:
+def test_a_job_moved_to_a_new_process_goes_on_bit_for_bit(
+    agent: StubAgent, argv: tuple[str, ...], at_step: int
+) -> None:
     assert lines(move(agent, (TRAIN, *argv), at_step)) == uninterrupted(TRAIN, *argv)
 
 

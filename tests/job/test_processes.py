@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from job_stub import StubAgent
+
 from hs_core.events import (
     CheckpointFailed,
     JobCapable,
@@ -19,7 +21,6 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.model import Tier
-from job_stub import StubAgent
 
 TRAIN = str(Path(__file__).parent / "train.py")
 
@@ -107,7 +108,11 @@ def start(agent: StubAgent, *argv: str, env: dict[str, str] | None = None) -> su
 def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent) -> None:
     path = script(agent, BY_HAND)
     alone = subprocess.run(
-        [sys.executable, path], capture_output=True, text=True, check=True, env=agent.environment(HS_AGENT_SOCKET="")
+        [sys.executable, path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=agent.environment(HS_AGENT_SOCKET=""),
     ).stdout
     job = start(agent, path)
     agent.wait(JobCapable, where=lambda event: event.can_checkpoint)
@@ -124,7 +129,9 @@ def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent) -> None:
     assert output + end == alone
 
 
-def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimizers_count_once(agent: StubAgent) -> None:
+def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimizers_count_once(
+    agent: StubAgent,
+) -> None:
     job = start(agent, script(agent, NO_LOADER))
     steps = [cycle(agent).step for _ in range(5)]
     assert steps == sorted(steps)
@@ -159,7 +166,9 @@ def test_switched_off_by_the_environment_the_script_runs_by_itself(agent: StubAg
     assert agent.heard == []
 
 
-def test_the_users_own_sitecustomize_still_runs_and_an_error_of_ours_never_stops_the_script(agent: StubAgent) -> None:
+def test_the_users_own_sitecustomize_still_runs_and_an_error_of_ours_never_stops_the_script(
+    agent: StubAgent,
+) -> None:
     own = agent.folder / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text("import builtins; builtins.mine = 1\n")
@@ -197,7 +206,14 @@ def test_an_agent_that_dies_and_comes_back_finds_the_job_as_it_was(agent: StubAg
 def test_a_full_disk_fails_the_checkpoint_and_the_job_goes_on(agent: StubAgent) -> None:
     # The kernel refuses to let any file of the job grow beyond 2 KiB: what a full disk looks like, without needing root.
     text = f"import resource, runpy, sys\nresource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))\nsys.argv[0] = {TRAIN!r}\n"
-    job = start(agent, script(agent, text + f"runpy.run_path({TRAIN!r}, run_name='__main__')"), "--epochs", "60", "--handed", "epoch")
+    job = start(
+        agent,
+        script(agent, text + f"runpy.run_path({TRAIN!r}, run_name='__main__')"),
+        "--epochs",
+        "60",
+        "--handed",
+        "epoch",
+    )
     agent.wait(JobWentOn)
     since = agent.seen()
     agent.checkpoint()
@@ -217,7 +233,9 @@ def test_a_full_disk_fails_the_checkpoint_and_the_job_goes_on(agent: StubAgent) 
 def test_a_checkpoint_on_a_full_file_system_fails_and_works_again_with_room(agent: StubAgent) -> None:
     folder = agent.folder / "checkpoints"
     folder.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], check=False, capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", folder], check=False, capture_output=True
+    ).returncode:
         pytest.skip("this sandbox does not let root mount a tmpfs")
     try:
         job = start(agent, TRAIN, "--epochs", "200", "--handed", "epoch")
@@ -235,7 +253,9 @@ def test_a_checkpoint_on_a_full_file_system_fails_and_works_again_with_room(agen
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_held_job_without_handed_over_state_says_that_it_cannot_be_saved_and_stays_held(agent: StubAgent) -> None:
+def test_a_held_job_without_handed_over_state_says_that_it_cannot_be_saved_and_stays_held(
+    agent: StubAgent,
+) -> None:
     job = start(agent, TRAIN, "--epochs", "50")
     agent.wait(JobWentOn)
     since = agent.seen()

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from hs_core.model import HostName
+from hs_core.model import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 
@@ -76,13 +76,29 @@ def test_load_is_tickets_not_jobs() -> None:
     assert (jobs_of(verdict, "a"), jobs_of(verdict, "b")) == ([0], [1, 2, 3, 4])
 
 
-def test_ties_go_to_the_fullest_that_still_fits_then_by_name() -> None:
-    # C's job weighs nothing yet on either: both servers of the pool come to the same load.
-    hosts = [host("a", 2), host("b", 4)]
-    asked = snapshot(hosts, [job(1, "A", 1)])
-    assert decide(asked).plan.homes == {1: "b"}  # least load: the same tickets over more GPUs
-    asked = snapshot([host("b"), host("a")], [job(1, "A", 1)])
-    assert decide(asked).plan.homes == {1: "a"}
+def test_of_equal_servers_the_one_with_most_gpus_is_least_loaded_then_the_first_by_name() -> None:
+    assert decide(snapshot([host("a", 2), host("b", 4)], [job(1)])).plan.homes == {1: "b"}
+    assert decide(snapshot([host("b"), host("a")], [job(1)])).plan.homes == {1: "a"}
+
+
+def test_ties_go_to_the_fullest_that_still_fits() -> None:
+    # B's two GPUs weigh as much on z as D's one on y: A's first job finds equal loads.
+    there = [
+        job(1, "B", 2, host=HostName("z"), started=True),
+        job(2, "D", 1, host=HostName("y"), started=True),
+    ]
+    asked = snapshot([host("y"), host("z")], [*there, *(job(at, "A") for at in range(3, 23))], {"A": 600})
+    assert decide(asked).plan.homes[JobId(3)] == "z"
+
+
+def test_load_is_what_it_will_be_with_the_job_in_place() -> None:
+    # A is entitled to 4 GPUs; with a third asked for, its two on a weigh 4/3 each and no longer 2.
+    there = [
+        job(1, "A", 2, host=HostName("a"), started=True),
+        job(2, "B", 3, host=HostName("b"), started=True),
+    ]
+    asked = snapshot([host("a"), host("b")], [*there, job(3, "A"), job(4, "A")])
+    assert decide(asked).plan.homes[JobId(3)] == "a"
 
 
 def test_homes_stay() -> None:
@@ -112,7 +128,7 @@ def test_the_user_with_least_in_use_is_placed_first_and_its_urgent_job() -> None
     asked = snapshot(hosts, [old, job(2, "A", 2), job(3, "B", 2), job(4, "B", 2, priority=5)])
     homes = decide(asked).plan.homes
     # B is first, its urgent job takes the empty server; the order of the rest follows from the load.
-    assert homes[4] == "b"  # type: ignore[index]
+    assert homes[JobId(4)] == "b"
 
 
 def test_users_of_unequal_tickets_get_unequal_shares() -> None:

@@ -85,6 +85,7 @@ class Board:
     def launch(self, job: HostedJob) -> None:
         assert not job.alive, f"job {job.id} has a process already"
         job.launched_s = self.now_s
+        job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = False
         job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
@@ -116,6 +117,7 @@ class Board:
 
     def suspend(self, job: HostedJob, tier: Tier) -> None:
         job.phase = Phase.SUSPENDING
+        job.in_turn = False
         job.going_s = None
         job.asked_s = self.now_s
         self.ask(job, tier if job.ready else Tier.FREEZE)
@@ -136,6 +138,8 @@ class Board:
             job.suspends += 1
             job.suspend_s += took_s
             self.mean_suspend_s = blend(self.mean_suspend_s, took_s)
+        if job.occupying and any(other.occupying for other in self.on(job.gpus) if other is not job):
+            job.in_turn = False  # two could not be stopped; one is left
         job.free(self.now_s)
         job.phase, job.tier = phase, tier
         job.asked = job.going_s = None
@@ -201,6 +205,7 @@ class Board:
                 job.carry = None
             elif not belongs and job.id in self.queue:
                 job.carry = self.queue.remove(job.id)
+                job.in_turn = False
 
     def names(self, gpus: Iterable[GpuId]) -> str:
         numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]

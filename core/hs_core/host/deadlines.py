@@ -9,11 +9,11 @@ from hs_core.host.turns import make_way
 from hs_core.model import Phase, Tier
 
 
-def due(board: Board, job: HostedJob) -> Iterator[float]:
+def due(job: HostedJob) -> Iterator[float]:
     """The times at which `expire` has something to do for this job."""
-    config, spec = board.config, job.wanted.spec
-    if job.phase is Phase.STARTING and job.launched_s is not None and not job.ready:
-        yield job.launched_s + (config.hook_deadline_s if job.hooked is None else config.ready_deadline_s)
+    spec = job.wanted.spec
+    if job.phase is Phase.STARTING and not job.ready:
+        yield job.start_deadline_s
     if job.asked is not None or job.phase is Phase.KILLING:
         yield job.deadline_s
     if job.going_s is not None:
@@ -36,17 +36,15 @@ def _over_limit(board: Board, job: HostedJob) -> bool:
 
 def expire(board: Board, job: HostedJob) -> None:
     config, now_s = board.config, board.now_s
-    if job.phase is not Phase.KILLING and 0 < job.wanted.time_limit_s <= job.run_s + job.seconds_in_turn(
-        now_s
-    ):
+    if job.phase is not Phase.KILLING and _over_limit(board, job):
         board.kill(job, "time limit")
     elif job.phase is Phase.KILLING and now_s >= job.deadline_s:
         job.stuck = f"does not die: {board.names(job.gpus)} out of use until it does"
         board.tell("unkillable", job.stuck, job)
         board.send_kill(job)
         make_way(board, job)
-    elif job.phase is Phase.STARTING and job.launched_s is not None and not job.ready:
-        _no_edge(board, job, job.launched_s)
+    elif job.phase is Phase.STARTING and not job.ready and now_s >= job.start_deadline_s:
+        _no_edge(board, job)
     elif job.asked is not None and now_s >= job.deadline_s:
         unanswered(board, job, f"no answer in {now_s - job.asked_s:.0f} s")
     elif job.going_s is not None and now_s >= job.resend_s:
@@ -62,14 +60,12 @@ def expire(board: Board, job: HostedJob) -> None:
         board.save(job)
 
 
-def _no_edge(board: Board, job: HostedJob, launched_s: float) -> None:
+def _no_edge(board: Board, job: HostedJob) -> None:
     """It will not stop by itself at a step edge: from here on it counts as running, and must not run out of its turn."""
-    if job.hooked is None and board.now_s >= launched_s + board.config.hook_deadline_s:
+    if job.hooked is None:
         job.hooked = False
-    elif job.hooked and board.now_s >= launched_s + board.config.ready_deadline_s:
-        job.overdue = True
     else:
-        return
+        job.overdue = True
     job.phase, job.resumed = Phase.RUNNING, True
     board.tell("unhooked", job.note(board.config.can_freeze), job)
     if not job.in_turn or not job.occupying:

@@ -22,6 +22,7 @@ class HostedJob:
     carry: Fraction | None = None  # stride credit, while it is out of the queue
 
     launched_s: float | None = None  # there is a process since
+    start_deadline_s: float = 0.0  # by which it must load the runtime, then reach a suspend point
     hooked: bool | None = None  # None: not known yet
     ready: bool = False  # this process reached its first suspend point: it can be stopped by the hook
     resumed: bool = False  # this process was let go at least once

@@ -252,6 +252,8 @@ class HostMachine:
     def _hooked(self, job: HostedJob) -> None:
         if not job.hookable or not job.alive:
             return
+        if job.hooked is None:
+            job.start_deadline_s = self._board.now_s + self._board.config.ready_deadline_s
         job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
         self._board.hooking_classes.add(job.wanted.job_class)
 
@@ -271,13 +273,16 @@ class HostMachine:
             board.tell("ready", f"stands at its first suspend point, step {job.step}", job)
         if job.phase is Phase.FROZEN or job.asked in (Tier.SWAP, Tier.CHECKPOINT):
             return
-        if job.in_turn and job.occupying and job.phase in (Phase.STARTING, Phase.RUNNING):
-            board.resume(job)
-        elif job.phase is Phase.SUSPENDING:
+        if job.phase is Phase.SUSPENDING:
             board.stopped(job, Phase.HELD, Tier.HOLD)
         elif job.phase in (Phase.STARTING, Phase.RUNNING):
+            others = any(other.occupying for other in board.on(job.gpus) if other is not job)
+            if job.in_turn and job.occupying and not others and not job.wanted.paused:
+                board.resume(job)
+                return
             job.free(board.now_s)
-            job.phase = Phase.HELD
+            job.phase, job.going_s, job.stuck = Phase.HELD, None, ""
+            job.in_turn = job.in_turn and not others
 
     def _held(self, job: HostedJob, event: JobHeld) -> None:
         board = self._board
@@ -387,7 +392,7 @@ class HostMachine:
             late = [
                 job
                 for job in board.in_order
-                if min(deadlines.due(board, job), default=board.now_s + 1) <= board.now_s
+                if min(deadlines.due(job), default=board.now_s + 1) <= board.now_s
             ]
             if not late:
                 break
@@ -420,7 +425,9 @@ class HostMachine:
     def _next_quantum(self) -> None:
         """Edges keep their cadence however late they are seen; quanta that nobody saw are charged to those who had them."""
         board = self._board
-        passed = max(1, floor((board.now_s - board.edge_s) / board.quantum_s))  # rounding must not stop the clock
+        passed = max(
+            1, floor((board.now_s - board.edge_s) / board.quantum_s)
+        )  # rounding must not stop the clock
         board.edge_s += passed * board.quantum_s
         if passed > 1:
             turns.charge_missed(board, passed - 1)
@@ -428,7 +435,7 @@ class HostMachine:
 
     def _wake(self) -> None:
         board = self._board
-        times = [t for job in board.jobs.values() for t in deadlines.due(board, job)]
+        times = [t for job in board.jobs.values() for t in deadlines.due(job)]
         if len(board.queue) or any(job.occupying for job in board.jobs.values()):
             times.append(board.next_edge_s)
         if times:
@@ -440,6 +447,9 @@ class HostMachine:
         for job in board.in_order:
             if job.phase is Phase.KILLING:
                 board.send_kill(job)
+            elif job.phase is Phase.STARTING:  # what it said meanwhile was not heard; it says it again
+                hook, ready = board.config.hook_deadline_s, board.config.ready_deadline_s
+                job.start_deadline_s = board.now_s + (hook if job.hooked is None else ready)
             elif job.asked is not None:
                 board.ask(job, job.asked)
             elif job.going_s is not None:
@@ -447,11 +457,13 @@ class HostMachine:
 
     # --- questions
 
-    def report(self, job: JobId) -> JobReport:
-        return self._board.jobs[job].report(self._board.now_s, self._board.config.can_freeze)
+    def report(self, job: JobId, now_s: float | None = None) -> JobReport:
+        """As of `now_s`, or of the last event: a job that nobody hears from is charged all the same."""
+        at_s = self._board.now_s if now_s is None else max(now_s, self._board.now_s)
+        return self._board.jobs[job].report(at_s, self._board.config.can_freeze)
 
-    def reports(self) -> tuple[JobReport, ...]:
-        return tuple(self.report(job) for job in self._board.jobs)
+    def reports(self, now_s: float | None = None) -> tuple[JobReport, ...]:
+        return tuple(self.report(job, now_s) for job in self._board.jobs)
 
     @property
     def story(self) -> tuple[Fact, ...]:
@@ -529,7 +541,7 @@ class HostMachine:
                 job.begin(now_s)
             job.launched_s = None if job.launched_s is None else now_s
             job.going_s = None if job.going_s is None else now_s
-            job.asked_s = job.deadline_s = job.resend_s = job.checkpoint_due_s = now_s
+            job.asked_s = job.deadline_s = job.start_deadline_s = job.resend_s = job.checkpoint_due_s = now_s
             job.swap_after_s = job.checkpoint_after_s = now_s
         board.edge_s = now_s
         board.gang_ended_s = None if board.gang_ended_s is None else now_s

@@ -184,9 +184,9 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
     fell behind its due by several of its turns because its own GPUs carry more tickets than others.
     """
     under_way = [
-        j
-        for j in board.jobs.values()
-        if j.asked is Tier.CHECKPOINT or (j.phase is Phase.CHECKPOINTED and not j.in_turn)
+        job
+        for job in board.jobs.values()
+        if job.asked is Tier.CHECKPOINT or (job.phase is Phase.CHECKPOINTED and job.alive)
     ]
     idle = len(this.free) - sum(j.gang for j in under_way)
     moving: list[HostedJob] = []
@@ -293,16 +293,16 @@ def pass_over(job: HostedJob, why: str) -> None:
 def make_way(board: Board, job: HostedJob) -> None:
     """This job holds its GPUs and can't be stopped: others that count on them leave their turn."""
     for other in board.in_order:
-        if (
-            other is job
-            or not other.in_turn
-            or set(other.gpus).isdisjoint(job.gpus)
-            or board.immovable(other)
-        ):
+        if other is job or not other.in_turn or set(other.gpus).isdisjoint(job.gpus):
+            continue
+        coming_up = other.phase is Phase.STARTING
+        if board.immovable(other) and not coming_up:
             continue
         running = other.occupying
         pass_over(other, f"job {job.id} does not leave {board.names(other.gpus)}")
-        if running:
+        if coming_up:
+            other.free(board.now_s)  # like one started ahead of its turn
+        elif running:
             board.suspend(other, Tier.HOLD)
 
 

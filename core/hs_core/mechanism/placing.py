@@ -41,13 +41,9 @@ def pools(snapshot: Snapshot) -> list[tuple[str, int]]:
 
 
 def settled_homes(snapshot: Snapshot) -> dict[JobId, HostName]:
-    """Homes that stay. A job without a process leaves one that has become too small for it."""
-    hosts = {host.name: host for host in snapshot.hosts}
-    return {
-        job.id: job.host
-        for job in snapshot.jobs
-        if job.host in hosts and (job.started or fits(job, hosts[job.host]) or not hosts[job.host].connected)
-    }
+    """Homes stay, whatever became of the server: nothing moves yet, and an order to start the job there may be on its way."""
+    known = {host.name for host in snapshot.hosts}
+    return {job.id: job.host for job in snapshot.jobs if job.host is not None and job.host in known}
 
 
 def is_lost(job: JobFacts, snapshot: Snapshot) -> bool:

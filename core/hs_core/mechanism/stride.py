@@ -231,9 +231,9 @@ class StrideQueue(Generic[K]):
         self._virtual = after = before + advance
         keys: dict[int, int] = {}
         for rank in unable:
-            floor_ = after - (self._strides[rank] >> bits)
-            kept = (self._keys[rank] >> bits) + (advance if rank in waiting else 0)
-            keys[rank] = max(kept, floor_) << bits | rank
+            kept = self._keys[rank] >> bits
+            earned = kept + advance if rank in waiting else max(kept, after - (self._strides[rank] >> bits))
+            keys[rank] = earned << bits | rank
         for rank in pressed:
             owed = (self._keys[rank] + self._step(rank, quanta)) >> bits
             keys[rank] = min(owed, after + (self._strides[rank] >> bits)) << bits | rank

@@ -1,0 +1,276 @@
+"""The runtime's parts by themselves: packing, files, swapping, frames."""
+
+import ast
+import json
+import os
+import struct
+import threading
+import time
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hs_job.checkpoint import CheckpointError, Folder
+from hs_job.link import Frames, frame
+from hs_job.pack import PackError, pack, unpack
+from hs_job.swap import Swapper
+
+CLIENT = Path(__file__).parents[2] / "client" / "hs_job"
+
+
+def content(step: int = 1) -> dict[str, Any]:
+    return {"format": 1, "step": step, "objects": {"x": torch.arange(1000)}}
+
+
+def written(folder: Path, *generations: int) -> Folder:
+    here = Folder(str(folder), 0, 1)
+    for generation in generations:
+        here.write(generation, generation * 10, content(generation * 10))
+    return here
+
+
+@pytest.mark.parametrize("file", sorted(CLIENT.glob("*.py")), ids=lambda file: file.name)
+def test_the_runtime_is_python_3_9(file: Path) -> None:
+    ast.parse(file.read_text(), feature_version=(3, 9))
+
+
+def test_what_state_dicts_hold_survives_packing_and_weights_only(tmp_path: Path) -> None:
+    tied = torch.ones(3)
+    value = {
+        "counter": Counter({1: 2}),
+        "set": {1, 2},
+        "deque": deque([1], 5),
+        "array": np.arange(3),
+        "scalar": np.float64(2.5),
+        "nested": [(1, None, b"x")],
+        "tied": [tied, tied],
+        "dtype": torch.float16,
+        "half": torch.zeros(2, dtype=torch.bfloat16),
+    }
+    torch.save(pack(value, "it"), tmp_path / "f")
+    back = unpack(torch.load(tmp_path / "f", weights_only=True))
+    assert type(back["counter"]) is Counter
+    assert back["counter"] == value["counter"]
+    assert (back["set"], back["deque"], back["deque"].maxlen, back["scalar"]) == ({1, 2}, deque([1]), 5, 2.5)
+    assert back["array"].tolist() == [0, 1, 2]
+    assert back["nested"] == [(1, None, b"x")]
+    assert back["tied"][0].data_ptr() == back["tied"][1].data_ptr()
+    assert (back["dtype"], back["half"].dtype) == (torch.float16, torch.bfloat16)
+
+
+def test_what_only_pickle_could_save_is_refused_by_name() -> None:
+    with pytest.raises(PackError, match=r"scheduler\['lambdas'\]\[0\] is a builtins.function"):
+        pack({"lambdas": [lambda epoch: epoch]}, "scheduler")
+
+
+def test_two_generations_stay(tmp_path: Path) -> None:
+    folder = written(tmp_path, 3, 4, 7)
+    assert folder.generations() == [7, 4]
+    assert folder.newest() == 7
+    got, generation, note = folder.read(7)
+    assert got is not None
+    assert (got["step"], generation, note) == (70, 7, "")
+    manifest = json.loads((tmp_path / "gen-7" / "manifest.json").read_text())
+    assert sorted(manifest) == ["files", "generation", "step", "world"]
+    assert not list(tmp_path.glob("**/*.tmp"))
+
+
+def cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+
+
+def link(file: Path) -> None:
+    """The right bytes, through a link: still not ours."""
+    other = file.parent.parent / "elsewhere"
+    file.rename(other)
+    file.symlink_to(other)
+
+
+def link_folder(file: Path) -> None:
+    other = file.parent.parent / "elsewhere"
+    file.parent.rename(other)
+    file.parent.symlink_to(other)
+
+
+def fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+def nonsense(file: Path) -> None:
+    file.write_bytes(b"[" * 100_000)
+
+
+@pytest.mark.parametrize("name", ["rank0.pt", "manifest.json"])
+@pytest.mark.parametrize(
+    "harm", [cut, flip, link, link_folder, fifo, nonsense, Path.unlink], ids=lambda harm: harm.__name__
+)
+def test_a_torn_generation_gives_way_to_the_one_before(tmp_path: Path, harm: Any, name: str) -> None:
+    folder = written(tmp_path, 1, 2)
+    harm(tmp_path / "gen-2" / name)
+    got, generation, note = folder.read(2)
+    assert got is not None
+    assert (got["step"], generation) == (10, 1)
+    assert note.startswith("generation 2: ")
+
+
+def test_with_no_valid_generation_it_starts_afresh_and_says_so(tmp_path: Path) -> None:
+    folder = written(tmp_path, 1)
+    cut(tmp_path / "gen-1" / "rank0.pt")
+    got, generation, note = folder.read(1)
+    assert (got, generation) == (None, -1)
+    assert note.endswith("started afresh")
+
+
+def test_a_checkpoint_is_never_written_through_a_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "gen-0").symlink_to(outside)
+    with pytest.raises(CheckpointError):
+        Folder(str(checkpoints), 0, 1).write(0, 1, content())
+    assert list(outside.iterdir()) == []
+
+
+def test_a_gangs_manifest_comes_last_and_all_ranks_take_the_same_generation(tmp_path: Path) -> None:
+    ranks = [Folder(str(tmp_path), rank, 2) for rank in range(2)]
+    for generation in (0, 1):
+        threads = [
+            threading.Thread(target=r.write, args=(generation, generation, content(generation)))
+            for r in ranks
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    flip(tmp_path / "gen-1" / "rank1.pt")
+    assert [rank.read(1)[1] for rank in ranks] == [0, 0]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_does_not_wait_for_another_that_failed(tmp_path: Path, rank: int) -> None:
+    with pytest.raises(CheckpointError, match="another rank"):
+        Folder(str(tmp_path), rank, 2).write(0, 1, content(), abandoned=lambda: True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def trained(kind: Any = torch.optim.Adam) -> tuple[Any, Any, Any]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 8, bias=False)
+    )
+    model[2].weight = model[0].weight  # tied
+    optimizer = kind(model.parameters())
+    data = torch.randn(16, 8)
+    model(data).square().sum().backward()
+    optimizer.step()
+    return model, optimizer, data
+
+
+class Handed:
+    def __init__(self, **objects: Any) -> None:
+        self.objects = objects
+
+
+def test_swapped_memory_is_gone_and_comes_back_as_the_same_tensors() -> None:
+    model, optimizer, data = trained()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model), kinds=("cpu",))
+    tensors = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())]
+    before = [tensor.detach().clone() for tensor in tensors]
+    row = model[0].weight.detach()[3]  # a view
+    swapper.reserve()
+    for _ in range(3):
+        swapper.out()
+        assert swapper.parked_bytes > 0
+        assert all(tensor.untyped_storage().nbytes() == 0 for tensor in tensors)
+        assert torch.equal(swapper.host_of(model[0].weight), before[0])
+        swapper.back(pytest.fail)
+        assert swapper.parked_bytes == 0
+        assert all(torch.equal(now, then) for now, then in zip(tensors, before, strict=True))
+    assert model[2].weight is model[0].weight
+    assert row.data_ptr() == model[0].weight.data_ptr() + 3 * 8 * 4
+    model(data).square().sum().backward()
+    optimizer.step()
+    other, its_optimizer, data = trained()
+    other(data).square().sum().backward()
+    its_optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_state_is_saved_from_the_host_while_its_memory_is_swapped_out() -> None:
+    model, optimizer, _ = trained()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model), kinds=("cpu",))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    swapper.out()
+    saved = pack(model.state_dict(), "model", swapper.host_of)
+    assert all(torch.equal(saved[name], before[name]) for name in before)
+
+
+def test_a_swap_without_host_memory_leaves_all_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer, _ = trained()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: None, kinds=("cpu",))
+    before = [p.detach().clone() for p in model.parameters()]
+    calls = iter(range(100))
+    ample = swapper._host_buffer
+
+    def scarce(size: int) -> Any:
+        if next(calls) == 2:
+            raise MemoryError
+        return ample(size)
+
+    monkeypatch.setattr(swapper, "_host_buffer", scarce)
+    with pytest.raises(MemoryError):
+        swapper.out()
+    assert swapper.parked_bytes == 0
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device, or a torch without CUDA")
+def test_gpu_memory_is_suspended_freed_and_resumed(capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(4096, 4096) for _ in range(16))).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(8, 4096, device="cuda")).square().sum().backward()
+    optimizer.step()
+    swapper = Swapper(torch, lambda: [optimizer], lambda: Handed(model=model))
+    swapper.reserve()
+    before = [p.detach().clone().cpu() for p in model.parameters()]
+    torch.cuda.empty_cache()
+    held = torch.cuda.memory_reserved()
+    begin = time.monotonic()
+    swapper.out()
+    out_s, size = time.monotonic() - begin, swapper.parked_bytes
+    assert held - torch.cuda.memory_reserved() > 0.9 * size
+    begin = time.monotonic()
+    swapper.back(pytest.fail)
+    back_s = time.monotonic() - begin
+    assert all(torch.equal(now.cpu(), then) for now, then in zip(model.parameters(), before, strict=True))
+    with capsys.disabled():
+        gb = size / 1e9
+        print(  # noqa: T201 - the figure is what it is for
+            f"\nsuspend {out_s * 1e3:.1f} ms ({gb / out_s:.1f} GB/s), resume {back_s * 1e3:.1f} ms ({gb / back_s:.1f} GB/s), {gb:.2f} GB"
+        )
+
+
+def test_frames_are_cut_wherever_the_stream_is() -> None:
+    stream = b"".join(frame({"type": "x", "n": n}) for n in range(5))
+    frames = Frames()
+    got = [message for at in range(len(stream)) for message in frames.feed(stream[at : at + 1])]
+    assert [message["n"] for message in got] == list(range(5))
+
+
+@pytest.mark.parametrize("data", [struct.pack(">I", 1 << 20), struct.pack(">I", 3) + b"{{{"])
+def test_a_stream_that_makes_no_sense_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - json's own, or ours
+        Frames().feed(data)

@@ -1,0 +1,127 @@
+"""What is shipped: the wheel's contents, what hsctl can do without, the development tools' list."""
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def lines_of(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if line and not line.startswith("#")]
+
+
+def test_the_requirements_file_for_development_says_what_the_groups_say() -> None:
+    groups = PROJECT["dependency-groups"]
+    wanted = sorted(word for name in ("test", "lint", "protos") for word in groups[name])
+    assert sorted(lines_of(ROOT / "tools" / "requirements-dev.txt")) == wanted
+
+
+def test_every_dependency_is_pinned_in_the_constraints() -> None:
+    def name(word: str) -> str:
+        found = re.match(r"[A-Za-z0-9_.-]+", word)
+        assert found
+        return found[0].lower().replace("_", "-")
+
+    pinned = {name(line) for line in lines_of(ROOT / "constraints.txt") if "==" in line}
+    extras = PROJECT["project"]["optional-dependencies"]
+    named = PROJECT["project"]["dependencies"] + [word for words in extras.values() for word in words]
+    named += [word for words in PROJECT["dependency-groups"].values() for word in words]
+    assert {name(word) for word in named} - pinned == set()
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (path,) = folder.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_holds_the_packages_the_units_and_nothing_of_the_tests(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    tops = {name.split("/")[0] for name in names}
+    packages = {"hs_core", "hs_proto", "hs_job", "hs_controller", "hs_agent", "hs_client"}
+    assert packages <= tops
+    assert {top for top in tops if not top.startswith("heteroshare-")} == packages
+    assert "hs_proto/v1/controller_pb2.py" in names
+    assert all(f"{package}/py.typed" in names for package in packages)
+    assert [name for name in names if name.endswith("hs-agent.service")]
+    assert [name for name in names if name.endswith("LICENSE")]
+
+
+def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import hs_client; print(hs_client.__file__); from hs_client.__main__ import run; run(['--help'])"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
+        timeout=60,
+    )
+    assert done.stdout.startswith(str(tmp_path))
+    assert "submit" in done.stdout
+
+
+def test_hsctl_needs_nothing_of_the_daemons() -> None:
+    """Every verb is imported with the extras' packages made impossible to import."""
+    code = """
+import sys
+for name in ("sqlalchemy", "structlog", "pynvml", "torch", "sklearn", "matplotlib", "numpy", "scipy", "ortools", "hs_core"):
+    sys.modules[name] = None
+from hs_client.verbs.table import VERBS
+from hs_client.__main__ import cli
+assert len(VERBS) > 15
+for name in VERBS:
+    assert cli.get_command(None, name) is not None, name
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def hsctl_lines(text: str) -> list[list[str]]:
+    """The words of each `hsctl …` command in code blocks, comments left out."""
+    found = []
+    for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        for line in block.splitlines():
+            for command in re.split(r"[;|]", line.split("  #")[0]):
+                words = command.replace("$ ", "").split()
+                if words[:1] == ["hsctl"]:
+                    found.append(words[1:])
+    return found
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/hsctl.md"])
+def test_every_command_in_the_docs_exists_with_its_flags(page: str) -> None:
+    import click
+
+    from hs_client.__main__ import cli
+    from hs_client.verbs.table import ALIASES, VERBS
+
+    commands = hsctl_lines((ROOT / page).read_text())
+    assert commands
+    for words in commands:
+        rest = [w for w in words[: words.index("--")] if "--" in words] if "--" in words else words
+        while rest and rest[0].startswith("--") and rest[0] not in {"--help", "--version"}:
+            rest = rest[2:]  # a global option and its value
+        if not rest or rest[0].startswith(("-", "…")):
+            continue
+        assert rest[0] in VERBS or rest[0] in ALIASES, f"{page}: hsctl {' '.join(words)}"
+        command = cli.get_command(click.Context(cli), rest[0])
+        assert command is not None
+        known = {flag for p in command.params for flag in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
+        if isinstance(command, click.Group):
+            continue
+        for word in rest[1:]:
+            if re.fullmatch(r"--[a-z-]+(=.*)?|-[A-Za-z]", word):
+                assert word.split("=")[0] in known, f"{page}: {word} in hsctl {' '.join(words)}"
