@@ -47,10 +47,14 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_mib(pid: int) -> float:
-    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return (
+        int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+        * os.sysconf("SC_PAGE_SIZE")
+        / 2**20
+    )
 
 
-async def submit(stub: controller_pb2_grpc.HeteroShareAsyncStub, number: int) -> float:
+async def submit(stub: "controller_pb2_grpc.HeteroShareAsyncStub", number: int) -> float:
     spec = common_pb2.JobSpec(
         name=f"train-{number}",
         command=["python", "train.py", "--lr", "0.1", "--epochs", "90"],
@@ -63,7 +67,7 @@ async def submit(stub: controller_pb2_grpc.HeteroShareAsyncStub, number: int) ->
     return time.perf_counter() - began_s
 
 
-async def steady(stub: controller_pb2_grpc.HeteroShareAsyncStub) -> list[float]:
+async def steady(stub: "controller_pb2_grpc.HeteroShareAsyncStub") -> list[float]:
     """Open loop: the next one is sent when it is due, whatever became of the one before."""
     began_s = time.perf_counter()
     tasks = []
@@ -73,7 +77,7 @@ async def steady(stub: controller_pb2_grpc.HeteroShareAsyncStub) -> list[float]:
     return list(await asyncio.gather(*tasks))
 
 
-async def burst(stub: controller_pb2_grpc.HeteroShareAsyncStub) -> tuple[list[float], float]:
+async def burst(stub: "controller_pb2_grpc.HeteroShareAsyncStub") -> tuple[list[float], float]:
     numbers = iter(range(1_000_000, 1_000_000 + BURST))
     took: list[float] = []
 

@@ -105,6 +105,7 @@ class Controller:
                 # An agent that stands still, or whose host does, is found out; agents may ask the same of us.
                 ("grpc.keepalive_time_ms", 10_000),
                 ("grpc.keepalive_timeout_ms", 10_000),
+                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ),
         )

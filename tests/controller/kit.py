@@ -8,6 +8,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 
 import grpc
+
 from hs_controller.app import Controller
 from hs_controller.config import Config
 from hs_core.events import Turn
@@ -176,5 +177,5 @@ async def started(config: Config) -> AsyncIterator[SimpleNamespace]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 — of state that rings no bell
             await asyncio.sleep(0.01)

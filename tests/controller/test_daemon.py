@@ -16,7 +16,7 @@ import pytest
 
 from hs_proto.v1 import common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
-from tests.controller.kit import Client, FakeAgent, channel_to, spec
+from tests.controller.kit import Client, FakeAgent, channel_to, spec, until
 
 NOBODY = 65534
 
@@ -119,8 +119,7 @@ def test_what_was_acknowledged_is_there_after_kill_9(daemon: Daemon) -> None:
                     return
 
             streams = [asyncio.create_task(submit_until_it_dies()) for _ in range(4)]
-            while len(acknowledged) < 100:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(acknowledged) >= 100)
             daemon.kill()
             await asyncio.gather(*streams)
             await agent.leave()

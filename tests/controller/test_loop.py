@@ -17,7 +17,7 @@ from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet, Wanted
 from hs_core.model import Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Phase, UserName
-from tests.controller.kit import PLAIN
+from tests.controller.kit import PLAIN, until
 
 ANN = UserName("ann")
 H1 = HostName("h1")
@@ -122,12 +122,6 @@ def disk_error(code: int, text: str) -> sa.exc.DBAPIError:
 FULL = disk_error(sqlite3.SQLITE_FULL, "database or disk is full")
 
 
-async def until(condition) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def test_requests_that_come_together_share_one_commit(config, monkeypatch) -> None:
     async def story() -> None:
         async with running(config) as loop:
@@ -218,9 +212,9 @@ def test_a_full_disk_makes_it_read_only_and_nothing_uncommitted_survives(config,
             assert [job.spec.name for job in (await loop.settled()).jobs()] == ["kept"]
             with pytest.raises(RefusedError):
                 await loop.ask(submits("lost"), ids, key("2"))
+            report = JobReport(job=JobId(1), epoch=0, phase=Phase.RUNNING, gpu_s=5.0)
+            loop.hosts.here[0] = HostJoined(now_s=0, host=HOST, reports=(report,))
             with pytest.raises(RefusedError):  # what agents say is not taken in now …
-                report = JobReport(job=JobId(1), epoch=0, phase=Phase.RUNNING, gpu_s=5.0)
-                loop.hosts.here[0] = HostJoined(now_s=0, host=HOST, reports=(report,))
                 await loop.tell(
                     lambda now_s, _machine: [HostReported(now_s=now_s, host=H1, reports=(report,))]
                 )

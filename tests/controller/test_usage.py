@@ -1,0 +1,90 @@
+"""Totals charged from cumulative counters: repeats charge nothing, new incarnations nothing twice."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hs_controller.rows import Sample, Usage
+from hs_controller.usage import Ledger
+from hs_core.model import Exit, Job, JobId, JobReport, JobSpec, JobState, Phase, UserName
+
+ANN = UserName("ann")
+V100 = (ANN, "V100")
+JOB = Job(id=JobId(1), user=ANN, spec=JobSpec(name="j", command=("true",)), arrival_s=0.0, gpu_model="V100")
+
+
+def with_counters(gpu_s: float, epoch: int = 0, **more: object) -> Job:
+    report = JobReport(job=JobId(1), epoch=epoch, phase=Phase.RUNNING, gpu_s=gpu_s, **more)
+    return replace(JOB, epoch=epoch, report=report)
+
+
+def ledger(every_s: float = 1.0, samples: tuple[Sample, ...] = ()) -> Ledger:
+    return Ledger({}, (), samples, now_s=0.0, every_s=every_s)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1), st.integers(1, 3))
+def test_the_total_is_the_last_counter_however_often_it_is_told(growth: list[float], times: int) -> None:
+    book = ledger()
+    told = 0.0
+    for more in growth:
+        told += more
+        for _ in range(times):
+            book.charge(with_counters(told))
+    assert book.totals.get(V100, Usage()).gpu_s == pytest.approx(told)
+    assert book.totals.get(V100, Usage()).jobs == (1 if told else 0)
+
+
+def test_a_new_incarnation_is_charged_from_its_own_beginning_on_its_own_model() -> None:
+    book = ledger()
+    book.charge(with_counters(5.0, suspends=2))
+    again = replace(
+        with_counters(3.0, epoch=1, suspends=1),
+        gpu_model="K80",
+        past_gpu_s=5.0,
+        past_gpu_s_by_model={"V100": 5.0},
+    )
+    book.charge(again)
+    book.charge(again)
+    assert book.totals[V100] == Usage(gpu_s=5.0, suspends=2, jobs=1)
+    assert book.totals[ANN, "K80"] == Usage(gpu_s=3.0, suspends=1, jobs=1)
+
+
+def test_what_was_charged_before_a_restart_is_not_charged_after_it() -> None:
+    totals = {V100: Usage(gpu_s=5.0, jobs=1)}
+    book = Ledger(totals, (with_counters(5.0),), (), now_s=0.0, every_s=1.0)
+    book.charge(replace(with_counters(7.0), state=JobState.SUCCEEDED, exit=Exit()))
+    assert book.totals[V100].gpu_s == 7.0
+
+
+def test_received_gpus_are_the_mean_over_the_window() -> None:
+    book = ledger()
+    for second in range(101):  # two GPUs until 50, then one
+        book.charge(with_counters(2.0 * min(second, 50) + max(0, second - 50)))
+        book.sample(float(second))
+    assert book.received_gpus(V100, 50.0, 100.0) == pytest.approx(1.0)
+    assert book.received_gpus(V100, 100.0, 100.0) == pytest.approx(1.5)
+    assert book.received_gpus(V100, 75.0, 100.0) == pytest.approx((25 * 2 + 50) / 75)
+    assert book.covered_s(1000.0, 100.0) == 100.0
+
+
+def test_what_comes_after_a_pause_is_not_smeared_over_the_pause() -> None:
+    book = ledger()
+    for second in range(100):
+        if second <= 10 or second > 90:
+            book.charge(with_counters(float(min(second, 10) + max(0, second - 90))))
+        book.sample(float(second))
+    assert book.received_gpus(V100, 9.0, 99.0) == pytest.approx(1.0)
+    assert book.gpu_s_at(V100, 50.0) == 10.0
+
+
+def test_samples_that_were_kept_go_on_after_a_restart() -> None:
+    book = ledger()
+    kept = []
+    for second in range(60):
+        book.charge(with_counters(4.0 * second))
+        kept += book.sample(float(second))
+    again = Ledger(book.totals, (with_counters(4.0 * 59),), kept, now_s=60.0, every_s=1.0)
+    again.charge(with_counters(4.0 * 65))
+    assert again.received_gpus(V100, 30.0, 65.0) == pytest.approx(4.0)
