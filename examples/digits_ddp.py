@@ -9,7 +9,7 @@ import json
 import os
 
 import torch
-from sklearn.datasets import load_digits
+from digits_data import load_digits
 from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -34,7 +34,7 @@ def main() -> None:
         torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if on_gpus else "gloo")
     rank = distributed.get_rank()
-    x, y = (torch.as_tensor(each) for each in load_digits(return_X_y=True))
+    x, y = (torch.as_tensor(each) for each in load_digits())
     x = x.float() / 16
     train = TensorDataset(x[:1500], y[:1500])
     test_x, test_y = x[1500:].to(device), y[1500:].to(device)

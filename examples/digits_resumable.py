@@ -8,7 +8,7 @@ import hashlib
 import json
 
 import torch
-from sklearn.datasets import load_digits
+from digits_data import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -28,7 +28,7 @@ def main() -> None:
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    x, y = (torch.as_tensor(each) for each in load_digits(return_X_y=True))
+    x, y = (torch.as_tensor(each) for each in load_digits())
     x = x.float() / 16
     train = TensorDataset(x[:1500], y[:1500])
     test_x, test_y = x[1500:].to(device), y[1500:].to(device)

@@ -519,17 +519,38 @@ def test_whatever_happens_a_crash_changes_nothing_and_a_newcomer_is_served(
     assert waited <= 4 * len(gangs) + 4
 
 
-def test_a_job_that_could_not_run_so_far_is_forgiven_its_claim_and_nobody_else_moves() -> None:
+def test_a_job_that_begins_to_compete_is_owed_only_its_credit_and_nobody_else_moves() -> None:
     queue: StrideQueue[int] = StrideQueue()
     for job in (1, 2, 3):
-        queue.add(job, 1, Fraction(1, 3), (job,))
+        queue.add(job, 1, Fraction(1, 3), (job,), kin=job)
     for _ in range(7):
         queue.charge([1], able=[1, 2])
     before = queue.passes()
     assert before[3] < 0
-    queue.forgive(3)
+    queue.begin(3)
     after = queue.passes()
     assert after[3] == 0
     assert {job: after[job] for job in (1, 2)} == {job: before[job] for job in (1, 2)}
-    queue.forgive(1)
-    assert queue.passes() == after, "who owes goes on owing"
+    queue.begin(3, Fraction(1, 2))
+    assert queue.passes()[3] == Fraction(-1, 2)
+
+
+def test_a_job_that_begins_keeps_its_distance_from_those_of_its_kind() -> None:
+    queue: StrideQueue[int] = StrideQueue()
+    for job in (1, 2):
+        queue.add(job, 1, Fraction(1, 2), (job,), kin="user")
+    queue.charge([1], absent=[2])
+    queue.begin(2, absent=[2])
+    assert queue.passes()[2] - queue.passes()[1] in (1, -1), "half a stride of two"
+
+
+def test_what_absent_jobs_miss_is_nobodys_debt() -> None:
+    queue: StrideQueue[int] = StrideQueue()
+    for job in (1, 2):
+        queue.add(job, 1, Fraction(1, 2), (job,), kin=job)
+    for _ in range(100):
+        queue.charge([1], absent=[2])
+    queue.begin(2)
+    assert queue.passes() == {1: 0, 2: 0}
+    ran = [queue.pick(1)[0] for _ in range(20)]
+    assert ran.count(1) == ran.count(2) == 10

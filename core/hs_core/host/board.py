@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
+from math import ceil
 
 from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend, Turn
 from hs_core.host.config import HostConfig
@@ -15,6 +16,8 @@ from hs_core.model import Exit, Gpu, GpuId, JobId, Phase, Tier
 STORY_LENGTH = 2_000
 MEAN_WEIGHT = 1 / 8
 LEAST_TICKETS = 1e-6
+FRACTION_OF_QUANTUM = 1024
+"""Part quanta are charged in such steps, rounded up: passes stay small fractions for ever."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +31,7 @@ class Board:
     wanted_quantum_s: float = 0.0  # 0: nothing is wanted yet
     edge_s: float = 0.0  # the present quantum began
     quantum_s: float = 0.0  # and lasts so long
+    advance: Fraction = Fraction(0)  # of the virtual time, charged when it began
     mean_suspend_s: float = 0.0
     mean_resume_s: float = 0.0
     hooking_classes: set[str] = field(
@@ -41,6 +45,10 @@ class Board:
     @property
     def next_edge_s(self) -> float:
         return self.edge_s + self.quantum_s
+
+    def left_of_quantum(self) -> Fraction:
+        left = ceil((self.next_edge_s - self.now_s) / self.quantum_s * FRACTION_OF_QUANTUM)
+        return Fraction(min(FRACTION_OF_QUANTUM, max(1, left)), FRACTION_OF_QUANTUM)
 
     @property
     def in_order(self) -> list[HostedJob]:
@@ -207,6 +215,12 @@ class Board:
             elif not belongs and job.id in self.queue:
                 job.carry = self.queue.remove(job.id)
                 job.in_turn = False
+
+    def begins(self, job: HostedJob) -> None:
+        """It was started ahead of its turn and could take one from now on: the time its start took earns nothing."""
+        if job.gpu_s == 0 and not job.in_turn and job.id in self.queue and self.quantum_s > 0:
+            absent = [j.id for j in self.jobs.values() if not j.ready and j.gpu_s == 0 and not j.occupying]
+            self.queue.begin(job.id, self.advance * self.left_of_quantum(), absent)
 
     def names(self, gpus: Iterable[GpuId]) -> str:
         numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]

@@ -66,6 +66,7 @@ def _no_edge(board: Board, job: HostedJob) -> None:
         job.hooked = False
     else:
         job.overdue = True
+    board.begins(job)
     job.phase, job.resumed = Phase.RUNNING, True
     board.tell("unhooked", job.note(board.config.can_freeze), job)
     if not job.in_turn or not job.occupying:

@@ -271,8 +271,8 @@ class HostMachine:
         job.step = event.step
         if first:
             board.tell("ready", f"stands at its first suspend point, step {job.step}", job)
-            if job.ahead and job.gpu_s == 0 and job.id in board.queue:
-                board.queue.forgive(job.id)  # the time its start took earns nothing
+            if job.ahead:
+                board.begins(job)
         if job.phase is Phase.FROZEN or job.asked in (Tier.SWAP, Tier.CHECKPOINT):
             return
         if job.phase is Phase.SUSPENDING:

@@ -1,6 +1,6 @@
 """Device memory: nothing is started or brought back beside what is held unless both fit, as far as is known."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
@@ -85,7 +85,8 @@ def make_room(
     return more
 
 
-def spare_for_preload(board: Board, job: HostedJob, gpu: GpuId) -> bool:
+def spare_for_preload(board: Board, job: HostedJob, gpu: GpuId, picked: Collection[HostedJob]) -> bool:
     """A start ahead of its turn must not push out anybody: swapped jobs and planned launches count as well."""
-    bound = [o for o in board.jobs.values() if o is not job and gpu in o.gpus and (o.alive or o.in_turn)]
+    others = [o for o in board.jobs.values() if o is not job and gpu in o.gpus]
+    bound = [o for o in others if o.alive or o.in_turn or o in picked]
     return excess_bytes(board, job, gpu, bound) <= 0

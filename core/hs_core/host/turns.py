@@ -3,16 +3,12 @@
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import ceil
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.hosted import HostedJob
 from hs_core.host.room import fits_now, make_room, spare_for_preload
 from hs_core.model import GpuId, JobId, Phase, Tier
-
-FRACTION_OF_QUANTUM = 1024
-"""Part quanta are charged in such steps, rounded up: passes stay small fractions for ever."""
 
 
 @dataclass(slots=True)
@@ -118,6 +114,8 @@ def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
     for id_ in this.order:
         if id_ in this.coming and not board.jobs[id_].alive and this.pick(board.jobs[id_]):
             this.coming.discard(id_)
+    # What these picks left too little memory for waits for its turn like everybody.
+    this.coming = {id_ for id_ in this.coming if comes_ahead(board, this, board.jobs[id_])}
 
 
 def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
@@ -188,7 +186,14 @@ def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
         and blocked.isdisjoint(board.jobs[id_].gpus)
     ]
     chosen = [job.id for job in this.picks if job.id not in forced]
-    board.queue.charge(chosen, forced=forced, able=could)
+    before = board.queue.virtual_time()
+    board.queue.charge(chosen, forced=forced, able=could, absent=absent(board, this))
+    board.advance = board.queue.virtual_time() - before
+
+
+def absent(board: Board, this: Walk) -> list[JobId]:
+    """On their way to their first step edge: neither they nor the others shall pay for that time."""
+    return [id_ for id_ in this.coming if board.jobs[id_].gpu_s == 0]
 
 
 def charge_missed(board: Board, quanta: int) -> None:
@@ -266,12 +271,11 @@ def fill(board: Board) -> None:
         this.claim(job)
     if this.free:
         stride(board, this, have)
-    left = (board.next_edge_s - board.now_s) / board.quantum_s
-    part = Fraction(min(FRACTION_OF_QUANTUM, max(1, ceil(left * FRACTION_OF_QUANTUM))), FRACTION_OF_QUANTUM)
+    part = board.left_of_quantum()
     for job in this.picks:
         job.in_turn = True
     if this.picks:
-        board.queue.charge([job.id for job in this.picks], part)
+        board.queue.charge([job.id for job in this.picks], part, absent=absent(board, this))
     park(board, this)
 
 
@@ -343,7 +347,9 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
     """GPUs that it can be bound to now without pushing out anybody's memory."""
     blocked = {gpu for other in board.jobs.values() if other.phase is Phase.KILLING for gpu in other.gpus}
     allowed = [
-        g for g in board.gpus if board.usable(g) and g not in blocked and spare_for_preload(board, job, g)
+        g
+        for g in board.gpus
+        if board.usable(g) and g not in blocked and spare_for_preload(board, job, g, this.picks)
     ]
     return this.choose(job, allowed)
 

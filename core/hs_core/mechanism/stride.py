@@ -147,11 +147,21 @@ class StrideQueue(Generic[K]):
             entry.tickets = now
             entry.stride = entry.gang / now
 
-    def forgive(self, job: K) -> None:
-        """Take back what it is owed: its pass is not below the virtual time. For one that could not have run so far."""
-        if self.carry(job) < 0:
-            self._unsettle()
-            self._entries[job].lag = ZERO
+    def begin(self, job: K, credit: Fraction = ZERO, absent: Collection[K] = ()) -> None:
+        """A job competes from now on: like a newcomer, but for the `credit` (virtual time) it is given.
+
+        Quanta are charged when they begin, so the virtual time is ahead of the clock by what is left of the present one: that is
+        the credit of a job that comes in the middle of it. `absent` jobs of its kind have no place yet.
+        """
+        entry = self._entry(job)
+        lags = self.passes()
+        phases = [
+            (lags[other.job] + credit) / other.stride % 1
+            for other in self._ranked
+            if other is not entry and other.job not in absent and _kind(other) == _kind(entry)
+        ]
+        self._unsettle()
+        entry.lag = _gaps(phases, 1)[0] * entry.stride - min(credit, entry.stride)
 
     # --- a quantum ----------------------------------------------------------------------------------------------
 
@@ -188,10 +198,12 @@ class StrideQueue(Generic[K]):
         *,
         forced: Collection[K] = (),
         able: Collection[K] | None = None,
+        absent: Collection[K] = (),
     ) -> None:
         """What `pick` does to passes and virtual time, for a caller that chose `jobs` itself.
 
-        `forced` ran whatever their passes; `able` could have run, had they come first (None: every job).
+        `forced` ran whatever their passes; `able` could have run, had they come first (None: every job). `absent` have not
+        begun to compete: they move along with the virtual time, which takes no notice of their tickets.
         """
         self._settle()
         if quanta <= 0:
@@ -201,14 +213,15 @@ class StrideQueue(Generic[K]):
         if len({*ran, *pressed}) != len(ran) + len(pressed):
             raise BrokenError(f"a job is charged twice in one quantum: {[*jobs, *forced]}")
         handed = sum(self._gangs[rank] for rank in ran) * quanta
-        unable: set[int] = set()
+        away = {self._rank_of(job) for job in absent}.difference(ran, pressed)
+        unable: set[int] = set(away)
         if able is not None:
-            unable = set(range(len(self._ranked))).difference(ran, pressed, map(self._rank_of, able))
+            unable |= set(range(len(self._ranked))).difference(ran, pressed, map(self._rank_of, able))
         steps = {rank: self._keys[rank] + self._step(rank, quanta) for rank in ran}
         if not pressed and not unable:
             self._handed = _plain(self._handed + handed)
         else:
-            steps |= self._advance(handed, quanta, pressed, unable)
+            steps |= self._advance(handed, quanta, pressed, unable, away)
         self._nudge([(self._keys[rank], key) for rank, key in steps.items() if key != self._keys[rank]])
 
     def _pick_some(self, free: int, forced: Sequence[K]) -> list[K]:
@@ -227,11 +240,13 @@ class StrideQueue(Generic[K]):
         return [*forced, *chosen]
 
     def _advance(
-        self, handed: Fraction, quanta: Fraction, pressed: list[int], unable: set[int]
+        self, handed: Fraction, quanta: Fraction, pressed: list[int], unable: set[int], away: set[int]
     ) -> dict[int, int]:
         """Virtual time moves by what competitors got over their tickets; new keys of those who did not compete."""
         bits, before = self._bits, self._fold()
-        waiting = {r for r in unable if (self._keys[r] >> bits) - before <= -(self._strides[r] >> bits)}
+        waiting = away | {
+            r for r in unable if (self._keys[r] >> bits) - before <= -(self._strides[r] >> bits)
+        }
         tickets = self._total - sum(self._ranked[r].tickets for r in (*pressed, *waiting))
         advance = round(handed * self._scale / tickets) if tickets else 0
         self._virtual = after = before + advance
@@ -438,6 +453,10 @@ def _common(scale: int, values: Iterable[Fraction]) -> int:
     return scale
 
 
+def _kind(entry: _Entry[Any]) -> Hashable:
+    return (entry.kin, entry.gang, entry.tickets)
+
+
 def _spread(entries: Collection[_Entry[K]]) -> None:
     """Give every newcomer its place: what it carries, else the widest gaps between those of its kind."""
     newcomers: dict[Hashable, list[_Entry[K]]] = {}
@@ -447,12 +466,12 @@ def _spread(entries: Collection[_Entry[K]]) -> None:
         if entry.carry is not None:
             entry.lag = entry.carry * entry.stride
         else:
-            newcomers.setdefault((entry.kin, entry.gang, entry.tickets), []).append(entry)
+            newcomers.setdefault(_kind(entry), []).append(entry)
     if not newcomers:
         return
     phases: dict[Hashable, list[Fraction]] = {kind: [] for kind in newcomers}
     for entry in entries:
-        kind: Hashable = (entry.kin, entry.gang, entry.tickets)
+        kind = _kind(entry)
         if entry.lag is not None and kind in phases:
             phase = entry.lag / entry.stride
             phases[kind].append(phase - floor(phase))
