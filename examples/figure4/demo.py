@@ -72,7 +72,7 @@ def live_table(recorder: Recorder, client: Client) -> Group:
         states = [v.state for v in recorder.views if v.user == team.user]
         share = received.get(team.user)
         gpus = share.received_gpus if share else 0.0
-        shares.add_row(team.user, f"{share.entitled_gpus if share else 0:.2f}", f"{gpus:.2f}  {'█' * round(gpus * 6):<24}",
+        shares.add_row(team.user, f"{share.entitled_gpus if share else 0:.2f}", f"{gpus:.2f}  {'█' * round(gpus * 4):<16}",
                        str(states.count("running")), str(states.count("suspended")), str(states.count("succeeded")))  # fmt: skip
     seconds = recorder.samples[-1].at_s - recorder.samples[0].at_s
     phase = "starting the twelve jobs" if recorder.all_started_s is None else "all twelve share the server"
@@ -153,7 +153,7 @@ def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[st
 
 def main(argv: Sequence[str]) -> int:
     options = parse(argv)
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=100)
     shutil.rmtree(options.out, ignore_errors=True)
     options.out.mkdir(parents=True)
     state = options.out / "state"

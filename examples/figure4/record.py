@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hs_proto.v1.controller_pb2 import JobView
 
+STARTING = frozenset({"queued", "starting"})
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
@@ -19,7 +20,7 @@ class Recorder:
     users: Sequence[str]
     samples: list[Sample] = field(default_factory=list)
     views: list[JobView] = field(default_factory=list)
-    all_started_s: float | None = None  # every job has trained a step
+    all_started_s: float | None = None  # every job stands at a step edge, or runs
     first_end_s: float | None = None
 
     def take(self, at_s: float, views: list[JobView]) -> None:
@@ -28,7 +29,7 @@ class Recorder:
         for view in views:
             received[view.user] += view.gpu_s
         self.samples.append(Sample(at_s, received))
-        if self.all_started_s is None and all(view.step > 0 for view in views):
+        if self.all_started_s is None and not any(view.state in STARTING for view in views):
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
             self.first_end_s = at_s

@@ -113,7 +113,7 @@ def picture(recorder: Recorder, window: Window | None, smooth_s: float, path: Pa
         )
     axes.set(xlabel="seconds", ylabel=f"GPUs received (mean of the last {smooth_s:.0f} s)", ylim=(0, GPUS * 1.05), xlim=(0, None),
              title="Three users share four emulated V100s (Gandiva_fair, figure 4)")  # fmt: skip
-    axes.legend(loc="upper right", bbox_to_anchor=(1.0, 0.95))
+    axes.legend(loc="upper center")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
