@@ -200,11 +200,11 @@ class Runtime:
                 if self._gos:
                     gos = self._gos
                     break
+                if self._phase is Phase.PARKED and (stop is None or self.count < stop.at_step):
+                    break  # raised: also where it was agreed on before this thread woke up
                 if stop is not None and stop.committed:
                     self._stop = None
                     self._perform(stop, restorable)
-                elif self._phase is Phase.PARKED and (stop is None or self.count < stop.at_step):
-                    break
                 elif not self._lock.wait(None if told else _TELL_AFTER_S):
                     told = True
                     self._say_if_alone()

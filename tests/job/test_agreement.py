@@ -1,0 +1,53 @@
+"""A rank's side of the agreement on a step, with the agent's messages falling where they hurt."""
+
+import threading
+
+from hs_job.runtime import Phase, Runtime
+
+
+class Wire:
+    """Takes what the rank says."""
+
+    connected = True
+
+    def __init__(self) -> None:
+        self.said: list[dict[str, object]] = []
+
+    def send(self, message: dict[str, object]) -> bool:
+        self.said.append(message)
+        return True
+
+    def kinds(self) -> list[object]:
+        return [message["type"] for message in self.said]
+
+
+def test_a_parked_rank_goes_on_to_the_raised_step_even_if_that_is_agreed_on_before_it_wakes() -> None:
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere", "RANK": "0", "WORLD_SIZE": "2"})
+    wire = Wire()
+    rank._link = wire  # type: ignore[assignment]
+    rank._phase = Phase.RUNNING
+
+    def train() -> None:
+        for _ in range(3):
+            rank.stepped()
+            rank.point()
+
+    rank._heard({"type": "stop", "id": 1, "at_step": 1, "tier": "hold"})
+    training = threading.Thread(target=train, daemon=True)
+    training.start()
+    never = threading.Event()
+    while rank._phase is not Phase.PARKED:
+        assert not never.wait(0.01)
+        assert training.is_alive()
+    assert rank.count == 1
+    with rank._lock:  # both are heard before the training thread gets a word in
+        rank._heard({"type": "stop", "id": 1, "at_step": 3, "tier": "hold"})
+        rank._heard({"type": "commit", "id": 1, "at_step": 3})
+    while "held" not in wire.kinds():
+        assert not never.wait(0.01)
+        assert training.is_alive()
+    (held,) = [message for message in wire.said if message["type"] == "held"]
+    assert held["step"] == 3
+    rank._heard({"type": "go"})
+    training.join(20)
+    assert not training.is_alive()
