@@ -612,3 +612,17 @@ def test_a_job_that_is_being_started_blocks_no_gpu_and_comes_without_claims():
     sim.quanta(30)
     gained = [sim.gpu_s(job) - was for job, was in zip((*quick, slow), before, strict=True)]
     assert gained == pytest.approx([600.0] * 3, abs=121), "a third each, and no catching up"
+
+
+def test_a_job_started_again_on_its_host_goes_on_from_its_newest_checkpoint():
+    sim = HostSim(1)
+    job = sim.job(1, checkpoint_interval_s=100.0, ways=Ways(can_checkpoint=True, work_s=350.0))
+    sim.send()
+    sim.run(400)
+    assert sim.machine.report(job).phase is Phase.EXITED
+    newest = sim.machine.report(job).checkpoint_generation
+    assert newest >= 1
+    sim.change(job, epoch=2)
+    sim.send()
+    sim.run(5)
+    assert f"launch 1 on 0 from generation {newest}" in orders(sim, "launch")

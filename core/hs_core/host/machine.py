@@ -245,7 +245,9 @@ class HostMachine:
         del board.jobs[job.id]
         self._told.pop(job.id, None)
         if job.next is not None:
-            self._take_up(job.next)
+            # A new incarnation on the same host goes on from the newest checkpoint of the one before.
+            heir = self._take_up(job.next)
+            heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
 
     # --- what jobs do
 
