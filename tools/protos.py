@@ -5,6 +5,7 @@ runtime, so the compiler's version is the floor of our grpcio range.
 """
 
 import filecmp
+import os
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,9 @@ def generate(target: Path) -> None:
     sources = sorted(str(p.relative_to(PROTO)) for p in (PROTO / "hs_proto" / "v1").glob("*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={target}", f"--grpc_python_out={target}",
                f"--mypy_out=quiet:{target}", f"--mypy_grpc_out=quiet:{target}", *sources]  # fmt: skip
-    subprocess.run(command, cwd=PROTO, check=True)
+    # protoc looks for its mypy plugins on the path; they stand beside this Python.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    subprocess.run(command, cwd=PROTO, check=True, env={**os.environ, "PATH": path})
 
 
 def check() -> int:
