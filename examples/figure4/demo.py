@@ -135,8 +135,14 @@ def uninterrupted(team: Team) -> dict[str, object]:
         else []
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *ranks, *script], env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.DEVNULL, text=True, check=True)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, *ranks, *script], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        print(
+            f"{' '.join(script)} without the cluster: exit status {done.returncode}\n{done.stderr[-2000:]}",
+            file=sys.stderr,
+        )
     return result(done.stdout)
 
 
