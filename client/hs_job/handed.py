@@ -101,6 +101,9 @@ class Handed:
         assert self._content is not None
         for name, thing in self.objects.items():
             thing.load_state_dict(unpack(self._content["objects"][name]))
+            if self._content["step"] and hasattr(thing, "param_groups"):
+                # It has stepped, in the process before: torch would warn of a scheduler that steps first.
+                thing._opt_called = True
 
     def _draw_on(self) -> None:
         assert self._content is not None
