@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-SOURCES := core proto controller agent client tests benchmarks examples tools
+SOURCES := core proto controller agent client sim tests benchmarks examples tools
 
 .PHONY: help venv demo test bench lint format protos clean
 help:
@@ -18,7 +18,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement tools/requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[controller,agent,demo]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[controller,agent,sim,demo]'
 	@touch $@
 
 demo: $(READY)

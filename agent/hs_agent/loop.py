@@ -21,6 +21,7 @@ from hs_agent.launch import Launcher
 from hs_core.errors import RefusedError
 from hs_core.events import (
     Checkpoint,
+    Fetch,
     Forget,
     GpusSeen,
     HostCommand,
@@ -29,6 +30,7 @@ from hs_core.events import (
     Kill,
     Launch,
     LaunchFailed,
+    Reserve,
     Resume,
     Suspend,
     WakeHost,
@@ -173,6 +175,8 @@ class Agent:
                     self._deferred[key].append(command)
                 else:
                     self._order(command)
+            case Fetch() | Reserve():
+                raise NotImplementedError(command)
             case _:
                 assert_never(command)
 

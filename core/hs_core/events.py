@@ -18,8 +18,36 @@ class At:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """Another agent, and where it serves its peers."""
+
+    host: HostName
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A checkpoint that lies on another host: fetched, checked and kept before the job is launched."""
+
+    peer: Peer
+    epoch: int
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lend:
+    """A checkpoint of a job that has left: kept, and served to who shows the grant, until it is no longer listed."""
+
+    job: JobId
+    epoch: int
+    generation: int
+    grant: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WantedJob:
-    """One job whose home is this host."""
+    """One job whose home (or, of several nodes, one part of it) is this host."""
 
     job: JobId
     epoch: int
@@ -31,6 +59,16 @@ class WantedJob:
     paused: bool = False
     cancelled: bool = False  # end it; it stays in the list until its exit was reported
     time_limit_s: float = 0.0  # running seconds left to this incarnation, 0: none
+    # A job over several servers; all of them are told the same but for the rank.
+    node_rank: int = 0
+    nodes: tuple[Peer, ...] = ()  # by node rank; empty: this host alone
+    rendezvous: str = (
+        ""  # "address:port" that node 0 reserved; with several nodes nothing is launched before it is known
+    )
+    # Moving.
+    leave: bool = False  # checkpoint it, let the process go, and keep it so: it is about to move
+    source: Source | None = None  # where this part of its state is to be had from; None: here, or nowhere
+    grant: str = ""  # what peers must show to have to do with this (job, epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +90,18 @@ class Wanted:
     term: int
     seq: int
     quantum_s: float
-    turn: Turn
+    turn: Turn  # of the quantum that is now
     jobs: tuple[WantedJob, ...]
+    # Where a gang over several servers has a part here, quanta begin when the cluster's do and turns come one ahead.
+    quantum: int = 0
+    edge_in_s: float | None = (
+        None  # from when this was said until quantum + 1 begins; None: the host keeps its own cadence
+    )
+    next_turn: Turn | None = None  # of quantum + 1; None: as `turn`
+    lends: tuple[Lend, ...] = ()
+    fence_after_s: float = (
+        0.0  # without a word from the controller for so long, jobs that ask for it are ended; 0: never
+    )
 
 
 # --- the controller's mind: what happens --------------------------------------------------------------------------
@@ -88,6 +136,7 @@ class JobsUnpaused(At):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSet(At):
     name: UserName
+    by: UserName = UserName("")
     tickets: float | None = None  # None: leave as it is (or the default for a new user)
     run_as: str | None = None
 
@@ -117,6 +166,43 @@ class HostLeft(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostDrained(At):
+    """Again with another deadline or reason: the newest stands."""
+
+    by: UserName
+    host: HostName
+    reason: str = ""
+    deadline_s: float | None = None  # wall clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUndrained(At):
+    by: UserName
+    host: HostName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRemoved(At):
+    """It will not come back: its jobs are queued again from their newest checkpoint that is not lost with it.
+
+    Refused while it is connected, unless it is drained and empty.
+    """
+
+    by: UserName
+    host: HostName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpusDrained(At):
+    """Which GPUs of a host are drained from now on: replaces what was said before."""
+
+    by: UserName
+    host: HostName
+    gpus: frozenset[GpuId]
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuantumEnded(At):
     """The timer that a Wake asked for."""
 
@@ -130,6 +216,10 @@ ClusterEvent = (
     | HostJoined
     | HostReported
     | HostLeft
+    | HostDrained
+    | HostUndrained
+    | HostRemoved
+    | GpusDrained
     | QuantumEnded
 )
 
@@ -280,6 +370,29 @@ class LaunchFailed(_JobAt):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFetched(_JobAt):
+    """It lies in this incarnation's folder, whole and checked."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchFailed(_JobAt):
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousReserved(_JobAt):
+    address: str  # "10.0.0.2:29417"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerHeard(At):
+    """A sign of life on the stream from the controller (host clock): what fencing counts from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpusSeen(At):
     """The devices' health as it is now (lost GPU, hardware XID, …): replaces what was known."""
 
@@ -302,11 +415,31 @@ HostEvent = (
     | SuspendFailed
     | JobExited
     | LaunchFailed
+    | CheckpointFetched
+    | FetchFailed
+    | RendezvousReserved
+    | ControllerHeard
     | GpusSeen
 )
 
 
 # --- the agent's mind: what is ordered ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """Get the checkpoint that `wanted.source` names; CheckpointFetched or FetchFailed follows (the driver retries by itself
+    for a while, going on where it was)."""
+
+    wanted: WantedJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Reserve a port for the job's rendezvous (RendezvousReserved follows)."""
+
+    job: JobId
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,4 +497,4 @@ class WakeHost:
     at_s: float
 
 
-HostCommand = Launch | Suspend | Resume | Checkpoint | Kill | Forget | WakeHost
+HostCommand = Fetch | Reserve | Launch | Suspend | Resume | Checkpoint | Kill | Forget | WakeHost

@@ -1,8 +1,9 @@
 """The nouns. Frozen facts; changed with `dataclasses.replace`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from math import fsum
 from typing import NewType
 
 JobId = NewType("JobId", int)
@@ -15,6 +16,15 @@ class Migrate(StrEnum):
     AUTO = "auto"
     SAME_TYPE = "same-type"
     NEVER = "never"
+
+
+class MoveReason(StrEnum):
+    """Why a job leaves its servers for others."""
+
+    BALANCE = "balance"  # ticket load between servers of one pool
+    PACKING = "packing"  # GPUs would idle beside a gang
+    POOL = "pool"  # it, or its user's other jobs, run better in another pool (also after a trade)
+    DRAIN = "drain"  # an administrator wants the server empty
 
 
 class SuspendMode(StrEnum):
@@ -121,6 +131,16 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """An administrator wants it empty: nothing new comes, what is there leaves by migration."""
+
+    by: str
+    since_s: float  # wall clock
+    reason: str = ""
+    deadline_s: float | None = None  # wall clock; what has not left by then is ended and queued again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """A server: GPUs of one model (its pool)."""
 
@@ -128,15 +148,24 @@ class Host:
     boot_id: str
     gpus: tuple[Gpu, ...]
     warnings: tuple[str, ...] = ()
-    schedulable: bool = True  # False: drained
+    version: str = ""
+    peer: str = ""  # where its agent serves other agents ("10.0.0.2:7444"); empty: nowhere, so no job spans or leaves it
+    # An administrator's words: kept by the controller, not the agent's to say.
+    drain: Drain | None = None
+    drained_gpus: frozenset[GpuId] = frozenset()
 
     @property
     def model(self) -> str:
         return self.gpus[0].model
 
     @property
+    def schedulable(self) -> bool:
+        return self.drain is None
+
+    @property
     def healthy_gpus(self) -> tuple[Gpu, ...]:
-        return tuple(g for g in self.gpus if g.healthy)
+        """Those that jobs may use: in health, and not drained."""
+        return tuple(g for g in self.gpus if g.healthy and g.id not in self.drained_gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +227,28 @@ class JobReport:
     device_memory_bytes: int = 0  # per GPU, largest seen
     checkpoint_step: int = -1  # newest durable one, -1: none
     checkpoint_generation: int = -1
+    rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A migration under way, before its point of no return: the job still belongs to where it is."""
+
+    to: tuple[HostName, ...]  # by node rank
+    reason: MoveReason
+    since_s: float
+    text: str = ""  # for people: why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The newest committed checkpoint of a job, and which servers have its files (by node rank)."""
+
+    hosts: tuple[HostName, ...]
+    epoch: int  # of the incarnation that wrote it
+    generation: int
+    step: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,9 +261,13 @@ class Job:
     arrival_s: float  # wall clock, for display and order of arrival
     state: JobState = JobState.QUEUED
     epoch: int = 0  # grows whenever a new incarnation may be started
-    host: HostName | None = None  # home, once placed
+    hosts: tuple[HostName, ...] = ()  # home, once placed: one server per node, by node rank
     gpu_model: str = ""  # of the home (of the last one, where there is none now)
-    report: JobReport | None = None  # newest of the current epoch
+    reports: Mapping[HostName, JobReport] = field(default_factory=dict)  # newest of the current epoch
+    move: Move | None = None  # leaving its home for another
+    stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
+    migrations: int = 0
+    settled_s: float = 0.0  # when it was placed or last moved
     past_gpu_s: float = 0.0  # of earlier epochs
     past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model
     past_run_s: float = 0.0
@@ -224,6 +278,18 @@ class Job:
     retries: int = 0
     paused: bool = False  # by its owner
     cancelled_by: str = ""
+
+    @property
+    def host(self) -> HostName | None:
+        """Its first server: node rank 0."""
+        return self.hosts[0] if self.hosts else None
+
+    @property
+    def report(self) -> JobReport | None:
+        """Its servers' reports as one; None until one of them has said something."""
+        return as_one(
+            tuple(self.reports[host] for host in self.hosts if host in self.reports), len(self.hosts)
+        )
 
     @property
     def gpu_s(self) -> float:
@@ -241,6 +307,46 @@ class Job:
     @property
     def step(self) -> int:
         return self.report.step if self.report else 0
+
+
+_BEFORE_RUNNING = (Phase.WAITING, Phase.CHECKPOINTED, Phase.STARTING, Phase.SUSPENDING)
+"""Of several servers the phase that comes first here is the job's."""
+
+
+def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
+    """What the servers of one job say, as if it were one: sums of what adds up, the least of what all must have."""
+    if len(reports) <= 1 and nodes <= 1:
+        return reports[0] if reports else None
+    if not reports:
+        return None
+    first = reports[0]
+    ended = next((r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok), None)
+    phases = [r.phase for r in reports]
+    if ended is not None:
+        phase = Phase.EXITED if all(p is Phase.EXITED for p in phases) else Phase.KILLING
+    elif len(reports) < nodes:
+        phase = next((p for p in _BEFORE_RUNNING if p in phases), Phase.WAITING)
+    else:
+        odd = [p for p in _BEFORE_RUNNING if p in phases]
+        live = [p for p in phases if p is not Phase.EXITED]
+        phase = odd[0] if odd else (live[0] if live else Phase.EXITED)
+    return replace(
+        first,
+        phase=phase,
+        gpus=tuple(gpu for r in reports for gpu in r.gpus),
+        step=min(r.step for r in reports),
+        gpu_s=fsum(r.gpu_s for r in reports),
+        run_s=max(r.run_s for r in reports),
+        suspend_s=max(r.suspend_s for r in reports),
+        resume_s=max(r.resume_s for r in reports),
+        lost_gpu_s=fsum(r.lost_gpu_s for r in reports),
+        sliceable=all(r.sliceable for r in reports),
+        note=next((r.note for r in reports if r.note), ""),
+        device_memory_bytes=max(r.device_memory_bytes for r in reports),
+        checkpoint_step=min(r.checkpoint_step for r in reports),
+        checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == nodes else -1,
+        exit=(ended or first).exit if phase is Phase.EXITED else None,
+    )
 
 
 def job_class(user: str, spec: JobSpec) -> str:

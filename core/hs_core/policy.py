@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from hs_core.events import Turn
-from hs_core.model import HostName, JobId, UserName
+from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -18,17 +18,30 @@ class JobFacts:
 
     id: JobId
     user: UserName
-    gang: int
+    gang: int  # GPUs over all its nodes
     arrival_s: float
+    nodes: int = 1  # servers it needs at once, gang / nodes GPUs on each
     priority: int = 0
     gpu_types: tuple[str, ...] = ()
     gpu_memory_bytes: int = 0
     job_class: str = ""
-    host: HostName | None = None  # home; None: not placed yet
+    hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
+    movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
+    migrate: Migrate = Migrate.AUTO
+    settled_s: float = 0.0  # when it was placed or last moved
     running: bool = False  # in its turn right now
     attained_gpu_s: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
+
+    @property
+    def host(self) -> HostName | None:
+        return self.hosts[0] if self.hosts else None
+
+    @property
+    def per_node(self) -> int:
+        """GPUs on each of its servers."""
+        return self.gang // self.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +51,57 @@ class HostFacts:
     gpus: int  # healthy ones
     gpu_memory_bytes: int  # of the smallest
     connected: bool = True
-    accepts: bool = True  # False: drained, takes no new jobs
+    accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now_s: float
     quantum_s: float
-    quantum: int  # quanta since the controller's first start
+    quantum: int  # the one that is planned. A policy may be asked several times about one quantum: it is charged once
     hosts: tuple[HostFacts, ...]
     jobs: tuple[JobFacts, ...]
     tickets: Mapping[UserName, Fraction]
+    rates: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(job class, GPU model) → mini-batches a second, where both were measured well enough."""
+    migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """For the next quantum: where every job lives and each server's turn."""
+    """For one quantum: where every job lives and each server's turn."""
 
-    homes: Mapping[JobId, HostName]
-    turns: Mapping[HostName, Turn]
+    homes: Mapping[JobId, tuple[HostName, ...]]  # by node rank
+    turns: Mapping[HostName, Turn]  # servers that are left out: LOCAL
     tickets: Mapping[JobId, Fraction]  # jobTickets of every job that has a home; > 0
+    moves: Mapping[JobId, tuple[MoveReason, str]] = field(default_factory=dict)
+    """Why, in a word and for people, of every started job whose home here is not where it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """One user gives GPUs of a fast pool and receives `price` times as many of a slow one (3.4)."""
+
+    fast: str  # GPU model
+    slow: str
+    giver: UserName  # of the fast ones
+    taker: UserName
+    fast_gpus: Fraction
+    slow_gpus: Fraction
+    price: float  # slow GPUs for one fast
+    giver_speedup: float
+    taker_speedup: float
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TradeNews:
+    """A trade was made, or (undone) taken back, in this decision."""
+
+    trade: Trade
+    undone: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +109,14 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
-    entitled: Mapping[tuple[UserName, str], Fraction] = field(default_factory=dict)  # (user, model) -> GPUs
+    entitled: Mapping[tuple[UserName, str], Fraction] = field(
+        default_factory=dict
+    )  # (user, model) → GPUs, after trades
+    base: Mapping[tuple[UserName, str], Fraction] = field(
+        default_factory=dict
+    )  # the same before trades; {}: there are none
+    trades: tuple[Trade, ...] = ()  # all that stand, oldest first
+    news: tuple[TradeNews, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Turn, Wanted, WantedJob
+from hs_core.events import Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -164,6 +164,7 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         device_memory_bytes=pb.device_memory_bytes,
         checkpoint_step=pb.checkpoint_step,
         checkpoint_generation=pb.checkpoint_generation,
+        rendezvous=pb.rendezvous,
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
 
@@ -189,6 +190,7 @@ def from_report(report: model.JobReport) -> common_pb2.JobReport:
         device_memory_bytes=report.device_memory_bytes,
         checkpoint_step=report.checkpoint_step,
         checkpoint_generation=report.checkpoint_generation,
+        rendezvous=report.rendezvous,
         exit=from_exit(report.exit) if report.exit is not None else None,
     )
 
@@ -206,7 +208,12 @@ def to_host(hello: agent_pb2.Hello) -> model.Host:
             f"host {hello.host!r} offers GPUs of several models ({', '.join(models)}); one model a host is supported"
         )
     return model.Host(
-        name=model.HostName(hello.host), boot_id=hello.boot_id, gpus=gpus, warnings=tuple(hello.warnings)
+        name=model.HostName(hello.host),
+        boot_id=hello.boot_id,
+        gpus=gpus,
+        warnings=tuple(hello.warnings),
+        version=hello.version,
+        peer=hello.peer,
     )
 
 
@@ -222,9 +229,25 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
         term=pb.term,
         seq=pb.seq,
         quantum_s=pb.quantum_s,
-        turn=Turn(gangs=tuple(model.JobId(j) for j in pb.turn.gangs), local=pb.turn.local),
+        turn=_to_turn(pb.turn),
         jobs=tuple(to_wanted_job(j) for j in pb.jobs),
+        quantum=pb.quantum,
+        edge_in_s=pb.edge_in_s if pb.HasField("edge_in_s") else None,
+        next_turn=_to_turn(pb.next_turn) if pb.HasField("next_turn") else None,
+        lends=tuple(
+            Lend(job=model.JobId(lend.job_id), epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
+            for lend in pb.lends
+        ),
+        fence_after_s=pb.fence_after_s,
     )
+
+
+def _to_turn(pb: agent_pb2.Turn) -> Turn:
+    return Turn(gangs=tuple(model.JobId(j) for j in pb.gangs), local=pb.local)
+
+
+def _from_turn(turn: Turn) -> agent_pb2.Turn:
+    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local)
 
 
 def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
@@ -232,8 +255,16 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
         term=wanted.term,
         seq=wanted.seq,
         quantum_s=wanted.quantum_s,
-        turn=agent_pb2.Turn(gangs=wanted.turn.gangs, local=wanted.turn.local),
+        turn=_from_turn(wanted.turn),
         jobs=[from_wanted_job(j) for j in wanted.jobs],
+        quantum=wanted.quantum,
+        edge_in_s=wanted.edge_in_s,
+        next_turn=None if wanted.next_turn is None else _from_turn(wanted.next_turn),
+        lends=[
+            agent_pb2.Lend(job_id=lend.job, epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
+            for lend in wanted.lends
+        ],
+        fence_after_s=wanted.fence_after_s,
     )
 
 
@@ -249,6 +280,32 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         paused=pb.paused,
         cancelled=pb.cancelled,
         time_limit_s=pb.time_limit_s,
+        node_rank=pb.node_rank,
+        nodes=tuple(_to_peer(peer) for peer in pb.nodes),
+        rendezvous=pb.rendezvous,
+        leave=pb.leave,
+        source=_to_source(pb.source) if pb.HasField("source") else None,
+        grant=pb.grant,
+    )
+
+
+def _to_peer(pb: agent_pb2.Peer) -> Peer:
+    return Peer(host=model.HostName(pb.host), address=pb.address)
+
+
+def _from_peer(peer: Peer) -> agent_pb2.Peer:
+    return agent_pb2.Peer(host=peer.host, address=peer.address)
+
+
+def _to_source(pb: agent_pb2.Source) -> Source:
+    return Source(peer=_to_peer(pb.peer), epoch=pb.epoch, generation=pb.generation, step=pb.step)
+
+
+def _from_source(source: Source | None) -> agent_pb2.Source | None:
+    if source is None:
+        return None
+    return agent_pb2.Source(
+        peer=_from_peer(source.peer), epoch=source.epoch, generation=source.generation, step=source.step
     )
 
 
@@ -264,4 +321,10 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         paused=job.paused,
         cancelled=job.cancelled,
         time_limit_s=job.time_limit_s,
+        node_rank=job.node_rank,
+        nodes=[_from_peer(peer) for peer in job.nodes],
+        rendezvous=job.rendezvous,
+        leave=job.leave,
+        source=_from_source(job.source),
+        grant=job.grant,
     )

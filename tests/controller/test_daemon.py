@@ -77,6 +77,7 @@ def run_as(uid: int, address: Path, code: str) -> str:
         # Imported before: this interpreter may live where the other account cannot read.
         "import os, grpc, contextlib, json, encodings.idna\n"
         "from hs_proto.v1 import controller_pb2 as pb, controller_pb2_grpc, agent_pb2, agent_pb2_grpc, common_pb2\n"
+        f"grpc.insecure_channel('unix:{address}').close()\n"
         f"os.setgroups([]); os.setgid({uid}); os.setuid({uid})\n"
         f"channel = grpc.insecure_channel('unix:{address}')\n"
         "stub = controller_pb2_grpc.HeteroShareStub(channel)\n"

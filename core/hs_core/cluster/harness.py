@@ -77,7 +77,7 @@ def plain_policy(*, every_quantum: bool = False) -> Policy:
     """Each job to the server with the fewest wanted GPUs that can hold it; a user's tickets split by gang size."""
 
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-        homes: dict[JobId, HostName] = {job.id: job.host for job in snapshot.jobs if job.host is not None}
+        homes: dict[JobId, tuple[HostName, ...]] = {job.id: job.hosts for job in snapshot.jobs if job.hosts}
         load = {host.name: 0 for host in snapshot.hosts}
         for job in snapshot.jobs:
             if job.host is not None:
@@ -86,7 +86,7 @@ def plain_policy(*, every_quantum: bool = False) -> Policy:
             able = [host for host in snapshot.hosts if job.host is None and _can_hold(host, job)]
             if able:
                 best = min(able, key=lambda host: (Fraction(load[host.name], host.gpus), host.name))
-                homes[job.id] = best.name
+                homes[job.id] = (best.name,)
                 load[best.name] += job.gang
         demand: dict[UserName, int] = {}
         for job in snapshot.jobs:

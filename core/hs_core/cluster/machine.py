@@ -20,9 +20,13 @@ from hs_core.events import (
     ClusterEvent,
     Direct,
     Fact,
+    GpusDrained,
+    HostDrained,
     HostJoined,
     HostLeft,
+    HostRemoved,
     HostReported,
+    HostUndrained,
     JobsCancelled,
     JobsPaused,
     JobsSubmitted,
@@ -103,6 +107,8 @@ class ClusterMachine(Views):
                 self._host_left(event)
             case QuantumEnded():
                 edge = self._quantum_ended(event.now_s)
+            case HostDrained() | HostUndrained() | HostRemoved() | GpusDrained():
+                raise RefusedError("draining is not built yet", Kind.INVALID)
             case _:
                 assert_never(event)
         if self._decision_due(event.now_s, edge=edge):
@@ -290,7 +296,7 @@ class ClusterMachine(Views):
             )
         old = self._book.hosts.get(host.name)
         if old is not None:
-            host = replace(host, schedulable=old.schedulable)  # an administrator's word, not the agent's
+            host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus)  # not the agent's to say
         if host != old:
             self._book.hosts[host.name] = host
             self._touched_hosts.add(host.name)
@@ -311,7 +317,7 @@ class ClusterMachine(Views):
         for row in self._book.at(host.name):
             report = known.get((row.id, row.epoch))
             if report is not None:
-                self._job_reported(row, report, now_s)
+                self._job_reported(row, host.name, report, now_s)
             elif row.report is not None:
                 why = "was rebooted" if rebooted else "no longer knows of it"
                 self._lost(row, f"{host.name} {why}", now_s)
@@ -326,7 +332,7 @@ class ClusterMachine(Views):
         for report in event.reports:
             row = self._book.live.get(report.job)
             if row is not None and row.epoch == report.epoch and row.host == event.host:
-                self._job_reported(row, report, event.now_s)
+                self._job_reported(row, event.host, report, event.now_s)
             elif (told := (event.host, report.job, report.epoch)) not in self._told:
                 self._told.add(told)
                 self._sent.pop(event.host, None)  # what is wanted is said again, without it
@@ -358,7 +364,7 @@ class ClusterMachine(Views):
 
     # --- a job on its host ----------------------------------------------------------------------------------------
 
-    def _job_reported(self, row: Job, report: JobReport, now_s: float) -> None:
+    def _job_reported(self, row: Job, host: HostName, report: JobReport, now_s: float) -> None:
         merged = reports.merge(row.report, report)
         if merged == row.report:
             return
@@ -367,7 +373,7 @@ class ClusterMachine(Views):
         before = row.report
         if merged.phase is Phase.RUNNING and row.first_run_s is None:
             row = replace(row, first_run_s=now_s)
-        new = replace(row, report=merged, state=state)
+        new = replace(row, reports={host: merged}, state=state)
         if before is None or _weighty(before) != _weighty(merged):
             self._stale = True
         self._tell_state(row, new, now_s)
@@ -428,8 +434,8 @@ class ClusterMachine(Views):
             row,
             state=states.after(row, *happenings),
             epoch=row.epoch + 1,
-            host=row.host if stays else None,
-            report=None,
+            hosts=row.hosts if stays else (),
+            reports={},
             past_gpu_s=row.gpu_s,
             past_gpu_s_by_model=dict(row.gpu_s_by_model),
             past_run_s=spent_s,
@@ -528,7 +534,7 @@ class ClusterMachine(Views):
         for facts in snapshot.jobs:
             home = verdict.plan.homes.get(facts.id)
             if facts.host is None and home is not None:
-                self._place(self._book.live[facts.id], home, now_s)
+                self._place(self._book.live[facts.id], home[0], now_s)
         self._planned = frozenset(verdict.plan.tickets)
         for job, tickets in verdict.plan.tickets.items():
             self._tickets[job] = float(tickets)
@@ -540,7 +546,7 @@ class ClusterMachine(Views):
     def _place(self, row: Job, home: HostName, now_s: float) -> None:
         host = self._book.hosts[home]
         state = states.after(row, Happening.PLACED)
-        self._put(replace(row, host=home, gpu_model=host.model, state=state), now_s)
+        self._put(replace(row, hosts=(home,), gpu_model=host.model, state=state, settled_s=now_s), now_s)
         self._fact(now_s, "placed", f"it lives on {home} ({host.model})", job=row.id, host=home)
 
     # --- what is ordered ------------------------------------------------------------------------------------------

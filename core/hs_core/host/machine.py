@@ -21,7 +21,10 @@ from typing import Any, assert_never
 from hs_core.errors import BrokenError
 from hs_core.events import (
     CheckpointFailed,
+    CheckpointFetched,
+    ControllerHeard,
     Fact,
+    FetchFailed,
     GpusSeen,
     HostCommand,
     HostEvent,
@@ -36,6 +39,7 @@ from hs_core.events import (
     JobRestored,
     JobWentOn,
     LaunchFailed,
+    RendezvousReserved,
     Resume,
     SuspendFailed,
     Turn,
@@ -114,7 +118,9 @@ class HostMachine:
                 self._wanted(event.wanted)
             case GpusSeen():
                 self._gpus_seen(event)
-            case Woke():
+            case Woke() | ControllerHeard():
+                pass
+            case CheckpointFetched() | FetchFailed() | RendezvousReserved():
                 pass
             case _:
                 job = board.jobs.get(event.job)

@@ -65,7 +65,11 @@ class Slots:
         weights = weigh(self._snapshot, self._homes)
         turns = {name: Turn(gangs=tuple(sorted(gangs)), local=False) for name, gangs in self._gangs.items()}
         return Verdict(
-            plan=Plan(homes=self._homes, turns=turns, tickets=weights.tickets),
+            plan=Plan(
+                homes={job: (home,) for job, home in self._homes.items()},
+                turns=turns,
+                tickets=weights.tickets,
+            ),
             memory=memory,
             why={job.id: self._why(job, why) for job in self._snapshot.jobs if not self.runs(job)},
             entitled=weights.entitled,

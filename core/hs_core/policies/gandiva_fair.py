@@ -18,7 +18,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     weights = weigh(snapshot, homes)
     return Verdict(
         plan=Plan(
-            homes=homes,
+            homes={job: (home,) for job, home in homes.items()},
             turns={host.name: Turn(local=True) for host in snapshot.hosts},
             tickets=weights.tickets,
         ),

@@ -53,10 +53,13 @@ Global___FromAgent: _TypeAlias = FromAgent  # noqa: Y015
 class ToAgent(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    SENT_S_FIELD_NUMBER: _builtins.int
     WELCOME_FIELD_NUMBER: _builtins.int
     WANTED_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
     LOG_CANCEL_FIELD_NUMBER: _builtins.int
+    sent_s: _builtins.float
+    """the controller's boot clock; the agent takes the least delay seen for no delay"""
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -68,6 +71,7 @@ class ToAgent(_message.Message):
     def __init__(
         self,
         *,
+        sent_s: _builtins.float = ...,
         welcome: Global___Welcome | None = ...,
         wanted: Global___Wanted | None = ...,
         log: Global___LogRequest | None = ...,
@@ -75,7 +79,7 @@ class ToAgent(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "sent_s", b"sent_s", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "log_cancel"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
@@ -95,9 +99,12 @@ class Hello(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
+    peer: _builtins.str
+    """where this agent serves its peers; empty: nowhere"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -113,10 +120,11 @@ class Hello(_message.Message):
         gpus: _abc.Iterable[_common_pb2.Gpu] | None = ...,
         jobs: _abc.Iterable[_common_pb2.JobReport] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
+        peer: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -173,6 +181,85 @@ class Welcome(_message.Message):
 Global___Welcome: _TypeAlias = Welcome  # noqa: Y015
 
 @_typing.final
+class Peer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    address: _builtins.str
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        address: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "host", b"host"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Peer: _TypeAlias = Peer  # noqa: Y015
+
+@_typing.final
+class Source(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    step: _builtins.int
+    @_builtins.property
+    def peer(self) -> Global___Peer: ...
+    def __init__(
+        self,
+        *,
+        peer: Global___Peer | None = ...,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        step: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "peer", b"peer", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Source: _TypeAlias = Source  # noqa: Y015
+
+@_typing.final
+class Lend(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    grant: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        grant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "grant", b"grant", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Lend: _TypeAlias = Lend  # noqa: Y015
+
+@_typing.final
 class Wanted(_message.Message):
     """All that the host should be doing; the newest (term, seq) replaces all before it."""
 
@@ -183,13 +270,25 @@ class Wanted(_message.Message):
     QUANTUM_S_FIELD_NUMBER: _builtins.int
     TURN_FIELD_NUMBER: _builtins.int
     JOBS_FIELD_NUMBER: _builtins.int
+    QUANTUM_FIELD_NUMBER: _builtins.int
+    EDGE_IN_S_FIELD_NUMBER: _builtins.int
+    NEXT_TURN_FIELD_NUMBER: _builtins.int
+    LENDS_FIELD_NUMBER: _builtins.int
+    FENCE_AFTER_S_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     seq: _builtins.int
     quantum_s: _builtins.float
+    quantum: _builtins.int
+    edge_in_s: _builtins.float
+    fence_after_s: _builtins.float
     @_builtins.property
     def turn(self) -> Global___Turn: ...
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___WantedJob]: ...
+    @_builtins.property
+    def next_turn(self) -> Global___Turn: ...
+    @_builtins.property
+    def lends(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lend]: ...
     def __init__(
         self,
         *,
@@ -198,12 +297,24 @@ class Wanted(_message.Message):
         quantum_s: _builtins.float = ...,
         turn: Global___Turn | None = ...,
         jobs: _abc.Iterable[Global___WantedJob] | None = ...,
+        quantum: _builtins.int = ...,
+        edge_in_s: _builtins.float | None = ...,
+        next_turn: Global___Turn | None = ...,
+        lends: _abc.Iterable[Global___Lend] | None = ...,
+        fence_after_s: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["turn", b"turn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "edge_in_s", b"edge_in_s", "next_turn", b"next_turn", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["jobs", b"jobs", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__edge_in_s: _TypeAlias = _typing.Literal["edge_in_s"]  # noqa: Y015
+    _WhichOneofArgType__edge_in_s: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s"]  # noqa: Y015
+    _WhichOneofReturnType__next_turn: _TypeAlias = _typing.Literal["next_turn"]  # noqa: Y015
+    _WhichOneofArgType__next_turn: _TypeAlias = _typing.Literal["_next_turn", b"_next_turn"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__edge_in_s) -> _WhichOneofReturnType__edge_in_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__next_turn) -> _WhichOneofReturnType__next_turn | None: ...
 
 Global___Wanted: _TypeAlias = Wanted  # noqa: Y015
 
@@ -244,6 +355,12 @@ class WantedJob(_message.Message):
     PAUSED_FIELD_NUMBER: _builtins.int
     CANCELLED_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_S_FIELD_NUMBER: _builtins.int
+    NODE_RANK_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    RENDEZVOUS_FIELD_NUMBER: _builtins.int
+    LEAVE_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     user: _builtins.str
@@ -253,8 +370,18 @@ class WantedJob(_message.Message):
     paused: _builtins.bool
     cancelled: _builtins.bool
     time_limit_s: _builtins.float
+    node_rank: _builtins.int
+    rendezvous: _builtins.str
+    leave: _builtins.bool
+    grant: _builtins.str
     @_builtins.property
     def spec(self) -> _common_pb2.JobSpec: ...
+    @_builtins.property
+    def nodes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Peer]:
+        """by node rank; empty: this host alone"""
+
+    @_builtins.property
+    def source(self) -> Global___Source: ...
     def __init__(
         self,
         *,
@@ -268,12 +395,20 @@ class WantedJob(_message.Message):
         paused: _builtins.bool = ...,
         cancelled: _builtins.bool = ...,
         time_limit_s: _builtins.float = ...,
+        node_rank: _builtins.int = ...,
+        nodes: _abc.Iterable[Global___Peer] | None = ...,
+        rendezvous: _builtins.str = ...,
+        leave: _builtins.bool = ...,
+        source: Global___Source | None = ...,
+        grant: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "source", b"source", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cancelled", b"cancelled", "epoch", b"epoch", "job_class", b"job_class", "job_id", b"job_id", "paused", b"paused", "run_as", b"run_as", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
+    _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___WantedJob: _TypeAlias = WantedJob  # noqa: Y015
 
@@ -355,3 +490,239 @@ class LogData(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogData: _TypeAlias = LogData  # noqa: Y015
+
+@_typing.final
+class FetchRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    NODE_RANK_FIELD_NUMBER: _builtins.int
+    HAVE_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    grant: _builtins.str
+    node_rank: _builtins.int
+    @_builtins.property
+    def have(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileOffset]:
+        """what an earlier try has got already"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        grant: _builtins.str = ...,
+        node_rank: _builtins.int = ...,
+        have: _abc.Iterable[Global___FileOffset] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "grant", b"grant", "have", b"have", "job_id", b"job_id", "node_rank", b"node_rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class FileOffset(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileOffset: _TypeAlias = FileOffset  # noqa: Y015
+
+@_typing.final
+class FetchChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """a plain file name of the generation's folder"""
+    offset: _builtins.int
+    data: _builtins.bytes
+    """at most 256 KiB"""
+    size: _builtins.int
+    """of the whole file"""
+    sha256: _builtins.str
+    """of the whole file; with the file's last chunk"""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "name", b"name", "offset", b"offset", "sha256", b"sha256", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchChunk: _TypeAlias = FetchChunk  # noqa: Y015
+
+@_typing.final
+class GangUp(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HELLO_FIELD_NUMBER: _builtins.int
+    HEARD_FIELD_NUMBER: _builtins.int
+    GONE_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    gone: _builtins.int
+    """a local rank's connection ended"""
+    @_builtins.property
+    def hello(self) -> Global___GangHello:
+        """first"""
+
+    @_builtins.property
+    def heard(self) -> Global___RankMessage:
+        """from a local rank: docs/job-protocol.md"""
+
+    @_builtins.property
+    def order(self) -> Global___GangOrder:
+        """what this node's HostMachine ordered"""
+
+    def __init__(
+        self,
+        *,
+        hello: Global___GangHello | None = ...,
+        heard: Global___RankMessage | None = ...,
+        gone: _builtins.int = ...,
+        order: Global___GangOrder | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "gone", b"gone", "heard", b"heard", "hello", b"hello", "order", b"order"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "gone", b"gone", "heard", b"heard", "hello", b"hello", "order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["hello", "heard", "gone", "order"]  # noqa: Y015
+    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+
+Global___GangUp: _TypeAlias = GangUp  # noqa: Y015
+
+@_typing.final
+class GangHello(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NODE_RANK_FIELD_NUMBER: _builtins.int
+    GRANT_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    epoch: _builtins.int
+    node_rank: _builtins.int
+    grant: _builtins.str
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        epoch: _builtins.int = ...,
+        node_rank: _builtins.int = ...,
+        grant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "grant", b"grant", "job_id", b"job_id", "node_rank", b"node_rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GangHello: _TypeAlias = GangHello  # noqa: Y015
+
+@_typing.final
+class RankMessage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTION_FIELD_NUMBER: _builtins.int
+    JSON_FIELD_NUMBER: _builtins.int
+    connection: _builtins.int
+    """numbered by the node that owns it"""
+    json: _builtins.bytes
+    """at most 64 KiB"""
+    def __init__(
+        self,
+        *,
+        connection: _builtins.int = ...,
+        json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connection", b"connection", "json", b"json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankMessage: _TypeAlias = RankMessage  # noqa: Y015
+
+@_typing.final
+class GangOrder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TIER_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """suspend | resume | checkpoint"""
+    tier: _builtins.str
+    """of suspend"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        tier: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GangOrder: _TypeAlias = GangOrder  # noqa: Y015
+
+@_typing.final
+class GangDown(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TELL_FIELD_NUMBER: _builtins.int
+    EVENT_FIELD_NUMBER: _builtins.int
+    event: _builtins.bytes
+    """JSON: what happened to the gang as a whole, for the node's HostMachine"""
+    @_builtins.property
+    def tell(self) -> Global___RankMessage: ...
+    def __init__(
+        self,
+        *,
+        tell: Global___RankMessage | None = ...,
+        event: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "event", b"event", "tell", b"tell"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "event", b"event", "tell", b"tell"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["tell", "event"]  # noqa: Y015
+    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+
+Global___GangDown: _TypeAlias = GangDown  # noqa: Y015

@@ -98,3 +98,126 @@ class AgentLink(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class AgentPeerStub(object):
+    """What agents serve one another, over mTLS (between agents of one machine in development: loopback). Every call shows the grant
+    that the controller gave both sides for this (job, epoch); without it the answer is that there is no such thing.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Fetch = channel.unary_stream(
+                '/hs.v1.AgentPeer/Fetch',
+                request_serializer=hs__proto_dot_v1_dot_agent__pb2.FetchRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_agent__pb2.FetchChunk.FromString,
+                _registered_method=True)
+        self.Gang = channel.stream_stream(
+                '/hs.v1.AgentPeer/Gang',
+                request_serializer=hs__proto_dot_v1_dot_agent__pb2.GangUp.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_agent__pb2.GangDown.FromString,
+                _registered_method=True)
+
+
+class AgentPeerServicer(object):
+    """What agents serve one another, over mTLS (between agents of one machine in development: loopback). Every call shows the grant
+    that the controller gave both sides for this (job, epoch); without it the answer is that there is no such thing.
+    """
+
+    def Fetch(self, request, context):
+        """a checkpoint that is lent
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Gang(self, request_iterator, context):
+        """nodes 1… dial node 0: one stream per (job, epoch, node)
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AgentPeerServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Fetch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=hs__proto_dot_v1_dot_agent__pb2.FetchRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_agent__pb2.FetchChunk.SerializeToString,
+            ),
+            'Gang': grpc.stream_stream_rpc_method_handler(
+                    servicer.Gang,
+                    request_deserializer=hs__proto_dot_v1_dot_agent__pb2.GangUp.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_agent__pb2.GangDown.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'hs.v1.AgentPeer', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('hs.v1.AgentPeer', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AgentPeer(object):
+    """What agents serve one another, over mTLS (between agents of one machine in development: loopback). Every call shows the grant
+    that the controller gave both sides for this (job, epoch); without it the answer is that there is no such thing.
+    """
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hs.v1.AgentPeer/Fetch',
+            hs__proto_dot_v1_dot_agent__pb2.FetchRequest.SerializeToString,
+            hs__proto_dot_v1_dot_agent__pb2.FetchChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Gang(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hs.v1.AgentPeer/Gang',
+            hs__proto_dot_v1_dot_agent__pb2.GangUp.SerializeToString,
+            hs__proto_dot_v1_dot_agent__pb2.GangDown.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

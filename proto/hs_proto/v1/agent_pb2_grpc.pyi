@@ -53,3 +53,52 @@ class AgentLinkServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_agent_pb2.ToAgent], _abc.AsyncIterator[_agent_pb2.ToAgent]]: ...
 
 def add_AgentLinkServicer_to_server(servicer: AgentLinkServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class AgentPeerStub:
+    """What agents serve one another, over mTLS (between agents of one machine in development: loopback). Every call shows the grant
+    that the controller gave both sides for this (job, epoch); without it the answer is that there is no such thing.
+    """
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AgentPeerAsyncStub: ...
+    Fetch: _grpc.UnaryStreamMultiCallable[_agent_pb2.FetchRequest, _agent_pb2.FetchChunk]
+    """a checkpoint that is lent"""
+    Gang: _grpc.StreamStreamMultiCallable[_agent_pb2.GangUp, _agent_pb2.GangDown]
+    """nodes 1… dial node 0: one stream per (job, epoch, node)"""
+
+@_typing.type_check_only
+class AgentPeerAsyncStub(AgentPeerStub):
+    """What agents serve one another, over mTLS (between agents of one machine in development: loopback). Every call shows the grant
+    that the controller gave both sides for this (job, epoch); without it the answer is that there is no such thing.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Fetch: _aio.UnaryStreamMultiCallable[_agent_pb2.FetchRequest, _agent_pb2.FetchChunk]  # type: ignore[assignment]
+    """a checkpoint that is lent"""
+    Gang: _aio.StreamStreamMultiCallable[_agent_pb2.GangUp, _agent_pb2.GangDown]  # type: ignore[assignment]
+    """nodes 1… dial node 0: one stream per (job, epoch, node)"""
+
+class AgentPeerServicer(metaclass=_abc_1.ABCMeta):
+    """What agents serve one another, over mTLS (between agents of one machine in development: loopback). Every call shows the grant
+    that the controller gave both sides for this (job, epoch); without it the answer is that there is no such thing.
+    """
+
+    @_abc_1.abstractmethod
+    def Fetch(
+        self,
+        request: _agent_pb2.FetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_pb2.FetchChunk], _abc.AsyncIterator[_agent_pb2.FetchChunk]]:
+        """a checkpoint that is lent"""
+
+    @_abc_1.abstractmethod
+    def Gang(
+        self,
+        request_iterator: _MaybeAsyncIterator[_agent_pb2.GangUp],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_agent_pb2.GangDown], _abc.AsyncIterator[_agent_pb2.GangDown]]:
+        """nodes 1… dial node 0: one stream per (job, epoch, node)"""
+
+def add_AgentPeerServicer_to_server(servicer: AgentPeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -20,6 +20,597 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class JoinRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CSR_PEM_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    """the name that the token was made for"""
+    token: _builtins.str
+    """works once"""
+    csr_pem: _builtins.bytes
+    """PKCS#10; only its public key is taken from it"""
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        token: _builtins.str = ...,
+        csr_pem: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr_pem", b"csr_pem", "node", b"node", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JoinRequest: _TypeAlias = JoinRequest  # noqa: Y015
+
+@_typing.final
+class RenewRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CSR_PEM_FIELD_NUMBER: _builtins.int
+    csr_pem: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        csr_pem: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["csr_pem", b"csr_pem"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewRequest: _TypeAlias = RenewRequest  # noqa: Y015
+
+@_typing.final
+class Certificate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_PEM_FIELD_NUMBER: _builtins.int
+    CA_PEM_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    chain_pem: _builtins.bytes
+    """own certificate first"""
+    ca_pem: _builtins.bytes
+    """what the controller's and the peers' certificates are checked against"""
+    not_after: _builtins.float
+    """seconds since 1970"""
+    def __init__(
+        self,
+        *,
+        chain_pem: _builtins.bytes = ...,
+        ca_pem: _builtins.bytes = ...,
+        not_after: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ca_pem", b"ca_pem", "chain_pem", b"chain_pem", "not_after", b"not_after"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Certificate: _TypeAlias = Certificate  # noqa: Y015
+
+@_typing.final
+class ListTradesRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ALL_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    """undone ones too"""
+    limit: _builtins.int
+    """newest, 0: 1,000"""
+    def __init__(
+        self,
+        *,
+        all: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "limit", b"limit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTradesRequest: _TypeAlias = ListTradesRequest  # noqa: Y015
+
+@_typing.final
+class ListTradesReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TRADES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def trades(self) -> _containers.RepeatedCompositeFieldContainer[Global___TradeView]: ...
+    def __init__(
+        self,
+        *,
+        trades: _abc.Iterable[Global___TradeView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["trades", b"trades"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTradesReply: _TypeAlias = ListTradesReply  # noqa: Y015
+
+@_typing.final
+class TradeView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_FIELD_NUMBER: _builtins.int
+    FAST_FIELD_NUMBER: _builtins.int
+    SLOW_FIELD_NUMBER: _builtins.int
+    GIVES_FIELD_NUMBER: _builtins.int
+    RECEIVES_FIELD_NUMBER: _builtins.int
+    FAST_GPUS_FIELD_NUMBER: _builtins.int
+    SLOW_GPUS_FIELD_NUMBER: _builtins.int
+    PRICE_FIELD_NUMBER: _builtins.int
+    GIVER_SPEEDUP_FIELD_NUMBER: _builtins.int
+    TAKER_SPEEDUP_FIELD_NUMBER: _builtins.int
+    UNDONE_FIELD_NUMBER: _builtins.int
+    WHY_UNDONE_FIELD_NUMBER: _builtins.int
+    at: _builtins.float
+    fast: _builtins.str
+    slow: _builtins.str
+    gives: _builtins.str
+    """the user who gives fast GPUs and receives slow ones"""
+    receives: _builtins.str
+    """the user who receives the fast ones"""
+    fast_gpus: _builtins.float
+    slow_gpus: _builtins.float
+    price: _builtins.float
+    giver_speedup: _builtins.float
+    taker_speedup: _builtins.float
+    undone: _builtins.float
+    """when; 0: it stands"""
+    why_undone: _builtins.str
+    def __init__(
+        self,
+        *,
+        at: _builtins.float = ...,
+        fast: _builtins.str = ...,
+        slow: _builtins.str = ...,
+        gives: _builtins.str = ...,
+        receives: _builtins.str = ...,
+        fast_gpus: _builtins.float = ...,
+        slow_gpus: _builtins.float = ...,
+        price: _builtins.float = ...,
+        giver_speedup: _builtins.float = ...,
+        taker_speedup: _builtins.float = ...,
+        undone: _builtins.float = ...,
+        why_undone: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "fast", b"fast", "fast_gpus", b"fast_gpus", "giver_speedup", b"giver_speedup", "gives", b"gives", "price", b"price", "receives", b"receives", "slow", b"slow", "slow_gpus", b"slow_gpus", "taker_speedup", b"taker_speedup", "undone", b"undone", "why_undone", b"why_undone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TradeView: _TypeAlias = TradeView  # noqa: Y015
+
+@_typing.final
+class PolicyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyRequest: _TypeAlias = PolicyRequest  # noqa: Y015
+
+@_typing.final
+class PolicyView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    AVAILABLE_FIELD_NUMBER: _builtins.int
+    QUANTUM_S_FIELD_NUMBER: _builtins.int
+    FAIR_FIELD_NUMBER: _builtins.int
+    PREEMPTIVE_FIELD_NUMBER: _builtins.int
+    WORK_CONSERVING_FIELD_NUMBER: _builtins.int
+    DECIDED_AT_FIELD_NUMBER: _builtins.int
+    DECISION_S_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    quantum_s: _builtins.float
+    fair: _builtins.bool
+    preemptive: _builtins.bool
+    work_conserving: _builtins.bool
+    decided_at: _builtins.float
+    decision_s: _builtins.float
+    """how long the last one took"""
+    text: _builtins.str
+    """what it does, in a sentence"""
+    @_builtins.property
+    def available(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        available: _abc.Iterable[_builtins.str] | None = ...,
+        quantum_s: _builtins.float = ...,
+        fair: _builtins.bool = ...,
+        preemptive: _builtins.bool = ...,
+        work_conserving: _builtins.bool = ...,
+        decided_at: _builtins.float = ...,
+        decision_s: _builtins.float = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "decided_at", b"decided_at", "decision_s", b"decision_s", "fair", b"fair", "name", b"name", "preemptive", b"preemptive", "quantum_s", b"quantum_s", "text", b"text", "work_conserving", b"work_conserving"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicyView: _TypeAlias = PolicyView  # noqa: Y015
+
+@_typing.final
+class DrainNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    DEADLINE_S_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    node: _builtins.str
+    reason: _builtins.str
+    deadline_s: _builtins.float
+    """seconds from now, 0: none"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        node: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        deadline_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_s", b"deadline_s", "key", b"key", "node", b"node", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainNodeRequest: _TypeAlias = DrainNodeRequest  # noqa: Y015
+
+@_typing.final
+class NodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    node: _builtins.str
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        node: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeRequest: _TypeAlias = NodeRequest  # noqa: Y015
+
+@_typing.final
+class SetGpuDrainRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    DRAIN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    node: _builtins.str
+    drain: _builtins.bool
+    """false: undrain"""
+    reason: _builtins.str
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """indices"""
+
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        node: _builtins.str = ...,
+        gpus: _abc.Iterable[_builtins.int] | None = ...,
+        drain: _builtins.bool = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain", b"drain", "gpus", b"gpus", "key", b"key", "node", b"node", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetGpuDrainRequest: _TypeAlias = SetGpuDrainRequest  # noqa: Y015
+
+@_typing.final
+class EnrollNodeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    VALID_S_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    node: _builtins.str
+    valid_s: _builtins.float
+    """of the token, 0: 1 hour"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        node: _builtins.str = ...,
+        valid_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "node", b"node", "valid_s", b"valid_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnrollNodeRequest: _TypeAlias = EnrollNodeRequest  # noqa: Y015
+
+@_typing.final
+class EnrollNodeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    CA_SHA256_FIELD_NUMBER: _builtins.int
+    CONTROLLER_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    ca_sha256: _builtins.str
+    controller: _builtins.str
+    """address to join, as the controller knows it"""
+    not_after: _builtins.float
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        ca_sha256: _builtins.str = ...,
+        controller: _builtins.str = ...,
+        not_after: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ca_sha256", b"ca_sha256", "controller", b"controller", "not_after", b"not_after", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnrollNodeReply: _TypeAlias = EnrollNodeReply  # noqa: Y015
+
+@_typing.final
+class RemoveNodeReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    REQUEUED_JOBS_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    @_builtins.property
+    def requeued_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        requeued_jobs: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["node", b"node", "requeued_jobs", b"requeued_jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveNodeReply: _TypeAlias = RemoveNodeReply  # noqa: Y015
+
+@_typing.final
+class CreateTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    VALID_S_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    user: _builtins.str
+    """empty: the caller"""
+    label: _builtins.str
+    valid_s: _builtins.float
+    """0: 90 days"""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        user: _builtins.str = ...,
+        label: _builtins.str = ...,
+        valid_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "label", b"label", "user", b"user", "valid_s", b"valid_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTokenRequest: _TypeAlias = CreateTokenRequest  # noqa: Y015
+
+@_typing.final
+class CreateTokenReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: _builtins.int
+    VIEW_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """shown once; only its SHA-256 is kept"""
+    @_builtins.property
+    def view(self) -> Global___TokenView: ...
+    def __init__(
+        self,
+        *,
+        token: _builtins.str = ...,
+        view: Global___TokenView | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["view", b"view"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token", "view", b"view"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CreateTokenReply: _TypeAlias = CreateTokenReply  # noqa: Y015
+
+@_typing.final
+class ListTokensRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    USER_FIELD_NUMBER: _builtins.int
+    user: _builtins.str
+    """empty: the caller's, an admin's everybody's"""
+    def __init__(
+        self,
+        *,
+        user: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTokensRequest: _TypeAlias = ListTokensRequest  # noqa: Y015
+
+@_typing.final
+class ListTokensReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tokens(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenView]: ...
+    def __init__(
+        self,
+        *,
+        tokens: _abc.Iterable[Global___TokenView] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListTokensReply: _TypeAlias = ListTokensReply  # noqa: Y015
+
+@_typing.final
+class RevokeTokenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    id: _builtins.str
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RevokeTokenRequest: _TypeAlias = RevokeTokenRequest  # noqa: Y015
+
+@_typing.final
+class TokenView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    CREATED_AT_FIELD_NUMBER: _builtins.int
+    NOT_AFTER_FIELD_NUMBER: _builtins.int
+    LAST_USED_AT_FIELD_NUMBER: _builtins.int
+    REVOKED_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    user: _builtins.str
+    label: _builtins.str
+    created_at: _builtins.float
+    not_after: _builtins.float
+    last_used_at: _builtins.float
+    """0: never"""
+    revoked: _builtins.bool
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        user: _builtins.str = ...,
+        label: _builtins.str = ...,
+        created_at: _builtins.float = ...,
+        not_after: _builtins.float = ...,
+        last_used_at: _builtins.float = ...,
+        revoked: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_at", b"created_at", "id", b"id", "label", b"label", "last_used_at", b"last_used_at", "not_after", b"not_after", "revoked", b"revoked", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenView: _TypeAlias = TokenView  # noqa: Y015
+
+@_typing.final
+class BackupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackupRequest: _TypeAlias = BackupRequest  # noqa: Y015
+
+@_typing.final
+class BackupChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    SHA256_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    sha256: _builtins.str
+    """of all of it, with the last chunk"""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        sha256: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "sha256", b"sha256"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BackupChunk: _TypeAlias = BackupChunk  # noqa: Y015
+
+@_typing.final
 class InfoRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -290,6 +881,11 @@ class JobView(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
+    HOSTS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    MIGRATIONS_FIELD_NUMBER: _builtins.int
+    MOVING_TO_FIELD_NUMBER: _builtins.int
+    MOVING_WHY_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     user: _builtins.str
@@ -330,12 +926,21 @@ class JobView(_message.Message):
     priority: _builtins.int
     array_id: _builtins.int
     array_index: _builtins.int
+    nodes: _builtins.int
+    migrations: _builtins.int
+    moving_to: _builtins.str
+    """"v3, v4": a migration is under way"""
+    moving_why: _builtins.str
     @_builtins.property
     def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def gpu_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def exit(self) -> _common_pb2.Exit: ...
+    @_builtins.property
+    def hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """by node rank; `host` is the first"""
+
     def __init__(
         self,
         *,
@@ -373,10 +978,15 @@ class JobView(_message.Message):
         priority: _builtins.int = ...,
         array_id: _builtins.int = ...,
         array_index: _builtins.int | None = ...,
+        hosts: _abc.Iterable[_builtins.str] | None = ...,
+        nodes: _builtins.int = ...,
+        migrations: _builtins.int = ...,
+        moving_to: _builtins.str = ...,
+        moving_why: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit", b"_exit", "array_index", b"array_index", "exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit", b"_exit", "array_id", b"array_id", "array_index", b"array_index", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "name", b"name", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit", b"_exit", "array_id", b"array_id", "array_index", b"array_index", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -431,19 +1041,26 @@ class Rate(_message.Message):
     GPU_MODEL_FIELD_NUMBER: _builtins.int
     STEPS_PER_S_FIELD_NUMBER: _builtins.int
     SAMPLES_FIELD_NUMBER: _builtins.int
+    SPEEDUP_FIELD_NUMBER: _builtins.int
+    NEWEST_AT_FIELD_NUMBER: _builtins.int
     gpu_model: _builtins.str
     steps_per_s: _builtins.float
     samples: _builtins.int
+    speedup: _builtins.float
+    """against the slowest model that was measured"""
+    newest_at: _builtins.float
     def __init__(
         self,
         *,
         gpu_model: _builtins.str = ...,
         steps_per_s: _builtins.float = ...,
         samples: _builtins.int = ...,
+        speedup: _builtins.float = ...,
+        newest_at: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "samples", b"samples", "steps_per_s", b"steps_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "newest_at", b"newest_at", "samples", b"samples", "speedup", b"speedup", "steps_per_s", b"steps_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -591,6 +1208,7 @@ class ShareView(_message.Message):
     ENTITLED_GPUS_FIELD_NUMBER: _builtins.int
     RECEIVED_GPUS_FIELD_NUMBER: _builtins.int
     RECEIVED_GPU_S_FIELD_NUMBER: _builtins.int
+    BASE_GPUS_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     gpu_model: _builtins.str
     tickets: _builtins.float
@@ -600,6 +1218,8 @@ class ShareView(_message.Message):
     """mean over the window"""
     received_gpu_s: _builtins.float
     """cumulative"""
+    base_gpus: _builtins.float
+    """entitled before trades"""
     def __init__(
         self,
         *,
@@ -610,10 +1230,11 @@ class ShareView(_message.Message):
         entitled_gpus: _builtins.float = ...,
         received_gpus: _builtins.float = ...,
         received_gpu_s: _builtins.float = ...,
+        base_gpus: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["demand_gpus", b"demand_gpus", "entitled_gpus", b"entitled_gpus", "gpu_model", b"gpu_model", "received_gpu_s", b"received_gpu_s", "received_gpus", b"received_gpus", "tickets", b"tickets", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_gpus", b"base_gpus", "demand_gpus", b"demand_gpus", "entitled_gpus", b"entitled_gpus", "gpu_model", b"gpu_model", "received_gpu_s", b"received_gpu_s", "received_gpus", b"received_gpus", "tickets", b"tickets", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -771,17 +1392,33 @@ class NodeView(_message.Message):
     WARNINGS_FIELD_NUMBER: _builtins.int
     LAST_REPORT_AT_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    DRAIN_REASON_FIELD_NUMBER: _builtins.int
+    DRAIN_DEADLINE_AT_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    DRAINED_GPUS_FIELD_NUMBER: _builtins.int
+    CERTIFICATE_UNTIL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """up | away"""
     version: _builtins.str
     last_report_at: _builtins.float
+    draining: _builtins.bool
+    drain_reason: _builtins.str
+    drain_deadline_at: _builtins.float
+    """0: none"""
+    jobs: _builtins.int
+    """that live here"""
+    certificate_until: _builtins.float
+    """0: it needs none"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
     def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuUse]: ...
+    @_builtins.property
+    def drained_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -792,10 +1429,16 @@ class NodeView(_message.Message):
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         last_report_at: _builtins.float = ...,
         uses: _abc.Iterable[Global___GpuUse] | None = ...,
+        draining: _builtins.bool = ...,
+        drain_reason: _builtins.str = ...,
+        drain_deadline_at: _builtins.float = ...,
+        jobs: _builtins.int = ...,
+        drained_gpus: _abc.Iterable[_builtins.int] | None = ...,
+        certificate_until: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

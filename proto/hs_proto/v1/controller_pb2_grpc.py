@@ -107,10 +107,65 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.EventsRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.Event.FromString,
                 _registered_method=True)
+        self.ListTrades = channel.unary_unary(
+                '/hs.v1.HeteroShare/ListTrades',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.ListTradesRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.ListTradesReply.FromString,
+                _registered_method=True)
+        self.GetPolicy = channel.unary_unary(
+                '/hs.v1.HeteroShare/GetPolicy',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.PolicyRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.PolicyView.FromString,
+                _registered_method=True)
         self.SetUser = channel.unary_unary(
                 '/hs.v1.HeteroShare/SetUser',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.UserView.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/hs.v1.HeteroShare/DrainNode',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.NodeView.FromString,
+                _registered_method=True)
+        self.UndrainNode = channel.unary_unary(
+                '/hs.v1.HeteroShare/UndrainNode',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.NodeRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.NodeView.FromString,
+                _registered_method=True)
+        self.SetGpuDrain = channel.unary_unary(
+                '/hs.v1.HeteroShare/SetGpuDrain',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.SetGpuDrainRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.NodeView.FromString,
+                _registered_method=True)
+        self.EnrollNode = channel.unary_unary(
+                '/hs.v1.HeteroShare/EnrollNode',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.EnrollNodeRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.EnrollNodeReply.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/hs.v1.HeteroShare/RemoveNode',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.NodeRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.RemoveNodeReply.FromString,
+                _registered_method=True)
+        self.CreateToken = channel.unary_unary(
+                '/hs.v1.HeteroShare/CreateToken',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.CreateTokenRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.CreateTokenReply.FromString,
+                _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/hs.v1.HeteroShare/ListTokens',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.ListTokensReply.FromString,
+                _registered_method=True)
+        self.RevokeToken = channel.unary_unary(
+                '/hs.v1.HeteroShare/RevokeToken',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.TokenView.FromString,
+                _registered_method=True)
+        self.Backup = channel.unary_stream(
+                '/hs.v1.HeteroShare/Backup',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.BackupRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.BackupChunk.FromString,
                 _registered_method=True)
 
 
@@ -205,8 +260,78 @@ class HeteroShareServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def SetUser(self, request, context):
+    def ListTrades(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetUser(self, request, context):
+        """Admins only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UndrainNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetGpuDrain(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnrollNode(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """its certificate is refused from then on
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateToken(self, request, context):
+        """a user's own too
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListTokens(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeToken(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Backup(self, request, context):
+        """a consistent copy of the journal
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -284,10 +409,65 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.EventsRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.Event.SerializeToString,
             ),
+            'ListTrades': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTrades,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.ListTradesRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.ListTradesReply.SerializeToString,
+            ),
+            'GetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPolicy,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.PolicyRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.PolicyView.SerializeToString,
+            ),
             'SetUser': grpc.unary_unary_rpc_method_handler(
                     servicer.SetUser,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.UserView.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.DrainNodeRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.NodeView.SerializeToString,
+            ),
+            'UndrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.UndrainNode,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.NodeRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.NodeView.SerializeToString,
+            ),
+            'SetGpuDrain': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetGpuDrain,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SetGpuDrainRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.NodeView.SerializeToString,
+            ),
+            'EnrollNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnrollNode,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.EnrollNodeRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.EnrollNodeReply.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.NodeRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.RemoveNodeReply.SerializeToString,
+            ),
+            'CreateToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateToken,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.CreateTokenRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.CreateTokenReply.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.ListTokensRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.ListTokensReply.SerializeToString,
+            ),
+            'RevokeToken': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeToken,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.TokenView.SerializeToString,
+            ),
+            'Backup': grpc.unary_stream_rpc_method_handler(
+                    servicer.Backup,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.BackupRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.BackupChunk.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -682,6 +862,60 @@ class HeteroShare(object):
             _registered_method=True)
 
     @staticmethod
+    def ListTrades(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/ListTrades',
+            hs__proto_dot_v1_dot_controller__pb2.ListTradesRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.ListTradesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/GetPolicy',
+            hs__proto_dot_v1_dot_controller__pb2.PolicyRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.PolicyView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def SetUser(request,
             target,
             options=(),
@@ -698,6 +932,367 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/SetUser',
             hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.UserView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/DrainNode',
+            hs__proto_dot_v1_dot_controller__pb2.DrainNodeRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.NodeView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UndrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/UndrainNode',
+            hs__proto_dot_v1_dot_controller__pb2.NodeRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.NodeView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetGpuDrain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/SetGpuDrain',
+            hs__proto_dot_v1_dot_controller__pb2.SetGpuDrainRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.NodeView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnrollNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/EnrollNode',
+            hs__proto_dot_v1_dot_controller__pb2.EnrollNodeRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.EnrollNodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/RemoveNode',
+            hs__proto_dot_v1_dot_controller__pb2.NodeRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.RemoveNodeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/CreateToken',
+            hs__proto_dot_v1_dot_controller__pb2.CreateTokenRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.CreateTokenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/ListTokens',
+            hs__proto_dot_v1_dot_controller__pb2.ListTokensRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.ListTokensReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeToken(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/RevokeToken',
+            hs__proto_dot_v1_dot_controller__pb2.RevokeTokenRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.TokenView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Backup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hs.v1.HeteroShare/Backup',
+            hs__proto_dot_v1_dot_controller__pb2.BackupRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.BackupChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class IdentityStub(object):
+    """How a host gets, and keeps, its certificate. Join is all that a caller without a certificate may call.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Join = channel.unary_unary(
+                '/hs.v1.Identity/Join',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.JoinRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.Certificate.FromString,
+                _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/hs.v1.Identity/Renew',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.RenewRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.Certificate.FromString,
+                _registered_method=True)
+
+
+class IdentityServicer(object):
+    """How a host gets, and keeps, its certificate. Join is all that a caller without a certificate may call.
+    """
+
+    def Join(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Renew(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_IdentityServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.JoinRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.Certificate.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.RenewRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.Certificate.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'hs.v1.Identity', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('hs.v1.Identity', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Identity(object):
+    """How a host gets, and keeps, its certificate. Join is all that a caller without a certificate may call.
+    """
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.Identity/Join',
+            hs__proto_dot_v1_dot_controller__pb2.JoinRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.Certificate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.Identity/Renew',
+            hs__proto_dot_v1_dot_controller__pb2.RenewRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.Certificate.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,7 +51,22 @@ class HeteroShareStub:
     Usage: _grpc.UnaryUnaryMultiCallable[_controller_pb2.UsageRequest, _controller_pb2.UsageReply]
     ListNodes: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListNodesRequest, _controller_pb2.ListNodesReply]
     Events: _grpc.UnaryStreamMultiCallable[_controller_pb2.EventsRequest, _controller_pb2.Event]
+    ListTrades: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListTradesRequest, _controller_pb2.ListTradesReply]
+    GetPolicy: _grpc.UnaryUnaryMultiCallable[_controller_pb2.PolicyRequest, _controller_pb2.PolicyView]
     SetUser: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetUserRequest, _controller_pb2.UserView]
+    """Admins only."""
+    DrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainNodeRequest, _controller_pb2.NodeView]
+    UndrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]
+    SetGpuDrain: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetGpuDrainRequest, _controller_pb2.NodeView]
+    EnrollNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.EnrollNodeRequest, _controller_pb2.EnrollNodeReply]
+    RemoveNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.RemoveNodeReply]
+    """its certificate is refused from then on"""
+    CreateToken: _grpc.UnaryUnaryMultiCallable[_controller_pb2.CreateTokenRequest, _controller_pb2.CreateTokenReply]
+    """a user's own too"""
+    ListTokens: _grpc.UnaryUnaryMultiCallable[_controller_pb2.ListTokensRequest, _controller_pb2.ListTokensReply]
+    RevokeToken: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RevokeTokenRequest, _controller_pb2.TokenView]
+    Backup: _grpc.UnaryStreamMultiCallable[_controller_pb2.BackupRequest, _controller_pb2.BackupChunk]
+    """a consistent copy of the journal"""
 
 @_typing.type_check_only
 class HeteroShareAsyncStub(HeteroShareStub):
@@ -76,7 +91,22 @@ class HeteroShareAsyncStub(HeteroShareStub):
     Usage: _aio.UnaryUnaryMultiCallable[_controller_pb2.UsageRequest, _controller_pb2.UsageReply]  # type: ignore[assignment]
     ListNodes: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListNodesRequest, _controller_pb2.ListNodesReply]  # type: ignore[assignment]
     Events: _aio.UnaryStreamMultiCallable[_controller_pb2.EventsRequest, _controller_pb2.Event]  # type: ignore[assignment]
+    ListTrades: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListTradesRequest, _controller_pb2.ListTradesReply]  # type: ignore[assignment]
+    GetPolicy: _aio.UnaryUnaryMultiCallable[_controller_pb2.PolicyRequest, _controller_pb2.PolicyView]  # type: ignore[assignment]
     SetUser: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetUserRequest, _controller_pb2.UserView]  # type: ignore[assignment]
+    """Admins only."""
+    DrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainNodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
+    UndrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
+    SetGpuDrain: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetGpuDrainRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
+    EnrollNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.EnrollNodeRequest, _controller_pb2.EnrollNodeReply]  # type: ignore[assignment]
+    RemoveNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.RemoveNodeReply]  # type: ignore[assignment]
+    """its certificate is refused from then on"""
+    CreateToken: _aio.UnaryUnaryMultiCallable[_controller_pb2.CreateTokenRequest, _controller_pb2.CreateTokenReply]  # type: ignore[assignment]
+    """a user's own too"""
+    ListTokens: _aio.UnaryUnaryMultiCallable[_controller_pb2.ListTokensRequest, _controller_pb2.ListTokensReply]  # type: ignore[assignment]
+    RevokeToken: _aio.UnaryUnaryMultiCallable[_controller_pb2.RevokeTokenRequest, _controller_pb2.TokenView]  # type: ignore[assignment]
+    Backup: _aio.UnaryStreamMultiCallable[_controller_pb2.BackupRequest, _controller_pb2.BackupChunk]  # type: ignore[assignment]
+    """a consistent copy of the journal"""
 
 class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
     """What users and admins call. Who calls is known from the connection; `as_user` lets an admin act for another.
@@ -184,10 +214,128 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_controller_pb2.Event], _abc.AsyncIterator[_controller_pb2.Event]]: ...
 
     @_abc_1.abstractmethod
+    def ListTrades(
+        self,
+        request: _controller_pb2.ListTradesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListTradesReply, _abc.Awaitable[_controller_pb2.ListTradesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetPolicy(
+        self,
+        request: _controller_pb2.PolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.PolicyView, _abc.Awaitable[_controller_pb2.PolicyView]]: ...
+
+    @_abc_1.abstractmethod
     def SetUser(
         self,
         request: _controller_pb2.SetUserRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_controller_pb2.UserView, _abc.Awaitable[_controller_pb2.UserView]]: ...
+    ) -> _typing.Union[_controller_pb2.UserView, _abc.Awaitable[_controller_pb2.UserView]]:
+        """Admins only."""
+
+    @_abc_1.abstractmethod
+    def DrainNode(
+        self,
+        request: _controller_pb2.DrainNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.NodeView, _abc.Awaitable[_controller_pb2.NodeView]]: ...
+
+    @_abc_1.abstractmethod
+    def UndrainNode(
+        self,
+        request: _controller_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.NodeView, _abc.Awaitable[_controller_pb2.NodeView]]: ...
+
+    @_abc_1.abstractmethod
+    def SetGpuDrain(
+        self,
+        request: _controller_pb2.SetGpuDrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.NodeView, _abc.Awaitable[_controller_pb2.NodeView]]: ...
+
+    @_abc_1.abstractmethod
+    def EnrollNode(
+        self,
+        request: _controller_pb2.EnrollNodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.EnrollNodeReply, _abc.Awaitable[_controller_pb2.EnrollNodeReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RemoveNode(
+        self,
+        request: _controller_pb2.NodeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.RemoveNodeReply, _abc.Awaitable[_controller_pb2.RemoveNodeReply]]:
+        """its certificate is refused from then on"""
+
+    @_abc_1.abstractmethod
+    def CreateToken(
+        self,
+        request: _controller_pb2.CreateTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.CreateTokenReply, _abc.Awaitable[_controller_pb2.CreateTokenReply]]:
+        """a user's own too"""
+
+    @_abc_1.abstractmethod
+    def ListTokens(
+        self,
+        request: _controller_pb2.ListTokensRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.ListTokensReply, _abc.Awaitable[_controller_pb2.ListTokensReply]]: ...
+
+    @_abc_1.abstractmethod
+    def RevokeToken(
+        self,
+        request: _controller_pb2.RevokeTokenRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.TokenView, _abc.Awaitable[_controller_pb2.TokenView]]: ...
+
+    @_abc_1.abstractmethod
+    def Backup(
+        self,
+        request: _controller_pb2.BackupRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_controller_pb2.BackupChunk], _abc.AsyncIterator[_controller_pb2.BackupChunk]]:
+        """a consistent copy of the journal"""
 
 def add_HeteroShareServicer_to_server(servicer: HeteroShareServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
+class IdentityStub:
+    """How a host gets, and keeps, its certificate. Join is all that a caller without a certificate may call."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> IdentityAsyncStub: ...
+    Join: _grpc.UnaryUnaryMultiCallable[_controller_pb2.JoinRequest, _controller_pb2.Certificate]
+    Renew: _grpc.UnaryUnaryMultiCallable[_controller_pb2.RenewRequest, _controller_pb2.Certificate]
+
+@_typing.type_check_only
+class IdentityAsyncStub(IdentityStub):
+    """How a host gets, and keeps, its certificate. Join is all that a caller without a certificate may call."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Join: _aio.UnaryUnaryMultiCallable[_controller_pb2.JoinRequest, _controller_pb2.Certificate]  # type: ignore[assignment]
+    Renew: _aio.UnaryUnaryMultiCallable[_controller_pb2.RenewRequest, _controller_pb2.Certificate]  # type: ignore[assignment]
+
+class IdentityServicer(metaclass=_abc_1.ABCMeta):
+    """How a host gets, and keeps, its certificate. Join is all that a caller without a certificate may call."""
+
+    @_abc_1.abstractmethod
+    def Join(
+        self,
+        request: _controller_pb2.JoinRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.Certificate, _abc.Awaitable[_controller_pb2.Certificate]]: ...
+
+    @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _controller_pb2.RenewRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.Certificate, _abc.Awaitable[_controller_pb2.Certificate]]: ...
+
+def add_IdentityServicer_to_server(servicer: IdentityServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

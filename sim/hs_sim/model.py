@@ -1,0 +1,150 @@
+"""The nouns of a simulation: what is simulated, at what cost, and what came of it. Frozen; times in seconds, memory in bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hs_core.model import JobSpec, Migrate, UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Servers of one GPU model."""
+
+    model: str
+    servers: int
+    gpus_per_server: int
+    gpu_memory_bytes: int = 32 << 30
+
+    @property
+    def gpus(self) -> int:
+        return self.servers * self.gpus_per_server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSpec:
+    pools: tuple[Pool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimJob:
+    """One job of a workload. `id` is its place in the order of arrival, from 1: the id it gets in the system too."""
+
+    id: int
+    user: UserName
+    arrival_s: float
+    steps: int  # mini-batches it has to do
+    job_class: str  # key into Workload.rates
+    gpus: int = 1  # per node
+    nodes: int = 1
+    gpu_types: tuple[str, ...] = ()
+    gpu_memory_bytes: int = 0
+    state_bytes: int = 0  # of a checkpoint; what switching and moving cost follows from it
+    migrate: Migrate = Migrate.AUTO
+    sliceable: bool = True
+    priority: int = 0
+
+    @property
+    def gang(self) -> int:
+        return self.gpus * self.nodes
+
+    def spec(self) -> JobSpec:
+        """As its user would have submitted it."""
+        return JobSpec(
+            name=f"sim-{self.id}",
+            command=("sim",),
+            gpus=self.gpus,
+            nodes=self.nodes,
+            gpu_types=self.gpu_types,
+            gpu_memory_bytes=self.gpu_memory_bytes,
+            migrate=self.migrate,
+            priority=self.priority,
+            job_class=self.job_class,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    name: str
+    jobs: tuple[SimJob, ...]  # by arrival
+    tickets: Mapping[UserName, float]  # of every user
+    rates: Mapping[tuple[str, str], float]  # (job class, GPU model) → mini-batches a second of the whole gang
+    source: str = ""  # where it comes from: generator and seed, or file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """What switching costs. Defaults: held on the GPU, PCIe gen3 (Gandiva_fair, 4: 100-250 ms)."""
+
+    suspend_s: float = 0.1  # of a turn's end, GPUs not yet free
+    resume_s: float = 0.05  # of a turn's beginning, not yet training
+    start_s: float = 10.0  # process, imports, device context; ahead of the turn where there is room
+    checkpoint_bytes_per_s: float = 1e9  # written, and read again
+    network_bytes_per_s: float = 1.25e9  # between two servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """Of measured rates. 0: a report says what is true."""
+
+    rate_cv: float = 0.0  # coefficient of variation of each reported rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """All that a run depends on: same experiment, same bytes out."""
+
+    cluster: ClusterSpec
+    workload: Workload
+    policy: str = "gandiva-fair"
+    quantum_s: float = 60.0
+    seed: int = 0
+    costs: Costs = field(default_factory=Costs)
+    noise: Noise = field(default_factory=Noise)
+    until_s: float | None = None  # None: until every job has ended
+    sample_s: float = 0.0  # how often series are sampled; 0: every quantum
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    id: int
+    user: UserName
+    gang: int
+    arrival_s: float
+    started_s: float | None  # first in its turn
+    ended_s: float | None  # None: not ended when the run did
+    steps: int
+    gpu_s: Mapping[str, float]  # by GPU model
+    suspends: int = 0
+    migrations: int = 0
+    restarts: int = 0
+    lost_gpu_s: float = 0.0
+
+    @property
+    def jct_s(self) -> float | None:
+        return None if self.ended_s is None else self.ended_s - self.arrival_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Mean over the time since the sample before."""
+
+    at_s: float
+    gpus: Mapping[tuple[UserName, str], float]  # (user, model) → GPUs received
+    entitled: Mapping[tuple[UserName, str], float]
+    steps_per_s: Mapping[UserName, float]  # of all of its jobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    experiment: Experiment
+    depth: str  # "machines" | "quanta"
+    jobs: tuple[JobOutcome, ...]  # by id
+    samples: tuple[Sample, ...]
+    ended_s: float
+    quanta: int
+    decisions: int
+    decision_s_mean: float = 0.0  # measured, so not a part of what is compared byte by byte
+    decision_s_max: float = 0.0
+    cpu_s: float = 0.0
+    messages: int = 0  # depth machines
+    trades: tuple[Mapping[str, object], ...] = ()  # as `hsctl trades --json` prints them
