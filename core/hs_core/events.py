@@ -136,7 +136,7 @@ class JobsUnpaused(At):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSet(At):
     name: UserName
-    by: UserName = UserName("")
+    by: UserName | None = None  # who said so; None: the configuration
     tickets: float | None = None  # None: leave as it is (or the default for a new user)
     run_as: str | None = None
 
