@@ -7,7 +7,7 @@ import threading
 import pytest
 from client_fakes import GPUS
 
-from hs_client.screen import bar
+from hs_client.tables import bar
 from hs_proto.v1 import controller_pb2 as wire
 
 
