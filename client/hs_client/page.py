@@ -60,7 +60,7 @@ def page(seen: Seen, *, at: float, height: int = 0) -> Group:
         _servers(seen.nodes, colours),
     ]
     events = [Text(printable(tables.event_line(event)), style="dim", no_wrap=True) for event in seen.events]
-    used = 1 + len(seen.shares.pools) + len(seen.shares.shares) + len(seen.nodes) + len(events) + 16
+    used = 1 + len(seen.shares.pools) + len(seen.shares.shares) + len(seen.nodes) + len(events) + 18
     most = max(3, height - used) if height else len(seen.jobs)
     return Group(*upper, _jobs(seen.jobs, colours, most), *events)
 
