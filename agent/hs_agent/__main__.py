@@ -95,6 +95,7 @@ def doctor(context: click.Context, config_file: Path | None) -> None:
 @click.pass_context
 def join(
     context: click.Context,
+    *,
     controller: str,
     token: str,
     ca_sha256: str,
