@@ -11,8 +11,8 @@ import structlog
 from hs_controller import app, config
 from hs_controller.config import ConfigError
 from hs_controller.doors import DoorError
-from hs_controller.journal import StoreError, StoreRefusedError
 from hs_controller.service import version
+from hs_controller.sqlite import StoreError, StoreRefusedError
 from hs_core import policies
 from hs_core.errors import BrokenError, RefusedError
 

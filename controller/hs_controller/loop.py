@@ -16,9 +16,10 @@ import structlog
 
 from hs_controller.clock import Clock
 from hs_controller.config import Config
-from hs_controller.journal import Journal, StoreUnavailableError
+from hs_controller.journal import Journal
 from hs_controller.mind import KEYS_KEPT_S, Draft, Mind, refuse_other_body
 from hs_controller.rows import Answered, Event
+from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError

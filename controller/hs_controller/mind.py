@@ -193,7 +193,8 @@ def _but_counters(old: Job, new: Job) -> bool:
     return (
         old.state is new.state
         and old.epoch == new.epoch
-        and old.host == new.host
+        and old.hosts == new.hosts
+        and old.move == new.move
         and old.first_run_s == new.first_run_s
         and old.report is not None
         and new.report is not None

@@ -21,6 +21,7 @@ class Reach(StrEnum):
 
 
 _EVERYONE = {Role.USER: Reach.ALL, Role.ADMIN: Reach.ALL}
+_ADMINS = {Role.ADMIN: Reach.ALL}
 _OWNERS = {Role.USER: Reach.OWN, Role.ADMIN: Reach.ALL}
 
 PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
@@ -38,7 +39,18 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/Usage": _EVERYONE,
     "/hs.v1.HeteroShare/ListNodes": _EVERYONE,
     "/hs.v1.HeteroShare/Events": _EVERYONE,
-    "/hs.v1.HeteroShare/SetUser": {Role.ADMIN: Reach.ALL},
+    "/hs.v1.HeteroShare/ListTrades": _EVERYONE,
+    "/hs.v1.HeteroShare/GetPolicy": _EVERYONE,
+    "/hs.v1.HeteroShare/CreateToken": _OWNERS,
+    "/hs.v1.HeteroShare/ListTokens": _OWNERS,
+    "/hs.v1.HeteroShare/RevokeToken": _OWNERS,
+    "/hs.v1.HeteroShare/SetUser": _ADMINS,
+    "/hs.v1.HeteroShare/DrainNode": _ADMINS,
+    "/hs.v1.HeteroShare/UndrainNode": _ADMINS,
+    "/hs.v1.HeteroShare/SetGpuDrain": _ADMINS,
+    "/hs.v1.HeteroShare/EnrollNode": _ADMINS,
+    "/hs.v1.HeteroShare/RemoveNode": _ADMINS,
+    "/hs.v1.HeteroShare/Backup": _ADMINS,
     "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL},
 }
 

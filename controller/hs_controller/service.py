@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from hs_controller import permissions, views
+from hs_controller.admin_service import AdminCalls
 from hs_controller.clock import boot_s
 from hs_controller.gate import CALLER, ResyncError
 from hs_controller.links import Hub, Link
@@ -24,7 +25,6 @@ from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitte
 from hs_core.model import ENDED_STATES, Job, JobId, JobSpec, JobState, Phase, SuspendMode, User, UserName
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2 as pb
-from hs_proto.v1 import controller_pb2_grpc
 
 KEY_CHARS = 128
 JOBS_PER_REQUEST = 10_000
@@ -45,7 +45,7 @@ def version() -> str:
         return "0+source"
 
 
-class Service(controller_pb2_grpc.HeteroShareServicer):
+class Service(AdminCalls):
     def __init__(self, loop: Loop, hub: Hub) -> None:
         self._loop = loop
         self._hub = hub
@@ -179,7 +179,8 @@ class Service(controller_pb2_grpc.HeteroShareServicer):
     # --- users ------------------------------------------------------------------------------------------------------
 
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
-        key = _key(CALLER.get(), "SetUser", request)
+        caller = CALLER.get()
+        key = _key(caller, "SetUser", request)
         run_as = request.run_as if request.HasField("run_as") else None
         if run_as:
             check_account(run_as)
@@ -187,7 +188,8 @@ class Service(controller_pb2_grpc.HeteroShareServicer):
         tickets = request.tickets if request.HasField("tickets") else None
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
-            return [UserSet(now_s=now_s, name=name, tickets=tickets, run_as=run_as)]
+            by = UserName(caller.name)
+            return [UserSet(now_s=now_s, by=by, name=name, tickets=tickets, run_as=run_as)]
 
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             user = self._loop.mind.machine.user(name)

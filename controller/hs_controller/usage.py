@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from hs_controller.journal import COARSE, FINE
 from hs_controller.rows import Account, Sample, Usage
+from hs_controller.tables import COARSE, FINE
 from hs_core.model import Job
 
 COARSE_S = 600.0

@@ -99,6 +99,7 @@ class Wanted:
     )
     next_turn: Turn | None = None  # of quantum + 1; None: as `turn`
     lends: tuple[Lend, ...] = ()
+    drained_gpus: frozenset[GpuId] = frozenset()  # of this host: an administrator wants nothing on them
     fence_after_s: float = (
         0.0  # without a word from the controller for so long, jobs that ask for it are ended; 0: never
     )

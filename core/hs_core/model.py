@@ -225,7 +225,8 @@ class JobReport:
     sliceable: bool = True
     note: str = ""  # e.g. why it is not sliceable
     device_memory_bytes: int = 0  # per GPU, largest seen
-    checkpoint_step: int = -1  # newest durable one, -1: none
+    can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
+    checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
@@ -287,6 +288,8 @@ class Job:
     @property
     def report(self) -> JobReport | None:
         """Its servers' reports as one; None until one of them has said something."""
+        if len(self.hosts) == 1:
+            return self.reports.get(self.hosts[0])
         return as_one(
             tuple(self.reports[host] for host in self.hosts if host in self.reports), len(self.hosts)
         )
@@ -309,6 +312,9 @@ class Job:
         return self.report.step if self.report else 0
 
 
+FOLLOWED = "ended because another part of it had"
+"""Why a part of a job over several servers ended that was not the first to."""
+
 _BEFORE_RUNNING = (Phase.WAITING, Phase.CHECKPOINTED, Phase.STARTING, Phase.SUSPENDING)
 """Of several servers the phase that comes first here is the job's."""
 
@@ -320,7 +326,8 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
     if not reports:
         return None
     first = reports[0]
-    ended = next((r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok), None)
+    failed = [r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok]
+    ended = next((r for r in failed if r.exit and r.exit.why != FOLLOWED), failed[0] if failed else None)
     phases = [r.phase for r in reports]
     if ended is not None:
         phase = Phase.EXITED if all(p is Phase.EXITED for p in phases) else Phase.KILLING
@@ -341,6 +348,7 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         resume_s=max(r.resume_s for r in reports),
         lost_gpu_s=fsum(r.lost_gpu_s for r in reports),
         sliceable=all(r.sliceable for r in reports),
+        can_checkpoint=len(reports) == nodes and all(r.can_checkpoint for r in reports),
         note=next((r.note for r in reports if r.note), ""),
         device_memory_bytes=max(r.device_memory_bytes for r in reports),
         checkpoint_step=min(r.checkpoint_step for r in reports),

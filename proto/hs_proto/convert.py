@@ -165,6 +165,7 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         checkpoint_step=pb.checkpoint_step,
         checkpoint_generation=pb.checkpoint_generation,
         rendezvous=pb.rendezvous,
+        can_checkpoint=pb.can_checkpoint,
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
 
@@ -191,6 +192,7 @@ def from_report(report: model.JobReport) -> common_pb2.JobReport:
         checkpoint_step=report.checkpoint_step,
         checkpoint_generation=report.checkpoint_generation,
         rendezvous=report.rendezvous,
+        can_checkpoint=report.can_checkpoint,
         exit=from_exit(report.exit) if report.exit is not None else None,
     )
 
@@ -238,6 +240,7 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
             Lend(job=model.JobId(lend.job_id), epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
             for lend in pb.lends
         ),
+        drained_gpus=frozenset(model.GpuId(gpu) for gpu in pb.drained_gpus),
         fence_after_s=pb.fence_after_s,
     )
 
@@ -264,6 +267,7 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
             agent_pb2.Lend(job_id=lend.job, epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
             for lend in wanted.lends
         ],
+        drained_gpus=sorted(wanted.drained_gpus),
         fence_after_s=wanted.fence_after_s,
     )
 

@@ -20,11 +20,11 @@ from hs_proto.v1 import controller_pb2 as pb
 def decide(snapshot: Snapshot, memory: dict) -> Verdict:
     """Every job lives on the first server that can hold it; all weigh the same."""
     hosts = [host for host in snapshot.hosts if host.connected and host.accepts]
-    homes = {job.id: job.host for job in snapshot.jobs if job.host is not None}
+    homes = {job.id: job.hosts for job in snapshot.jobs if job.hosts}
     for job in snapshot.jobs:
         fit = [host for host in hosts if host.gpus >= job.gang]
         if job.id not in homes and fit:
-            homes[job.id] = fit[0].name
+            homes[job.id] = (fit[0].name,)
     gpus = sum(host.gpus for host in snapshot.hosts)
     model = snapshot.hosts[0].model if snapshot.hosts else ""
     users = {job.user for job in snapshot.jobs}

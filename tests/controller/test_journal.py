@@ -11,16 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_controller.journal import (
-    COARSE,
-    FINE,
-    SCHEMA,
-    Journal,
-    StoreBrokenError,
-    StoreRefusedError,
-    StoreUnavailableError,
-)
+from hs_controller.journal import Journal
 from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
+from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError
+from hs_controller.tables import COARSE, FINE
 from hs_core.events import Fact
 from hs_core.model import (
     After,
@@ -74,11 +68,13 @@ RICH = job(
     7,
     state=JobState.RUNNING,
     epoch=3,
-    host=HostName("h1"),
+    hosts=(HostName("h1"),),
     gpu_model="V100",
-    report=JobReport(
-        job=JobId(7), epoch=3, phase=Phase.RUNNING, gpus=(GpuId("GPU-1"),), tier=Tier.SWAP, gpu_s=1.5
-    ),
+    reports={
+        HostName("h1"): JobReport(
+            job=JobId(7), epoch=3, phase=Phase.RUNNING, gpus=(GpuId("GPU-1"),), tier=Tier.SWAP, gpu_s=1.5
+        )
+    },
     past_gpu_s_by_model={"V100": 2.5},
 )
 

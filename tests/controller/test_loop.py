@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from hs_controller.config import Config, ConfigUser
-from hs_controller.journal import Journal, StoreBrokenError
+from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Key, Loop
 from hs_controller.rows import Batch
+from hs_controller.sqlite import StoreBrokenError, told
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet, Wanted
@@ -108,9 +109,7 @@ class Commits:
     def fail(self, otherwise):
         if self.error is None:
             return otherwise()
-        from hs_controller.journal import _told
-
-        raise _told(self.error, "committing")
+        raise told(self.error, "committing")
 
 
 def disk_error(code: int, text: str) -> sa.exc.DBAPIError:
@@ -276,8 +275,9 @@ def test_counters_wait_for_one_commit_a_second_and_changes_do_not_wait(config, m
                 return lambda now_s, _machine: [HostReported(now_s=now_s, host=H1, reports=(report,))]
 
             await until(lambda: loop.mind.machine.job(JobId(1)).host == H1)
+            rounds = loop.mind.machine.memory["rounds"]
             await loop.tell(says(0.0))
-            await asyncio.sleep(0.2)  # decisions that follow
+            await until(lambda: loop.mind.machine.memory["rounds"] > rounds)  # the decision that follows
             commits = Commits(loop, monkeypatch)
             for tenth in range(1, 30):
                 await loop.tell(says(tenth / 10))

@@ -12,6 +12,7 @@ METHODS = sorted(
     f"/{service.full_name}/{method.name}"
     for file in (controller_pb2, agent_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
+    if service.name in {"HeteroShare", "AgentLink"}
     for method in service.methods
 )
 
@@ -22,6 +23,17 @@ ALL, OWN = Reach.ALL, Reach.OWN
 EXPECTED = {
     "/hs.v1.AgentLink/Connect": {USER: None, ADMIN: None, AGENT: ALL},
     "/hs.v1.HeteroShare/Cancel": {USER: OWN, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/CreateToken": {USER: OWN, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/ListTokens": {USER: OWN, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/RevokeToken": {USER: OWN, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/ListTrades": {USER: ALL, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/GetPolicy": {USER: ALL, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/DrainNode": {USER: None, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/UndrainNode": {USER: None, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/SetGpuDrain": {USER: None, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/EnrollNode": {USER: None, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/RemoveNode": {USER: None, ADMIN: ALL, AGENT: None},
+    "/hs.v1.HeteroShare/Backup": {USER: None, ADMIN: ALL, AGENT: None},
     "/hs.v1.HeteroShare/Events": {USER: ALL, ADMIN: ALL, AGENT: None},
     "/hs.v1.HeteroShare/GetJob": {USER: ALL, ADMIN: ALL, AGENT: None},
     "/hs.v1.HeteroShare/Info": {USER: ALL, ADMIN: ALL, AGENT: None},

@@ -8,16 +8,24 @@ from hypothesis import strategies as st
 
 from hs_controller.rows import Sample, Usage
 from hs_controller.usage import Ledger
-from hs_core.model import Exit, Job, JobId, JobReport, JobSpec, JobState, Phase, UserName
+from hs_core.model import Exit, HostName, Job, JobId, JobReport, JobSpec, JobState, Phase, UserName
 
 ANN = UserName("ann")
+H1 = HostName("h1")
 V100 = (ANN, "V100")
-JOB = Job(id=JobId(1), user=ANN, spec=JobSpec(name="j", command=("true",)), arrival_s=0.0, gpu_model="V100")
+JOB = Job(
+    id=JobId(1),
+    user=ANN,
+    spec=JobSpec(name="j", command=("true",)),
+    arrival_s=0.0,
+    gpu_model="V100",
+    hosts=(H1,),
+)
 
 
 def with_counters(gpu_s: float, epoch: int = 0, **more: object) -> Job:
     report = JobReport(job=JobId(1), epoch=epoch, phase=Phase.RUNNING, gpu_s=gpu_s, **more)
-    return replace(JOB, epoch=epoch, report=report)
+    return replace(JOB, epoch=epoch, reports={H1: report})
 
 
 def ledger(every_s: float = 1.0, samples: tuple[Sample, ...] = ()) -> Ledger:

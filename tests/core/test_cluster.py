@@ -11,7 +11,7 @@ from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, Turn, UserSet
-from hs_core.model import HostName, JobId, JobSpec, SuspendMode, UserName
+from hs_core.model import Drain, HostName, JobId, JobSpec, SuspendMode, UserName
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 ALICE = UserName("alice")
@@ -201,7 +201,7 @@ def test_an_order_that_never_arrived_is_repeated_under_the_same_epoch() -> None:
 def test_an_administrators_drain_survives_the_agents_word() -> None:
     at = world()
     state = at.machine.state
-    drained = {N1: replace(state.hosts[N1], schedulable=False)}
+    drained = {N1: replace(state.hosts[N1], drain=Drain(by=ALICE, since_s=0.0))}
     at.start(replace(state, hosts=drained))
     at.do("host n1 V100:4")
     submit(at, a_spec())
@@ -336,7 +336,7 @@ def test_the_snapshot_shows_who_could_run_and_nobody_else() -> None:
 
 def test_a_policy_that_places_where_nothing_can_be_placed_stops_the_controller() -> None:
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-        homes = {job.id: HostName("n1") for job in snapshot.jobs}
+        homes = {job.id: (HostName("n1"),) for job in snapshot.jobs}
         return Verdict(plan=Plan(homes=homes, turns={}, tickets={}), memory=memory)
 
     at = world(policy=Policy(name="bad", needs=Needs(), decide=decide))
@@ -431,7 +431,7 @@ def test_a_damaged_state_is_not_taken_up() -> None:
     at = world("submit alice a")
     state = at.machine.state
     row = state.jobs[JobId(1)]
-    for jobs in ({JobId(1): replace(row, host=None)}, {JobId(1): replace(row, user=UserName("eve"))}):
+    for jobs in ({JobId(1): replace(row, hosts=())}, {JobId(1): replace(row, user=UserName("eve"))}):
         with pytest.raises(BrokenError, match="job 1"):
             ClusterMachine(at.policy, SETTINGS, replace(state, jobs=jobs))
     with pytest.raises(BrokenError, match="next id"):

@@ -275,6 +275,7 @@ class Wanted(_message.Message):
     NEXT_TURN_FIELD_NUMBER: _builtins.int
     LENDS_FIELD_NUMBER: _builtins.int
     FENCE_AFTER_S_FIELD_NUMBER: _builtins.int
+    DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     term: _builtins.int
     seq: _builtins.int
     quantum_s: _builtins.float
@@ -289,6 +290,8 @@ class Wanted(_message.Message):
     def next_turn(self) -> Global___Turn: ...
     @_builtins.property
     def lends(self) -> _containers.RepeatedCompositeFieldContainer[Global___Lend]: ...
+    @_builtins.property
+    def drained_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -302,10 +305,11 @@ class Wanted(_message.Message):
         next_turn: Global___Turn | None = ...,
         lends: _abc.Iterable[Global___Lend] | None = ...,
         fence_after_s: _builtins.float = ...,
+        drained_gpus: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "edge_in_s", b"edge_in_s", "next_turn", b"next_turn", "turn", b"turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s", "_next_turn", b"_next_turn", "drained_gpus", b"drained_gpus", "edge_in_s", b"edge_in_s", "fence_after_s", b"fence_after_s", "jobs", b"jobs", "lends", b"lends", "next_turn", b"next_turn", "quantum", b"quantum", "quantum_s", b"quantum_s", "seq", b"seq", "term", b"term", "turn", b"turn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__edge_in_s: _TypeAlias = _typing.Literal["edge_in_s"]  # noqa: Y015
     _WhichOneofArgType__edge_in_s: _TypeAlias = _typing.Literal["_edge_in_s", b"_edge_in_s"]  # noqa: Y015

@@ -1,0 +1,148 @@
+"""The SQLite file itself: its lock, its connections, what it must look like, and what its errors mean."""
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from hs_controller.tables import TABLES, put_meta
+
+SCHEMA = 1
+APPLICATION_ID = 0x48535348  # "HSSH": tells our file from any other SQLite file
+
+
+class StoreError(Exception):
+    """The store did not do what was asked; nothing of the batch is in it."""
+
+
+class StoreUnavailableError(StoreError):
+    """It cannot be written just now (disk full, busy): try again later."""
+
+
+class StoreBrokenError(StoreError):
+    """What is on the disk is not known (a failed fsync, a corrupt page): stop, never retry."""
+
+
+class StoreRefusedError(StoreError):
+    """It cannot be opened, and starting empty would lose what is in it."""
+
+
+# The disk refused, but said so before anything was promised; everything else that goes wrong below SQL is final.
+_TEMPORARY = frozenset(
+    {
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_IOERR_SHMSIZE,  # the disk is full where WAL's index would grow
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_NOMEM,
+    }
+)
+
+
+def told(error: sa.exc.DBAPIError, doing: str) -> StoreError:
+    """A driver's error as one of ours."""
+    original = error.orig
+    code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    name = getattr(original, "sqlite_errorname", "")
+    text = f"{doing}: {original}{f' ({name})' if name else ''}"
+    if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
+        return StoreUnavailableError(text)
+    return StoreBrokenError(text)
+
+
+def locked(folder: Path) -> int:
+    """The folder's lock, held until the descriptor is closed, which the system does when the process ends however it ends."""
+    file = folder / "lock"
+    try:
+        lock = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreRefusedError(f"{file}: cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(lock)
+        raise StoreRefusedError(f"{folder}: another controller (pid {holder}) has this state open") from None
+    try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    except OSError:
+        pass  # a full disk: the number is for people only
+    return lock
+
+
+def wal(file: Path) -> Path:
+    return file.with_name(file.name + "-wal")
+
+
+def mark(marker: Path) -> None:
+    """Best effort: it only guards against a journal that somebody removes later."""
+    try:
+        marker.touch(mode=0o600)
+    except OSError:
+        return
+
+
+def engine(file: Path, mode: str) -> sa.Engine:
+    engine = sa.create_engine(
+        sa.URL.create("sqlite", database=str(file)),
+        poolclass=sa.NullPool,
+        connect_args={"check_same_thread": False, "timeout": 5.0},
+    )
+
+    def connected(connection: sqlite3.Connection, _record: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves: the driver would do so too late
+        for pragma in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            "temp_store = MEMORY",
+            "journal_size_limit = 67108864",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    def begun(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"BEGIN {mode}")
+
+    sa.event.listen(engine, "connect", connected)
+    sa.event.listen(engine, "begin", begun)
+    return engine
+
+
+def create_schema(engine: sa.Engine) -> None:
+    """One transaction: a crash leaves an empty file, which is created again, or the whole schema."""
+    with engine.begin() as db:
+        db.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.exec_driver_sql(f"PRAGMA user_version = {SCHEMA}")
+        TABLES.create_all(db)
+        put_meta(db, {"schema": SCHEMA, "term": 0})
+
+
+def check_schema(engine: sa.Engine, file: Path) -> None:
+    with engine.connect() as db:
+        application = db.exec_driver_sql("PRAGMA application_id").scalar()
+        schema = db.exec_driver_sql("PRAGMA user_version").scalar_one()
+        if application != APPLICATION_ID:
+            raise StoreRefusedError(f"{file}: is not a HeteroShare journal (application id {application})")
+        if schema > SCHEMA:
+            raise StoreRefusedError(
+                f"{file}: has schema {schema}; this version of the controller knows up to {SCHEMA}: install the newer one"
+            )
+        if schema < SCHEMA:
+            raise StoreRefusedError(
+                f"{file}: has schema {schema}, which no version of the controller ever wrote"
+            )
+        verdict = db.exec_driver_sql("PRAGMA quick_check(1)").scalar()
+        if verdict != "ok":
+            raise StoreRefusedError(f"{file}: is corrupt ({verdict}); put it back from a backup")
+        missing = set(TABLES.tables) - set(sa.inspect(db).get_table_names())
+        if missing:
+            raise StoreRefusedError(
+                f"{file}: lacks the tables {', '.join(sorted(missing))}; put it back from a backup"
+            )

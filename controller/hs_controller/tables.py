@@ -1,0 +1,210 @@
+"""The journal's tables, and its rows ↔ the values of rows.py."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from hs_controller.rows import JOB, Account, Event, Sample, Usage
+from hs_core.events import Fact
+from hs_core.model import ENDED_STATES, HostName, Job, JobId, UserName
+
+FINE, COARSE = 0, 1  # tiers of usage samples
+
+TABLES = sa.MetaData()
+META = sa.Table(
+    "meta",
+    TABLES,
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("value", sa.Text, nullable=False),  # JSON
+)
+JOBS = sa.Table(
+    "jobs",
+    TABLES,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("user", sa.Text, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("ended", sa.Boolean, nullable=False),
+    sa.Column("doc", sa.Text, nullable=False),
+    sa.Index("jobs_by_end", "ended", "id"),
+    sa.Index("jobs_by_user", "user", "id"),
+)
+USERS = sa.Table(
+    "users",
+    TABLES,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("doc", sa.Text, nullable=False),
+)
+HOSTS = sa.Table(
+    "hosts",
+    TABLES,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("doc", sa.Text, nullable=False),
+)
+EVENTS = sa.Table(
+    "events",
+    TABLES,
+    sa.Column("seq", sa.Integer, primary_key=True),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("job", sa.Integer),
+    sa.Column("user", sa.Text),
+    sa.Column("host", sa.Text),
+    sa.Column("data", sa.Text, nullable=False),  # JSON
+    sa.Index("events_by_job", "job", "seq"),
+    sa.Index("events_by_user", "user", "seq"),
+)
+USAGE = sa.Table(
+    "usage",
+    TABLES,
+    sa.Column("user", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("gpu_s", sa.Float, nullable=False),
+    sa.Column("lost_gpu_s", sa.Float, nullable=False),
+    sa.Column("suspends", sa.Integer, nullable=False),
+    sa.Column("jobs", sa.Integer, nullable=False),
+)
+SAMPLES = sa.Table(
+    "samples",
+    TABLES,
+    sa.Column("tier", sa.Integer, primary_key=True),
+    sa.Column("user", sa.Text, primary_key=True),
+    sa.Column("model", sa.Text, primary_key=True),
+    sa.Column("at_s", sa.Float, primary_key=True),
+    sa.Column("gpu_s", sa.Float, nullable=False),
+    sa.Column("lost_gpu_s", sa.Float, nullable=False),
+    sa.Column("suspends", sa.Integer, nullable=False),
+    sa.Column("jobs", sa.Integer, nullable=False),
+)
+REQUESTS = sa.Table(
+    "requests",
+    TABLES,
+    sa.Column("caller", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("digest", sa.LargeBinary, nullable=False),
+    sa.Column("answer", sa.LargeBinary, nullable=False),
+    sa.Column("at_s", sa.Float, nullable=False),
+    sa.Index("requests_by_age", "at_s"),
+)
+
+Row = dict[str, Any]
+
+
+def upsert(db: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    if rows:
+        db.execute(UPSERTS[table.name], rows)
+
+
+def _upsert_of(table: sa.Table) -> sa.Insert:
+    statement = insert(table)
+    return statement.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns),
+        set_={c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key},
+    )
+
+
+UPSERTS: Mapping[str, sa.Insert] = {name: _upsert_of(table) for name, table in TABLES.tables.items()}
+
+
+def docs(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    return sa.select(JOBS.c.doc).where(*which).order_by(JOBS.c.id)
+
+
+def among(column: sa.Column[Any], values: set[JobId]) -> sa.ColumnElement[bool]:
+    # A JSON array: a list of parameters has a limit, this has none.
+    return column.in_(sa.select(sa.text("value")).select_from(sa.func.json_each(json.dumps(sorted(values)))))
+
+
+def tail(count: int) -> Any:
+    return sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.seq), 0) - count).scalar_subquery()
+
+
+def stale_samples(tier: int, before_s: float) -> sa.Delete:
+    """Older than `before_s`, but for the newest such one of each account: it says what had been received by then."""
+    newer = SAMPLES.alias()
+    return sa.delete(SAMPLES).where(
+        SAMPLES.c.tier == tier,
+        SAMPLES.c.at_s < before_s,
+        sa.exists().where(
+            newer.c.tier == tier,
+            newer.c.user == SAMPLES.c.user,
+            newer.c.model == SAMPLES.c.model,
+            newer.c.at_s > SAMPLES.c.at_s,
+            newer.c.at_s < before_s,
+        ),
+    )
+
+
+def read_meta(db: sa.Connection) -> dict[str, Any]:
+    return {row.key: json.loads(row.value) for row in db.execute(sa.select(META))}
+
+
+def put_meta(db: sa.Connection, values: Mapping[str, Any]) -> None:
+    upsert(db, META, [{"key": key, "value": json.dumps(value)} for key, value in values.items()])
+
+
+def job_row(job: Job) -> Row:
+    return {
+        "id": job.id,
+        "user": job.user,
+        "state": job.state.value,
+        "ended": job.state in ENDED_STATES,
+        "doc": JOB.dump_json(job).decode(),
+    }
+
+
+def event_row(event: Event) -> Row:
+    fact = event.fact
+    return {
+        "seq": event.seq,
+        "at_s": fact.now_s,
+        "kind": fact.kind,
+        "text": fact.text,
+        "job": fact.job,
+        "user": fact.user,
+        "host": fact.host,
+        "data": json.dumps(fact.data),
+    }
+
+
+def event_of(row: Any) -> Event:
+    return Event(
+        seq=row.seq,
+        fact=Fact(
+            now_s=row.at_s,
+            kind=row.kind,
+            text=row.text,
+            job=None if row.job is None else JobId(row.job),
+            user=None if row.user is None else UserName(row.user),
+            host=None if row.host is None else HostName(row.host),
+            data=json.loads(row.data),
+        ),
+    )
+
+
+def account(account: Account) -> Row:
+    return {"user": account[0], "model": account[1]}
+
+
+def account_of(row: Any) -> Account:
+    return UserName(row.user), row.model
+
+
+def figures(usage: Usage) -> Row:
+    return {
+        "gpu_s": usage.gpu_s,
+        "lost_gpu_s": usage.lost_gpu_s,
+        "suspends": usage.suspends,
+        "jobs": usage.jobs,
+    }
+
+
+def usage_of(row: Any) -> Usage:
+    return Usage(gpu_s=row.gpu_s, lost_gpu_s=row.lost_gpu_s, suspends=row.suspends, jobs=row.jobs)
+
+
+def sample_of(row: Any) -> Sample:
+    return Sample(tier=row.tier, at_s=row.at_s, account=account_of(row), usage=usage_of(row))
