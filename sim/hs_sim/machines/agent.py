@@ -197,7 +197,7 @@ class Agent:
         match command:
             case WakeHost():
                 self._wakes += 1
-                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes)
+                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes, command.at_s)
             case Launch():
                 self._launch(command)
             case Suspend():
@@ -223,9 +223,9 @@ class Agent:
             case Reserve():
                 self._world.reserve(self, command)
 
-    def _woke(self, wake: int) -> None:
+    def _woke(self, wake: int, at_s: float) -> None:
         if wake == self._wakes:
-            self.post(Woke(now_s=self.now_s()))
+            self.post(Woke(now_s=max(self.now_s(), at_s)))  # timers are late, never early by rounding
 
     def _launch(self, command: Launch) -> None:
         wanted = command.wanted

@@ -55,6 +55,7 @@ class World:
         specs: Callable[[SimJob], JobSpec] = SimJob.spec,
         settings: Settings | None = None,
         host_config: HostConfig | None = None,
+        watched: bool = False,  # keeps a trace, and goes on until the controller knows of every end
     ) -> None:
         self.experiment = experiment
         self.costs: Costs = experiment.costs
@@ -82,7 +83,7 @@ class World:
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
-            flush=bool(faults and faults.faults),
+            flush=watched,
         )
         self._wire()
         self.agents: dict[HostName, Agent] = {}
@@ -98,7 +99,8 @@ class World:
         self._sampled_steps: dict[UserName, float] = {}
         self._entitled: dict[tuple[UserName, str], float] = {}
         self._sampled_s = 0.0
-        self._pinging = bool(faults and faults.faults)
+        self._pinging = self._watched = watched or bool(faults and faults.faults)
+        self.horizon_s: float | None = None  # by when everything has to have ended
         for job in experiment.workload.jobs:
             self.truth.jobs[job.id] = JobTruth(sim=job, spec=specs(job))
 
@@ -126,15 +128,35 @@ class World:
         if self._pinging:
             clock.after(PING_S, self._ping)
         until_s = self._horizon_s() if experiment.until_s is None else experiment.until_s
-        clock.run(until_s, lambda: self._left == 0)
-        if experiment.until_s is None and self._left:
+        clock.run(until_s, self._finished)
+        if experiment.until_s is None and not self._finished():
             waiting = [j.sim.id for j in self.truth.jobs.values() if j.ended_s is None]
-            raise LawBrokenError(f"at {clock.now_s:.0f}: jobs {waiting[:20]} have not ended")
+            what = f"jobs {waiting[:20]} have not ended" if waiting else "the controller does not know it"
+            raise LawBrokenError(f"at {clock.now_s:.0f}: {what}: {self._standing()}")
         if clock.now_s > self._sampled_s:
             self._take_sample()
         return self._result()
 
+    def _finished(self) -> bool:
+        if self._left:
+            return False
+        return not self._watched or (
+            self.controller.alive and self.trouble.over and not self.controller.machine.jobs()
+        )
+
+    def _standing(self) -> str:
+        rows = self.controller.machine.jobs()
+        parts = [
+            f"{job}:{epoch} {part.way.value} at {agent.name}"
+            for agent in self.agents.values()
+            for (job, epoch), part in agent.parts.items()
+        ]
+        told = [f"{row.id}:{row.epoch} {row.state} at {','.join(row.hosts) or '-'}" for row in rows[:10]]
+        return f"the controller says {told}, in truth {parts[:10]}"
+
     def _horizon_s(self) -> float:
+        if self.horizon_s is not None:
+            return self.horizon_s
         rates = self.experiment.workload.rates
         slowest: dict[str, float] = {}
         for (class_, _), rate in rates.items():
@@ -189,7 +211,7 @@ class World:
     def ordered(self, agent: Agent, commands: Sequence[HostCommand]) -> None:
         words = tuple(type(command).__name__ for command in commands if not isinstance(command, WakeHost))
         if words and self._pinging:
-            self.note(f"{agent.name}: {', '.join(_said(command) for command in commands)}")
+            self.note(f"{agent.name}: {', '.join(_said(c) for c in commands if not isinstance(c, WakeHost))}")
             self.trouble.ordered(words, agent.name)
 
     def gang(self, wanted: WantedJob, model: str) -> Gang:
