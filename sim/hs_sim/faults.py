@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 from hs_core.dice import Random, roll
 from hs_core.model import HostName, JobSpec, OnPartition, UserName
+from hs_sim.cluster import servers
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.timing import Timing
 from hs_sim.machines.trouble import ON_A_HOST, Fault, FaultPlan, Kind
@@ -66,11 +67,7 @@ def case_of(seed: int) -> Case:
         costs=Costs(start_s=2.0),
         sample_s=QUANTUM_S / 2,
     )
-    names = [
-        HostName(f"{pool.model.lower()}-{number:04d}")
-        for pool in pools
-        for number in range(1, pool.servers + 1)
-    ]
+    names = [name for name, _ in servers(experiment.cluster)]
     return Case(
         experiment=experiment,
         plan=FaultPlan() if seed % CALM == 0 else _plan(dice, names),
@@ -188,10 +185,7 @@ def explore(
                     break
         return failures
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for failure in pool.map(look, seeds, chunksize=8):
-            if failure is not None:
-                failures.append(failure)
-    return failures
+        return [failure for failure in pool.map(look, seeds, chunksize=8) if failure is not None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

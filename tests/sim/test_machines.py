@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import Migrate, UserName
+from hs_core.model import HostName, Migrate, UserName
 from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.world import World
@@ -49,7 +49,9 @@ def test_two_jobs_that_share_a_gpu_take_turns_of_a_quantum():
 
 def test_table_2_of_the_paper_is_one_third_each():
     """One server, users with jobs of 1, 2 and 4 GPUs and equal tickets."""
-    jobs = [a_job(n, user, gpus=g, steps=10**7) for n, (user, g) in enumerate([(A, 1), (B, 2), (C, 4)] * 2, 1)]
+    jobs = [
+        a_job(n, user, gpus=g, steps=10**7) for n, (user, g) in enumerate([(A, 1), (B, 2), (C, 4)] * 2, 1)
+    ]
     result = run_machines(an_experiment(*jobs, until_s=60.0 * 120))
     for user in (A, B, C):
         received = sum(sum(job.gpu_s.values()) for job in result.jobs if job.user == user)
@@ -62,7 +64,7 @@ def test_starting_suspending_and_resuming_cost_what_was_asked():
     result = run_machines(an_experiment(a_job(1, steps=1200), a_job(2, B, steps=1200), gpus=1, costs=costs))
     first, second = result.jobs
     assert first.suspends + second.suspends >= 2
-    assert first.started_s == pytest.approx(11.0, abs=0.1)
+    assert first.started_s == pytest.approx(11.0, abs=0.2)
     switched_s = 2.0 * (first.suspends + second.suspends)
     resumed_s = 1.0 * (first.suspends + second.suspends + 2)
     assert sum(first.gpu_s.values()) + sum(second.gpu_s.values()) == pytest.approx(
@@ -88,7 +90,7 @@ def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
         return replace(job.spec(), checkpoint_interval_s=20.0)
 
     experiment = an_experiment(a_job(1, steps=1000), costs=Costs(start_s=1.0))
-    plan = FaultPlan(faults=(Fault(kind=Kind.REBOOT, at_s=50.0, host=None or "v100-0001"),))  # type: ignore[arg-type]
+    plan = FaultPlan(faults=(Fault(kind=Kind.REBOOT, at_s=50.0, host=HostName("v100-1")),))
     world = World(experiment, faults=plan, specs=spec, watched=True)
     result = world.run()
     (job,) = result.jobs

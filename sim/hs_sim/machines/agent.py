@@ -362,12 +362,8 @@ class Agent:
             self.post(ControllerHeard(now_s=self.now_s()))
 
     def _tick_later(self) -> None:
-        every_s = self._world.timing.report_s
         self._ticking = True
-        if every_s:
-            self._clock.after(every_s, self._tick, self.life)
-        else:
-            self._clock.at(self._clock.now_s, self._tick, self.life)
+        self._clock.after(self._world.timing.report_s, self._tick, self.life)
 
     def _tick(self, life: int) -> None:
         """What differs from what this connection was told."""
@@ -380,6 +376,9 @@ class Agent:
             self._ticking = True
             self._clock.at(self.paused_until_s, self._tick, life)
             return
+        if self.line.full:
+            self._tick_later()
+            return
         machine = self.machine
         assert machine is not None
         self._dirty = False
@@ -388,6 +387,7 @@ class Agent:
         gpus = () if self.gpus == self._sent_gpus else self.gpus
         self._sent, self._sent_gpus = now, self.gpus
         if changed or gpus:
+            self.line.full = True
             self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus)
 
 

@@ -40,7 +40,9 @@ class Laws:
         world = self._world
         most = 64 + QUEUE_PER_ONE * (len(world.truth.jobs) + len(world.agents))
         if world.controller.longest_queue > most:
-            world.broken(f"{world.controller.longest_queue} events waited for the controller; {most} are allowed")
+            world.broken(
+                f"{world.controller.longest_queue} events waited for the controller; {most} are allowed"
+            )
 
     # --- idle GPUs beside a job that waits --------------------------------------------------------------------------
 

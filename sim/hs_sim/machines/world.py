@@ -24,21 +24,22 @@ from hs_core.events import (
 from hs_core.host import HostConfig
 from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
 from hs_core.policies import find
+from hs_sim.cluster import servers
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.journal import Draft
 from hs_sim.machines.network import Network
-from hs_sim.machines.timing import Timing, timing_for
+from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob
 
 TRACE = 60  # lines kept of what happened last
-RETRY_S = 1.0  # who was not answered asks again
+RETRY_S = 10.0  # who was not answered asks again
 ORDER_RETRY_S = 1.0
-FETCH_RETRIES = 5
+FETCH_RETRIES, FETCH_RETRY_S = 5, 1.0
 PING_S = 5.0
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
@@ -79,7 +80,7 @@ class World:
                 base,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
-                settle_s=min(base.settle_s, experiment.quantum_s),
+                settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
@@ -292,7 +293,7 @@ class World:
         reached = lender.up and self.network.through(agent.name, lender.name)
         if not reached or held is None or agent.disk_full:
             if tries < FETCH_RETRIES:
-                self.clock.after(RETRY_S, self._fetch, agent, life, wanted, tries + 1)
+                self.clock.after(FETCH_RETRY_S, self._fetch, agent, life, wanted, tries + 1)
             else:
                 why = "no such checkpoint there" if reached else f"{lender.name} cannot be reached"
                 agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
@@ -408,11 +409,10 @@ class World:
 
 
 def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
-    hosts = []
-    for pool in experiment.cluster.pools:
-        for number in range(1, pool.servers + 1):
-            name = HostName(f"{pool.model.lower()}-{number:04d}")
-            gpus = tuple(
+    return [
+        (
+            name,
+            tuple(
                 Gpu(
                     id=GpuId(f"GPU-{name}-{index}"),
                     index=index,
@@ -420,9 +420,10 @@ def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
                     memory_bytes=pool.gpu_memory_bytes,
                 )
                 for index in range(pool.gpus_per_server)
-            )
-            hosts.append((name, gpus))
-    return hosts
+            ),
+        )
+        for name, pool in servers(experiment.cluster)
+    ]
 
 
 def _said(command: HostCommand) -> str:
