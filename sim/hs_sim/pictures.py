@@ -113,6 +113,7 @@ def by_pool(
     title: str,
     result: Result,
     groups: Mapping[str, Sequence[UserName]],
+    *,
     models: Sequence[str],
     ideal: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:

@@ -181,7 +181,7 @@ def first_end_s(result: Result, users: Sequence[str]) -> float:
 
 
 def worst_window(
-    result: Result, users: Sequence[str], from_s: float, to_s: float, quanta: int, due: float
+    result: Result, users: Sequence[str], from_s: float, to_s: float, *, quanta: int, due: float
 ) -> float:
     """The mean over any so many quanta in a row that is farthest from what is due."""
     values = [

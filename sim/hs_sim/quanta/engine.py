@@ -387,6 +387,7 @@ class _Run:
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
+            self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
         self._used = used
         self._switch(chosen, now_s)
