@@ -197,7 +197,7 @@ class Agent:
         match command:
             case WakeHost():
                 self._wakes += 1
-                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes)
+                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes, command.at_s)
             case Launch():
                 self._launch(command)
             case Suspend():
@@ -223,9 +223,9 @@ class Agent:
             case Reserve():
                 self._world.reserve(self, command)
 
-    def _woke(self, wake: int) -> None:
+    def _woke(self, wake: int, at_s: float) -> None:
         if wake == self._wakes:
-            self.post(Woke(now_s=self.now_s()))
+            self.post(Woke(now_s=max(self.now_s(), at_s)))  # timers are late, never early by rounding
 
     def _launch(self, command: Launch) -> None:
         wanted = command.wanted
@@ -362,12 +362,8 @@ class Agent:
             self.post(ControllerHeard(now_s=self.now_s()))
 
     def _tick_later(self) -> None:
-        every_s = self._world.timing.report_s
         self._ticking = True
-        if every_s:
-            self._clock.after(every_s, self._tick, self.life)
-        else:
-            self._clock.at(self._clock.now_s, self._tick, self.life)
+        self._clock.after(self._world.timing.report_s, self._tick, self.life)
 
     def _tick(self, life: int) -> None:
         """What differs from what this connection was told."""
@@ -380,6 +376,9 @@ class Agent:
             self._ticking = True
             self._clock.at(self.paused_until_s, self._tick, life)
             return
+        if self.line.full:
+            self._tick_later()
+            return
         machine = self.machine
         assert machine is not None
         self._dirty = False
@@ -388,6 +387,7 @@ class Agent:
         gpus = () if self.gpus == self._sent_gpus else self.gpus
         self._sent, self._sent_gpus = now, self.gpus
         if changed or gpus:
+            self.line.full = True
             self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus)
 
 
