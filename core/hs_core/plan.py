@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId
+from hs_core.model import HostName, JobId, Migrate
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
 
 
@@ -11,12 +11,14 @@ def check(snapshot: Snapshot, plan: Plan) -> None:
     """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
     hosts = {host.name: host for host in snapshot.hosts}
     jobs = {job.id: job for job in snapshot.jobs}
-    _check_homes(plan, hosts, jobs)
+    _check_homes(snapshot, plan, hosts, jobs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
 
 
-def _check_homes(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:
+def _check_homes(
+    snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
+) -> None:
     for job_id, home in plan.homes.items():
         job = jobs.get(job_id)
         if job is None:
@@ -27,18 +29,24 @@ def _check_homes(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
             raise BrokenError(f"job {job_id} needs {job.nodes} servers; its home is {', '.join(home)}")
         if home != job.hosts:
             _check_entrance(job, [hosts[name] for name in home])
+    moved = 0
     for job in jobs.values():
-        known = job.started and all(name in hosts for name in job.hosts)
-        if known and plan.homes.get(job.id) != job.hosts:
-            _check_move(job, plan)
+        if job.started and plan.homes.get(job.id) != job.hosts and all(name in hosts for name in job.hosts):
+            _check_move(job, plan, hosts)
+            moved += 1
+    if moved > snapshot.migrations_left:
+        raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
 
 
-def _check_move(job: JobFacts, plan: Plan) -> None:
+def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) -> None:
     home = plan.homes.get(job.id)
     if home is None or not job.movable:
         raise BrokenError(f"job {job.id} runs on {job.hosts} and is planned on {home}; it cannot move")
     if job.id not in plan.moves:
         raise BrokenError(f"job {job.id} moves from {job.hosts} to {home} without a reason")
+    same = hosts[home[0]].model == hosts[job.hosts[0]].model
+    if job.migrate is Migrate.NEVER or (job.migrate is Migrate.SAME_TYPE and not same):
+        raise BrokenError(f"job {job.id} may migrate {job.migrate} and moves from {job.hosts} to {home}")
 
 
 def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:

@@ -117,6 +117,8 @@ class Verdict:
     )  # the same before trades; {}: there are none
     trades: tuple[Trade, ...] = ()  # all that stand, oldest first
     news: tuple[TradeNews, ...] = ()
+    wants_edges: bool = True
+    """False: a policy that needs every quantum does without edges until something changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

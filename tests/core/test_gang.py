@@ -32,7 +32,7 @@ class Gang:
     def __init__(self, world: int = 1, *, arrived: bool = True, going: bool = True, **machine: Any) -> None:
         self.machine = GangMachine(JOB, 1, **machine)
         self.world = world
-        self.told: list[tuple[int, dict[str, Any]]] = []
+        self.told: list[tuple[Any, dict[str, Any]]] = []
         self.events: list[Any] = []
         for rank in range(world):
             self.hello(rank)
@@ -44,7 +44,7 @@ class Gang:
                 for rank in range(world):
                     self.say(rank, type="going", step=0, seconds=0.0)
 
-    def hello(self, rank: int, connection: int | None = None, **more: Any) -> None:
+    def hello(self, rank: int, connection: Any = None, **more: Any) -> None:
         hello = {
             "type": "hello",
             "protocol": 1,
@@ -63,7 +63,7 @@ class Gang:
     def say(self, rank: int, /, **message: Any) -> None:
         self.say_on(10 + rank, **message)
 
-    def say_on(self, connection: int, /, **message: Any) -> None:
+    def say_on(self, connection: Any, /, **message: Any) -> None:
         self._keep(self.machine.heard(connection, message, 1.0))
 
     def order(self, order: Suspend | Resume | Checkpoint) -> None:
@@ -82,7 +82,11 @@ class Gang:
 
     def newest(self, kind: str) -> dict[int, dict[str, Any]]:
         """The last message of that type to each rank."""
-        return {connection - 10: message for connection, message in self.told if message["type"] == kind}
+        return {
+            connection - 10: message
+            for connection, message in self.told
+            if message["type"] == kind and isinstance(connection, int)
+        }
 
     def agree(self, kind: str = "stop") -> int:
         proposal = self.newest(kind)

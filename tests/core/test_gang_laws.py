@@ -83,8 +83,10 @@ class Rank:
 
 
 class World:
-    def __init__(self, ranks: int, steps: int, dice: Random, spread: float, lag: float = 0.25) -> None:
-        self.machine = GangMachine(JOB, 1, margin=1)
+    def __init__(
+        self, ranks: int, steps: int, dice: Random, spread: float, lag: float = 0.25, *, nodes: int = 1
+    ) -> None:
+        self.machine = GangMachine(JOB, 1, margin=1, nodes=nodes)
         self.lag = lag  # of messages, in steps
         self.ranks = [Rank(number) for number in range(ranks)]
         self.steps = steps
@@ -199,7 +201,7 @@ class World:
                 return
         self.compute(rank)
 
-    def order(self, what: str) -> None:
+    def order(self, what: str, node: int = 0) -> None:
         if all(rank.phase == "done" for rank in self.ranks):
             return
         orders = {
@@ -208,7 +210,7 @@ class World:
             "save": Checkpoint(job=JOB, epoch=1),
             "resume": Resume(job=JOB, epoch=1),
         }
-        self.do(self.machine.order(orders[what], self.now))
+        self.do(self.machine.order(orders[what], self.now, node=node))
 
 
 ORDERS = st.lists(
@@ -241,6 +243,45 @@ def test_all_ranks_stop_at_one_step_and_none_waits_for_ever(  # noqa: PLR0917 - 
         world.run()
     assert [rank.phase for rank in world.ranks] == ["done"] * ranks, [vars(rank) for rank in world.ranks]
     assert {rank.count for rank in world.ranks} == {steps}
+
+
+NODE_ORDERS = st.lists(
+    st.tuples(
+        st.floats(0.0, 4.0),
+        st.integers(0, 2),
+        st.sampled_from(["hold", "swap", "save", "resume", "resume"]),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(2, 3),
+    st.integers(1, 60),
+    NODE_ORDERS,
+    st.integers(0, 2**32),
+    st.sampled_from([0.1, 1.0, 10.0]),
+)
+def test_whatever_each_node_orders_all_ranks_stop_at_one_step_and_go_on_when_all_say_so(
+    nodes: int, steps: int, orders: list[tuple[float, int, str]], seed: int, lag: float
+) -> None:
+    world = World(nodes + 1, steps, Random(seed), 1.0, lag, nodes=nodes)
+    at = 0.0
+    for pause, node, what in orders:
+        at += pause
+        world.after(at, lambda what=what, node=node: world.order(what, node % nodes))
+
+    def all_go_on() -> None:
+        for node in range(nodes):
+            world.order("resume", node)
+
+    world.after(at + 5.0, all_go_on)
+    world.run()
+    if any(rank.phase != "done" for rank in world.ranks):
+        all_go_on()
+        world.run()
+    assert [rank.phase for rank in world.ranks] == ["done"] * (nodes + 1), [vars(r) for r in world.ranks]
 
 
 @settings(max_examples=60, deadline=None)

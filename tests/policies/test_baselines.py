@@ -12,7 +12,7 @@ from hs_core.model import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 
-from .worlds import TABLE_2, after, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import TABLE_2, after, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 FIFO, LAS, LOTTERY, GANG_LOTTERY = (find(name) for name in ("fifo", "las", "lottery", "gang-lottery"))
 
@@ -40,7 +40,7 @@ def test_fifo_the_head_of_the_line_blocks() -> None:
     verdict = FIFO.decide(asked, {})
     assert verdict.plan.turns[HostName("h")].gangs == (1,)
     assert verdict.why == {
-        2: "first in line: waits until 4 GPUs are free on one server",
+        2: "first in line: waits until 4 GPUs on one server are free",
         3: "job 2 is ahead of it and waits for 4 GPUs on one server",
     }
 
@@ -62,14 +62,14 @@ def test_fifo_packs_the_fullest_server_of_the_newest_pool() -> None:
     hosts = [host("a"), host("b"), host("k", 8, "K80")]
     running = job(1, gang=2, host=HostName("b"), started=True, running=True)
     verdict = FIFO.decide(snapshot(hosts, [running, job(2, gang=2), job(3, gang=4), job(4, gang=1)]), {})
-    assert verdict.plan.homes == {1: "b", 2: "b", 3: "a", 4: "k"}
+    assert homes_of(verdict) == {1: "b", 2: "b", 3: "a", 4: "k"}
 
 
 def test_fifo_takes_over_jobs_that_were_time_sliced() -> None:
     jobs = [job(at, gang=2, host=HostName("h"), started=True, running=at in (2, 3)) for at in range(1, 5)]
     verdict = FIFO.decide(snapshot([host("h"), host("i")], [*jobs, job(9, gang=1)]), {})
     assert verdict.plan.turns[HostName("h")].gangs == (2, 3)
-    assert verdict.plan.homes[JobId(1)] == "h"
+    assert homes_of(verdict)[JobId(1)] == "h"
     assert "first in line" in verdict.why[JobId(1)]
     assert JobId(9) not in verdict.plan.homes
 
@@ -92,7 +92,7 @@ def test_las_preempts_for_a_newcomer() -> None:
     old = job(1, gang=4, host=HostName("h"), started=True, running=True, attained_gpu_s=5_000.0)
     verdict = LAS.decide(snapshot([host("h")], [old, job(2, gang=1)]), {})
     assert verdict.plan.turns[HostName("h")].gangs == (2,)
-    assert verdict.plan.homes[old.id] == "h"
+    assert homes_of(verdict)[old.id] == "h"
 
 
 def test_las_gives_equal_jobs_equal_service_without_changing_every_quantum() -> None:

@@ -11,26 +11,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import RefusedError
+from hs_core.events import Turn
 from hs_core.model import JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
-from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot, Verdict
+from hs_core.policy import Policy, Snapshot, Verdict
 
-from .worlds import Strides, after, on_four_gpus, snapshots  # noqa: TID252 — tests are no package on the path
+from .worlds import (  # noqa: TID252 — tests are no package on the path
+    Strides,
+    after,
+    fits,
+    on_four_gpus,
+    snapshots,
+)
 
 few = settings(max_examples=40)
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 fair_policies = pytest.mark.parametrize(
     "policy", [p for p in POLICIES.values() if p.needs.fair], ids=lambda p: p.name
 )
-
-
-def fits(job: JobFacts, host: HostFacts) -> bool:
-    return (
-        job.gang <= host.gpus
-        and (not job.gpu_types or host.model in job.gpu_types)
-        and job.gpu_memory_bytes <= host.gpu_memory_bytes
-    )
 
 
 def in_turn(verdict: Verdict) -> set[JobId]:
@@ -49,11 +48,12 @@ def test_every_plan_passes_the_check(policy: Policy, asked: Snapshot) -> None:
 @given(snapshots())
 def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
-    gang = {job.id: job.gang for job in asked.jobs}
+    jobs = {job.id: job for job in asked.jobs}
     placed = Counter(job for turn in plan.turns.values() for job in turn.gangs)
-    assert all(times == 1 for times in placed.values())
+    assert all(times == jobs[job].nodes for job, times in placed.items())
     for host in asked.hosts:  # `gpus` counts healthy ones only: the others are unused
-        assert sum(gang[job] for job in plan.turns[host.name].gangs) <= host.gpus
+        gangs = plan.turns.get(host.name, Turn()).gangs
+        assert sum(jobs[job].per_node for job in gangs) <= host.gpus
 
 
 @every_policy
@@ -87,9 +87,7 @@ def test_scaling_all_tickets_changes_nothing(policy: Policy, asked: Snapshot, by
 @given(snapshots())
 def test_deciding_again_with_nothing_changed_moves_nobody(policy: Policy, asked: Snapshot) -> None:
     first = policy.decide(asked, {})
-    ran = {name: list(turn.gangs) for name, turn in first.plan.turns.items()}
-    if all(turn.local for turn in first.plan.turns.values()):
-        ran = Strides().run(asked, first.plan)
+    ran = Strides().run(asked, first.plan)
     again = policy.decide(after(asked, first, ran, quanta=0), first.memory)
     assert again.plan.homes == first.plan.homes
     assert again.plan.turns == first.plan.turns
@@ -107,12 +105,9 @@ def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quan
         verdict = policy.decide(asked, memory)
         check(asked, verdict.plan)
         for job in asked.jobs:
-            if (
-                job.id in verdict.plan.homes
-                and job.host in {host.name for host in asked.hosts}
-                and job.started
-            ):
-                assert verdict.plan.homes[job.id] == job.host
+            known = {host.name for host in asked.hosts}.issuperset(job.hosts)
+            if job.started and known and not job.movable:
+                assert verdict.plan.homes[job.id] == job.hosts
         asked = after(asked, verdict, strides.run(asked, verdict.plan))
 
 
@@ -143,9 +138,9 @@ def test_what_cannot_be_suspended_stays_in_its_turn(policy: Policy, asked: Snaps
     plan = policy.decide(asked, {}).plan
     hosts = {host.name: host for host in asked.hosts}
     for job in asked.jobs:
-        if job.started and job.running and not job.sliceable and job.host in hosts:
-            turn = plan.turns[job.host]
-            assert turn.local or job.id in turn.gangs
+        if job.started and job.running and not job.sliceable and hosts.keys() >= set(job.hosts):
+            turns = [plan.turns.get(name, Turn()) for name in job.hosts]
+            assert all((turn.local and job.nodes == 1) or job.id in turn.gangs for turn in turns)
 
 
 @every_policy
@@ -153,13 +148,15 @@ def test_what_cannot_be_suspended_stays_in_its_turn(policy: Policy, asked: Snaps
 @given(snapshots())
 def test_a_server_that_is_away_keeps_its_jobs_and_what_runs_there(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
+    hosts = {host.name for host in asked.hosts}
     away = {host.name for host in asked.hosts if not host.connected}
     for job in asked.jobs:
-        if job.host in away:
-            assert plan.homes[job.id] == job.host
-            assert not job.running or plan.turns[job.host].local or job.id in plan.turns[job.host].gangs
-        else:
-            assert plan.homes.get(job.id) not in away
+        if away.intersection(job.hosts) and hosts.issuperset(job.hosts):
+            assert plan.homes[job.id] == job.hosts
+            turns = [plan.turns.get(name, Turn()) for name in job.hosts]
+            assert not job.running or all(turn.local or job.id in turn.gangs for turn in turns)
+        elif plan.homes.get(job.id) != job.hosts:
+            assert not away.intersection(plan.homes.get(job.id, ()))
 
 
 @pytest.mark.parametrize(
@@ -170,18 +167,23 @@ def test_a_server_that_is_away_keeps_its_jobs_and_what_runs_there(policy: Policy
 def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Policy, asked: Snapshot) -> None:
     plan = policy.decide(asked, {}).plan
     ran = Strides().run(asked, plan)
-    gang = {job.id: job.gang for job in asked.jobs}
-    free = {host.name: host.gpus - sum(gang[job] for job in ran[host.name]) for host in asked.hosts}
-    known = {host.name for host in asked.hosts}
-    running = {job for jobs in ran.values() for job in jobs}
+    jobs = {job.id: job for job in asked.jobs}
+    free = {h.name: h.gpus - sum(jobs[job].per_node for job in ran[h.name]) for h in asked.hosts}
+    hosts = {host.name: host for host in asked.hosts}
+    running = {job for jobs_there in ran.values() for job in jobs_there}
     for job in asked.jobs:
-        if job.id in running or (job.host is not None and job.host not in known):
+        if job.id in running or not hosts.keys() >= set(job.hosts):
             continue
-        home = plan.homes.get(job.id)
-        for host in asked.hosts:
-            could_enter = home is None and host.connected and host.accepts and fits(job, host)
-            if host.connected and (home == host.name or could_enter):
-                assert free[host.name] < job.gang
+        if (home := plan.homes.get(job.id)) is not None:
+            if all(hosts[name].connected for name in home):
+                assert any(free[name] < job.per_node for name in home)
+            continue
+        room = Counter(
+            h.model
+            for h in asked.hosts
+            if h.connected and h.accepts and fits(job, h) and free[h.name] >= job.per_node
+        )
+        assert max(room.values(), default=0) < job.nodes
 
 
 @fair_policies

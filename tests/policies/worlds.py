@@ -1,13 +1,15 @@
 """Snapshots for tests: built by hand, drawn by hypothesis, and carried from one quantum to the next."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 
 from hypothesis import strategies as st
 
+from hs_core.events import Turn
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.model import HostName, JobId, UserName
+from hs_core.model import HostName, JobId, Migrate, UserName
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot, Verdict
 
 GIB = 2**30
@@ -28,6 +30,9 @@ def host(
 
 
 def job(at: int, user: str = "A", gang: int = 1, **facts: object) -> JobFacts:
+    """`host`: the home of a job with one node."""
+    if (home := facts.pop("host", None)) is not None:
+        facts["hosts"] = (home,)
     made = JobFacts(id=JobId(at), user=UserName(user), gang=gang, arrival_s=float(at))
     return replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
 
@@ -70,21 +75,26 @@ class Strides:
         return {host.name: self._run(host, plan, jobs) for host in asked.hosts}
 
     def _run(self, at: HostFacts, plan: Plan, jobs: Mapping[JobId, JobFacts]) -> list[JobId]:
-        turn = plan.turns[at.name]
+        turn = plan.turns.get(at.name, Turn())
         if not turn.local:
             return list(turn.gangs)
         queue = self.queues.setdefault(at.name, StrideQueue())
-        home = {job_id for job_id, name in plan.homes.items() if name == at.name}
+        home = {
+            job_id
+            for job_id, names in plan.homes.items()
+            if at.name in names and jobs[job_id].nodes == 1 and job_id not in turn.gangs
+        }
         for gone in set(queue.order()) - home:
             queue.remove(gone)
         queue.set_tickets({job_id: plan.tickets[job_id] for job_id in queue.order()})
         for job_id in sorted(home - set(queue.order())):
             job = jobs[job_id]
             queue.add(job_id, job.gang, plan.tickets[job_id], (job.arrival_s, job.id), kin=job.user)
+        free = at.gpus - sum(jobs[job_id].per_node for job_id in turn.gangs)
         stuck = sorted(j for j in home if jobs[j].running and jobs[j].started and not jobs[j].sliceable)
-        if sum(jobs[j].gang for j in stuck) > at.gpus:
+        if sum(jobs[j].gang for j in stuck) > free:
             stuck = []
-        return queue.pick(at.gpus, forced=stuck)
+        return [*turn.gangs, *(queue.pick(free, forced=stuck) if len(queue) else ())]
 
 
 def after(
@@ -95,7 +105,10 @@ def after(
     jobs = tuple(
         replace(
             job,
-            host=verdict.plan.homes.get(job.id, job.host),
+            hosts=verdict.plan.homes.get(job.id, job.hosts),
+            settled_s=asked.now_s
+            if verdict.plan.homes.get(job.id, job.hosts) != job.hosts
+            else job.settled_s,
             started=job.started or job.id in running,
             running=job.id in running,
             attained_gpu_s=job.attained_gpu_s
@@ -141,32 +154,69 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
         )
+        made = _over_several(draw, made)
         jobs.append(_live_somewhere(draw, made, hosts, left))
     users = {job.user for job in jobs}
     tickets = {
         user: draw(st.fractions(Fraction(1, 9), Fraction(500), max_denominator=12)) for user in sorted(users)
     }
-    made_of = snapshot(hosts, jobs, quantum=draw(st.integers(0, 5)), seed=draw(st.integers(0, 5)))
+    made_of = snapshot(
+        hosts,
+        jobs,
+        quantum=draw(st.integers(0, 5)),
+        seed=draw(st.integers(0, 5)),
+        migrations_left=draw(st.sampled_from([0, 1, 9])),
+        now_s=1e6,
+    )
     return replace(made_of, tickets=tickets)
+
+
+def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:
+    nodes = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
+    return replace(made, nodes=nodes, gang=made.gang * nodes)
 
 
 def _live_somewhere(
     draw: st.DrawFn, made: JobFacts, hosts: list[HostFacts], left: dict[HostName, int]
 ) -> JobFacts:
-    can = [
-        host
-        for host in hosts
-        if (not made.gpu_types or host.model in made.gpu_types)
-        and made.gpu_memory_bytes <= host.gpu_memory_bytes
-    ]
     where = draw(st.sampled_from(["nowhere", "nowhere", "home", "home", "gone"]))
+    facts = {
+        "movable": draw(st.sampled_from([True, True, False])),
+        "migrate": draw(st.sampled_from([Migrate.AUTO, Migrate.AUTO, Migrate.SAME_TYPE, Migrate.NEVER])),
+    }
+    made = replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
     if where == "gone":
-        return replace(made, host=HostName("gone"), started=draw(st.booleans()))
-    if where == "nowhere" or not can:
+        gone = tuple(HostName(f"gone{at}") for at in range(made.nodes))
+        return replace(made, hosts=gone, started=draw(st.booleans()))
+    homes = [
+        home for home in combinations([h for h in hosts if could_be(made, h)], made.nodes) if one_pool(home)
+    ]
+    if where == "nowhere" or not homes:
         return made
-    home = draw(st.sampled_from(can))
+    home = draw(st.sampled_from(homes))
     started = draw(st.booleans())
-    running = started and made.gang <= left[home.name] and draw(st.booleans())
+    running = started and all(made.per_node <= left[host.name] for host in home) and draw(st.booleans())
     if running:
-        left[home.name] -= made.gang
-    return replace(made, host=home.name, started=started, running=running)
+        for host in home:
+            left[host.name] -= made.per_node
+    return replace(made, hosts=tuple(host.name for host in home), started=started, running=running)
+
+
+def could_be(job: JobFacts, host: HostFacts) -> bool:
+    """Its GPUs may have been healthy once."""
+    return (
+        not job.gpu_types or host.model in job.gpu_types
+    ) and job.gpu_memory_bytes <= host.gpu_memory_bytes
+
+
+def one_pool(home: Iterable[HostFacts]) -> bool:
+    return len({host.model for host in home}) == 1
+
+
+def fits(job: JobFacts, host: HostFacts) -> bool:
+    return job.per_node <= host.gpus and could_be(job, host)
+
+
+def homes_of(verdict: Verdict) -> dict[int, str]:
+    """Homes as words: "a", or "a+b" over several servers."""
+    return {int(job): "+".join(home) for job, home in verdict.plan.homes.items()}

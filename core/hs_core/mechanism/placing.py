@@ -1,6 +1,7 @@
 """Where jobs can live, what they weigh there, and the two ways of choosing a server: by ticket load, and by best fit."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -8,6 +9,9 @@ from heapq import heapify, heappop, heappush
 from hs_core.model import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import Demand, entitle_pools, job_tickets, pool_rank
+
+Home = tuple[HostName, ...]
+"""A job's servers, by node rank."""
 
 ZERO = Fraction(0)
 LEAST = Fraction(
@@ -20,9 +24,9 @@ def by_arrival(job: JobFacts) -> tuple[float, JobId]:
 
 
 def fits(job: JobFacts, host: HostFacts) -> bool:
-    """Whether the server could ever run the job, all of its GPUs free."""
+    """Whether the server could ever run the job, or its part of it, all of its GPUs free."""
     return (
-        job.gang <= host.gpus
+        job.per_node <= host.gpus
         and (not job.gpu_types or host.model in job.gpu_types)
         and job.gpu_memory_bytes <= host.gpu_memory_bytes
     )
@@ -40,19 +44,19 @@ def pools(snapshot: Snapshot) -> list[tuple[str, int]]:
     return sorted(sizes.items(), key=lambda pool: pool_rank(pool[0]))
 
 
-def settled_homes(snapshot: Snapshot) -> dict[JobId, HostName]:
-    """Homes stay, whatever became of the server: nothing moves yet, and an order to start the job there may be on its way."""
+def settled_homes(snapshot: Snapshot) -> dict[JobId, Home]:
+    """The homes that jobs have; not those of which a server is gone."""
     known = {host.name for host in snapshot.hosts}
-    return {job.id: job.host for job in snapshot.jobs if job.host is not None and job.host in known}
+    return {job.id: job.hosts for job in snapshot.jobs if job.hosts and known.issuperset(job.hosts)}
 
 
-def is_lost(job: JobFacts, snapshot: Snapshot) -> bool:
-    """Its home is a server that is not in the snapshot: it may run there, so it is nobody's to place."""
-    return job.host is not None and all(job.host != host.name for host in snapshot.hosts)
+def is_lost(job: JobFacts, known: Container[HostName]) -> bool:
+    """A server of its home is not in the snapshot and it may run there, so it is nobody's to place."""
+    return (job.started or not job.movable) and any(name not in known for name in job.hosts)
 
 
 def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts]) -> str:
-    """Why no server takes the job, the first obstacle that none of them is past; empty if one could."""
+    """Why no servers take the job, the first obstacle that too few of them are past; empty if they could."""
     hosts = list(hosts)
     if not hosts:
         return "no GPU server has joined the cluster"
@@ -64,12 +68,22 @@ def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts]) -> str:
     if not left:
         return f"asks for {job.gpu_memory_bytes / 2**30:.1f} GiB of memory on each GPU; the largest has {largest / 2**30:.1f}"
     widest = max(host.gpus for host in left)
-    if widest < job.gang:
-        return f"asks for {job.gang} GPUs on one server; the largest that it may use has {widest} in health"
+    if widest < job.per_node:
+        return (
+            f"asks for {job.per_node} GPUs on one server; the largest that it may use has {widest} in health"
+        )
     left = [host for host in left if fits(job, host)]
-    if not any(takes_new(host) for host in left):
+    if (most := _most_of_one_pool(left)) < job.nodes:
+        return f"asks for {job.nodes} servers of one model with {job.per_node} GPUs each; there are {most}"
+    if _most_of_one_pool(host for host in left if takes_new(host)) >= job.nodes:
+        return ""
+    if job.nodes == 1:
         return "every server that could take it is away or drained"
-    return ""
+    return f"too many of the servers that could take it are away or drained: it needs {job.nodes} at once"
+
+
+def _most_of_one_pool(hosts: Iterable[HostFacts]) -> int:
+    return max(Counter(host.model for host in hosts).values(), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +92,24 @@ class Weights:
     entitled: Mapping[tuple[UserName, str], Fraction]  # (user, model) → GPUs
 
 
-def weigh(snapshot: Snapshot, homes: Mapping[JobId, HostName]) -> Weights:
+def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     """Entitlements of the users whose jobs have homes, and the tickets that follow for each job.
 
-    A job that lives somewhere is demand for that pool only: nothing moves, so entitlement elsewhere would be of no use to it.
+    For policies that move nothing: a job that lives somewhere is demand for that pool only.
     """
     hosts = {host.name: host for host in snapshot.hosts}
-    able = [job for job in snapshot.jobs if job.id in homes and job.gang <= hosts[homes[job.id]].gpus]
-    demands = [Demand(job.user, frozenset({hosts[homes[job.id]].model}), job.gang) for job in able]
+    able = [job for job in snapshot.jobs if job.id in homes and runs_at(job, homes[job.id], hosts)]
+    models = {job.id: hosts[homes[job.id][0]].model for job in able}
+    demands = [Demand(job.user, frozenset({models[job.id]}), job.gang) for job in able]
     entitled = entitle_pools(pools(snapshot), demands, snapshot.tickets)
-    tickets = job_tickets(
-        entitled, [(job.id, job.user, hosts[homes[job.id]].model, job.gang) for job in able]
-    )
+    tickets = job_tickets(entitled, [(job.id, job.user, models[job.id], job.gang) for job in able])
     least = {job.id: LEAST * job.gang for job in snapshot.jobs if job.id in homes}
     return Weights(least | {job: weight for job, weight in tickets.items() if weight > 0}, entitled)
+
+
+def runs_at(job: JobFacts, home: Home, hosts: Mapping[HostName, HostFacts]) -> bool:
+    """Whether the servers have GPUs enough for it just now, all of them free."""
+    return all(job.per_node <= hosts[name].gpus for name in home)
 
 
 def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
@@ -99,7 +117,7 @@ def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
     entitled = _entitle_all(snapshot, settled_homes(snapshot))
     gpus: dict[UserName, int] = {}
     for job in snapshot.jobs:
-        if any(fits(job, host) for host in snapshot.hosts):
+        if _most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes:
             gpus[job.user] = gpus.get(job.user, 0) + job.gang
     totals: dict[UserName, Fraction] = {}
     for (user, _), share in entitled.items():
@@ -107,23 +125,24 @@ def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
     return {user: max(totals.get(user, ZERO) / asked, LEAST) for user, asked in gpus.items()}
 
 
-def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, HostName]) -> dict[tuple[UserName, str], Fraction]:
+def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[UserName, str], Fraction]:
     """Entitlements with the jobs that still look for a home as demand for every pool they may go to."""
     hosts = {host.name: host for host in snapshot.hosts}
     demands = []
     for job in snapshot.jobs:
         if job.id in homes:
-            models = {hosts[homes[job.id]].model} if job.gang <= hosts[homes[job.id]].gpus else set()
-        elif is_lost(job, snapshot):
+            models = {hosts[homes[job.id][0]].model} if runs_at(job, homes[job.id], hosts) else set()
+        elif is_lost(job, hosts):
             models = set()
         else:
-            models = {host.model for host in snapshot.hosts if takes_new(host) and fits(job, host)}
+            there = Counter(host.model for host in snapshot.hosts if takes_new(host) and fits(job, host))
+            models = {model for model, servers in there.items() if servers >= job.nodes}
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
     return entitle_pools(pools(snapshot), demands, snapshot.tickets)
 
 
-def place_by_load(snapshot: Snapshot) -> dict[JobId, HostName]:
+def place_by_load(snapshot: Snapshot) -> dict[JobId, Home]:
     """Algorithm 2: homes that stay, and homes for the jobs that have none.
 
     The user with the fewest tickets in use comes first (here: GPUs that its placed jobs ask for, per ticket), of its jobs the one with
@@ -132,19 +151,20 @@ def place_by_load(snapshot: Snapshot) -> dict[JobId, HostName]:
     fullest that still fits, the first by name.
     """
     homes = settled_homes(snapshot)
+    known = {host.name for host in snapshot.hosts}
     board = _Loads(snapshot, homes)
     waiting: dict[UserName, list[JobFacts]] = {}
     for job in sorted(snapshot.jobs, key=lambda job: (job.priority, -job.arrival_s, -job.id)):
-        if job.id not in homes and not is_lost(job, snapshot):
+        if job.id not in homes and not is_lost(job, known):
             waiting.setdefault(job.user, []).append(job)  # the next one last
     heap = [(board.in_use(user), user) for user in waiting]
     heapify(heap)
     while heap:
         _, user = heappop(heap)
         job = waiting[user].pop()
-        if (name := board.choose(job)) is not None:
-            homes[job.id] = name
-            board.add(job, name)
+        if home := board.choose(job):
+            homes[job.id] = home
+            board.add(job, home)
         if waiting[user]:
             heappush(heap, (board.in_use(user), user))
     return homes
@@ -153,7 +173,7 @@ def place_by_load(snapshot: Snapshot) -> dict[JobId, HostName]:
 class _Loads:
     """ticketLoadPerGPU of every server while jobs are being placed."""
 
-    def __init__(self, snapshot: Snapshot, homes: Mapping[JobId, HostName]) -> None:
+    def __init__(self, snapshot: Snapshot, homes: Mapping[JobId, Home]) -> None:
         self._hosts = {host.name: host for host in snapshot.hosts}
         self._ranked = [model for model, _ in pools(snapshot)]
         self._weight = snapshot.tickets
@@ -164,23 +184,27 @@ class _Loads:
             if job.id in homes:
                 self.add(job, homes[job.id])
 
-    def add(self, job: JobFacts, name: HostName) -> None:
-        at = (job.user, self._hosts[name].model)
+    def add(self, job: JobFacts, home: Home) -> None:
+        at = (job.user, self._hosts[home[0]].model)
         self._gpus[at] = self._gpus.get(at, 0) + job.gang
-        self._of[name][job.user] = self._of[name].get(job.user, 0) + job.gang
+        for name in home:
+            self._of[name][job.user] = self._of[name].get(job.user, 0) + job.per_node
 
     def in_use(self, user: UserName) -> Fraction:
         return sum(gpus for (of, _), gpus in self._gpus.items() if of == user) / self._weight[user]
 
-    def choose(self, job: JobFacts) -> HostName | None:
+    def choose(self, job: JobFacts) -> Home:
         hosts = [host for host in self._hosts.values() if takes_new(host) and fits(job, host)]
-        if not hosts:
-            return None
-        model = self._pool(job, {host.model for host in hosts})
+        servers = Counter(host.model for host in hosts)
+        models = {model for model, count in servers.items() if count >= job.nodes}
+        if not models:
+            return ()
+        model = self._pool(job, models)
         per_gpu = self._per_gpu(job, model)
-        return min(
+        there = sorted(
             (host for host in hosts if host.model == model), key=lambda host: self._key(job, host, per_gpu)
-        ).name
+        )
+        return tuple(host.name for host in there[: job.nodes])
 
     def _pool(self, job: JobFacts, models: set[str]) -> str:
         ranked = [model for model in self._ranked if model in models]
@@ -212,16 +236,21 @@ class _Loads:
     ) -> tuple[Fraction, bool, int, HostName]:
         there = self._of[host.name]
         load = (
-            sum((gpus * per_gpu[user] for user, gpus in there.items()), per_gpu[job.user] * job.gang)
+            sum((gpus * per_gpu[user] for user, gpus in there.items()), per_gpu[job.user] * job.per_node)
             / host.gpus
         )
-        left = host.gpus - sum(there.values()) - job.gang
+        left = host.gpus - sum(there.values()) - job.per_node
         return load, left < 0, abs(left), host.name
 
 
-def best_fit(job: JobFacts, hosts: Iterable[HostFacts], free: Mapping[HostName, int]) -> HostName | None:
-    """Consolidated: the newest pool with room, there the server that the job leaves fewest GPUs of, then by name."""
-    left = [host for host in hosts if takes_new(host) and fits(job, host) and free[host.name] >= job.gang]
-    return (
-        min(left, key=lambda host: (pool_rank(host.model), free[host.name], host.name)).name if left else None
-    )
+def best_fit(job: JobFacts, hosts: Iterable[HostFacts], free: Mapping[HostName, int]) -> Home:
+    """Consolidated: the newest pool with room, there the servers that the job leaves fewest GPUs of, then by name; () if none."""
+    left: dict[str, list[HostFacts]] = {}
+    for host in hosts:
+        if takes_new(host) and fits(job, host) and free[host.name] >= job.per_node:
+            left.setdefault(host.model, []).append(host)
+    for model in sorted(left, key=pool_rank):
+        if len(left[model]) >= job.nodes:
+            tightest = sorted(left[model], key=lambda host: (free[host.name], host.name))
+            return tuple(host.name for host in tightest[: job.nodes])
+    return ()

@@ -1,15 +1,26 @@
 """The GPUs of one quantum, handed out job by job: what policies that decide every turn themselves are made of."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from hs_core.events import Turn
-from hs_core.mechanism.placing import best_fit, by_arrival, is_lost, settled_homes, weigh, why_nowhere
-from hs_core.model import HostName, JobId
+from hs_core.mechanism.placing import (
+    Home,
+    best_fit,
+    by_arrival,
+    is_lost,
+    runs_at,
+    settled_homes,
+    takes_new,
+    weigh,
+    why_nowhere,
+)
+from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.policy import JobFacts, Memory, Plan, Snapshot, Verdict
 
 
 class Slots:
-    """Homes and turns while they are being made. A home, once given, stays (nothing moves yet)."""
+    """Homes and turns while they are being made. A home, once given, stays, but for servers that are drained."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -18,24 +29,31 @@ class Slots:
         self._free = {host.name: host.gpus for host in snapshot.hosts}
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
         self._in_turn: set[JobId] = set()
+        self._moves: dict[JobId, tuple[MoveReason, str]] = {}
+        self._moves_left = snapshot.migrations_left
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         for job in sorted(snapshot.jobs, key=by_arrival):
             if job.running and not self.reachable(job):
-                self._take(job, self._homes.get(job.id))
+                self._take(job, self._homes.get(job.id, ()))
         for job in sorted(snapshot.jobs, key=by_arrival):
             if job.started and job.running and not job.sliceable:
-                self._take(job, self._homes.get(job.id))
+                self._take(job, self._homes.get(job.id, ()))
 
     def reachable(self, job: JobFacts) -> bool:
-        """Not so if its home is away: it is neither offered GPUs nor in anybody's way."""
+        """Not so if a server of its home is away: it is neither offered GPUs nor in anybody's way."""
         home = self._homes.get(job.id)
-        return self._hosts[home].connected if home is not None else not is_lost(job, self._snapshot)
+        if home is None:
+            return not is_lost(job, self._hosts)
+        return all(self._hosts[name].connected for name in home)
 
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
 
+    def has_home(self, job: JobFacts) -> bool:
+        return job.id in self._homes
+
     def fits_now(self, job: JobFacts) -> bool:
-        return self._where(job) is not None
+        return bool(self._where(job))
 
     def offer(self, job: JobFacts) -> bool:
         """Give the job its GPUs for this quantum, at home or wherever it fits best; False if there are none."""
@@ -43,20 +61,41 @@ class Slots:
             return True
         return self._take(job, self._where(job))
 
-    def _where(self, job: JobFacts) -> HostName | None:
+    def _where(self, job: JobFacts) -> Home:
         home = self._homes.get(job.id)
         if not self.reachable(job):
-            return None
+            return ()
         if home is None:
             return best_fit(job, self._snapshot.hosts, self._free)
-        return home if self._free[home] >= job.gang else None
+        if self._should_leave(job) and (elsewhere := self._elsewhere(job, home)):
+            return elsewhere
+        return home if all(self._free[name] >= job.per_node for name in home) else ()
 
-    def _take(self, job: JobFacts, host: HostName | None) -> bool:
-        if host is None or self.runs(job) or self._free[host] < job.gang:
+    def _should_leave(self, job: JobFacts) -> bool:
+        """A server of its home is drained, and the job can go."""
+        home = self._homes.get(job.id)
+        if home is None or not job.movable or not any(not self._hosts[name].accepts for name in home):
             return False
-        self._homes[job.id] = host
-        self._free[host] -= job.gang
-        self._gangs[host].append(job.id)
+        return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
+
+    def _elsewhere(self, job: JobFacts, home: Home) -> Home:
+        pinned = job
+        if job.started and job.migrate is Migrate.SAME_TYPE:
+            pinned = replace(job, gpu_types=(self._hosts[home[0]].model,))
+        return best_fit(pinned, self._snapshot.hosts, self._free)
+
+    def _take(self, job: JobFacts, home: Home) -> bool:
+        if not home or self.runs(job) or any(self._free[name] < job.per_node for name in home):
+            return False
+        old = self._homes.get(job.id, home)
+        if home != old and job.started:
+            drained = next(name for name in old if not takes_new(self._hosts[name]))
+            self._moves[job.id] = (MoveReason.DRAIN, f"{drained} is drained; it goes to {', '.join(home)}")
+            self._moves_left -= 1
+        self._homes[job.id] = home
+        for name in home:
+            self._free[name] -= job.per_node
+            self._gangs[name].append(job.id)
         self._in_turn.add(job.id)
         return True
 
@@ -65,11 +104,7 @@ class Slots:
         weights = weigh(self._snapshot, self._homes)
         turns = {name: Turn(gangs=tuple(sorted(gangs)), local=False) for name, gangs in self._gangs.items()}
         return Verdict(
-            plan=Plan(
-                homes={job: (home,) for job, home in self._homes.items()},
-                turns=turns,
-                tickets=weights.tickets,
-            ),
+            plan=Plan(homes=self._homes, turns=turns, tickets=weights.tickets, moves=self._moves),
             memory=memory,
             why={job.id: self._why(job, why) for job in self._snapshot.jobs if not self.runs(job)},
             entitled=weights.entitled,
@@ -77,12 +112,18 @@ class Slots:
 
     def _why(self, job: JobFacts, why: Mapping[JobId, str]) -> str:
         home = self._homes.get(job.id)
-        if is_lost(job, self._snapshot):
-            return f"its server {job.host} is not part of the cluster now"
+        if is_lost(job, self._hosts):
+            return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
             return why_nowhere(job, self._snapshot.hosts) or why.get(job.id, "waiting for free GPUs")
-        if not self._hosts[home].connected:
-            return f"its server {home} is away"
-        if self._hosts[home].gpus < job.gang:
-            return f"its server {home} has only {self._hosts[home].gpus} GPUs in health, it needs {job.gang}"
-        return why.get(job.id, f"waiting for its turn on {home}")
+        if away := [name for name in home if not self._hosts[name].connected]:
+            return f"its server {away[0]} is away"
+        if not runs_at(job, home, self._hosts):
+            short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
+            return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
+        return why.get(job.id, f"waiting for its turn on {home[0]}")
+
+
+def lost(job: JobFacts, known: Mapping[HostName, object]) -> HostName:
+    """The first server of its home that is not in the snapshot."""
+    return next(name for name in job.hosts if name not in known)

@@ -22,15 +22,21 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if (
             slots.runs(job)
             or not slots.reachable(job)
-            or (job.host is None and why_nowhere(job, snapshot.hosts))
+            or (not slots.has_home(job) and why_nowhere(job, snapshot.hosts))
         ):
             continue
         if head is not None:
-            why[job.id] = f"job {head.id} is ahead of it and waits for {head.gang} GPUs on one server"
+            why[job.id] = f"job {head.id} is ahead of it and waits for {_gpus(head)}"
         elif not slots.offer(job):
             head = job
-            why[job.id] = f"first in line: waits until {job.gang} GPUs are free on one server"
+            why[job.id] = f"first in line: waits until {_gpus(job)} are free"
     return slots.verdict({}, why)
+
+
+def _gpus(job: JobFacts) -> str:
+    if job.nodes == 1:
+        return f"{job.gang} GPUs on one server"
+    return f"{job.per_node} GPUs on each of {job.nodes} servers"
 
 
 FIFO = Policy(name="fifo", needs=Needs(work_conserving=False, preemptive=False), decide=decide)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from hs_core.events import Turn
-from hs_core.mechanism.placing import Weights, is_lost, place_by_load, weigh, why_nowhere
+from hs_core.mechanism.placing import Home, Weights, is_lost, place_by_load, weigh, why_nowhere
 from hs_core.model import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 
@@ -18,7 +18,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     weights = weigh(snapshot, homes)
     return Verdict(
         plan=Plan(
-            homes={job: (home,) for job, home in homes.items()},
+            homes=homes,
             turns={host.name: Turn(local=True) for host in snapshot.hosts},
             tickets=weights.tickets,
         ),
@@ -27,19 +27,20 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     )
 
 
-def _why(snapshot: Snapshot, homes: Mapping[JobId, HostName], weights: Weights) -> dict[JobId, str]:
+def _why(snapshot: Snapshot, homes: Mapping[JobId, Home], weights: Weights) -> dict[JobId, str]:
     hosts = {host.name: host for host in snapshot.hosts}
     loads: dict[HostName, Fraction] = {}
-    for job_id, name in homes.items():
+    for job_id, home in homes.items():
+        name = home[0]
         loads[name] = loads.get(name, Fraction(0)) + weights.tickets[job_id]
     why: dict[JobId, str] = {}
     for job in snapshot.jobs:
         if job.running:
             continue
         if job.id in homes:
-            host = hosts[homes[job.id]]
+            host = hosts[homes[job.id][0]]
             why[job.id] = _why_at_home(job, host, weights.tickets[job.id] / loads[host.name])
-        elif is_lost(job, snapshot):
+        elif is_lost(job, hosts):
             why[job.id] = f"its server {job.host} is not part of the cluster now"
         else:
             why[job.id] = why_nowhere(job, snapshot.hosts)

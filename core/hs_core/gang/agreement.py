@@ -1,0 +1,67 @@
+"""One stop (or save) that all ranks are to take at one step: proposed, accepted by every rank, committed, done."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hs_core.gang.crew import Crew
+from hs_core.model import Tier
+
+MAX_MARGIN = 1 << 16
+
+
+@dataclass(slots=True, kw_only=True)
+class Agreement:
+    id: int
+    kind: Literal["stop", "save"]
+    tier: Tier
+    generation: int
+    at_step: int
+    margin: int
+    was_stopped: bool  # asked of ranks that stand still: a failure leaves them standing
+    raised: bool = False  # a rank was past a proposal
+    committed: bool = False
+    accepted: set[int] = field(default_factory=set)  # ranks
+    done: set[int] = field(default_factory=set)
+
+    def can_take_back(self, world: int) -> bool:
+        """Past the commit some ranks may already have stopped: let all stop, then let all go."""
+        if self.kind == "save":
+            return False
+        if self.tier is Tier.CHECKPOINT:
+            return not self.committed
+        return world == 1 or not self.committed
+
+    def propose(self, crew: Crew) -> None:
+        self.accepted.clear()
+        crew.send_all(
+            type=self.kind,
+            id=self.id,
+            at_step=self.at_step,
+            tier=self.tier.value,
+            generation=self.generation,
+        )
+        if crew.world == 1:
+            # A rank alone never rejects: asking first would cost it a round trip.
+            self.accept(crew, 0)
+
+    def accept(self, crew: Crew, number: int) -> None:
+        self.accepted.add(number)
+        if self.accepted == crew.everyone:
+            self.committed = True
+            crew.send_all(type="commit", id=self.id, at_step=self.at_step)
+
+    def propose_later(self, crew: Crew, step: int) -> None:
+        """A rank is past the proposal, at `step`."""
+        # What was known of the ranks may be a second old: the first reject tells, and says nothing of their speed yet.
+        if self.raised:
+            self.margin = min(self.margin * 2, MAX_MARGIN)
+        self.raised = True
+        self.at_step = max(step, self.at_step, crew.newest_step) + self.margin
+        self.propose(crew)
+
+    def check(self, crew: Crew) -> None:
+        everyone = crew.everyone
+        assert self.accepted <= everyone, f"accepted by strangers: {self}"
+        assert not self.committed or self.accepted == everyone, f"committed without all: {self}"
+        assert self.done <= everyone, f"done by strangers: {self}"
+        assert not self.done or self.committed, f"done before the commit: {self}"

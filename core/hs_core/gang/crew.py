@@ -1,0 +1,156 @@
+"""The ranks of one job: who is there, how each stands, and what is said to them and of them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from hs_core.events import HostEvent, JobCapable, JobHeld, JobReady
+from hs_core.gang.messages import Connection, MalformedError, Message
+from hs_core.model import JobId, Tier
+
+
+class Standing(Enum):
+    WAITING = "waiting"  # at its first suspend point
+    RUNNING = "running"
+    HELD = "held"
+
+
+class Told(Enum):
+    """What the hosts were told last of the whole job; repeats of it are not news."""
+
+    NOTHING = "nothing"
+    READY = "ready"
+    HELD = "held"
+    RUNNING = "running"
+
+
+@dataclass(slots=True, kw_only=True)
+class Process:
+    """A connection that said hello. It counts as a rank once it arrived."""
+
+    pid: int
+    rank: int
+    world: int
+    can: frozenset[str]
+
+
+@dataclass(slots=True, kw_only=True)
+class Rank:
+    connection: Connection | None  # None: it left with a durable checkpoint, ahead of the others
+    pid: int
+    standing: Standing
+    step: int
+    can: frozenset[str]
+    tier: Tier = Tier.HOLD
+    going: int = 0  # told to go so often, and has not said `going`
+    device_bytes: int = 0
+    parked_bytes: int = 0
+
+    @property
+    def stopped(self) -> bool:
+        return self.standing is not Standing.RUNNING
+
+
+@dataclass(slots=True, kw_only=True)
+class Crew:
+    job: JobId
+    epoch: int
+    now_s: float = 0.0
+    processes: dict[Connection, Process] = field(default_factory=dict)
+    ranks: dict[int, Rank] = field(default_factory=dict)
+    world: int = 0  # ranks on all nodes; 0: not known
+    told: Told = Told.NOTHING
+    capable: tuple[bool, bool] | None = None
+    tell: list[tuple[Connection, Message]] = field(default_factory=list)
+    events: list[HostEvent] = field(default_factory=list)
+
+    @property
+    def at(self) -> Mapping[str, Any]:
+        return {"now_s": self.now_s, "job": self.job, "epoch": self.epoch}
+
+    @property
+    def whole(self) -> bool:
+        return 0 < self.world == len(self.ranks)
+
+    @property
+    def everyone(self) -> set[int]:
+        return set(range(self.world))
+
+    @property
+    def stands(self) -> bool:
+        return all(rank.stopped and not rank.going for rank in self.ranks.values())
+
+    @property
+    def step(self) -> int:
+        """That all of them have done."""
+        return min(rank.step for rank in self.ranks.values())
+
+    @property
+    def newest_step(self) -> int:
+        return max(rank.step for rank in self.ranks.values())
+
+    @property
+    def able(self) -> tuple[bool, bool]:
+        """To swap, to write a checkpoint."""
+        ranks = self.ranks.values()
+        return all("swap" in r.can for r in ranks), all("checkpoint" in r.can for r in ranks)
+
+    def rank_of(self, connection: Connection) -> Rank | None:
+        return next((rank for rank in self.ranks.values() if rank.connection == connection), None)
+
+    def ranked(self, connection: Connection) -> tuple[int, Rank]:
+        for number, rank in self.ranks.items():
+            if rank.connection == connection:
+                return number, rank
+        raise MalformedError
+
+    def number_of(self, rank: Rank) -> int:
+        return next(number for number, each in self.ranks.items() if each is rank)
+
+    def remove(self, number: int) -> None:
+        """What was told of the whole job is no longer so; whoever comes back is told it again."""
+        del self.ranks[number]
+        self.told, self.capable = Told.NOTHING, None
+        if not self.ranks:
+            self.world = 0
+
+    # --- to the ranks
+
+    def send(self, connection: Connection | None, **message: Any) -> None:
+        if connection is not None:
+            self.tell.append((connection, message))
+
+    def send_all(self, **message: Any) -> None:
+        for rank in self.ranks.values():
+            self.send(rank.connection, **message)
+
+    def let_go(self, ranks: Iterable[Rank]) -> None:
+        self.told = Told.NOTHING
+        for rank in ranks:
+            rank.going += 1
+            self.send(rank.connection, type="go")
+
+    # --- to the hosts
+
+    def say_ready(self) -> None:
+        self.told = Told.READY
+        self.capable = self.able
+        swap, checkpoint = self.capable
+        self.events.append(JobReady(**self.at, step=self.step, can_swap=swap, can_checkpoint=checkpoint))
+
+    def say_held(self) -> None:
+        if self.told is Told.HELD:
+            return
+        self.told = Told.HELD
+        ranks = self.ranks.values()
+        moved = all(rank.tier is Tier.SWAP for rank in ranks)
+        parked_bytes = sum(rank.parked_bytes for rank in ranks if rank.tier is Tier.SWAP)
+        tier = Tier.SWAP if moved else Tier.HOLD
+        self.events.append(JobHeld(**self.at, step=self.step, tier=tier, parked_bytes=parked_bytes))
+
+    def say_capable(self) -> None:
+        if self.whole and self.able != self.capable:
+            self.capable = self.able
+            swap, checkpoint = self.capable
+            self.events.append(JobCapable(**self.at, can_swap=swap, can_checkpoint=checkpoint))

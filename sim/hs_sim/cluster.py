@@ -1,0 +1,59 @@
+"""Clusters: from a word to pools, from pools to servers by name."""
+
+from collections.abc import Iterator
+
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import HostName
+from hs_core.shares import NEWEST_FIRST
+from hs_sim.model import ClusterSpec, Pool
+
+_CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
+_EXPECTED = "expected pools as MODEL:GPUS, such as v100:12,p100:24,k80:64"
+
+
+def canonical(model: str) -> str:
+    """A model as the system writes it: v100 → V100. One nobody has heard of stays as it is."""
+    return _CANONICAL.get(model.casefold(), model)
+
+
+def parse_cluster(text: str, gpus_per_server: int = 4) -> ClusterSpec:
+    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each."""
+    if not 1 <= gpus_per_server <= 1024:
+        raise RefusedError(f"--gpus-per-server: {gpus_per_server}; expected 1 to 1024")
+    pools: list[Pool] = []
+    for word in text.split(","):
+        model, colon, count = word.strip().partition(":")
+        if not colon or not model or not count.isascii() or not count.isdigit() or int(count) < 1:
+            raise RefusedError(f"--cluster: {word.strip()!r}; {_EXPECTED}")
+        model, gpus = canonical(model), int(count)
+        if gpus % gpus_per_server:
+            raise RefusedError(
+                f"--cluster: {gpus} {model} GPUs do not fill servers of {gpus_per_server}; expected a multiple of it"
+            )
+        if any(pool.model == model for pool in pools):
+            raise RefusedError(f"--cluster: {model} is named twice; expected each model once")
+        pools.append(Pool(model=model, servers=gpus // gpus_per_server, gpus_per_server=gpus_per_server))
+    return ClusterSpec(pools=tuple(pools))
+
+
+def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:
+    """In the order of their names within a pool."""
+    for pool in cluster.pools:
+        digits = len(str(pool.servers))
+        for number in range(1, pool.servers + 1):
+            yield HostName(f"{pool.model.lower().replace(' ', '-')}-{number:0{digits}}"), pool
+
+
+def check_fits(cluster: ClusterSpec, name: str, gpus: int, nodes: int, types: tuple[str, ...]) -> None:
+    """Refuses what could never run."""
+    fitting = [
+        pool
+        for pool in cluster.pools
+        if (not types or pool.model in types) and pool.gpus_per_server >= gpus and pool.servers >= nodes
+    ]
+    if not fitting:
+        where = f" with {' or '.join(types)} GPUs" if types else ""
+        raise RefusedError(
+            f"{name} needs {nodes} x {gpus} GPUs; no pool has so many servers of so many GPUs{where}",
+            Kind.IMPOSSIBLE,
+        )

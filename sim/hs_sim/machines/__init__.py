@@ -1,0 +1,26 @@
+"""Depth *machines*: the real ClusterMachine and HostMachines exchange messages on a heap; jobs, wire, disk and faults are modelled."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from hs_sim.machines.timing import IDEAL, Timing
+from hs_sim.machines.trouble import Fault, FaultPlan, Kind
+from hs_sim.machines.truth import LawBrokenError
+from hs_sim.machines.world import World
+from hs_sim.model import Experiment, Result
+
+__all__ = ["IDEAL", "Fault", "FaultPlan", "Kind", "LawBrokenError", "Timing", "World", "run_machines"]
+
+
+def run_machines(
+    experiment: Experiment,
+    *,
+    faults: FaultPlan | None = None,
+    timing: Timing | None = None,
+    progress: Callable[[float, int], None] | None = None,
+) -> Result:
+    """`progress(now_s, jobs that ended)` is called at every sample. Where all of `experiment.costs` are zero, messages take no time either."""
+    began_s = time.process_time()
+    result = World(experiment, faults=faults, timing=timing).run(progress)
+    return replace(result, cpu_s=time.process_time() - began_s)

@@ -1,0 +1,395 @@
+"""An agent's body: bodies for the orders of one HostMachine, and its line to the controller.
+
+As `hs_agent.loop`, `jobs` and `link` do it: remembered before it is done, told what changed, everything again on connect.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hs_core.events import (
+    Checkpoint,
+    ControllerHeard,
+    Fetch,
+    Forget,
+    GpusSeen,
+    HostCommand,
+    HostEvent,
+    JobExited,
+    Kill,
+    Launch,
+    Reserve,
+    Resume,
+    Suspend,
+    WakeHost,
+    Wanted,
+    WantedChanged,
+    Woke,
+)
+from hs_core.host import HostConfig, HostMachine
+from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, Phase
+from hs_sim.machines.gang import Part, Way, exited
+from hs_sim.machines.network import DOWN, UP, Line
+
+if TYPE_CHECKING:
+    from hs_sim.machines.world import World
+
+NO_PROCESS = frozenset({Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED})
+LOST = "lost with its host: it was restarted"
+
+Key = tuple[JobId, int]
+
+
+class Agent:
+    def __init__(self, world: "World", name: HostName, gpus: tuple[Gpu, ...], config: HostConfig) -> None:
+        self._world, self._clock = world, world.clock
+        self.name = name
+        self.config = config
+        self.gpus = gpus
+        self.model = gpus[0].model
+        self.up = False
+        self.paused_until_s = 0.0
+        self.disk_full = False
+        self.remembers = False  # keeps what it saves, event by event: it may be killed soon
+        self.boots = 1
+        self.boot_s = 0.0  # when its clock was zero
+        self.life = 0
+        self.handled = 0
+        self.machine: HostMachine | None = None
+        self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
+        self.stores: dict[JobId, dict[int, tuple[int, int]]] = {}  # generation → (epoch that wrote it, step)
+        self.line: Line | None = None
+        self.connected = False
+        self.heard_s = 0.0  # the controller, by the simulation's clock
+        self._saved: str | None = None
+        self._launching: dict[Key, Launch] = {}
+        self._saved_launching: tuple[Launch, ...] = ()
+        self._events: deque[HostEvent] = deque()
+        self._handling = False
+        self._wakes = 0
+        self._sent: dict[JobId, JobReport] = {}
+        self._sent_gpus: tuple[Gpu, ...] = ()
+        self._ticking = False
+        self._dirty = False
+        self._wanted: frozenset[JobId] = frozenset()
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def now_s(self) -> float:
+        return self._clock.now_s - self.boot_s
+
+    def start(self) -> None:
+        """Take up what the last agent left, then go."""
+        saved = json.loads(self._saved) if self._saved else None
+        self.up = True
+        self._ticking = False
+        self.machine = HostMachine(self.gpus, self.config, now_s=self.now_s(), saved=saved)
+        self._world.made(self)
+        self._launching = {(m.wanted.job, m.wanted.epoch): m for m in self._saved_launching}
+        self._handling = True
+        self._adopt()
+        self._handling = False
+        self.post(Woke(now_s=self.now_s()))
+        for part in list(self.parts.values()):
+            if part.way is not Way.GONE:
+                part.gang.say_again(part)
+        self._dial(self.life)
+
+    def _adopt(self) -> None:
+        assert self.machine is not None
+        known = {(report.job, report.epoch): report for report in self.machine.reports(self.now_s())}
+        for key, part in list(self.parts.items()):
+            if part.way is Way.GONE:
+                del self.parts[key]
+                if key in known:
+                    self._events.append(exited(part, self.now_s()))
+                elif part.exit is None:
+                    part.gang.kill(part)
+            elif key not in known:
+                part.gang.kill(part)  # nobody remembers it
+        for key, report in known.items():
+            if report.phase in NO_PROCESS or key in self.parts:
+                continue
+            launch = self._launching.get(key)
+            if launch is not None:
+                self._launch(launch)
+            elif not any(getattr(event, "job", None) == key[0] for event in self._events):
+                why = "no trace of it was found on its host after the agent's restart"
+                self._events.append(_gone(key, self.now_s(), Exit(why=why)))
+        self._launching = {}
+
+    def kill(self) -> None:
+        """Its jobs go on; their shims hold how they end."""
+        self.up = False
+        self.life += 1
+        self._wakes += 1
+        self._events.clear()
+        self._handling = False
+        self.machine = None
+        self._hang_up()
+
+    def remember(self) -> None:
+        """From now on every save is kept as it was."""
+        self.remembers = True
+        self._save()
+
+    def reboot(self) -> None:
+        if self.up:
+            self._save()
+            self.kill()
+        self.boots += 1
+        self.boot_s = self._clock.now_s
+        for part in list(self.parts.values()):
+            part.gang.end(part, Exit(why=LOST), silently=True)
+
+    def pause(self, seconds: float) -> None:
+        self.paused_until_s = self._clock.now_s + seconds
+
+    # --- the machine ------------------------------------------------------------------------------------------------
+
+    def post(self, event: HostEvent) -> None:
+        if not self.up:
+            return
+        self._events.append(event)
+        if not self._handling:
+            self._drain(self.life)
+
+    def _drain(self, life: int) -> None:
+        if life != self.life or self._handling or not self._events:
+            return
+        if self._clock.now_s < self.paused_until_s:
+            self._clock.at(self.paused_until_s, self._drain, life)
+            return
+        self._handling = True
+        while self._events and life == self.life:
+            self._handle(self._events.popleft())
+        self._handling = False
+
+    def _handle(self, event: HostEvent) -> None:
+        machine = self.machine
+        assert machine is not None
+        self.handled += 1
+        outcome = machine.handle(event)
+        commands = outcome.commands
+        for command in commands:
+            if isinstance(command, Launch):
+                self._launching[command.wanted.job, command.wanted.epoch] = command
+        if self.remembers and any(not isinstance(command, WakeHost) for command in commands):
+            self._save()
+        self._dirty = True
+        life = self.life
+        for command in commands:
+            self._perform(command)
+            if life != self.life:
+                return
+        self._world.ordered(self, commands)
+        if self.connected and not self._ticking:
+            self._tick_later()
+
+    def _save(self) -> None:
+        assert self.machine is not None
+        self._saved = json.dumps(self.machine.saved())
+        self._saved_launching = tuple(self._launching.values())
+
+    def _perform(self, command: HostCommand) -> None:
+        match command:
+            case WakeHost():
+                self._wakes += 1
+                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes, command.at_s)
+            case Launch():
+                self._launch(command)
+            case Suspend():
+                part = self.parts.get((command.job, command.epoch))
+                if part is not None:
+                    self._world.order(part, part.gang.suspend, command.tier)
+            case Resume():
+                part = self.parts.get((command.job, command.epoch))
+                if part is not None:
+                    self._world.order(part, part.gang.resume)
+            case Checkpoint():
+                part = self.parts.get((command.job, command.epoch))
+                if part is not None:
+                    self._world.order(part, part.gang.checkpoint)
+            case Kill():
+                part = self.parts.get((command.job, command.epoch))
+                if part is not None:
+                    part.gang.kill(part)
+            case Forget():
+                self._forget((command.job, command.epoch))
+            case Fetch():
+                self._world.fetch(self, command)
+            case Reserve():
+                self._world.reserve(self, command)
+
+    def _woke(self, wake: int, at_s: float) -> None:
+        if wake == self._wakes:
+            self.post(Woke(now_s=max(self.now_s(), at_s)))  # timers are late, never early by rounding
+
+    def _launch(self, command: Launch) -> None:
+        wanted = command.wanted
+        key = (wanted.job, wanted.epoch)
+        self._launching.pop(key, None)
+        gang = self._world.gang(wanted, self.model)
+        part = Part(gang, self, wanted.node_rank, command.gpus)
+        self.parts[key] = part
+        gang.launch(part, command.generation, self._world.costs.start_s)
+
+    def _forget(self, key: Key) -> None:
+        part = self.parts.get(key)
+        if part is not None and part.way is Way.GONE:
+            del self.parts[key]
+        others = any(job == key[0] for job, _ in self.parts)
+        if key[0] not in self._wanted and not others:
+            self.stores.pop(key[0], None)
+
+    # --- what processes say -----------------------------------------------------------------------------------------
+
+    def say(self, part: Part, event: Callable[..., HostEvent], **more: Any) -> None:
+        """Through node 0's agent, where there are several."""
+        if not self.up or self.parts.get(part.key) is not part:
+            return
+        job, epoch = part.key
+        if part.rank == 0:
+            self.post(event(now_s=self.now_s(), job=job, epoch=epoch, **more))
+        else:
+            self._clock.after(self._world.network.delay_s(), self._said, part, event, more)
+
+    def _said(self, part: Part, event: Callable[..., HostEvent], more: dict[str, Any]) -> None:
+        if self.up and self.parts.get(part.key) is part and part.gang.reachable(part):
+            job, epoch = part.key
+            self.post(event(now_s=self.now_s(), job=job, epoch=epoch, **more))
+
+    def ended(self, part: Part) -> None:
+        if self.up:
+            if self.parts.get(part.key) is part:
+                del self.parts[part.key]
+            self.post(exited(part, self.now_s()))
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------
+
+    def store(self, key: Key, generation: int, step: int) -> None:
+        self.stores.setdefault(key[0], {})[generation] = (key[1], step)
+
+    def checkpoint_step(self, job: JobId, generation: int) -> int:
+        if generation < 0:
+            return 0
+        held = self.stores.get(job, {})
+        if generation not in held:
+            self._world.broken(
+                f"{self.name} is to restore generation {generation} of job {job}; it has {held}"
+            )
+        return held[generation][1]
+
+    # --- devices ----------------------------------------------------------------------------------------------------
+
+    def gpu_health(self, gpu: GpuId, *, healthy: bool) -> None:
+        self.gpus = tuple(
+            replace(g, healthy=healthy, why_unhealthy="" if healthy else "XID 79") if g.id == gpu else g
+            for g in self.gpus
+        )
+        self._dirty = True
+        if self.up:
+            self.post(GpusSeen(now_s=self.now_s(), gpus=self.gpus))
+
+    # --- the line to the controller ---------------------------------------------------------------------------------
+
+    def _dial(self, life: int) -> None:
+        if life != self.life or not self.up or self.line is not None:
+            return
+        world = self._world
+        cut = world.network.is_cut(self.name, UP) or world.network.is_cut(self.name, DOWN)
+        if cut or not world.controller.alive or self._clock.now_s < self.paused_until_s:
+            self._redial()
+            return
+        machine = self.machine
+        assert machine is not None
+        self.line = world.network.line(self.name)
+        reports = machine.reports()
+        self._sent = {report.job: report for report in reports}
+        self._sent_gpus = self.gpus
+        host = Host(
+            name=self.name,
+            boot_id=f"boot-{self.boots}",
+            gpus=self.gpus,
+            peer=f"{self.name}:7444",
+        )
+        world.network.send(self.line, UP, world.controller.hello, host, reports)
+
+    def _redial(self) -> None:
+        # The dice of one host and life: how often others dialled changes nothing here.
+        self._clock.after(
+            (0.1 + self._world.dice.random() * 0.9) * self._world.timing.redial_s, self._dial, self.life
+        )
+
+    def welcomed(self, line: Line) -> None:
+        if line is self.line:
+            self.connected = True
+            self._heard()
+            if self._dirty and not self._ticking:
+                self._tick_later()
+
+    def hung_up(self, line: Line) -> None:
+        if line is self.line:
+            self._hang_up()
+            if self.up:
+                self._redial()
+
+    def _hang_up(self) -> None:
+        line, self.line = self.line, None
+        self.connected = False
+        if line is not None:
+            line.closed[DOWN] = True
+            self._world.network.send(line, UP, self._world.controller.lost)
+
+    def _heard(self) -> None:
+        self.heard_s = self._clock.now_s
+
+    def wanted(self, line: Line, wanted: Wanted, sent_s: float) -> None:
+        if line is not self.line or not self.up:
+            return
+        self._heard()
+        late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
+        if wanted.edge_in_s is not None and late_s:
+            wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
+        self._wanted = frozenset(job.job for job in wanted.jobs)
+        self.post(WantedChanged(now_s=self.now_s(), wanted=wanted))
+
+    def keepalive(self, line: Line) -> None:
+        if line is self.line and self.up:
+            self._heard()
+            self.post(ControllerHeard(now_s=self.now_s()))
+
+    def _tick_later(self) -> None:
+        self._ticking = True
+        self._clock.after(self._world.timing.report_s, self._tick, self.life)
+
+    def _tick(self, life: int) -> None:
+        """What differs from what this connection was told."""
+        if life != self.life:
+            return
+        self._ticking = False
+        if not self.connected or self.line is None:
+            return
+        if self._clock.now_s < self.paused_until_s:
+            self._ticking = True
+            self._clock.at(self.paused_until_s, self._tick, life)
+            return
+        if self.line.full:
+            self._tick_later()
+            return
+        machine = self.machine
+        assert machine is not None
+        self._dirty = False
+        now = {report.job: report for report in machine.reports()}
+        changed = tuple(report for report in now.values() if self._sent.get(report.job) != report)
+        gpus = () if self.gpus == self._sent_gpus else self.gpus
+        self._sent, self._sent_gpus = now, self.gpus
+        if changed or gpus:
+            self.line.full = True
+            self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus)
+
+
+def _gone(key: Key, now_s: float, exit_: Exit) -> HostEvent:
+    return JobExited(now_s=now_s, job=key[0], epoch=key[1], exit=exit_)

@@ -1,0 +1,279 @@
+"""The controller's body: one batch at a time, committed before it is answered and before its orders go out.
+
+As `hs_controller.loop`, `agents` and `links` do it; time and the wire are simulated.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hs_core.cluster import ClusterMachine, Settings
+from hs_core.errors import RefusedError
+from hs_core.events import (
+    ClusterEvent,
+    Direct,
+    HostJoined,
+    HostLeft,
+    HostReported,
+    QuantumEnded,
+    Wake,
+    Wanted,
+)
+from hs_core.model import Gpu, Host, HostName, JobId, JobReport, Phase
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_sim.machines.clock import Clock
+from hs_sim.machines.journal import Draft, Journal
+from hs_sim.machines.network import DOWN, UP, Line, Network
+from hs_sim.machines.timing import Timing
+
+COUNTERS_S = 1.0
+
+Make = Callable[[float], ClusterEvent]
+Answered = Callable[[tuple[JobId, ...] | None], None]
+
+
+class Side:
+    """One agent's connection, as the controller has it."""
+
+    __slots__ = ("host", "line", "reports")
+
+    def __init__(self, line: Line, host: Host, reports: Sequence[JobReport]) -> None:
+        self.line = line
+        self.host = host
+        self.reports = {report.job: report for report in reports}
+
+
+class Controller:
+    def __init__(
+        self,
+        clock: Clock,
+        network: Network,
+        timing: Timing,
+        policy: Policy,
+        settings: Settings,
+        *,
+        flush: bool,
+    ) -> None:
+        self._clock, self._network, self._timing = clock, network, timing
+        self._settings = settings
+        self._policy = replace(policy, decide=self._timed(policy))
+        self._flush = flush  # counters reach the disk by themselves too: matters only to who crashes
+        self.journal = Journal()
+        self.sides: dict[HostName, Side] = {}
+        self.deliver: Callable[[Line, Wanted, float], None] = _nobody
+        self.welcome: Callable[[Line], None] = _nobody
+        self.hung_up: Callable[[Line], None] = _nobody
+        self.refused: Callable[[RefusedError], None] = _ignore
+        self.committed: Callable[[Draft], None] = _ignore
+        self.alive = False
+        self.life = 0
+        self.wall_s = 0.0  # ahead of the simulation's clock
+        self.paused_until_s = 0.0
+        self.handled = 0
+        self.decisions = 0
+        self.decision_s = 0.0
+        self.decision_s_max = 0.0
+        self.longest_queue = 0
+        self._queue: deque[tuple[Make, str, Answered | None]] = deque()
+        self._busy = False
+        self._wakes = 0
+        self._unwritten: list[Draft] = []
+        self._flushing = False
+        self.machine: ClusterMachine = ClusterMachine(self._policy, settings)
+
+    def _timed(self, policy: Policy) -> Callable[[Snapshot, Memory], Verdict]:
+        decide = policy.decide
+
+        def timed(snapshot: Snapshot, memory: Memory) -> Verdict:
+            began_s = time.perf_counter()
+            verdict = decide(snapshot, memory)
+            took_s = time.perf_counter() - began_s
+            self.decisions += 1
+            self.decision_s += took_s
+            self.decision_s_max = max(self.decision_s_max, took_s)
+            return verdict
+
+        return timed
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        state = self.journal.begin_term()
+        self.machine = self._make(state)
+        self.machine.begin_term(state.term)
+        self.alive, self._busy = True, False
+        self.tell(_quantum_ended)
+
+    def _make(self, state: Any) -> ClusterMachine:
+        return ClusterMachine(self._policy, self._settings, state)
+
+    def crash(self) -> None:
+        """What was not committed is gone, and so is every line."""
+        self.alive = False
+        self.life += 1
+        self._wakes += 1
+        self._queue.clear()
+        self._unwritten.clear()
+        self._flushing = self._busy = False
+        for side in list(self.sides.values()):
+            self._network.send(side.line, DOWN, self.hung_up)
+            side.line.closed[UP] = True
+        self.sides.clear()
+
+    def now_s(self) -> float:
+        return self._clock.now_s + self.wall_s
+
+    def pause(self, seconds: float) -> None:
+        self.paused_until_s = self._clock.now_s + seconds
+
+    # --- the single writer ------------------------------------------------------------------------------------------
+
+    def tell(self, make: Make, key: str = "", answered: Answered | None = None) -> None:
+        if not self.alive:
+            return
+        self._queue.append((make, key, answered))
+        self.longest_queue = max(self.longest_queue, len(self._queue))
+        if not self._busy:
+            self._busy = True
+            # Not at once: what else happens at this moment is of the same batch.
+            self._clock.at(max(self._clock.now_s, self.paused_until_s), self._step, self.life)
+
+    def _step(self, life: int) -> None:
+        while life == self.life and self._queue:
+            draft, directs, wake_in_s = Draft(), dict[HostName, Wanted](), None
+            answers: list[tuple[Answered | None, tuple[JobId, ...] | None]] = []
+            while self._queue:
+                make, key, answered = self._queue.popleft()
+                known = self.journal.answers.get(key) or draft.answers.get(key) if key else None
+                if known is not None:
+                    answers.append((answered, known))
+                    continue
+                event = make(self.now_s())
+                self.handled += 1
+                try:
+                    outcome = self.machine.handle(event)
+                except RefusedError as refused:
+                    self.refused(refused)
+                    answers.append((answered, None))
+                    continue
+                draft.take(self.machine, event, outcome)
+                if key:
+                    draft.answers[key] = outcome.answer
+                answers.append((answered, outcome.answer))
+                for command in outcome.commands:
+                    if isinstance(command, Direct):
+                        directs[command.host] = command.wanted
+                        draft.weighty = True
+                    elif isinstance(command, Wake):
+                        wake_in_s = max(0.0, command.at_s - event.now_s)
+            if self._timing.commit_s and draft.weighty:
+                rest = (draft, directs, wake_in_s, answers)
+                self._clock.after(self._timing.commit_s, self._commit_and_go_on, life, *rest)
+                return
+            self._commit(draft, directs, wake_in_s, answers)
+        self._busy = False
+
+    def _commit_and_go_on(self, life: int, *rest: Any) -> None:
+        if life != self.life:
+            return
+        self._commit(*rest)
+        self._step(life)
+
+    def _commit(
+        self,
+        draft: Draft,
+        directs: dict[HostName, Wanted],
+        wake_in_s: float | None,
+        answers: list[tuple[Answered | None, tuple[JobId, ...] | None]],
+    ) -> None:
+        self._unwritten.append(draft)
+        if draft.weighty or not self._flush:
+            self._write()
+        elif not self._flushing:
+            self._flushing = True
+            self._clock.after(COUNTERS_S, self._flush_now, self.life)
+        for host, wanted in directs.items():
+            side = self.sides.get(host)
+            if side is not None:
+                named = {job.job for job in wanted.jobs}
+                ended = [j for j, r in side.reports.items() if j not in named and r.phase is Phase.EXITED]
+                for job in ended:
+                    del side.reports[job]
+                self._network.send(side.line, DOWN, self.deliver, wanted, self._clock.now_s)
+        if wake_in_s is not None:
+            self._wakes += 1
+            self._clock.after(wake_in_s, self._woke, self._wakes)
+        for answered, answer in answers:
+            if answered is not None:
+                answered(answer)
+
+    def _write(self) -> None:
+        drafts, self._unwritten = self._unwritten, []
+        self.journal.commit(drafts)
+        for draft in drafts:
+            self.committed(draft)
+
+    def _flush_now(self, life: int) -> None:
+        if life == self.life:
+            self._flushing = False
+            self._write()
+
+    def _woke(self, wake: int) -> None:
+        if wake == self._wakes:
+            self.tell(_quantum_ended)
+
+    # --- agents -----------------------------------------------------------------------------------------------------
+
+    def hello(self, line: Line, host: Host, reports: tuple[JobReport, ...]) -> None:
+        if not self.alive:
+            return
+        old = self.sides.get(host.name)
+        if old is not None:
+            old.line.closed[UP] = True
+            self._network.send(old.line, DOWN, self.hung_up)
+        side = self.sides[host.name] = Side(line, host, reports)
+        self._network.send(line, DOWN, self.welcome)
+        self.tell(lambda now_s: _joined(side, now_s))
+
+    def report(self, line: Line, reports: tuple[JobReport, ...], gpus: tuple[Gpu, ...]) -> None:
+        side = self.sides.get(line.host)
+        if not self.alive or side is None or side.line is not line:
+            return
+        for report in reports:
+            side.reports[report.job] = report
+        if gpus:
+            side.host = replace(side.host, gpus=gpus)
+
+        def make(now_s: float) -> HostReported:
+            return HostReported(now_s=now_s, host=line.host, reports=reports, gpus=gpus)
+
+        def taken_in(_: object) -> None:
+            line.full = False
+
+        self.tell(make, answered=taken_in)
+
+    def lost(self, line: Line) -> None:
+        """The line ended, or carried nothing for so long that it counts as dead."""
+        line.closed[UP] = True
+        side = self.sides.get(line.host)
+        if side is not None and side.line is line:
+            del self.sides[line.host]
+            self.tell(lambda now_s: HostLeft(now_s=now_s, host=line.host))
+
+
+def _joined(side: Side, now_s: float) -> HostJoined:
+    return HostJoined(now_s=now_s, host=side.host, reports=tuple(side.reports.values()))
+
+
+def _quantum_ended(now_s: float) -> QuantumEnded:
+    return QuantumEnded(now_s=now_s)
+
+
+def _nobody(*_: Any) -> None:
+    raise AssertionError("the controller was not wired")
+
+
+def _ignore(_: Any) -> None:
+    pass

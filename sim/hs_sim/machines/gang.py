@@ -1,0 +1,381 @@
+"""A modelled incarnation of a job: one process per node, which all move together or stand.
+
+Steps are counted by time at a constant rate. A stop is told apart from training to the moment: what was begun of a step is kept by who
+keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
+"""
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from hs_core.events import (
+    CheckpointFailed,
+    JobCheckpointed,
+    JobExited,
+    JobFroze,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+    WantedJob,
+)
+from hs_core.model import Exit, GpuId, JobId, OnPartition, Tier
+from hs_sim.machines.truth import JobTruth, LawBrokenError
+
+if TYPE_CHECKING:
+    from hs_sim.machines.agent import Agent
+    from hs_sim.machines.world import World
+
+CHECKPOINTED = Exit(code=75)
+HOOK_PART = 0.3  # of the start, until the runtime is loaded
+DIE_S = 0.2
+COLLECTIVE_S = 5.0  # until the others notice that a part is gone
+ROUNDING = 1e-9
+
+
+class Way(Enum):
+    """How a part stands."""
+
+    COMING = "coming"
+    UP = "up"  # its part of the start is done; the others' perhaps not
+    STANDING = "standing"  # at a step edge
+    GOING = "going"  # let go
+    STOPPING = "stopping"
+    GONE = "gone"
+
+
+class Part:
+    """One node's process (with all of its ranks)."""
+
+    __slots__ = ("agent", "exit", "frozen", "gang", "gpus", "hooked", "occupied_s", "rank", "way")
+
+    def __init__(self, gang: "Gang", agent: "Agent", rank: int, gpus: tuple[GpuId, ...]) -> None:
+        self.gang = gang
+        self.agent = agent
+        self.rank = rank
+        self.gpus = gpus
+        self.way = Way.COMING
+        self.hooked = False
+        self.frozen = False
+        self.occupied_s: float | None = None
+        self.exit: Exit | None = None
+
+    @property
+    def key(self) -> tuple[JobId, int]:
+        return self.gang.key
+
+
+class Gang:
+    def __init__(self, world: "World", wanted: WantedJob, job: JobTruth, model: str, rate: float) -> None:
+        self.world = world
+        self.key = (wanted.job, wanted.epoch)
+        self.fences = wanted.spec.on_partition is OnPartition.FENCE
+        self.job = job
+        self.model = model
+        self.rate = rate
+        self.nodes = max(1, len(wanted.nodes))
+        self.parts: dict[int, Part] = {}
+        self.done = 0.0  # steps
+        self.since_s: float | None = None  # trains since
+        self.generation = -1
+        self.restored: int | None = None
+        self.tier: Tier | None = None  # a stop of this kind is under way
+        self.saving = False
+        self.trained_s = 0.0
+        self.waits: list[tuple[Part, str, Tier]] = []  # orders that could not reach node 0
+        self._turn = 0  # grows with every change: timers of before do nothing
+
+    # --- coming up
+
+    def launch(self, part: Part, generation: int, start_s: float) -> None:
+        self.parts[part.rank] = part
+        clock = self.world.clock
+        part_steps = part.agent.checkpoint_step(self.key[0], generation)
+        if self.restored is not None and self.restored != part_steps:
+            raise LawBrokenError(
+                f"at {clock.now_s:.3f}: parts of job {self.key[0]} go on from steps {self.restored} and {part_steps}"
+            )
+        self.restored, self.generation = part_steps, generation
+        self.done = float(part_steps)
+        if part.rank == 0:
+            self.world.truth.restored(self.job, part_steps, clock.now_s)
+        read_s = self._bytes_s() if generation >= 0 else 0.0
+        clock.after(start_s * HOOK_PART, self._hook, part)
+        clock.after(start_s + read_s, self._up, part)
+        self.world.launched(self)
+
+    def _bytes_s(self) -> float:
+        return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
+
+    def _hook(self, part: Part) -> None:
+        if part.way is not Way.GONE:
+            part.hooked = True
+            part.agent.say(part, JobHooked)
+
+    def _up(self, part: Part) -> None:
+        if part.way is not Way.COMING:
+            return
+        part.way = Way.UP
+        if self.whole and all(p.way is Way.UP for p in self.parts.values()):
+            for other in self._in_order():
+                other.way = Way.STANDING
+                if self.generation >= 0:
+                    other.agent.say(other, JobRestored, step=self.step, generation=self.generation)
+                self.say_ready(other)
+
+    def say_ready(self, part: Part) -> None:
+        can = self.world.can_checkpoint(self.job)
+        part.agent.say(part, JobReady, step=self.step, can_checkpoint=can)
+
+    @property
+    def whole(self) -> bool:
+        return len(self.parts) == self.nodes
+
+    def _in_order(self) -> list[Part]:
+        return [self.parts[rank] for rank in sorted(self.parts)]
+
+    # --- training
+
+    @property
+    def step(self) -> int:
+        """Whole steps done now."""
+        return min(self.job.sim.steps, int(self._progress() + ROUNDING))
+
+    def _progress(self) -> float:
+        since_s = self.since_s
+        return self.done if since_s is None else self.done + (self.world.clock.now_s - since_s) * self.rate
+
+    def _move(self) -> None:
+        """Trains from now on, if nothing is in the way."""
+        if self.since_s is not None or not all(
+            p.way is Way.GOING and not p.frozen for p in self.parts.values()
+        ):
+            return
+        clock = self.world.clock
+        self.since_s = clock.now_s
+        self.world.truth.trains(self.job, self.key[1], clock.now_s)
+        if self.job.started_s is None:
+            self.job.started_s = clock.now_s
+        self._turn += 1
+        clock.after((self.job.sim.steps - self.done) / self.rate, self._finish, self._turn)
+        for part in self._in_order():
+            part.agent.say(part, JobWentOn, step=self.step)
+        if self.world.progress_s:
+            clock.after(self.world.progress_s, self._tell_progress, self._turn)
+
+    def _tell_progress(self, turn: int) -> None:
+        if turn != self._turn or self.since_s is None:
+            return
+        rate = self.rate * self.world.noise(self.key[0])
+        for part in self._in_order():
+            part.agent.say(part, JobProgressed, step=self.step, steps_per_s=rate, device_memory_bytes=0)
+        self.world.clock.after(self.world.progress_s, self._tell_progress, turn)
+
+    def _stand(self) -> None:
+        """Does not train from now on."""
+        self._turn += 1
+        if self.since_s is None:
+            return
+        now_s = self.world.clock.now_s
+        self.done = min(self._progress(), float(self.job.sim.steps))
+        self.trained_s += now_s - self.since_s
+        self.since_s = None
+        self.world.truth.stands(self.job)
+
+    def _finish(self, turn: int) -> None:
+        if turn != self._turn:
+            return
+        self._stand()
+        self.done = float(self.job.sim.steps)
+        self.job.steps = self.job.sim.steps
+        for part in self._in_order():
+            self.end(part, Exit())
+
+    # --- orders
+
+    def reachable(self, part: Part) -> bool:
+        """Orders and answers of a gang over several servers go through the agent of its node 0."""
+        head = self.parts.get(0)
+        if self.nodes == 1 or head is None or head is part:
+            return True
+        return head.agent.up and self.world.network.through(head.agent.name, part.agent.name)
+
+    def resume(self, part: Part) -> None:
+        if part.way is Way.GONE:
+            return
+        if part.frozen:
+            part.frozen = False
+            if part.way is Way.GOING:
+                self._occupy(part)
+                self._move()
+                return
+        if part.way in (Way.STANDING, Way.STOPPING):
+            part.way = Way.GOING
+            self._occupy(part)
+            if all(p.way is Way.GOING for p in self.parts.values()) and self.whole:
+                self.tier = None
+                self._turn += 1
+                self.world.clock.after(self.world.costs.resume_s, self._goes, self._turn)
+
+    def _goes(self, turn: int) -> None:
+        if turn == self._turn:
+            self._move()
+
+    def suspend(self, part: Part, tier: Tier) -> None:
+        if part.way is Way.GONE:
+            return
+        if tier is Tier.FREEZE:
+            self._stand()
+            part.frozen = True
+            self._free(part)
+            part.agent.say(part, JobFroze)
+            return
+        if part.way in (Way.COMING, Way.UP):
+            return
+        standing = all(p.way is Way.STANDING for p in self.parts.values())
+        if standing and tier is not Tier.CHECKPOINT:
+            part.agent.say(part, JobHeld, step=self.step, tier=Tier.HOLD)
+            return
+        self._stand()
+        self.tier = tier if tier is Tier.CHECKPOINT else Tier.HOLD
+        for other in self.parts.values():
+            if other.way is Way.GOING:
+                other.way = Way.STOPPING
+        seconds = 0.0 if standing else self.world.costs.suspend_s
+        if tier is Tier.CHECKPOINT:
+            seconds += self._bytes_s()
+        self.world.clock.after(seconds, self._stopped, self._turn, not standing)
+
+    def _stopped(self, turn: int, was_moving: bool) -> None:
+        if turn != self._turn or self.tier is None:
+            return
+        tier, self.tier = self.tier, None
+        if tier is Tier.CHECKPOINT:
+            failed = [p for p in self._in_order() if p.agent.disk_full]
+            if failed:
+                self._save_failed(was_moving)
+                return
+            self._write()
+        elif was_moving:
+            self.job.suspends += 1
+        for part in self._in_order():
+            part.way = Way.STANDING
+            self._free(part)
+            if tier is Tier.CHECKPOINT:
+                part.agent.say(
+                    part,
+                    JobHeld,
+                    step=self.step,
+                    tier=tier,
+                    generation=self.generation,
+                )
+                self.end(part, CHECKPOINTED)
+            else:
+                part.agent.say(part, JobHeld, step=self.step, tier=tier)
+
+    def _save_failed(self, was_moving: bool) -> None:
+        for part in self._in_order():
+            if was_moving and part.way is Way.STOPPING:
+                part.way = Way.GOING
+            part.agent.say(part, CheckpointFailed, why="no space left on device")
+        if was_moving:
+            self._move()
+
+    def checkpoint(self, part: Part) -> None:
+        if self.since_s is None or part.way is not Way.GOING:
+            return
+        self._stand()
+        self.saving = True
+        self.world.clock.after(self._bytes_s(), self._saved, self._turn)
+
+    def _saved(self, turn: int) -> None:
+        if turn != self._turn:
+            return
+        self.saving = False
+        if any(p.agent.disk_full for p in self.parts.values()):
+            for part in self._in_order():
+                part.agent.say(part, CheckpointFailed, why="no space left on device")
+        else:
+            self._write()
+            for part in self._in_order():
+                part.agent.say(part, JobCheckpointed, step=self.step, generation=self.generation)
+        self._move()
+
+    def _write(self) -> None:
+        self.generation += 1
+        self.done = float(self.step)
+        for part in self._in_order():
+            part.agent.store(self.key, self.generation, self.step)
+
+    # --- going
+
+    def kill(self, part: Part) -> None:
+        if part.way is not Way.GONE:
+            self.world.clock.after(DIE_S, self.end, part, Exit(signal=15))
+
+    def end(self, part: Part, exit_: Exit, *, silently: bool = False) -> None:
+        """Its last process is gone."""
+        if part.way is Way.GONE:
+            return
+        self._stand()
+        self._free(part)
+        part.way = Way.GONE
+        part.exit = exit_
+        ended_well = exit_.ok or exit_ == CHECKPOINTED
+        if not silently:
+            part.agent.ended(part)
+        if self.job.steps < self.job.sim.steps and not ended_well:
+            lost = self.step - max(self.restored or 0, self.job.acknowledged, 0)
+            if part.rank == 0 and lost > 0 and self.rate > 0:
+                self.job.lost_gpu_s += lost / self.rate * self.job.sim.gang
+        if not ended_well:
+            for other in self.parts.values():
+                if other.way is not Way.GONE:
+                    self.world.clock.after(COLLECTIVE_S, self.end, other, Exit(code=1))
+        if all(p.way is Way.GONE for p in self.parts.values()) and self.whole:
+            self.world.gang_gone(self, exit_)
+
+    # --- the GPUs
+
+    def _occupy(self, part: Part) -> None:
+        if part.occupied_s is None:
+            part.occupied_s = self.world.clock.now_s
+            self.world.truth.occupy(part.gpus, self.key, part.occupied_s)
+            self.world.occupied.add(part)
+
+    def _free(self, part: Part) -> None:
+        if part.occupied_s is not None:
+            self.charge(part)
+            part.occupied_s = None
+            self.world.truth.free(part.gpus, self.key)
+            self.world.occupied.discard(part)
+
+    def charge(self, part: Part) -> None:
+        """Up to now."""
+        if part.occupied_s is None:
+            return
+        now_s = self.world.clock.now_s
+        gpu_s = (now_s - part.occupied_s) * len(part.gpus)
+        self.job.gpu_s[self.model] = self.job.gpu_s.get(self.model, 0.0) + gpu_s
+        part.occupied_s = now_s
+
+    def say_again(self, part: Part) -> None:
+        """The ranks dial the new agent and say how they stand."""
+        if part.frozen:
+            part.agent.say(part, JobFroze)
+        if part.hooked:
+            part.agent.say(part, JobHooked)
+        if part.way is Way.STANDING:
+            self.say_ready(part)
+        elif part.way in (Way.GOING, Way.STOPPING):
+            if self.since_s is not None or self.tier is not None:
+                part.agent.say(part, JobWentOn, step=self.step)
+            else:
+                self.say_ready(part)
+
+
+def exited(part: Part, now_s: float) -> JobExited:
+    job, epoch = part.key
+    assert part.exit is not None
+    return JobExited(now_s=now_s, job=job, epoch=epoch, exit=part.exit)

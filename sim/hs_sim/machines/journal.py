@@ -1,0 +1,79 @@
+"""The controller's store: what was committed, and nothing else, is there after a crash."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hs_core.cluster import ClusterMachine, Outcome, State
+from hs_core.events import ClusterEvent, HostReported
+from hs_core.model import Host, HostName, Job, JobId, User, UserName
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the events of one batch changed."""
+
+    jobs: dict[JobId, Job] = field(default_factory=dict)
+    users: dict[UserName, User] = field(default_factory=dict)
+    hosts: dict[HostName, Host | None] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    answers: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
+    weighty: bool = False  # committed before anything comes of it; else counters that agents repeat
+
+    def take(self, machine: ClusterMachine, event: ClusterEvent, outcome: Outcome) -> None:
+        touched = outcome.touched
+        for job in touched.jobs:
+            row = machine.find(job)
+            if row is not None:
+                self.jobs[job] = row
+        for name in touched.users:
+            user = machine.user(name)
+            if user is not None:
+                self.users[name] = user
+        for host in touched.hosts:
+            self.hosts[host] = machine.host(host)
+        if touched.meta:
+            self.meta = {
+                "next_job_id": machine.next_job_id,
+                "quantum": machine.quantum,
+                "memory": machine.memory,
+            }
+        counters = isinstance(event, HostReported) and not (outcome.facts or touched.meta or touched.hosts)
+        self.weighty = self.weighty or not counters
+
+
+class Journal:
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, Job] = {}
+        self.users: dict[UserName, User] = {}
+        self.hosts: dict[HostName, Host] = {}
+        self.answers: dict[str, tuple[JobId, ...]] = {}
+        self.term = 0
+        self._meta: Mapping[str, Any] = {}
+
+    def commit(self, drafts: Iterable[Draft]) -> None:
+        for draft in drafts:
+            self.jobs.update(draft.jobs)
+            self.users.update(draft.users)
+            for name, host in draft.hosts.items():
+                if host is None:
+                    self.hosts.pop(name, None)
+                else:
+                    self.hosts[name] = host
+            self.answers.update(draft.answers)
+            if draft.meta:
+                self._meta = draft.meta
+
+    def begin_term(self) -> State:
+        """What a controller that takes office finds. The policy's memory goes through JSON, as on the disk."""
+        self.term += 1
+        return State(
+            jobs=dict(self.jobs),
+            users=dict(self.users),
+            hosts=dict(self.hosts),
+            next_job_id=self._meta.get("next_job_id", JobId(1)),
+            term=self.term,
+            quantum=self._meta.get("quantum", 0),
+            memory=json.loads(json.dumps(self._meta.get("memory", {}))),
+        )

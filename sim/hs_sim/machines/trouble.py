@@ -1,0 +1,227 @@
+"""What goes wrong, and when: data, so that the same plan makes the same trouble again."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from hs_core.model import Exit, HostName
+from hs_sim.machines.gang import Part, Way
+from hs_sim.machines.network import DOWN, UP
+
+if TYPE_CHECKING:
+    from hs_sim.machines.world import World
+
+
+class Kind(StrEnum):
+    CONTROLLER_KILLED = "controller-killed"
+    CONTROLLER_PAUSED = "controller-paused"
+    AGENT_KILLED = "agent-killed"
+    AGENT_PAUSED = "agent-paused"
+    JOB_KILLED = "job-killed"
+    LINE_BROKEN = "line-broken"
+    PARTITION = "partition"
+    PARTITION_UP = "partition-up"  # what the host says does not arrive
+    PARTITION_DOWN = "partition-down"
+    REBOOT = "reboot"
+    GPU_LOST = "gpu-lost"  # and back after a while
+    DISK_FULL = "disk-full"  # for checkpoints
+    CLOCK_JUMP = "clock-jump"  # the controller's wall clock, by `for_s`, forwards or backwards
+    REPEATS = "repeats"  # messages come again, also after newer ones
+
+
+ON_A_HOST = frozenset(Kind) - {
+    Kind.CONTROLLER_KILLED,
+    Kind.CONTROLLER_PAUSED,
+    Kind.CLOCK_JUMP,
+    Kind.REPEATS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """At a time; or, with `when`, `after_s` behind the `nth` order of that kind ("Suspend", "Launch", "Fetch", …) from `at_s` on."""
+
+    kind: Kind
+    at_s: float = 0.0
+    for_s: float = 0.0
+    host: HostName | None = None
+    when: str = ""
+    nth: int = 1
+    after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def crashes(self) -> bool:
+        return bool(self.faults)
+
+
+_REMEMBER_S = 1.5  # an agent that is about to be killed keeps what it saves
+
+
+class Trouble:
+    """Carries a plan out."""
+
+    def __init__(self, world: "World", plan: FaultPlan) -> None:
+        self._world = world
+        self._clock = world.clock
+        self._waiting: list[list[object]] = []
+        self.quiet_from_s = 0.0  # nothing is wrong any more since
+        self.active = 0
+        for fault in plan.faults:
+            if fault.when:
+                self._waiting.append([fault, fault.nth])
+            else:
+                self._arm(fault, fault.at_s)
+
+    @property
+    def over(self) -> bool:
+        return self.active == 0
+
+    def _arm(self, fault: Fault, at_s: float) -> None:
+        if fault.kind is Kind.AGENT_KILLED:
+            self._clock.at(max(self._clock.now_s, at_s - _REMEMBER_S), self._remember, fault)
+        self._clock.at(at_s, self._strike, fault)
+
+    def _remember(self, fault: Fault) -> None:
+        assert fault.host is not None
+        agent = self._world.agents[fault.host]
+        if agent.up:
+            agent.remember()
+
+    def ordered(self, words: tuple[str, ...], host: HostName) -> None:
+        """Orders went out on a host: is a fault waiting for one of them?"""
+        for waiting in list(self._waiting):
+            fault, left = waiting
+            assert isinstance(fault, Fault)
+            assert isinstance(left, int)
+            if self._clock.now_s < fault.at_s or fault.host not in (None, host):
+                continue
+            seen = sum(word == fault.when for word in words)
+            waiting[1] = left - seen
+            if seen and left - seen <= 0:
+                self._waiting.remove(waiting)
+                if fault.kind is Kind.AGENT_KILLED:
+                    self._remember(fault)
+                self._clock.after(fault.after_s, self._strike, fault)
+
+    def forget(self) -> None:
+        """What has not happened by now does not happen any more."""
+        self._waiting.clear()
+
+    def _strike(self, fault: Fault) -> None:
+        self._world.note(f"{fault.kind} {fault.host or ''} for {fault.for_s:g} s")
+        world, kind = self._world, fault.kind
+        if kind in ON_A_HOST and fault.host is None:
+            raise ValueError(f"a fault of kind {kind} names no host")
+        self.active += 1
+        match kind:
+            case Kind.CONTROLLER_KILLED:
+                if world.controller.alive:
+                    world.controller.crash()
+                    self._clock.after(max(fault.for_s, world.timing.restart_s), self._controller_back)
+                else:
+                    self._over()
+            case Kind.CONTROLLER_PAUSED:
+                world.controller.pause(fault.for_s)
+                self._clock.after(fault.for_s, self._over)
+            case Kind.CLOCK_JUMP:
+                world.controller.wall_s += fault.for_s
+                self._over()
+            case Kind.REPEATS:
+                world.network.repeat = 0.5
+                self._clock.after(fault.for_s, self._no_repeats)
+            case _:
+                assert fault.host is not None
+                self._strike_host(fault, fault.host)
+
+    def _strike_host(self, fault: Fault, host: HostName) -> None:
+        world = self._world
+        agent = world.agents[host]
+        match fault.kind:
+            case Kind.AGENT_KILLED:
+                if agent.up:
+                    agent.kill()
+                    self._clock.after(max(fault.for_s, world.timing.restart_s), self._agent_back, host)
+                else:
+                    self._over()
+            case Kind.AGENT_PAUSED:
+                agent.pause(fault.for_s)
+                self._clock.after(fault.for_s, self._over)
+            case Kind.JOB_KILLED:
+                alive = [part for part in agent.parts.values() if part.way is not Way.GONE]
+                if alive:
+                    self._kill_job(alive[world.dice.randrange(len(alive))])
+                self._over()
+            case Kind.LINE_BROKEN:
+                if agent.line is not None:
+                    line = agent.line
+                    agent.hung_up(line)
+                self._over()
+            case Kind.PARTITION | Kind.PARTITION_UP | Kind.PARTITION_DOWN:
+                ways = {Kind.PARTITION_UP: (UP,), Kind.PARTITION_DOWN: (DOWN,)}.get(fault.kind, (UP, DOWN))
+                world.network.cut(host, ways)
+                line_ = agent.line
+                self._clock.after(world.timing.keepalive_s, self._dead_line, host, line_, ways)
+                self._clock.after(fault.for_s, self._heal, host, ways)
+            case Kind.REBOOT:
+                agent.reboot()
+                self._clock.after(world.timing.reboot_s, self._agent_back, host)
+            case Kind.GPU_LOST:
+                gpu = agent.gpus[world.dice.randrange(len(agent.gpus))]
+                agent.gpu_health(gpu.id, healthy=False)
+                self._clock.after(fault.for_s, self._gpu_back, host, gpu.id)
+            case Kind.DISK_FULL:
+                agent.disk_full = True
+                self._clock.after(fault.for_s, self._disk_free, host)
+            case _:
+                raise AssertionError(fault.kind)
+
+    def _kill_job(self, part: Part) -> None:
+        part.gang.end(part, Exit(signal=9))
+
+    def _dead_line(self, host: HostName, line: object, ways: tuple[int, ...]) -> None:
+        """Nothing came over it for so long that both ends give it up; each says so to nobody."""
+        agent, world = self._world.agents[host], self._world
+        if line is None or not any(world.network.is_cut(host, way) for way in ways):
+            return
+        if agent.line is not None and agent.line is line:
+            agent.hung_up(agent.line)
+        side = world.controller.sides.get(host)
+        if side is not None and side.line is line:
+            world.controller.lost(side.line)
+
+    def _heal(self, host: HostName, ways: tuple[int, ...]) -> None:
+        self._world.network.heal(host, ways)
+        self._over()
+
+    def _controller_back(self) -> None:
+        self._world.controller.start()
+        self._over()
+
+    def _agent_back(self, host: HostName) -> None:
+        agent = self._world.agents[host]
+        if not agent.up:
+            agent.start()
+        self._over()
+
+    def _gpu_back(self, host: HostName, gpu: object) -> None:
+        agent = self._world.agents[host]
+        agent.gpu_health(next(g.id for g in agent.gpus if g.id == gpu), healthy=True)
+        self._over()
+
+    def _disk_free(self, host: HostName) -> None:
+        self._world.agents[host].disk_full = False
+        self._over()
+
+    def _no_repeats(self) -> None:
+        self._world.network.repeat = 0.0
+        self._over()
+
+    def _over(self) -> None:
+        self._world.note("a fault is over")
+        self.active -= 1
+        self.quiet_from_s = self._clock.now_s

@@ -1,0 +1,435 @@
+"""One simulated cluster: the controller, its agents, their jobs, and who submits them."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Any, NoReturn
+
+from hs_core.cluster import Settings
+from hs_core.dice import Random, roll
+from hs_core.errors import BrokenError, RefusedError
+from hs_core.events import (
+    CheckpointFetched,
+    Fetch,
+    FetchFailed,
+    HostCommand,
+    JobsSubmitted,
+    RendezvousReserved,
+    Reserve,
+    UserSet,
+    WakeHost,
+    WantedJob,
+)
+from hs_core.host import HostConfig
+from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
+from hs_core.policies import find
+from hs_sim.cluster import servers
+from hs_sim.machines.agent import Agent
+from hs_sim.machines.clock import Clock
+from hs_sim.machines.controller import Controller
+from hs_sim.machines.gang import Gang, Part, Way
+from hs_sim.machines.journal import Draft
+from hs_sim.machines.network import Network
+from hs_sim.machines.timing import IDEAL, Timing, timing_for
+from hs_sim.machines.trouble import FaultPlan, Trouble
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Truth
+from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob
+
+TRACE = 60  # lines kept of what happened last
+RETRY_S = 10.0  # who was not answered asks again
+ORDER_RETRY_S = 1.0
+FETCH_RETRIES, FETCH_RETRY_S = 5, 1.0
+PING_S = 5.0
+PATIENCE = (
+    50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
+)
+
+
+class World:
+    def __init__(
+        self,
+        experiment: Experiment,
+        *,
+        faults: FaultPlan | None = None,
+        timing: Timing | None = None,
+        specs: Callable[[SimJob], JobSpec] = SimJob.spec,
+        settings: Settings | None = None,
+        host_config: HostConfig | None = None,
+        watched: bool = False,  # keeps a trace, and goes on until the controller knows of every end
+    ) -> None:
+        self.experiment = experiment
+        self.costs: Costs = experiment.costs
+        self.timing = timing or timing_for(experiment.costs, experiment.quantum_s)
+        self.progress_s = self.timing.progress_s or experiment.quantum_s
+        self.clock = Clock()
+        self.dice: Random = roll(experiment.seed, "world")
+        self.network = Network(self.clock, self.timing, roll(experiment.seed, "network"))
+        self.truth = Truth()
+        self.occupied: set[Part] = set()
+        self.trace: deque[str] = deque(maxlen=TRACE)
+        self.cannot_checkpoint: frozenset[int] = frozenset()
+        self.watch: Callable[[World], None] | None = None  # called at every sample
+        base = settings or Settings()
+        self.controller = Controller(
+            self.clock,
+            self.network,
+            self.timing,
+            find(experiment.policy),
+            replace(
+                base,
+                quantum_s=experiment.quantum_s,
+                seed=experiment.seed,
+                settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
+                max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
+                max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
+            ),
+            flush=watched,
+        )
+        self._wire()
+        self.agents: dict[HostName, Agent] = {}
+        config = host_config or HostConfig()
+        for host, gpus in _hosts(experiment):
+            self.agents[host] = Agent(self, host, gpus, config)
+        self.trouble = Trouble(self, faults or FaultPlan())
+        self._gangs: dict[tuple[JobId, int], Gang] = {}
+        self._noise: dict[JobId, Random] = {}
+        self._left = len(experiment.workload.jobs)
+        self._samples: list[Sample] = []
+        self._sampled: dict[tuple[UserName, str], float] = {}
+        self._sampled_steps: dict[UserName, float] = {}
+        self._entitled: dict[tuple[UserName, str], float] = {}
+        self._sampled_s = 0.0
+        self._pinging = self._watched = watched or bool(faults and faults.faults)
+        self.horizon_s: float | None = None  # by when everything has to have ended
+        for job in experiment.workload.jobs:
+            self.truth.jobs[job.id] = JobTruth(sim=job, spec=specs(job))
+
+    def _wire(self) -> None:
+        controller = self.controller
+        controller.deliver = lambda line, wanted, sent_s: self.agents[line.host].wanted(line, wanted, sent_s)
+        controller.welcome = lambda line: self.agents[line.host].welcomed(line)
+        controller.hung_up = lambda line: self.agents[line.host].hung_up(line)
+        controller.refused = self._refused
+        controller.committed = self._committed
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def run(self, progress: Callable[[float, int], None] | None = None) -> Result:
+        experiment, clock = self.experiment, self.clock
+        self.controller.start()
+        for name in sorted(experiment.workload.tickets):
+            self._set_user(name, experiment.workload.tickets[name])
+        for agent in self.agents.values():
+            agent.start()
+        for sim in experiment.workload.jobs:
+            clock.at(sim.arrival_s, self._submit, self.truth.jobs[sim.id])
+        every_s = experiment.sample_s or experiment.quantum_s
+        clock.at(every_s, self._sample, every_s, progress)
+        if self._pinging:
+            clock.after(PING_S, self._ping)
+        until_s = self._horizon_s() if experiment.until_s is None else experiment.until_s
+        clock.run(until_s, self._finished)
+        if experiment.until_s is None and not self._finished():
+            waiting = [j.sim.id for j in self.truth.jobs.values() if j.ended_s is None]
+            what = f"jobs {waiting[:20]} have not ended" if waiting else "the controller does not know it"
+            raise LawBrokenError(f"at {clock.now_s:.0f}: {what}: {self._standing()}")
+        if clock.now_s > self._sampled_s:
+            self._take_sample()
+        return self._result()
+
+    def _finished(self) -> bool:
+        if self._left:
+            return False
+        return not self._watched or (
+            self.controller.alive and self.trouble.over and not self.controller.machine.jobs()
+        )
+
+    def _standing(self) -> str:
+        rows = self.controller.machine.jobs()
+        parts = [
+            f"{job}:{epoch} {part.way.value} at {agent.name}"
+            for agent in self.agents.values()
+            for (job, epoch), part in agent.parts.items()
+        ]
+        told = [f"{row.id}:{row.epoch} {row.state} at {','.join(row.hosts) or '-'}" for row in rows[:10]]
+        return f"the controller says {told}, in truth {parts[:10]}"
+
+    def _horizon_s(self) -> float:
+        if self.horizon_s is not None:
+            return self.horizon_s
+        rates = self.experiment.workload.rates
+        slowest: dict[str, float] = {}
+        for (class_, _), rate in rates.items():
+            slowest[class_] = min(rate, slowest.get(class_, rate))
+        jobs = self.experiment.workload.jobs
+        work_s = sum(job.steps / slowest[job.job_class] for job in jobs)
+        last_s = max((job.arrival_s for job in jobs), default=0.0)
+        return last_s + 3600.0 + PATIENCE * self.experiment.quantum_s * len(jobs) + 3.0 * work_s
+
+    def _set_user(self, name: UserName, tickets: float) -> None:
+        self.controller.tell(lambda now_s: UserSet(now_s=now_s, name=name, tickets=tickets))
+
+    def _submit(self, job: JobTruth) -> None:
+        """Asks until it is answered; the key makes it one job."""
+        if job.id is not None:
+            return
+
+        def make(now_s: float) -> JobsSubmitted:
+            return JobsSubmitted(now_s=now_s, user=job.sim.user, specs=(job.spec,))
+
+        def answered(ids: tuple[JobId, ...] | None) -> None:
+            if ids is None:
+                self.clock.after(RETRY_S, self._submit, job)
+            elif job.id is None:
+                job.id = ids[0]
+                self.truth.by_id[ids[0]] = job
+
+        self.controller.tell(make, f"job-{job.sim.id}", answered)
+        if self._pinging:
+            self.clock.after(RETRY_S, self._submit, job)
+
+    def _refused(self, refused: RefusedError) -> None:
+        if not self._pinging:
+            raise BrokenError(f"at {self.clock.now_s:.3f}: refused: {refused}")
+        self.note(f"refused: {refused}")
+
+    def _ping(self) -> None:
+        for agent in self.agents.values():
+            line = agent.line
+            if line is not None and self.controller.alive:
+                down = not self.network.is_cut(agent.name, 0) and not self.network.is_cut(agent.name, 1)
+                side = self.controller.sides.get(agent.name)
+                if down and side is not None and side.line is line:
+                    agent.keepalive(line)
+        self.clock.after(PING_S, self._ping)
+
+    # --- what agents and jobs ask of the world ----------------------------------------------------------------------
+
+    def made(self, agent: Agent) -> None:
+        """An agent has a machine (again); tests put another in its place."""
+
+    def ordered(self, agent: Agent, commands: Sequence[HostCommand]) -> None:
+        words = tuple(type(command).__name__ for command in commands if not isinstance(command, WakeHost))
+        if words and self._pinging:
+            self.note(f"{agent.name}: {', '.join(_said(c) for c in commands if not isinstance(c, WakeHost))}")
+            self.trouble.ordered(words, agent.name)
+
+    def gang(self, wanted: WantedJob, model: str) -> Gang:
+        key = (wanted.job, wanted.epoch)
+        gang = self._gangs.get(key)
+        if gang is None or wanted.node_rank in gang.parts:
+            job = self._job_of(wanted)
+            rate = self.experiment.workload.rates.get((job.sim.job_class, model))
+            if rate is None or rate <= 0:
+                raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
+            gang = self._gangs[key] = Gang(self, wanted, job, model, rate)
+        return gang
+
+    def _job_of(self, wanted: WantedJob) -> JobTruth:
+        known = self.truth.by_id.get(wanted.job)
+        if known is not None:
+            return known
+        return self.truth.jobs[int(wanted.spec.name.rpartition("-")[2])]
+
+    def launched(self, gang: Gang) -> None:
+        """A part of it is coming up."""
+        if not gang.whole:
+            return
+        job = gang.job
+        home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
+        job.launches += 1
+        if job.last_home and job.last_home != home:
+            job.migrations += 1
+        elif job.last_home and gang.key[1] > job.last_epoch:
+            job.restarts += 1
+        job.last_home, job.last_epoch = home, gang.key[1]
+
+    def gang_gone(self, gang: Gang, exit_: Exit) -> None:
+        if exit_.ok and gang.job.ended_s is None:
+            gang.job.ended_s = self.clock.now_s
+            self._left -= 1
+        if self._gangs.get(gang.key) is gang:
+            del self._gangs[gang.key]
+
+    def can_checkpoint(self, job: JobTruth) -> bool:
+        return job.sim.id not in self.cannot_checkpoint
+
+    def noise(self, job: JobId) -> float:
+        cv = self.experiment.noise.rate_cv
+        if cv <= 0:
+            return 1.0
+        dice = self._noise.get(job)
+        if dice is None:
+            dice = self._noise[job] = roll(self.experiment.seed, "rate", job)
+        return max(0.01, dice.gauss(1.0, cv))
+
+    def order(self, part: Part, act: Callable[..., None], *args: Any) -> None:
+        """To all of the gang, through node 0's agent."""
+        if part.rank == 0:
+            act(part, *args)
+        elif part.gang.reachable(part):
+            self.clock.after(self.network.delay_s(), act, part, *args)
+        elif part.way is not Way.GONE:
+            self.clock.after(ORDER_RETRY_S, self.order, part, act, *args)
+
+    def reserve(self, agent: Agent, order: Reserve) -> None:
+        port = 29_400 + order.job * 8 % 4096 + order.epoch % 8
+        agent.post(
+            RendezvousReserved(
+                now_s=agent.now_s(), job=order.job, epoch=order.epoch, address=f"{agent.name}:{port}"
+            )
+        )
+
+    def fetch(self, agent: Agent, order: Fetch) -> None:
+        self._fetch(agent, agent.life, order.wanted, 0)
+
+    def _fetch(self, agent: Agent, life: int, wanted: WantedJob, tries: int) -> None:
+        source = wanted.source
+        if source is None or not agent.up or agent.life != life:
+            return
+        lender = self.agents[source.peer.host]
+        held = lender.stores.get(wanted.job, {}).get(source.generation)
+        reached = lender.up and self.network.through(agent.name, lender.name)
+        if not reached or held is None or agent.disk_full:
+            if tries < FETCH_RETRIES:
+                self.clock.after(FETCH_RETRY_S, self._fetch, agent, life, wanted, tries + 1)
+            else:
+                why = "no such checkpoint there" if reached else f"{lender.name} cannot be reached"
+                agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
+            return
+        size = self._job_of(wanted).sim.state_bytes / max(1, len(wanted.nodes))
+        seconds = size / self.costs.network_bytes_per_s + self.network.delay_s()
+        self.clock.after(seconds, self._fetched, agent, life, wanted, held)
+
+    def _fetched(self, agent: Agent, life: int, wanted: WantedJob, held: tuple[int, int]) -> None:
+        source = wanted.source
+        if source is None or not agent.up or agent.life != life:
+            return
+        epoch, step = held
+        agent.store((wanted.job, epoch), source.generation, step)
+        agent.post(
+            CheckpointFetched(
+                now_s=agent.now_s(),
+                job=wanted.job,
+                epoch=wanted.epoch,
+                generation=source.generation,
+                step=step,
+            )
+        )
+
+    def broken(self, what: str) -> NoReturn:
+        raise LawBrokenError(f"at {self.clock.now_s:.3f}: {what}")
+
+    def note(self, what: str) -> None:
+        self.trace.append(f"{self.clock.now_s:10.3f} {what}")
+
+    # --- what was committed -----------------------------------------------------------------------------------------
+
+    def _committed(self, draft: Draft) -> None:
+        steps: dict[JobId, int] = {}
+        for row in draft.jobs.values():
+            report = row.report
+            if report is not None and report.checkpoint_generation >= 0:
+                steps[row.id] = report.checkpoint_step
+        if steps:
+            self.truth.acknowledge(steps)
+
+    # --- what came of it --------------------------------------------------------------------------------------------
+
+    def _sample(self, every_s: float, progress: Callable[[float, int], None] | None) -> None:
+        self._take_sample()
+        if self.watch is not None:
+            self.watch(self)
+        if progress is not None:
+            progress(self.clock.now_s, len(self.truth.jobs) - self._left)
+        self.clock.after(every_s, self._sample, every_s, progress)
+
+    def _take_sample(self) -> None:
+        for part in self.occupied:
+            part.gang.charge(part)
+        now_s = self.clock.now_s
+        took_s = now_s - self._sampled_s
+        received: dict[tuple[UserName, str], float] = {}
+        steps: dict[UserName, float] = {}
+        for job in self.truth.jobs.values():
+            for model, gpu_s in job.gpu_s.items():
+                key = (job.sim.user, model)
+                received[key] = received.get(key, 0.0) + gpu_s
+            steps[job.sim.user] = steps.get(job.sim.user, 0.0) + job.steps
+        for gang in self._gangs.values():
+            if gang.job.steps < gang.job.sim.steps:
+                steps[gang.job.sim.user] += gang.step
+        self._samples.append(
+            Sample(
+                at_s=now_s,
+                gpus={k: (v - self._sampled.get(k, 0.0)) / took_s for k, v in sorted(received.items())},
+                entitled=dict(self.controller.machine.entitled()),
+                steps_per_s={
+                    user: max(0.0, (v - self._sampled_steps.get(user, 0.0)) / took_s)
+                    for user, v in sorted(steps.items())
+                },
+            )
+        )
+        self._sampled, self._sampled_steps, self._sampled_s = received, steps, now_s
+
+    def _result(self) -> Result:
+        controller = self.controller
+        outcomes = tuple(self._outcome(job) for _, job in sorted(self.truth.jobs.items()))
+        decisions = controller.decisions
+        return Result(
+            experiment=self.experiment,
+            depth="machines",
+            jobs=outcomes,
+            samples=tuple(self._samples),
+            ended_s=self.clock.now_s,
+            quanta=ceil(self.clock.now_s / self.experiment.quantum_s),
+            decisions=decisions,
+            decision_s_mean=controller.decision_s / decisions if decisions else 0.0,
+            decision_s_max=controller.decision_s_max,
+            messages=self.clock.happened,
+        )
+
+    def _outcome(self, job: JobTruth) -> JobOutcome:
+        sim = job.sim
+        return JobOutcome(
+            id=sim.id,
+            user=sim.user,
+            gang=sim.gang,
+            arrival_s=sim.arrival_s,
+            started_s=job.started_s,
+            ended_s=job.ended_s,
+            steps=job.steps,
+            gpu_s=dict(sorted(job.gpu_s.items())),
+            suspends=job.suspends,
+            migrations=job.migrations,
+            restarts=job.restarts,
+            lost_gpu_s=job.lost_gpu_s,
+        )
+
+
+def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
+    return [
+        (
+            name,
+            tuple(
+                Gpu(
+                    id=GpuId(f"GPU-{name}-{index}"),
+                    index=index,
+                    model=pool.model,
+                    memory_bytes=pool.gpu_memory_bytes,
+                )
+                for index in range(pool.gpus_per_server)
+            ),
+        )
+        for name, pool in servers(experiment.cluster)
+    ]
+
+
+def _said(command: HostCommand) -> str:
+    name = type(command).__name__.lower()
+    wanted = getattr(command, "wanted", None)
+    job = wanted.job if wanted is not None else getattr(command, "job", "")
+    epoch = wanted.epoch if wanted is not None else getattr(command, "epoch", "")
+    tier = getattr(command, "tier", None) or getattr(command, "why", None)
+    return f"{name} {job}:{epoch}" + (f" ({tier})" if tier else "") if job != "" else name

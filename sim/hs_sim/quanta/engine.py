@@ -1,0 +1,608 @@
+"""A run: decisions at their times, and between two of them every server's quanta at once.
+
+What happens inside a quantum (a job ends or comes, a process stands, a checkpoint has arrived) is handled at its own time, one by one; all
+else is arrays. Decisions are made when something changed, at once while few jobs are live and at the next edge of a quantum where there are many
+(`PROMPT_JOBS`), and at every edge for policies that ask for it. Left out of this depth, and said in docs/simulator.md: messages and their delays,
+which GPU of a server a process is bound to, device memory, faults.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heappop, heappush
+from math import floor
+
+import numpy as np
+
+from hs_core import plan as plans
+from hs_core.cluster.state import Settings
+from hs_core.errors import BrokenError
+from hs_core.events import Turn
+from hs_core.model import HostName, JobId, Migrate
+from hs_core.policies import find
+from hs_core.policy import Memory, Snapshot, Verdict
+from hs_sim.model import Experiment, JobOutcome, Result
+from hs_sim.quanta.fleet import Fleet
+from hs_sim.quanta.ledger import Series
+from hs_sim.quanta.profile import Measured
+from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.trades import trade_row
+
+PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
+EPSILON_S = 1e-6  # two times closer than this are one
+COME, END, STAND, WRITTEN = range(4)  # what happens inside quanta
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    now_s: float
+    ended: int
+    jobs: int
+
+
+Watch = Callable[[Progress], None]
+
+
+def run_quanta(experiment: Experiment, *, progress: Watch | None = None) -> Result:
+    """Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
+    return _Run(experiment, progress).run()
+
+
+class _Run:
+    def __init__(self, experiment: Experiment, progress: Watch | None) -> None:
+        self._experiment = experiment
+        self._progress = progress
+        self._policy = find(experiment.policy)
+        self._costs = experiment.costs
+        self._quantum_s = experiment.quantum_s
+        self._fleet = fleet = Fleet(experiment)
+        count = len(fleet.jobs)
+        self._rows = Rows(len(fleet.hosts), count)
+        self._series = Series(fleet.users, fleet.models, experiment.sample_s)
+        self._measured = Measured(fleet.pairs, fleet.rates.ravel(), experiment.noise.rate_cv, experiment.seed)
+        self._memory: Memory = {}
+        self._turns: dict[int, Turn] = {}  # by row; left out: local
+        self._forced: Ints = np.empty(0, dtype=np.int64)  # whole gangs of the turns
+        self._local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
+        self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
+        self._run_now: Ints = np.empty(0, dtype=np.int64)
+        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._movable: Bools = np.zeros(count, dtype=np.bool_)
+        self._rising: dict[int, None] = {}  # placed, process not up yet
+        self._later: list[tuple[float, int, int]] = []  # (time, what, job)
+        self._next_job = 0
+        self._stale = False
+        self._now_s = 0.0
+        self._quantum = 0
+        self._edge_s = 0.0
+        self._ended = 0
+        self._quanta = self._decisions = 0
+        self._decision_s = self._decision_s_max = 0.0
+        self._trades: list[dict[str, object]] = []
+        self._moves_s: list[float] = []  # when started jobs were moved, within the last hour
+        self._settings = Settings(quantum_s=self._quantum_s, settle_s=0.0)
+
+    # --- the clock --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        began_cpu_s = time.process_time()
+        told_s = time.monotonic()
+        until_s = self._experiment.until_s
+        count = len(self._fleet.jobs)
+        while self._ended < count and (until_s is None or self._edge_s < until_s - EPSILON_S):
+            if not self._fleet.live:
+                self._skip_idle(until_s)
+                if until_s is not None and self._edge_s >= until_s - EPSILON_S:
+                    break
+            self._one_quantum(until_s)
+            if self._progress is not None and time.monotonic() - told_s > 0.2:
+                told_s = time.monotonic()
+                self._progress(Progress(self._now_s, self._ended, count))
+        self._series.tick(self._now_s, last=True)
+        return self._result(time.process_time() - began_cpu_s)
+
+    def _skip_idle(self, until_s: float | None) -> None:
+        """Nobody is here: on to the quantum in which the next one comes."""
+        next_s = self._fleet.jobs[self._next_job].arrival_s
+        if until_s is not None:
+            next_s = min(next_s, until_s)
+        quanta = floor(next_s / self._quantum_s + 1e-12) - round(self._edge_s / self._quantum_s)
+        if quanta > 0:
+            self._quantum += quanta
+            self._edge_s = self._quantum * self._quantum_s
+            self._now_s = self._edge_s
+            self._series.tick(self._now_s)
+
+    def _one_quantum(self, until_s: float | None) -> None:
+        """From one edge to the next."""
+        self._now_s = start_s = self._edge_s
+        end_s = (self._quantum + 1) * self._quantum_s
+        if until_s is not None:
+            end_s = min(end_s, until_s)
+        self._happen(start_s + EPSILON_S, edge=True)
+        if self._fleet.live and (self._stale or self._policy.needs.every_quantum):
+            self._decide(start_s)
+        self._edge(start_s)
+        self._inside(end_s)
+        self._account(end_s)
+        self._now_s = self._edge_s = end_s
+        self._quantum += 1
+        self._quanta += 1
+        self._series.tick(end_s)
+
+    def _inside(self, end_s: float) -> None:
+        """What happens before the next edge, in its order."""
+        self._foresee(self._run_now, end_s)
+        while True:
+            at_s = self._next_s()
+            if at_s > end_s + EPSILON_S:
+                return
+            if at_s >= end_s - EPSILON_S and self._later_kind(at_s) != END:
+                return  # a matter of the next edge
+            self._now_s = at_s
+            touched = self._happen(at_s + EPSILON_S)
+            if (
+                self._stale
+                and self._fleet.live
+                and len(self._fleet.live) <= PROMPT_JOBS
+                and at_s < end_s - EPSILON_S
+            ):
+                self._decide(at_s)
+                touched |= self._turn_now(at_s, end_s)
+                touched |= {row for job in self._rising for row in self._fleet.home[job]}
+            if at_s < end_s - EPSILON_S:
+                for row in sorted(touched):
+                    self._fill(row, at_s, end_s)
+
+    def _next_s(self) -> float:
+        come_s = (
+            self._fleet.jobs[self._next_job].arrival_s if self._next_job < len(self._fleet.jobs) else np.inf
+        )
+        return min(come_s, self._later[0][0] if self._later else np.inf)
+
+    def _later_kind(self, at_s: float) -> int:
+        return self._later[0][1] if self._later and self._later[0][0] <= at_s else COME
+
+    def _happen(self, until_s: float, *, edge: bool = False) -> set[int]:
+        """All that is due; the servers where GPUs may be idle now."""
+        fleet, touched = self._fleet, set[int]()
+        while self._next_job < len(fleet.jobs) and fleet.jobs[self._next_job].arrival_s <= until_s:
+            fleet.live[self._next_job] = None
+            self._next_job += 1
+            self._stale = True
+        while self._later and self._later[0][0] <= until_s:
+            at_s, what, job = heappop(self._later)
+            if what == END:
+                touched.update(self._end(job, at_s))
+            elif what == STAND:
+                self._stand(job, at_s, edge=edge)
+            else:
+                touched.update(self._written(job, at_s))
+        return touched
+
+    # --- what happens to a job --------------------------------------------------------------------------------------
+
+    def _foresee(self, jobs: Ints, end_s: float) -> None:
+        """Who ends in this quantum, and when."""
+        fleet = self._fleet
+        if not jobs.size:
+            return
+        with np.errstate(divide="ignore"):
+            end = np.maximum(fleet.from_s[jobs], self._edge_s) + fleet.steps_left[jobs] / fleet.rate[jobs]
+        for at in np.flatnonzero(end <= end_s + EPSILON_S).tolist():
+            heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
+
+    def _end(self, job: int, now_s: float) -> tuple[int, ...]:
+        fleet = self._fleet
+        if not fleet.running[job]:
+            return ()  # it was stopped before it got there
+        self._charge(np.array([job]), now_s)
+        if fleet.steps_left[job] > fleet.rate[job] * 2 * EPSILON_S:
+            return ()  # it was held up on the way
+        home = fleet.home[job]
+        self._used[list(home)] -= fleet.per_node[job]
+        self._run_now = self._run_now[self._run_now != job]
+        fleet.running[job] = False
+        fleet.steps_left[job] = 0.0
+        fleet.ended_s[job] = now_s
+        self._forced = self._forced[self._forced != job]
+        if self._rows.row_of(job) >= 0:
+            self._rows.remove(job)
+        del fleet.live[job]
+        fleet.changed([job])
+        self._ended += 1
+        self._stale = True
+        return home
+
+    def _stand(self, job: int, now_s: float, *, edge: bool) -> None:
+        """Its process is up: it takes part from now on, like a newcomer."""
+        if job not in self._rising or now_s < self._fleet.ready_s[job] - EPSILON_S:
+            return
+        del self._rising[job]
+        self._fleet.started[job] = True
+        self._fleet.changed([job])
+        self._movable[job] = self._fleet.jobs[job].migrate is not Migrate.NEVER
+        self._stale = True
+        if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
+            left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
+            self._rows.begin(job, left)
+
+    def _written(self, job: int, now_s: float) -> tuple[int, ...]:
+        """A checkpoint is durable: the point of no return, it belongs to its new home."""
+        fleet, costs = self._fleet, self._costs
+        old, new = fleet.home[job], self._moving.pop(job)
+        if fleet.running[job]:
+            self._stop(job, now_s)
+        carry = self._rows.remove(job) if self._rows.row_of(job) >= 0 else None
+        fleet.settle(job, new, now_s)
+        fleet.migrations[job] += 1
+        bytes_ = float(fleet.state_bytes[job])
+        self._rise(
+            job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
+        )
+        self._stale = True
+        return old
+
+    def _stop(self, job: int, now_s: float) -> None:
+        fleet = self._fleet
+        self._charge(np.array([job]), now_s)
+        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        self._run_now = self._run_now[self._run_now != job]
+        fleet.running[job] = False
+        fleet.suspends[job] += 1
+        fleet.changed([job])
+
+    def _place(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+        if self._rows.row_of(job) >= 0:
+            self._rows.remove(job)
+        self._fleet.settle(job, home, now_s)
+        self._rise(job, now_s, None)
+
+    def _rise(self, job: int, from_s: float, carry: float | None) -> None:
+        """Its process is being started, ahead of its turn, from that time on."""
+        fleet = self._fleet
+        fleet.started[job] = False
+        self._movable[job] = False
+        fleet.ready_s[job] = from_s + self._costs.start_s
+        fleet.changed([job])
+        self._rising[job] = None
+        if len(fleet.home[job]) == 1:
+            self._rows.add(
+                job, fleet.home[job][0], int(fleet.per_node[job]), 1.0, kin=fleet.jobs[job].user, carry=carry
+            )
+        if fleet.ready_s[job] <= self._now_s:
+            stale = self._stale
+            self._stand(job, self._now_s, edge=self._now_s <= self._edge_s)
+            self._stale = stale
+        else:
+            heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
+
+    def _move(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+        """Suspended through a checkpoint first; its GPUs are its own until that is written."""
+        self._movable[job] = False
+        self._moving[job] = home
+        self._fleet.changed([job])
+        write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
+        if self._fleet.running[job]:
+            self._charge(np.array([job]), now_s)
+            write_s += self._costs.suspend_s
+            self._fleet.from_s[job] = np.inf  # it trains no more here
+        heappush(self._later, (now_s + write_s, WRITTEN, job))
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def _decide(self, now_s: float) -> None:
+        fleet = self._fleet
+        self._stale = False
+        if self._policy.needs.every_quantum:
+            fleet.changed(self._run_now.tolist())  # they have attained more since
+        facts = fleet.facts(now_s, movable=self._movable)
+        users = dict.fromkeys(fleet.user[list(fleet.live)].tolist())
+        snapshot = Snapshot(
+            now_s=now_s,
+            quantum_s=self._quantum_s,
+            quantum=self._quantum,
+            hosts=fleet.host_facts,
+            jobs=facts,
+            tickets={fleet.users[at]: fleet.tickets[fleet.users[at]] for at in sorted(users)},
+            rates=self._measured.rates(),
+            migrations_left=self._migrations_left(now_s),
+            seed=self._experiment.seed,
+        )
+        began_s = time.perf_counter()
+        verdict = self._policy.decide(snapshot, self._memory)
+        took_s = time.perf_counter() - began_s
+        plans.check(snapshot, verdict.plan)
+        self._decisions += 1
+        self._decision_s += took_s
+        self._decision_s_max = max(self._decision_s_max, took_s)
+        self._memory = verdict.memory
+        self._obey(verdict, snapshot, now_s)
+
+    def _migrations_left(self, now_s: float) -> int:
+        self._moves_s = [at_s for at_s in self._moves_s if at_s > now_s - 3600.0]
+        return max(0, MIGRATIONS_PER_HOUR - len(self._moves_s))
+
+    def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
+        fleet, plan = self._fleet, verdict.plan
+        for facts in snapshot.jobs:
+            names = plan.homes.get(facts.id)
+            if names is None or names == facts.hosts:
+                continue
+            job = facts.id - 1
+            home = tuple(fleet.row_of[name] for name in names)
+            if facts.started:
+                self._moves_s.append(now_s)
+                self._move(job, home, now_s)
+            elif job not in self._moving:
+                self._place(job, home, now_s)
+        self._weigh(plan.tickets)
+        self._turns_of(plan.turns)
+        self._series.entitled(verdict.entitled, now_s)
+        self._trades.extend(trade_row(news, now_s) for news in verdict.news)
+
+    def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
+        jobs = np.fromiter((job - 1 for job in tickets), dtype=np.int64, count=len(tickets))
+        values = np.fromiter(map(_as_float, tickets.values()), dtype=np.float64, count=len(tickets))
+        here = self._rows.row[jobs] >= 0
+        self._rows.set_tickets(jobs[here], values[here])
+
+    def _turns_of(self, turns: Mapping[HostName, Turn]) -> None:
+        forced: dict[int, None] = {}
+        self._local[:] = True
+        self._turns = {}
+        for name, turn in turns.items():
+            if turn.gangs or not turn.local:
+                row = self._fleet.row_of[name]
+                self._turns[row] = turn
+                self._local[row] = turn.local
+                forced.update(dict.fromkeys(job - 1 for job in turn.gangs))
+        self._forced = np.fromiter(forced, dtype=np.int64, count=len(forced))
+
+    # --- who runs ---------------------------------------------------------------------------------------------------
+
+    def _edge(self, now_s: float) -> None:
+        """A quantum begins: whole gangs first, then every server's stride, then who has no process on what is left."""
+        fleet = self._fleet
+        staying = [job for job in self._moving if fleet.running[job]]
+        forced = self._ready_gangs(staying)
+        held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
+        gangs = np.array([*staying, *forced], dtype=np.int64)
+        free = self.gpus_left(gangs)
+        picks = self._rows.pick(np.where(self._local, free, 0), held)
+        chosen = np.concatenate([gangs, picks])
+        used = fleet.gpus - self.gpus_left(chosen)
+        late = []
+        for job in self._rising:
+            row = fleet.home[job][0]
+            if (
+                job not in forced
+                and len(fleet.home[job]) == 1
+                and self._local[row]
+                and used[row] + fleet.per_node[job] <= fleet.gpus[row]
+            ):
+                used[row] += fleet.per_node[job]
+                late.append(job)
+        if late:
+            chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
+        self._used = used
+        self._switch(chosen, now_s)
+
+    def _ready_gangs(self, staying: list[int]) -> list[int]:
+        """The turns' gangs that could run now, beside those that are still there."""
+        fleet = self._fleet
+        ready = [
+            job
+            for job in self._forced.tolist()
+            if job in fleet.live and job not in self._moving and fleet.home[job]
+        ]
+        if not staying:
+            return ready
+        left = self.gpus_left(np.array(staying, dtype=np.int64))
+        fitting = []
+        for job in ready:
+            rows = list(fleet.home[job])
+            if (left[rows] >= fleet.per_node[job]).all():
+                left[rows] -= fleet.per_node[job]
+                fitting.append(job)
+        return fitting
+
+    def gpus_left(self, jobs: Ints) -> Ints:
+        """On every server, beside these."""
+        fleet = self._fleet
+        left = fleet.gpus.copy()
+        if not jobs.size:
+            return left
+        rows = self._rows.row[jobs]
+        small = rows >= 0
+        left -= np.bincount(rows[small], weights=fleet.per_node[jobs[small]], minlength=left.size).astype(
+            np.int64
+        )
+        for job in jobs[~small].tolist():
+            left[list(fleet.home[job])] -= fleet.per_node[job]
+        if left.min(initial=0) < 0:
+            row = int(left.argmin())
+            raise BrokenError(
+                f"{fleet.hosts[row]} would run {fleet.gpus[row] - left[row]} GPUs' worth of jobs"
+            )
+        return left
+
+    def _switch(self, chosen: Ints, now_s: float) -> None:
+        """From those who ran to those who run now; winners wait until losers have left."""
+        fleet, costs = self._fleet, self._costs
+        stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
+        stays[chosen] = True
+        losers = self._run_now[~stays[self._run_now]]
+        winners = chosen[~fleet.running[chosen]]
+        if losers.size:
+            self._leave(losers)
+        if winners.size:
+            wait_s = np.where(self._crowded(losers)[self._first_row(winners)], costs.suspend_s, 0.0)
+            for at in np.flatnonzero(fleet.gang[winners] > fleet.per_node[winners]).tolist():
+                crowded = self._crowded(losers)[list(fleet.home[int(winners[at])])].any()
+                wait_s[at] = costs.suspend_s if crowded else 0.0
+            self._enter(winners, now_s + wait_s)
+        self._run_now = chosen
+        if losers.size or winners.size:
+            fleet.changed([*losers.tolist(), *winners.tolist()])
+
+    def _crowded(self, losers: Ints) -> Bools:
+        found = np.zeros(len(self._fleet.hosts), dtype=np.bool_)
+        rows = self._rows.row[losers]
+        found[rows[rows >= 0]] = True
+        for job in losers[rows < 0].tolist():
+            found[list(self._fleet.home[job])] = True
+        return found
+
+    def _first_row(self, jobs: Ints) -> Ints:
+        rows = self._rows.row[jobs].copy()
+        for at in np.flatnonzero(rows < 0).tolist():
+            rows[at] = self._fleet.home[int(jobs[at])][0]
+        return rows
+
+    def _enter(self, jobs: Ints, at_s: Floats) -> None:
+        fleet = self._fleet
+        fleet.running[jobs] = True
+        fleet.held_s[jobs] = at_s
+        fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        first = np.isnan(fleet.first_s[jobs])
+        fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+
+    def _leave(self, jobs: Ints) -> None:
+        """Its GPUs are its own until it has stopped."""
+        fleet = self._fleet
+        fleet.running[jobs] = False
+        fleet.suspends[jobs] += 1
+        self._receive(jobs, np.full(jobs.size, self._costs.suspend_s), np.zeros(jobs.size))
+
+    def _fill(self, row: int, now_s: float, end_s: float) -> None:
+        """GPUs of a server that are idle in the middle of a quantum."""
+        fleet = self._fleet
+        free = int(fleet.gpus[row] - self._used[row])
+        if free <= 0 or not self._local[row]:
+            return
+        busy = fleet.running
+        if self._moving:
+            busy = busy.copy()
+            busy[list(self._moving)] = True
+        waiting = [job for job in self._rising if fleet.home[job] == (row,)]
+        chosen = self._rows.fill(
+            row, free, max(1e-3, (self._edge_s + self._quantum_s - now_s) / self._quantum_s), busy, waiting
+        )
+        if not chosen:
+            return
+        jobs = np.array(chosen, dtype=np.int64)
+        self._used[row] += int(fleet.per_node[jobs].sum())
+        self._enter(jobs, np.full(jobs.size, now_s))
+        self._run_now = np.concatenate([self._run_now, jobs])
+        fleet.changed(chosen)
+        self._foresee(jobs, end_s)
+
+    def _turn_now(self, now_s: float, end_s: float) -> set[int]:
+        """Turns that leave nothing to a server's own stride begin when they are told; others at the next edge."""
+        fleet = self._fleet
+        rows = {row for row in self._turns if not self._local[row]}
+        if not rows:
+            return set()
+        wanted = set(self._ready_gangs([job for job in self._moving if fleet.running[job]]))
+        for job in self._run_now.tolist():
+            if job not in wanted and job not in self._moving and not rows.isdisjoint(fleet.home[job]):
+                self._stop(job, now_s)
+        entering = [
+            job
+            for job in wanted
+            if not fleet.running[job]
+            and rows.issuperset(fleet.home[job])
+            and all(self._used[row] + fleet.per_node[job] <= fleet.gpus[row] for row in fleet.home[job])
+        ]
+        for job in sorted(entering):
+            if all(self._used[row] + fleet.per_node[job] <= fleet.gpus[row] for row in fleet.home[job]):
+                self._used[list(fleet.home[job])] += fleet.per_node[job]
+                one = np.array([job])
+                self._enter(one, np.array([now_s]))
+                self._run_now = np.append(self._run_now, job)
+                fleet.changed([job])
+                self._foresee(one, end_s)
+        return set()
+
+    # --- what they get ----------------------------------------------------------------------------------------------
+
+    def _account(self, end_s: float) -> None:
+        """The quantum is over: everybody who runs is charged, and reports its rate."""
+        if not self._run_now.size:
+            return
+        self._charge(self._run_now, end_s)
+        fleet = self._fleet
+        training = self._run_now[fleet.from_s[self._run_now] < end_s]
+        if training.size:
+            pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
+            if self._measured.report(pairs):
+                self._stale = True
+
+    def _charge(self, jobs: Ints, now_s: float) -> None:
+        """Up to now, of what they have had since they were charged last."""
+        fleet = self._fleet
+        held_s = np.maximum(0.0, now_s - fleet.held_s[jobs])
+        trained_s = np.maximum(0.0, now_s - fleet.from_s[jobs])
+        steps = np.minimum(trained_s * fleet.rate[jobs], fleet.steps_left[jobs])
+        fleet.steps_left[jobs] -= steps
+        fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
+        fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
+        self._receive(jobs, held_s, steps)
+
+    def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
+        fleet = self._fleet
+        gpu_s = seconds * fleet.gang[jobs]
+        models = fleet.model[jobs]
+        fleet.gpu_s[jobs, models] += gpu_s
+        users = fleet.user[jobs]
+        self._series.received(users * len(fleet.models) + models, gpu_s, users, steps)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def _result(self, cpu_s: float) -> Result:
+        fleet = self._fleet
+        outcomes = tuple(
+            JobOutcome(
+                id=job.id,
+                user=job.user,
+                gang=job.gang,
+                arrival_s=job.arrival_s,
+                started_s=_or_none(fleet.first_s[at]),
+                ended_s=_or_none(fleet.ended_s[at]),
+                steps=job.steps if not np.isnan(fleet.ended_s[at]) else int(job.steps - fleet.steps_left[at]),
+                gpu_s={
+                    model: float(fleet.gpu_s[at, m])
+                    for m, model in enumerate(fleet.models)
+                    if fleet.gpu_s[at, m]
+                },
+                suspends=int(fleet.suspends[at]),
+                migrations=int(fleet.migrations[at]),
+            )
+            for at, job in enumerate(fleet.jobs)
+        )
+        return Result(
+            experiment=self._experiment,
+            depth="quanta",
+            jobs=outcomes,
+            samples=self._series.samples(),
+            ended_s=self._now_s,
+            quanta=self._quanta,
+            decisions=self._decisions,
+            decision_s_mean=self._decision_s / self._decisions if self._decisions else 0.0,
+            decision_s_max=self._decision_s_max,
+            cpu_s=cpu_s,
+            trades=tuple(self._trades),
+        )
+
+
+MIGRATIONS_PER_HOUR = 1_000_000  # until the controller has a budget of its own
+
+
+def _as_float(tickets: Fraction) -> float:
+    return tickets.numerator / tickets.denominator
+
+
+def _or_none(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,141 @@
+"""Everything there is, as arrays: one place a job of the workload, one place a server."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from hs_core.model import HostName, JobId, job_class
+from hs_core.policy import HostFacts, JobFacts
+from hs_sim.cluster import check_fits, servers
+from hs_sim.model import Experiment
+from hs_sim.quanta.rows import Bools, Floats, Ints
+
+NOWHERE = np.inf
+
+
+class Fleet:
+    def __init__(self, experiment: Experiment) -> None:
+        workload, jobs = experiment.workload, experiment.workload.jobs
+        named = list(servers(experiment.cluster))
+        self.hosts: list[HostName] = [name for name, _ in named]
+        self.row_of: dict[HostName, int] = {name: row for row, name in enumerate(self.hosts)}
+        self.host_facts = tuple(
+            sorted(
+                (
+                    HostFacts(
+                        name=name,
+                        model=pool.model,
+                        gpus=pool.gpus_per_server,
+                        gpu_memory_bytes=pool.gpu_memory_bytes,
+                    )
+                    for name, pool in named
+                ),
+                key=lambda host: host.name,
+            )
+        )
+        self.models = list(dict.fromkeys(pool.model for _, pool in named))
+        self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
+        self.model_of_row: Ints = np.array(
+            [self.models.index(pool.model) for _, pool in named], dtype=np.int64
+        )
+        self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
+        self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
+        users = {user: at for at, user in enumerate(self.users)}
+        for job in jobs:
+            check_fits(experiment.cluster, f"job {job.id} of {job.user}", job.gpus, job.nodes, job.gpu_types)
+        count = len(jobs)
+        self.jobs = jobs
+        self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
+        self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
+        self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
+        self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
+        self.steps_left: Floats = np.array([job.steps for job in jobs], dtype=np.float64)
+        self._classes(experiment)
+        self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
+        self.model: Ints = np.full(count, -1, dtype=np.int64)
+        self.rate: Floats = np.ones(count)
+        self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
+        self.from_s: Floats = np.zeros(count)  # training since
+        self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
+        self.running: Bools = np.zeros(count, dtype=np.bool_)
+        self.started: Bools = np.zeros(count, dtype=np.bool_)
+        self.gpu_s: Floats = np.zeros((count, len(self.models)))
+        self.first_s: Floats = np.full(count, np.nan)
+        self.ended_s: Floats = np.full(count, np.nan)
+        self.settled_s: Floats = np.zeros(count)
+        self.suspends: Ints = np.zeros(count, dtype=np.int64)
+        self.migrations: Ints = np.zeros(count, dtype=np.int64)
+        self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
+        self._facts: dict[int, JobFacts] = {}
+        self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
+
+    def _classes(self, experiment: Experiment) -> None:
+        """Jobs of one user and class are one class to the controller: rates are the workload's, by pair with a model."""
+        workload = experiment.workload
+        known: dict[tuple[str, str], int] = {}
+        names: list[str] = []
+        self.job_class: list[str] = []
+        pair_of = np.zeros(len(self.jobs), dtype=np.int64)
+        rates: list[list[float]] = []
+        for at, job in enumerate(self.jobs):
+            key = (job.user, job.job_class)
+            if key not in known:
+                known[key] = len(names)
+                names.append(job_class(job.user, job.spec()))
+                rates.append([workload.rates.get((job.job_class, model), 0.0) for model in self.models])
+            pair_of[at] = known[key]
+            self.job_class.append(names[known[key]])
+        self.class_of: Ints = pair_of
+        self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
+        self.pairs = [(name, model) for name in names for model in self.models]
+
+    def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
+        found = self._host_tuples.get(home)
+        if found is None:
+            found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
+        return found
+
+    def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+        """Lives there from now on."""
+        self.home[job] = home
+        model = int(self.model_of_row[home[0]])
+        self.model[job] = model
+        self.rate[job] = self.rates[self.class_of[job], model]
+        self.settled_s[job] = now_s
+        self._facts.pop(job, None)
+
+    def changed(self, jobs: Sequence[int]) -> None:
+        for job in jobs:
+            self._facts.pop(job, None)
+
+    def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
+        """`movable`: could be told to go elsewhere now."""
+        found = self._facts
+        return tuple(found.get(job) or self._make(job, now_s, bool(movable[job])) for job in self.live)
+
+    def _make(self, job: int, now_s: float, movable: bool) -> JobFacts:
+        spec = self.jobs[job]
+        attained = float(self.gpu_s[job].sum())
+        if self.running[job]:
+            attained += max(0.0, now_s - float(self.held_s[job])) * spec.gang
+        facts = self._facts[job] = JobFacts(
+            id=JobId(spec.id),
+            user=spec.user,
+            gang=spec.gang,
+            arrival_s=spec.arrival_s,
+            nodes=spec.nodes,
+            priority=spec.priority,
+            gpu_types=spec.gpu_types,
+            gpu_memory_bytes=spec.gpu_memory_bytes,
+            job_class=self.job_class[job],
+            hosts=self.names(self.home[job]),
+            started=bool(self.started[job]),
+            movable=movable,
+            migrate=spec.migrate,
+            settled_s=float(self.settled_s[job]),
+            running=bool(self.running[job]),
+            attained_gpu_s=attained,
+            sliceable=spec.sliceable,
+        )
+        return facts

@@ -1,0 +1,49 @@
+"""What the controller would have measured of each job class on each GPU model: one report a quantum from every job in its turn."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hs_core.profile import KEEP
+from hs_sim.quanta.rows import Floats, Ints
+
+ENOUGH = 3  # reports of a class on a model before a policy is told of the rate
+
+
+class Measured:
+    """Of the newest `KEEP` quanta with reports the mean, by (class, model) as one number."""
+
+    def __init__(self, keys: list[tuple[str, str]], true: Floats, cv: float, seed: int) -> None:
+        self._keys = keys
+        self._true = true
+        self._cv = cv
+        self._dice = np.random.default_rng((seed, 0x5EED))
+        self._ring: Floats = np.zeros((len(keys), KEEP if cv else 1))
+        self._reports: Ints = np.zeros(len(keys), dtype=np.int64)
+        self._known: dict[tuple[str, str], float] = {}
+        self._stale = True
+
+    def report(self, pairs: Ints) -> bool:
+        """Of every job that is in its turn, its pair. True if a policy may want to know."""
+        counts = np.bincount(pairs, minlength=len(self._keys))
+        seen = np.flatnonzero(counts)
+        before = self._reports[seen] >= ENOUGH
+        if self._cv:
+            noise = self._dice.standard_normal(seen.size) / np.sqrt(counts[seen])
+            sample = self._true[seen] * np.maximum(0.05, 1.0 + self._cv * noise)
+            fresh = self._reports[seen] == 0
+            self._ring[seen[fresh]] = sample[fresh, None]
+            self._ring[seen, self._reports[seen] % KEEP] = sample
+            self._stale = True
+        self._reports[seen] += 1
+        news = bool((self._reports[seen] >= ENOUGH).sum() > before.sum())
+        self._stale |= news
+        return news
+
+    def rates(self) -> Mapping[tuple[str, str], float]:
+        if self._stale:
+            self._stale = False
+            known = np.flatnonzero(self._reports >= ENOUGH)
+            values = self._ring.mean(axis=1) if self._cv else self._true
+            self._known = {self._keys[pair]: float(values[pair]) for pair in known.tolist()}
+        return self._known

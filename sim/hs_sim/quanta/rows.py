@@ -1,0 +1,311 @@
+"""The gang-aware stride of every server at once: `hs_core.mechanism.stride` over arrays, one row a server, one column a job.
+
+The law is that module's, with one difference: passes are floats. They are compared on a grid of 2^-20 quanta-GPUs per ticket, far
+coarser than what rounding adds up to between two changes of a row and far finer than a turn, so that passes that are equal in
+exact arithmetic are ties here too, and go by column: the order in which jobs came to the server.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from heapq import heapify, heapreplace
+from math import floor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+GRID = float(1 << 20)
+COLUMN_BITS = 13
+COLUMNS = (1 << COLUMN_BITS) - 1
+CLOSED = np.iinfo(np.int64).max  # key of a place where nobody competes
+FARTHEST = float(1 << 28)  # a pass: beyond it the row is counted from zero again
+PHASE = 1e9  # phases are rounded to so many parts of a stride
+
+
+class Rows:
+    """Mutable. Jobs are small integers, each in one row at most."""
+
+    def __init__(self, servers: int, jobs: int) -> None:
+        self._width = 0  # columns in use
+        self.job: Ints = np.full((servers, 8), -1, dtype=np.int64)
+        self.gang: Ints = np.zeros((servers, 8), dtype=np.int64)
+        self._tickets: Floats = np.ones((servers, 8))
+        self._stride: Floats = np.ones((servers, 8))
+        self._pass: Floats = np.zeros((servers, 8))
+        self._open: Bools = np.zeros((servers, 8), dtype=np.bool_)
+        self._keys: Ints = np.full((servers, 8), CLOSED, dtype=np.int64)
+        self.count: Ints = np.zeros(servers, dtype=np.int64)
+        self._virtual: Floats = np.zeros(servers)
+        self._advance: Floats = np.zeros(servers)  # of the virtual time, in the newest quantum
+        self._total: Floats = np.zeros(servers)  # tickets of those who compete
+        self._smallest: Ints = np.ones(servers, dtype=np.int64)
+        self.row: Ints = np.full(jobs, -1, dtype=np.int64)
+        self._column: Ints = np.full(jobs, -1, dtype=np.int64)
+        self._kin: dict[int, Hashable] = {}
+        self._new: dict[int, list[int]] = {}  # by row: enter at the next settlement
+        self._carry: dict[int, float] = {}
+        self._dirty: Bools = np.zeros(servers, dtype=np.bool_)
+
+    # --- members --------------------------------------------------------------------------------------------------
+
+    def row_of(self, job: int) -> int:
+        return int(self.row[job])
+
+    def add(
+        self, job: int, row: int, gang: int, tickets: float, *, kin: Hashable, carry: float | None = None
+    ) -> None:
+        """Comes to the server; competes from `begin` on."""
+        column = int(self.count[row])
+        if column == self.job.shape[1]:
+            self._widen()
+        self.count[row] += 1
+        self._width = max(self._width, column + 1)
+        self.row[job], self._column[job] = row, column
+        self.job[row, column] = job
+        self.gang[row, column] = gang
+        self._tickets[row, column] = tickets
+        self._stride[row, column] = gang / tickets
+        self._open[row, column] = False
+        self._keys[row, column] = CLOSED
+        self._kin[job] = kin
+        if carry is not None:
+            self._carry[job] = carry
+        self._dirty[row] = True
+
+    def begin(self, job: int, credit: float = 0.0) -> None:
+        """Competes from now on. `credit`: the part of the present quantum that is left, charged to the others already."""
+        row, column = self.row[job], self._column[job]
+        assert row >= 0, f"job {job} is on no server"
+        assert not self._open[row, column], f"job {job} competes already"
+        self._dirty[row] = True
+        if credit and job not in self._carry:
+            self._settle()
+            stride = self._stride[row, column]
+            phase = _gaps(self._phases(int(row), job), 1)[0]
+            self._open[row, column] = True
+            self._pass[row, column] = (
+                self._virtual[row] + phase * stride - min(credit * self._advance[row], stride)
+            )
+            self._dirty[row] = True
+        else:
+            self._new.setdefault(int(row), []).append(job)
+
+    def competes(self, job: int) -> bool:
+        row = self.row[job]
+        return bool(row >= 0 and (self._open[row, self._column[job]] or job in self._new.get(int(row), ())))
+
+    def remove(self, job: int) -> float:
+        """Leaves; the answer is what it carries: (pass - virtual time) in strides, within [-1, 1]."""
+        self._settle()
+        row, column = int(self.row[job]), int(self._column[job])
+        carry = 0.0
+        if self._open[row, column]:
+            lag = (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
+            carry = float(min(1.0, max(-1.0, lag)))
+        last = int(self.count[row])
+        for array in self._matrices():
+            array[row, column : last - 1] = array[row, column + 1 : last].copy()
+        self.job[row, last - 1] = -1
+        self._open[row, last - 1] = False
+        self._keys[row, last - 1] = CLOSED
+        self.count[row] = last - 1
+        self._column[self.job[row, column : last - 1]] -= 1
+        self.row[job] = self._column[job] = -1
+        self._kin.pop(job, None)
+        self._carry.pop(job, None)
+        self._dirty[row] = True
+        return carry
+
+    def set_tickets(self, jobs: Ints, tickets: Floats) -> None:
+        """The difference to the virtual time scales with the stride, so that nobody gains or loses by the change."""
+        rows, columns = self.row[jobs], self._column[jobs]
+        before = self._tickets[rows, columns]
+        changed = np.abs(tickets - before) > 1e-12 * before
+        if not changed.any():
+            return
+        rows, columns, tickets, before = rows[changed], columns[changed], tickets[changed], before[changed]
+        lag = (self._pass[rows, columns] - self._virtual[rows]) * (before / tickets)
+        self._pass[rows, columns] = self._virtual[rows] + lag
+        self._tickets[rows, columns] = tickets
+        self._stride[rows, columns] = self.gang[rows, columns] / tickets
+        self._dirty[rows] = True
+
+    # --- a quantum ------------------------------------------------------------------------------------------------
+
+    def pick(self, free: Ints, held: Ints) -> Ints:
+        """The jobs of the next quantum on every server, and charges them. `held` jobs run, or don't, whatever their passes."""
+        self._settle()
+        width = self._width
+        if width == 0:
+            return np.empty(0, dtype=np.int64)
+        keys = self._keys[:, :width].copy()
+        if held.size:
+            here = held[self.row[held] >= 0]
+            keys[self.row[here], self._column[here]] = CLOSED
+        keys.sort(axis=1)
+        left = free.copy()
+        rows = np.flatnonzero((left >= self._smallest) & (keys[:, 0] != CLOSED))
+        ran_rows: list[Ints] = []
+        ran_columns: list[Ints] = []
+        for place in range(width):
+            if not rows.size:
+                break
+            key = keys[rows, place]
+            if key.max() == CLOSED:
+                still = key != CLOSED
+                rows, key = rows[still], key[still]
+            columns = key & COLUMNS
+            gangs = self.gang[rows, columns]
+            fits = gangs <= left[rows]
+            ran_rows.append(rows[fits])
+            ran_columns.append(columns[fits])
+            left[rows] -= gangs * fits
+            rows = rows[left[rows] >= self._smallest[rows]]
+        if not ran_rows:
+            self._advance[:] = 0.0
+            return np.empty(0, dtype=np.int64)
+        at, columns = np.concatenate(ran_rows), np.concatenate(ran_columns)
+        self._charge(at, columns, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            self._advance = np.where(self._total > 0, (free - left) / self._total, 0.0)
+        self._virtual += self._advance
+        picked: Ints = self.job[at, columns]
+        return picked
+
+    def fill(self, row: int, free: int, part: float, busy: Bools, waiting: Iterable[int] = ()) -> list[int]:
+        """GPUs of one server that became idle: who gets them pays for that part of the quantum. `waiting`: those who do not compete yet,
+        and get what nobody else takes."""
+        self._settle()
+        count = int(self.count[row])
+        chosen: list[int] = []
+        columns: list[int] = []
+        handed = 0
+        for key in np.sort(self._keys[row, :count]).tolist():
+            if key == CLOSED or free < self._smallest[row]:
+                break
+            column = key & COLUMNS
+            job, gang = int(self.job[row, column]), int(self.gang[row, column])
+            if gang <= free and not busy[job]:
+                chosen.append(job)
+                columns.append(column)
+                free -= gang
+                handed += gang
+        if chosen:
+            self._charge(np.full(len(columns), row), np.array(columns), part)
+            self._virtual[row] += part * handed / self._total[row]
+        for job in waiting:
+            if self.row[job] == row and not busy[job] and self.gang[row, self._column[job]] <= free:
+                free -= int(self.gang[row, self._column[job]])
+                chosen.append(job)
+        return chosen
+
+    def _charge(self, rows: Ints, columns: Ints, part: float) -> None:
+        self._pass[rows, columns] += part * self._stride[rows, columns]
+        self._keys[rows, columns] = (
+            np.rint(self._pass[rows, columns] * GRID).astype(np.int64) << COLUMN_BITS
+        ) | columns
+        if rows.size and self._pass[rows, columns].max() > FARTHEST:
+            self._dirty[rows] = True
+
+    # --- settling what changed --------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        if not self._dirty.any():
+            return
+        rows = np.flatnonzero(self._dirty)
+        self._dirty[:] = False
+        width = self._width = int(self.count.max(initial=0))
+        open_ = self._open[rows, :width]
+        lag = self._pass[rows, :width] - self._virtual[rows, None]
+        # Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit.
+        least = np.maximum(0.0, np.where(open_, lag, np.inf).min(axis=1, initial=np.inf))
+        most = np.minimum(0.0, np.where(open_, lag, -np.inf).max(axis=1, initial=-np.inf))
+        some = open_.any(axis=1)
+        shift = np.where(some, least, 0.0) + np.where(some, most, 0.0)
+        self._pass[rows, :width] = np.where(open_, lag - shift[:, None], 0.0)
+        self._virtual[rows] = 0.0
+        for row in sorted(self._new):
+            self._spread(row, self._new[row])
+        self._new.clear()
+        open_ = self._open[rows, :width]
+        columns = np.arange(width, dtype=np.int64)
+        ticks = np.rint(self._pass[rows, :width] * GRID).astype(np.int64) << COLUMN_BITS
+        self._keys[rows, :width] = np.where(open_, ticks | columns, CLOSED)
+        self._keys[rows, width:] = CLOSED
+        self._total[rows] = np.where(open_, self._tickets[rows, :width], 0.0).sum(axis=1)
+        present = self.job[rows, :width] >= 0
+        smallest = np.where(present, self.gang[rows, :width], 1 << 40).min(axis=1, initial=1 << 40)
+        self._smallest[rows] = smallest
+
+    def _spread(self, row: int, newcomers: Sequence[int]) -> None:
+        """Those of one kind (user, gang, tickets) over one stride; the first of a kind enters at the virtual time."""
+        kinds: dict[Hashable, list[int]] = {}
+        for job in newcomers:
+            column = self._column[job]
+            if job in self._carry:
+                self._open[row, column] = True
+                self._pass[row, column] = (
+                    self._virtual[row] + self._carry.pop(job) * self._stride[row, column]
+                )
+            else:
+                kinds.setdefault(self._kind(row, int(column)), []).append(job)
+        for group in kinds.values():
+            group.sort(key=lambda job: int(self._column[job]))
+            phases = _gaps(self._phases(row, group[0]), len(group))
+            for job, phase in zip(group, phases, strict=True):
+                column = self._column[job]
+                self._open[row, column] = True
+                self._pass[row, column] = self._virtual[row] + phase * self._stride[row, column]
+
+    def _phases(self, row: int, job: int) -> list[float]:
+        """Where on their stride the others of this job's kind are."""
+        kind = self._kind(row, int(self._column[job]))
+        found = [
+            (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
+            for column in np.flatnonzero(self._open[row, : self.count[row]]).tolist()
+            if self.job[row, column] != job and self._kind(row, column) == kind
+        ]
+        return [round((phase - floor(phase)) * PHASE) % PHASE / PHASE for phase in map(float, found)]
+
+    def _kind(self, row: int, column: int) -> Hashable:
+        job = int(self.job[row, column])
+        return self._kin[job], int(self.gang[row, column]), round(float(self._tickets[row, column]), 9)
+
+    def _matrices(self) -> list[NDArray[Any]]:
+        return [self.job, self.gang, self._tickets, self._stride, self._pass, self._open, self._keys]
+
+    def _widen(self) -> None:
+        rows, width = self.job.shape
+        assert 2 * width <= COLUMNS + 1, f"more than {width} jobs on one server"
+        job = np.full((rows, 2 * width), -1, dtype=np.int64)
+        job[:, :width] = self.job
+        keys = np.full((rows, 2 * width), CLOSED, dtype=np.int64)
+        keys[:, :width] = self._keys
+        self.job, self._keys = job, keys
+        self.gang = np.pad(self.gang, ((0, 0), (0, width)))
+        self._tickets = np.pad(self._tickets, ((0, 0), (0, width)), constant_values=1.0)
+        self._stride = np.pad(self._stride, ((0, 0), (0, width)), constant_values=1.0)
+        self._pass = np.pad(self._pass, ((0, 0), (0, width)))
+        self._open = np.pad(self._open, ((0, 0), (0, width)))
+
+
+def _gaps(taken: list[float], count: int) -> list[float]:
+    """So many places on the circle [0, 1), as far from one another and from those taken as can be, ascending."""
+    if not taken:
+        return [place / count for place in range(count)]
+    taken = sorted(set(taken))
+    heap = [
+        (start - end, start, end - start, 0)
+        for start, end in zip(taken, [*taken[1:], taken[0] + 1.0], strict=True)
+    ]
+    heapify(heap)
+    for _ in range(count):
+        _, start, width, places = heap[0]
+        heapreplace(heap, (-width / (places + 2), start, width, places + 1))
+    found = [
+        start + width * (i + 1) / (places + 1) for _, start, width, places in heap for i in range(places)
+    ]
+    return sorted(phase % 1.0 for phase in found)

@@ -1,0 +1,151 @@
+"""A gang over several servers: one machine has the ranks of all nodes, and every node orders for itself."""
+
+from typing import Any
+
+import pytest
+from test_gang import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
+
+from hs_core.events import Checkpoint, JobHeld, JobHooked, JobReady, JobWentOn, Resume, Suspend, SuspendFailed
+from hs_core.model import Tier
+
+RESUME = Resume(job=JOB, epoch=1)
+
+
+class TwoNodes(Gang):
+    """Ranks 0 and 1 on node 0, 2 and 3 on node 1, all running."""
+
+    def __init__(self, **machine: Any) -> None:
+        super().__init__(4, going=False, nodes=2, **machine)
+        self.resume(0)
+        self.resume(1)
+        for rank in range(4):
+            self.say(rank, type="going", step=0, seconds=0.0)
+        self.forget()
+
+    def resume(self, node: int) -> None:
+        self._keep(self.machine.order(RESUME, 1.0, node=node))
+
+    def stop(self, node: int, tier: Tier = HOLD) -> None:
+        self._keep(self.machine.order(Suspend(job=JOB, epoch=1, tier=tier), 1.0, node=node))
+
+    def all_held(self, tier: str = "hold") -> None:
+        at = self.agree()
+        for rank in range(4):
+            self.held(rank, at, tier)
+
+
+def test_the_world_is_the_ranks_of_all_nodes() -> None:
+    gang = Gang(4, arrived=False, nodes=2)
+    for rank in range(3):
+        gang.say(rank, type="arrived", step=0, can=["hold"], rank=rank, world=4)
+    assert set(kinds(gang.events)) == {JobHooked}, "said again for nodes that come later"
+    gang.say(3, type="arrived", step=0, can=["hold"], rank=3, world=4)
+    assert kinds(gang.events)[-1] is JobReady
+
+
+def test_a_suspend_of_any_node_stops_all() -> None:
+    gang = TwoNodes()
+    gang.stop(1)
+    assert set(gang.newest("stop")) == {0, 1, 2, 3}
+    gang.stop(0)
+    assert len([m for _, m in gang.told if m["type"] == "stop"]) == 4, "the other node's is the same stop"
+    gang.all_held()
+    assert [e for e in kinds(gang.events) if e is JobHeld] == [JobHeld]
+
+
+def test_a_gang_goes_on_when_every_node_has_ordered_it() -> None:
+    gang = TwoNodes()
+    gang.stop(0)
+    gang.stop(1)
+    gang.all_held()
+    gang.resume(0)
+    assert gang.newest("go") == {}
+    gang.resume(0)
+    assert gang.newest("go") == {}, "one node counts once"
+    gang.resume(1)
+    assert set(gang.newest("go")) == {0, 1, 2, 3}
+
+
+def test_a_late_suspend_of_a_node_is_answered_and_holds_the_gang_until_it_says_resume() -> None:
+    gang = TwoNodes()
+    gang.stop(0)
+    gang.all_held()
+    gang.forget()
+    gang.stop(1)
+    assert kinds(gang.events) == [JobHeld]
+    gang.resume(0)
+    assert gang.newest("go") == {}
+    gang.resume(1)
+    assert set(gang.newest("go")) == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("last", [HOLD, SWAP])
+def test_the_heaviest_tier_that_a_node_asks_for_serves_all(last: Tier) -> None:
+    gang = TwoNodes()
+    gang.stop(0, HOLD)
+    gang.stop(1, SWAP)
+    gang.stop(0, last)
+    gang.all_held()
+    assert JobHeld not in kinds(gang.events), "there is one word for all"
+    gang.all_held("swap")
+    assert [e.tier for e in gang.events if isinstance(e, JobHeld)] == [SWAP]
+
+
+def test_a_heavier_stop_that_fails_leaves_all_held_and_says_so() -> None:
+    gang = TwoNodes()
+    gang.stop(0, HOLD)
+    gang.stop(1, CHECKPOINT)
+    gang.all_held()
+    gang.agree()
+    gang.forget()
+    gang.say(2, type="failed", id=2, what="checkpoint", why="disk full")
+    assert kinds(gang.events)[1:] == [SuspendFailed, JobHeld]
+    assert gang.newest("go") == {}
+
+
+def test_one_save_serves_every_node_that_asks_while_it_is_under_way() -> None:
+    gang = TwoNodes()
+    for node in range(2):
+        gang._keep(gang.machine.order(Checkpoint(job=JOB, epoch=1), 1.0, node=node))
+    at = gang.agree("save")
+    for rank in range(4):
+        gang.say(rank, type="saved", id=1, step=at, generation=0, digest="x")
+    assert len([m for _, m in gang.told if m["type"] == "save"]) == 4
+
+
+def test_a_node_whose_link_was_lost_comes_back_with_its_ranks_as_they_stand() -> None:
+    gang = TwoNodes()
+    gang.gone(2)
+    gang.gone(3)
+    gang.stop(0)
+    assert gang.newest("stop") == {}, "nobody is stopped without the others"
+    gang.hello(2, connection=(1, 7), state="running", step=9)
+    assert gang.newest("stop") == {}
+    gang.hello(3, connection=(1, 8), state="running", step=9)
+    assert kinds(gang.events)[-1] is JobWentOn
+    asked = {connection for connection, m in gang.told if m["type"] == "stop"}
+    assert asked == {10, 11, (1, 7), (1, 8)}
+
+
+def test_a_link_lost_during_a_stop_lets_those_who_stand_go_on() -> None:
+    gang = TwoNodes()
+    gang.stop(0)
+    gang.stop(1)
+    at = gang.agree()
+    gang.held(0, at)
+    gang.forget()
+    gang.gone(2)
+    gang.gone(3)
+    assert kinds(gang.events) == [SuspendFailed]
+    assert gang.newest("go") == {0: {"type": "go"}}
+    gang.hello(2, connection=(1, 2), state="held", step=at)
+    gang.hello(3, connection=(1, 3), state="running", step=at)
+    gang.say(0, type="going", step=at, seconds=0.0)
+    assert {connection for connection, m in gang.told if m["type"] == "go"} >= {(1, 2)}
+
+
+def test_connections_are_whatever_the_driver_calls_them() -> None:
+    gang = Gang(2, arrived=False, nodes=2)
+    gang.machine.gone("never heard of", 1.0)
+    gang.machine.gone((1, 5), 1.0)
+    gang.machine.check()

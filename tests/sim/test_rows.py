@@ -1,0 +1,77 @@
+"""All servers' stride over arrays says what one server's exact stride says."""
+
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.mechanism.stride import StrideQueue
+from hs_sim.quanta.rows import Rows
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+jobs = st.lists(
+    st.tuples(st.integers(1, 4), st.integers(1, 12), st.integers(1, 7)), min_size=1, max_size=9
+)  # gang, tickets over
+
+
+def fill(
+    rows: Rows, queue: StrideQueue[int], row: int, wanted: list[tuple[int, int, int]], first: int
+) -> None:
+    for job, (gang, over, under) in enumerate(wanted, start=first):
+        rows.add(job, row, gang, over / under, kin="user")
+        rows.begin(job)
+        queue.add(job, gang, Fraction(over, under), (job,), kin="user")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(jobs, min_size=1, max_size=3), st.data())
+def test_arrays_pick_the_jobs_that_the_exact_queue_picks(servers, data) -> None:
+    rows = Rows(len(servers), 100)
+    queues: list[StrideQueue[int]] = []
+    free = np.full(len(servers), 4)
+    for row, wanted in enumerate(servers):
+        queues.append(StrideQueue())
+        fill(rows, queues[row], row, wanted, row * 20)
+    for _ in range(3):
+        for _ in range(data.draw(st.integers(1, 25))):
+            picked = sorted(rows.pick(free, NOBODY).tolist())
+            assert picked == sorted(job for queue in queues for job in queue.pick(4))
+        row = data.draw(st.integers(0, len(servers) - 1))
+        members = queues[row].order()
+        if members and data.draw(st.booleans()):
+            gone = data.draw(st.sampled_from(sorted(members)))
+            assert abs(rows.remove(gone) - float(queues[row].remove(gone))) < 1e-6
+        elif members:
+            changed = data.draw(st.sampled_from(sorted(members)))
+            tickets = Fraction(data.draw(st.integers(1, 9)), data.draw(st.integers(1, 9)))
+            queues[row].set_tickets({changed: tickets})
+            rows.set_tickets(np.array([changed]), np.array([float(tickets)]))
+
+
+def test_every_window_of_six_quanta_has_the_exact_shares() -> None:
+    rows = Rows(1, 6)
+    for job, gang in enumerate((1, 1, 2, 2, 4, 4)):
+        rows.add(job, 0, gang, 2 / 3, kin=gang)
+        rows.begin(job)
+    for _ in range(20):
+        window = np.zeros(6)
+        for _ in range(6):
+            window[rows.pick(np.array([4]), NOBODY)] += 1
+        assert window.tolist() == [4, 4, 2, 2, 1, 1]
+
+
+def test_who_leaves_and_comes_back_elsewhere_carries_its_place() -> None:
+    rows = Rows(2, 4)
+    for job in range(3):
+        rows.add(job, 0, 1, 1.0, kin=job)
+        rows.begin(job)
+    rows.add(3, 1, 1, 1.0, kin=3)
+    rows.begin(3)
+    rows.pick(np.array([1, 1]), NOBODY)
+    carried = rows.remove(0)
+    assert 0 < carried <= 1
+    rows.add(0, 1, 1, 1.0, kin=0, carry=carried)
+    rows.begin(0)
+    assert rows.pick(np.array([1, 1]), NOBODY).tolist().count(0) == 0
