@@ -79,8 +79,7 @@ class Compared:
         return "\n".join(
             (
                 f"{jobs} jobs of {len(live.tickets)} users on {pools}; quantum {live.quantum_s:g} s",
-                f"measured live: start {live.start_s:.2f} s, suspend {live.suspend_s * 1000:.0f} ms, "
-                f"resume {live.resume_s * 1000:.0f} ms, {live.suspends} suspends",
+                f"measured live: start {live.start_s:.2f} s, suspend {live.suspend_s:.3f} s, resume {live.resume_s:.3f} s",
                 "",
                 "                    live   simulated   difference",
                 f"mean JCT      {self.live_jct_s:8.2f} s  {self.simulated_jct_s:8.2f} s   {self.jct_off:9.1%}",
