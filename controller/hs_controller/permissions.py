@@ -93,3 +93,17 @@ def check(caller: Caller, method: str) -> None:
         raise RefusedError(
             f"{method.rsplit('/', 1)[-1]} is not allowed to {caller.name} (roles: {roles})", Kind.NOT_ALLOWED
         )
+
+
+def table() -> str:
+    """For docs/security.md: one line a call, one column a role."""
+    words = {Reach.ALL: "all", Reach.OWN: "own", None: ""}
+    lines = [
+        f"| call | {' | '.join(Role)} |",
+        f"|---|{'---|' * len(Role)}",
+        *(
+            f"| {method.removeprefix('/hs.v1.')} | {' | '.join(words[rule.get(role)] for role in Role)} |"
+            for method, rule in PERMISSIONS.items()
+        ),
+    ]
+    return "\n".join(lines)

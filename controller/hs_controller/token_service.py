@@ -180,12 +180,13 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.Certificate:
         authority = must_have(self._authority)
-        node = HostName(CALLER.get().node)
+        caller = CALLER.get()
+        node = HostName(caller.node)
         issued = authority.issue(node, request.csr_pem, self._loop.clock.now_s())
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             registry = self._loop.mind.registry
-            why = registry.why_refused(CALLER.get(), now_s)
+            why = registry.why_refused(caller, now_s)
             if why:  # it was removed just now
                 raise RefusedError(why, Kind.NOT_ALLOWED)
             identity = registry.renewed(node, issued.serial, issued.not_after_s, now_s)

@@ -82,9 +82,10 @@ class Cluster(Daemon):
         return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca), options)
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    one = Cluster(tmp_path)
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all: each test has nodes of its own."""
+    one = Cluster(tmp_path_factory.mktemp("cluster"))
     one.start()
     yield one
     if one.process is not None and one.process.poll() is None:
@@ -118,7 +119,7 @@ def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_pa
 
 
 def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster: Cluster) -> None:
-    invited = cluster.enroll("v1")
+    invited = cluster.enroll("v10")
     assert (invited.ca_sha256, invited.controller) == (cluster.ca_sha256, cluster.address)
     argv = [
         sys.executable,
@@ -130,20 +131,20 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
         "--token",
         invited.token,
     ]
-    argv += ["--ca-sha256", invited.ca_sha256, "--name", "v1", "--identity", str(cluster.folder / "id")]
+    argv += ["--ca-sha256", invited.ca_sha256, "--name", "v10", "--identity", str(cluster.folder / "id")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     assert stat.S_IMODE((cluster.folder / "id" / "key.pem").stat().st_mode) == 0o600
     mine = identity.load_identity(cluster.folder / "id")
     assert mine is not None
-    assert mine.node == "v1"
+    assert mine.node == "v10"
 
     async def story() -> None:
         async with cluster.channel(mine) as channel:
-            agent = await FakeAgent(channel, "v1").join()
+            agent = await FakeAgent(channel, "v10").join()
             await agent.leave()
             with pytest.raises(grpc.aio.AioRpcError, match="speaks for itself only") as refused:
-                await FakeAgent(channel, "v2").join()
+                await FakeAgent(channel, "w10").join()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
             for call in ("Info", "ListNodes"):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
@@ -165,8 +166,8 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"token": "hsj_wrong"}, "not one for 'v1'"),
-        ({"name": "v2"}, "not one for 'v2'"),
+        ({"token": "hsj_wrong"}, "not one for"),
+        ({"name": "other"}, "not one for 'other'"),
         ({"ca_sha256": "00" * 32}, "another cluster"),
         ({"ca_sha256": "beef"}, "64 hexadecimal digits"),
         ({"name": "../v1"}, "a host's name was expected"),
@@ -175,31 +176,32 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
 def test_a_join_that_is_wrong_leaves_nothing_behind(
     cluster: Cluster, change: dict[str, str], told: str
 ) -> None:
-    token = cluster.enroll("v1").token
+    node = f"n{abs(hash(told))}"
+    token = cluster.enroll(node).token
     folder = cluster.folder / "there"
     with pytest.raises(RefusedError, match=told):
-        cluster.join(**{"token": token, "node": "v1", "folder": folder, **change})
+        cluster.join(**{"token": token, "node": node, "folder": folder, **change})
     assert [file for file in cluster.folder.iterdir() if "there" in file.name] == []
-    assert cluster.join(token, "v1").node == "v1", "the token still works for whom it was made"
+    assert cluster.join(token, node).node == node, "the token still works for whom it was made"
 
 
 def test_an_expired_token_is_refused(cluster: Cluster) -> None:
-    token = cluster.enroll("v1", valid_s=0.001).token
+    token = cluster.enroll("v11", valid_s=0.001).token
     with pytest.raises(RefusedError, match="has expired") as refused:
-        cluster.join(token, "v1")
+        cluster.join(token, "v11")
     assert refused.value.kind is Kind.NOT_ALLOWED
 
 
 def test_a_token_survives_kill_9_and_the_same_request_gives_the_same_one(cluster: Cluster) -> None:
-    token = cluster.enroll("v1", key="once").token
+    token = cluster.enroll("v12", key="once").token
     cluster.kill()
     cluster.start()
-    assert cluster.enroll("v1", key="once").token == token
-    assert cluster.join(token, "v1").node == "v1"
+    assert cluster.enroll("v12", key="once").token == token
+    assert cluster.join(token, "v12").node == "v12"
     cluster.kill()
     cluster.start()
     with pytest.raises(RefusedError, match="was used already"):
-        cluster.join(token, "v1", folder=cluster.folder / "other")
+        cluster.join(token, "v12", folder=cluster.folder / "other")
 
 
 def test_plaintext_and_old_tls_find_nobody_at_the_port(cluster: Cluster) -> None:
@@ -222,9 +224,9 @@ def test_a_certificate_of_another_ca_is_worth_nothing(cluster: Cluster, tmp_path
     pki.init(tmp_path / "other")
     other = Authority.load(tmp_path / "other")
     assert other is not None
-    mine = cluster.joined("v1")
+    mine = cluster.joined("v14")
     key = ec.generate_private_key(ec.SECP256R1())
-    forged = other.issue("v1", identity._csr("v1", key), time.time())
+    forged = other.issue("v14", identity._csr("v14", key), time.time())
     own_key = key.private_bytes(
         identity.serialization.Encoding.PEM,
         identity.serialization.PrivateFormat.PKCS8,
@@ -236,14 +238,14 @@ def test_a_certificate_of_another_ca_is_worth_nothing(cluster: Cluster, tmp_path
     async def story() -> None:
         async with cluster.channel(replace(mine, key_pem=own_key, chain_pem=leaf)) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await FakeAgent(channel, "v1").join()
+                await FakeAgent(channel, "v14").join()
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
     asyncio.run(story())
 
 
 def test_renewal_gives_a_new_certificate_for_the_same_node_and_both_count(cluster: Cluster) -> None:
-    old = cluster.joined("v1")
+    old = cluster.joined("v15")
     told: list[Identity] = []
 
     async def story() -> None:
@@ -257,22 +259,22 @@ def test_renewal_gives_a_new_certificate_for_the_same_node_and_both_count(cluste
         assert told[0].chain_pem != old.chain_pem
         for one in (told[0], old):
             async with cluster.channel(one) as channel:
-                await (await FakeAgent(channel, "v1").join()).leave()
+                await (await FakeAgent(channel, "v15").join()).leave()
 
     asyncio.run(story())
 
 
 def test_whoever_joins_anew_ends_the_certificates_before(cluster: Cluster) -> None:
-    old = cluster.joined("v1")
-    new = cluster.join(cluster.enroll("v1").token, "v1", folder=cluster.folder / "anew")
+    old = cluster.joined("v16")
+    new = cluster.join(cluster.enroll("v16").token, "v16", folder=cluster.folder / "anew")
 
     async def story() -> None:
         async with cluster.channel(old) as channel:
             with pytest.raises(grpc.aio.AioRpcError, match="replaced by a newer one") as refused:
-                await FakeAgent(channel, "v1").join()
+                await FakeAgent(channel, "v16").join()
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         async with cluster.channel(new) as channel:
-            await (await FakeAgent(channel, "v1").join()).leave()
+            await (await FakeAgent(channel, "v16").join()).leave()
 
     asyncio.run(story())
 
