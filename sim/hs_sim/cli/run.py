@@ -33,6 +33,7 @@ from hs_sim.cli.options import cluster_options, experiment_of, generator, run_op
 )
 def run(
     workload: Path | None,
+    *,
     policy: str,
     seed: str,
     json_out: Path | None,
