@@ -387,8 +387,13 @@ class World:
             decisions=decisions,
             decision_s_mean=controller.decision_s / decisions if decisions else 0.0,
             decision_s_max=controller.decision_s_max,
-            messages=self.clock.happened,
+            messages=self.messages,
         )
+
+    @property
+    def messages(self) -> int:
+        """What machines were told, and what they ordered."""
+        return self.controller.handled + sum(agent.handled + agent.ordered for agent in self.agents.values())
 
     def _outcome(self, job: JobTruth) -> JobOutcome:
         sim = job.sim
