@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,45 @@ def doctor(context: click.Context, config_file: Path | None) -> None:
     from hs_agent.doctor import examine
 
     context.exit(1 if examine(load(config_file or context.obj)) else 0)
+
+
+@cli.command()
+@click.option("--controller", required=True, metavar="HOST:PORT", help="Where the controller listens.")
+@click.option("--token", required=True, help="From `hsctl node enroll`; works once.")
+@click.option("--ca-sha256", required=True, help="Of the cluster's CA, from `hsctl node enroll`.")
+@click.option("--name", help="The node's name that the token was made for.  [default: the host's]")
+@click.option(
+    "--identity",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where key and certificates go.  [default: identity/ in the agent's state folder]",
+)
+@click.option("--replace", is_flag=True, help="Join anew, though this host has joined.")
+@config_option
+@click.pass_context
+def join(
+    context: click.Context,
+    *,
+    controller: str,
+    token: str,
+    ca_sha256: str,
+    name: str | None,
+    folder: Path | None,
+    replace: bool,
+    config_file: Path | None,
+) -> None:
+    """Get this host a key and a certificate, so that it may connect to the controller."""
+    from hs_agent import identity
+
+    made = identity.join(
+        controller=controller,
+        token=token,
+        ca_sha256=ca_sha256,
+        name=name or socket.gethostname(),
+        folder=folder or identity.default_folder(config_file or context.obj or DEFAULT_CONFIG),
+        replace=replace,
+    )
+    click.echo(f"{made.node} has joined: {made.folder}, good until {time.ctime(made.not_after_s)}")
 
 
 def load(config_file: Path | None, overrides: dict[str, Any] | None = None) -> settings.Config:

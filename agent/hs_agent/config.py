@@ -2,6 +2,7 @@
 
 import difflib
 import fnmatch
+import ipaddress
 import math
 import os
 import re
@@ -55,9 +56,13 @@ class Pace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    controller: str  # gRPC target: "unix:/path" or "127.0.0.1:port"
+    controller: str  # gRPC target: "unix:/path" or "host:port"
     token_file: Path | None
+    dev: bool  # no certificates: everything stays on loopback
     name: str
+    peer_listen: str  # "0.0.0.0:7444": where other agents reach this one; empty: nowhere
+    peer_address: str  # as which it is told to them; empty: made from peer_listen
+    rendezvous_ports: range  # of jobs over several servers
     state_dir: Path
     run_dir: Path
     devices: DeviceKind
@@ -75,6 +80,11 @@ class Config:
     path: str  # PATH of a job that brings none
     report_interval_s: float
     end_jobs_on_stop: bool
+
+    @property
+    def secure(self) -> bool:
+        """The controller is reached over mTLS."""
+        return not self.dev and not self.controller.startswith("unix:")
 
     def pace_s(self, job_class: str, model: str) -> float:
         """Seconds per step to hold jobs of this class to; 0: as fast as they go."""
@@ -200,12 +210,17 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> Config:
 
 def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
     top = _Table(file, "", data)
-    controller = _controller(top)
+    dev = top.flag("dev", default=False)
+    controller = _controller(top, dev=dev)
     devices = top.word("devices", DeviceKind, DeviceKind.NVML)
     config = Config(
         controller=controller,
-        token_file=_token_file(top, controller),
+        token_file=_token_file(top, controller, dev=dev),
+        dev=dev,
         name=_name(top),
+        peer_listen=_peer_listen(top, dev=dev),
+        peer_address=_peer_address(top),
+        rendezvous_ports=_ports(top, "rendezvous_ports", range(29400, 30400)),
         state_dir=_folder(top, "state_dir", "/var/lib/heteroshare/agent"),
         run_dir=_run_dir(top),
         devices=devices,
@@ -232,8 +247,27 @@ def _half_of_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
-def _controller(top: _Table) -> str:
-    expected = '"unix:/path/to/socket" or "127.0.0.1:port"'
+def split_address(value: str) -> tuple[str, int] | None:
+    """Host (an IPv6 one without its brackets) and port; None: it is not "host:port"."""
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) >= 2**16:
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        return host[1:-1], int(port)
+    return (host, int(port)) if _HOST_NAME.fullmatch(host) else None
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _controller(top: _Table, *, dev: bool) -> str:
+    expected = '"unix:/path/to/socket" or "host:port"'
     value = top.text("controller", "", expected)
     if not value:
         raise RefusedError(f"{top.file}: controller is not set: expected {expected}")
@@ -244,23 +278,62 @@ def _controller(top: _Table) -> str:
         if len(path.encode()) > MAX_SOCKET_PATH:
             raise top.refuse("controller", f"a socket path of at most {MAX_SOCKET_PATH} bytes")
         return f"unix:{path}"
-    host, _, port = value.rpartition(":")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 2**16:
+    place = split_address(value)
+    if place is None or place[1] == 0:
         raise top.refuse("controller", expected)
-    if host not in {"127.0.0.1", "localhost", "[::1]"}:
-        why = "this version has no certificates, and nobody may order processes on this host over an open network"
-        raise top.refuse("controller", f"{expected}: only loopback is allowed, because {why}")
+    if dev and not is_loopback(place[0]):
+        raise top.refuse(
+            "controller", f"{expected}: only loopback with dev = true, which has no certificates"
+        )
     return value
 
 
-def _token_file(top: _Table, controller: str) -> Path | None:
+def _token_file(top: _Table, controller: str, *, dev: bool) -> Path | None:
     value = top.text("token_file", "", "a file that holds the agent's token")
     if value:
         return Path(value)
-    if not controller.startswith("unix:"):
+    if dev and not controller.startswith("unix:"):
         expected = "a file that holds the agent's token: the controller wants one on a loopback port"
         raise RefusedError(f"{top.file}: token_file is not set: expected {expected}")
     return None
+
+
+def _peer_listen(top: _Table, *, dev: bool) -> str:
+    expected = '"address:port" to listen at, such as "0.0.0.0:7444"'
+    value = top.text("peer_listen", "", expected)
+    place = split_address(value) if value else None
+    if value and place is None:
+        raise top.refuse("peer_listen", expected)
+    if place is not None and dev and not is_loopback(place[0]):
+        raise top.refuse(
+            "peer_listen", f"{expected}: only loopback with dev = true, which has no certificates"
+        )
+    return value
+
+
+def _peer_address(top: _Table) -> str:
+    expected = '"host:port" where other agents reach this one, such as "gpu1.example:7444"'
+    value = top.text("peer_address", "", expected)
+    place = split_address(value) if value else None
+    if value and (place is None or place[1] == 0):
+        raise top.refuse("peer_address", expected)
+    if value and not top.data.get("peer_listen"):
+        raise top.refuse("peer_address", "peer_listen to be set as well")
+    return value
+
+
+def _ports(top: _Table, key: str, default: range) -> range:
+    expected = f'ports "{default.start}-{default.stop - 1}"'
+    value = top.text(key, "", expected)
+    if not value:
+        return default
+    first, dash, last = value.partition("-")
+    if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+        raise top.refuse(key, expected)
+    ports = range(int(first), int(last) + 1)
+    if not ports or ports.start < 1024 or ports.stop > 2**16:
+        raise top.refuse(key, f"{expected}, from 1024 to 65535")
+    return ports
 
 
 def _name(top: _Table) -> str:

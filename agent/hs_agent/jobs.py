@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import grpc
 import structlog
 
 from hs_agent import procs
 from hs_agent.cgroup import JobCgroup
 from hs_agent.config import Config
 from hs_agent.folder import Ended, Folder, Key
+from hs_agent.gangs import Gang, HeadGang, MemberGang, Tell
 from hs_agent.jobsock import JobSocket
 from hs_agent.launch import Launcher
 from hs_core.events import (
@@ -23,12 +25,14 @@ from hs_core.events import (
     JobWentOn,
     Kill,
     LaunchFailed,
+    Peer,
     Resume,
     Suspend,
     SuspendFailed,
 )
-from hs_core.gang import GangMachine, Step
+from hs_core.gang import GangMachine
 from hs_core.model import Tier
+from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0
 FREEZE_POLL_S = 0.005
@@ -46,7 +50,7 @@ class RunningJob:
     shim: procs.Identity
     pidfd: int
     group: JobCgroup
-    gang: GangMachine
+    gang: Gang
     sock: JobSocket
     frozen: bool = False
     killing: bool = False
@@ -57,48 +61,71 @@ class RunningJob:
 class Jobs:
     """Watches running jobs and performs orders on them; says what happened through `post`."""
 
-    def __init__(self, config: Config, launcher: Launcher, post: Post, step_of: StepOf) -> None:
+    def __init__(
+        self,
+        config: Config,
+        launcher: Launcher,
+        post: Post,
+        step_of: StepOf,
+        dial: Callable[[Peer], grpc.aio.Channel],
+    ) -> None:
         self.config, self.launcher = config, launcher
+        self._dial = dial
         self._post, self._step_of = post, step_of
         self.running: dict[Key, RunningJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- coming and going -------------------------------------------------------------------------------------------
 
-    async def open_socket(self, folder: Folder, launch: Mapping[str, Any]) -> tuple[GangMachine, JobSocket]:
+    async def open_socket(self, folder: Folder, launch: Mapping[str, Any]) -> tuple[Gang, JobSocket]:
+        """From what launch.json holds, so that a job that is adopted gets the same."""
         key = folder.key
+
+        def tell(connection: int, message: Mapping[str, Any]) -> None:
+            sock.tell(connection, message)
+
+        def hang_up() -> None:
+            sock.hang_up()
+
+        gang = self._gang(key, launch, tell, hang_up)
+        sock = JobSocket(
+            self.launcher.socket_path(key), int(launch["uid"]), int(launch["gid"]), gang.heard, gang.gone
+        )
+        try:
+            await sock.open()
+        except BaseException:
+            await gang.close()
+            raise
+        return gang, sock
+
+    def _gang(self, key: Key, launch: Mapping[str, Any], tell: Tell, hang_up: Callable[[], None]) -> Gang:
         wanted = launch["wanted"]
-        gang = GangMachine(
+        nodes, rank = [Peer(**peer) for peer in wanted["nodes"]], int(wanted["node_rank"])
+        if rank > 0:
+            hello = agent_pb2.GangHello(
+                job_id=key.job, epoch=key.epoch, node_rank=rank, grant=str(wanted["grant"])
+            )
+            return MemberGang(key, hello, nodes[0], self._dial, tell, hang_up, self._post)
+        machine = GangMachine(
             key.job,
             key.epoch,
+            nodes=max(len(nodes), 1),
             pace_s=self.config.pace_s(str(wanted["job_class"]), str(launch["model"])),
             reserve=self.config.host_memory_budget_bytes > 0,
         )
+        return HeadGang(key, machine, tell, self._post)
 
-        def heard(connection: int, message: Mapping[str, Any]) -> None:
-            self._step(key, gang.heard(connection, message, procs.now_s()))
-
-        def gone(connection: int) -> None:
-            self._step(key, gang.gone(connection, procs.now_s()))
-
-        sock = JobSocket(self.launcher.socket_path(key), int(launch["uid"]), int(launch["gid"]), heard, gone)
-        await sock.open()
-        return gang, sock
-
-    def _step(self, key: Key, step: Step) -> None:
+    def head(self, key: Key) -> HeadGang | None:
+        """Of a job over several servers whose first node runs here."""
         running = self.running.get(key)
-        if running is None:
-            return
-        for connection, message in step.tell:
-            running.sock.tell(connection, message)
-        for event in step.events:
-            self._post(event)
+        return running.gang if running is not None and isinstance(running.gang, HeadGang) else None
 
-    async def watch(self, folder: Folder, shim: procs.Identity, gang: GangMachine, sock: JobSocket) -> bool:
+    async def watch(self, folder: Folder, shim: procs.Identity, gang: Gang, sock: JobSocket) -> bool:
         """False: the shim is gone already (its exit was handled)."""
         pidfd = procs.open_pidfd(shim)
         if pidfd is None:
             await sock.close()
+            await gang.close()
             await self._ended(folder, None)
             return False
         running = RunningJob(folder.key, folder, shim, pidfd, self.launcher.group(folder.key), gang, sock)
@@ -127,6 +154,7 @@ class Jobs:
         if running is not None:
             self.running.pop(key, None)
             await running.sock.close()
+            await running.gang.close()
             running.gone.set()
         self.launcher.group(key).remove()
         self.post_end(key, ended)
@@ -148,7 +176,7 @@ class Jobs:
         if running is None:
             return
         if order.tier is not Tier.FREEZE:
-            self._step(running.key, running.gang.order(order, procs.now_s()))
+            running.gang.order(order)
         elif not running.killing:
             if running.freezing is not None:
                 running.freezing.cancel()
@@ -199,12 +227,12 @@ class Jobs:
             self._thaw(running)
             step = self._step_of(running.key)
             self._post(JobWentOn(now_s=now_s, job=order.job, epoch=order.epoch, step=step))
-        self._step(running.key, running.gang.order(order, now_s))
+        running.gang.order(order)
 
     def checkpoint(self, order: Checkpoint) -> None:
         running = self.running.get(Key(order.job, order.epoch))
         if running is not None:
-            self._step(running.key, running.gang.order(order, procs.now_s()))
+            running.gang.order(order)
 
     def kill(self, order: Kill) -> None:
         running = self.running.get(Key(order.job, order.epoch))
@@ -243,6 +271,7 @@ class Jobs:
                 loop.remove_reader(running.pidfd)
                 os.close(running.pidfd)
             await running.sock.close()
+            await running.gang.close()
         self.running.clear()
 
     def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:

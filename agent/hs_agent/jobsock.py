@@ -126,6 +126,12 @@ class JobSocket:
         if writer.transport.get_write_buffer_size() > MAX_UNSENT:  # it does not read
             writer.transport.abort()
 
+    def hang_up(self) -> None:
+        """On all that are connected: they keep their state, dial again and say how they stand."""
+        for connection in list(self._writers):
+            self._writers.pop(connection).transport.abort()
+            self._gone(connection)
+
     async def close(self) -> None:
         if self._server is not None:
             self._server.close()

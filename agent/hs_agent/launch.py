@@ -10,16 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hs_agent import cgroup, procs, shim
-from hs_agent.config import Config, DeviceKind
-from hs_agent.folder import Folder, Key
+from hs_agent.config import Config, DeviceKind, split_address
+from hs_agent.folder import Folder, Key, read_json, write_atomically
+from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import WantedJob
-from hs_core.model import Gpu, SuspendMode
+from hs_core.model import Gpu, JobId, SuspendMode
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -68,15 +70,39 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def torchrun(command: tuple[str, ...], ranks: int, port: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where this host's processes stand among those of the whole job, and where all of them meet."""
+
+    nodes: int
+    rank: int
+    address: str
+    port: int
+
+    @classmethod
+    def of(cls, wanted: WantedJob) -> "Place":
+        if len(wanted.nodes) <= 1:
+            return cls(1, 0, "127.0.0.1", free_port())
+        found = split_address(wanted.rendezvous)
+        if found is None:
+            raise RefusedError(f"rendezvous {wanted.rendezvous!r}: expected address:port")
+        return cls(len(wanted.nodes), wanted.node_rank, *found)
+
+
+def torchrun(command: tuple[str, ...], ranks: int, place: Place, name: str) -> list[str]:
     """`ranks` processes of the command through torch.distributed.run, with the job's own Python.
 
     A command that begins with a Python keeps it (and its options); one that begins with a script `*.py` gets `python`;
     anything else is a program that is started as it is by `python`'s launcher.
+
+    Several nodes meet by static rendezvous: a node keeps its ranks for good, as it has only their part of a checkpoint (the c10d
+    one numbers nodes as they come), and node 0 is told so instead of guessed from host names, which hosts may share.
     """
     head, rest = command[0], list(command[1:])
-    run = ["-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks}",
-           "--master-addr=127.0.0.1", f"--master-port={port}"]  # fmt: skip
+    run = ["-m", "torch.distributed.run", f"--nnodes={place.nodes}", f"--nproc-per-node={ranks}",
+           f"--master-addr={place.address}", f"--master-port={place.port}"]  # fmt: skip
+    if place.nodes > 1:
+        run += [f"--node-rank={place.rank}", f"--rdzv-id={name}"]
     if not _PYTHON.fullmatch(Path(head).name):
         return ["python", *run, *([] if head.endswith(".py") else ["--no-python"]), *command]
     options: list[str] = []
@@ -100,7 +126,7 @@ def environment(  # noqa: PLR0917 — one name per source
     sock: Path,
     inject: Path,
     checkpoints: str,
-    port: int,
+    place: Place,
 ) -> dict[str, str]:
     """What the job sees; clean of everything that is the agent's."""
     spec = wanted.spec
@@ -120,18 +146,23 @@ def environment(  # noqa: PLR0917 — one name per source
         "HS_JOB_NAME": spec.name,
         "HS_USER": wanted.user,
         "HS_ARRAY_TASK_ID": "" if spec.array_index is None else str(spec.array_index),
-        "HS_NNODES": str(spec.nodes),
-        "HS_NODE_RANK": "0",
+        "HS_NNODES": str(place.nodes),
+        "HS_NODE_RANK": str(place.rank),
         "HS_GPUS_PER_NODE": str(spec.gpus),
         "HS_GPU_TYPE": gpus[0].model if gpus else "",
-        "HS_MASTER_ADDR": "127.0.0.1",
-        "HS_MASTER_PORT": str(port),
+        "HS_MASTER_ADDR": place.address,
+        "HS_MASTER_PORT": str(place.port),
         "HS_RESTART_COUNT": str(max(wanted.epoch - 1, 0)),
         "HS_CHECKPOINT_DIR": checkpoints,
         "HS_AGENT_SOCKET": str(sock),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_ADDR": place.address,
+        "MASTER_PORT": str(place.port),
     }
+    if place.nodes > 1:
+        # Else gloo takes the address that the host's name resolves to, which may be one that no other host reaches.
+        interface = interface_of(wanted.nodes[place.rank].address)
+        if interface:
+            env = {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} | env
     if spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
         env["HS_HOOK"] = "0"
     else:
@@ -167,6 +198,13 @@ def check(wanted: WantedJob) -> None:
         raise RefusedError(f"workdir {spec.workdir!r}: expected an absolute path")
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    folder: Path
+    nodes: int
+    who: Account
+
+
 class Launcher:
     """The folders of this host's jobs and how their shims are started."""
 
@@ -192,12 +230,12 @@ class Launcher:
         check(wanted)
         who = account(wanted.run_as, self.config)
         key = Key(wanted.job, wanted.epoch)
-        port = free_port()
+        place = Place.of(wanted)
         spec = wanted.spec
-        argv = torchrun(spec.command, spec.gpus, port) if spec.torchrun else list(spec.command)
-        checkpoints = spec.checkpoint_dir or str(self.checkpoints / str(wanted.job))
+        argv = torchrun(spec.command, spec.gpus, place, str(key)) if spec.torchrun else list(spec.command)
+        checkpoints = self.checkpoint_dir(wanted)
         env = environment(
-            wanted, gpus, who, self.config, self.socket_path(key), self.inject, checkpoints, port
+            wanted, gpus, who, self.config, self.socket_path(key), self.inject, str(checkpoints), place
         )
         if generation >= 0:
             env["HS_RESTORE"] = str(generation)
@@ -224,17 +262,45 @@ class Launcher:
             raise RefusedError(f"command and environment come to more than {MAX_LAUNCH_BYTES >> 10} KiB")
         folder.make()
         folder.clear_for_start()
-        if not spec.checkpoint_dir:
-            self._make_checkpoint_dir(Path(checkpoints), who)
+        self.make_checkpoint_dir(wanted, who)
         group = cgroup.create(self.groups, str(key), cpus=spec.cpus, memory_bytes=spec.memory_bytes)
         folder.write_launch(launch | {"cgroup": group.for_shim()})
         return folder, who
 
-    def _make_checkpoint_dir(self, path: Path, who: Account) -> None:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        if os.geteuid() == 0:
-            os.chown(path, who.uid, who.gid, follow_symlinks=False)
+    def checkpoint_dir(self, wanted: WantedJob) -> Path:
+        return Path(wanted.spec.checkpoint_dir or self.checkpoints / str(wanted.job))
+
+    def make_checkpoint_dir(self, wanted: WantedJob, who: Account) -> Path:
+        """And a note of whose it is: it may be lent when nothing else of the job is left here."""
+        path = self.checkpoint_dir(wanted)
+        if not wanted.spec.checkpoint_dir:  # else the job makes it, with its own rights
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+            if os.geteuid() == 0:
+                os.chown(path, who.uid, who.gid, follow_symlinks=False)
+        note = {"folder": str(path), "nodes": max(len(wanted.nodes), 1), "who": asdict(who)}
+        write_atomically(self.checkpoints / f"{wanted.job}.json", json.dumps(note).encode())
+        return path
+
+    def kept(self, job: JobId) -> "Kept | None":
+        """Where the checkpoints of a job lie that is, or was, here."""
+        note = read_json(self.checkpoints / f"{job}.json")
+        if note is None:
+            return None
+        who = note["who"]
+        return Kept(
+            Path(note["folder"]), int(note["nodes"]), Account(**who | {"groups": tuple(who["groups"])})
+        )
+
+    def forget_checkpoints(self, keep: Container[JobId]) -> None:
+        """Of all jobs but these. Folders that users named are theirs."""
+        for path in self.checkpoints.iterdir():
+            name = path.name.removesuffix(".json")
+            if name.isascii() and name.isdigit() and JobId(int(name)) not in keep:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
 
     def start(self, folder: Folder) -> int:
         """The shim's pid. It is a child for as long as this agent lives and nobody's after that."""
@@ -282,13 +348,11 @@ class Launcher:
         group.remove()
         return empty
 
-    def forget(self, key: Key, *, last: bool) -> None:
-        """Remove what is left; the log moves aside. `last`: no other incarnation may still want its checkpoints."""
+    def forget(self, key: Key) -> None:
+        """Remove what is left but for checkpoints; the log moves aside."""
         self.group(key).remove()
         self.folder(key).retire(self.ended)
         self.socket_path(key).unlink(missing_ok=True)
-        if last:
-            shutil.rmtree(self.checkpoints / str(key.job), ignore_errors=True)
 
 
 def shim_command(folder: Path) -> list[str]:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,7 @@ import grpc
 import structlog
 
 from hs_agent import logs, procs
+from hs_agent.clock import Delay
 from hs_agent.config import Config
 from hs_agent.devices import Reading
 from hs_core.errors import RefusedError
@@ -41,9 +43,14 @@ class Side(Protocol):
     readings: tuple[Reading, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def peer_address(self) -> str: ...
+
     def reports(self) -> tuple[JobReport, ...]: ...
 
     def wanted(self, wanted: Wanted) -> None: ...
+
+    def heard_controller(self) -> None: ...
 
     def term(self) -> int: ...
 
@@ -137,6 +144,7 @@ class _Connection:
         self._sent_gpus: list[common_pb2.Gpu] = []
         self._writing = asyncio.Lock()  # one write at a time on a stream
         self._logs: dict[int, asyncio.Task[None]] = {}
+        self._delay = Delay()
 
     async def run(self, welcomed: Callable[[agent_pb2.Welcome], None]) -> None:
         await self._write(agent_pb2.FromAgent(hello=self._hello()))
@@ -145,7 +153,9 @@ class _Connection:
             raise RefusedError("the controller did not begin with a welcome")
         if first.welcome.report_interval_s > 0:
             self.interval_s = min(max(first.welcome.report_interval_s, 0.05), 60.0)
+        self._delay.excess_s(first.sent_s, procs.now_s())
         welcomed(first.welcome)
+        self.side.heard_controller()
         reporting = asyncio.create_task(self._report_on())
         listening = asyncio.create_task(self._listen())
         try:
@@ -185,6 +195,7 @@ class _Connection:
             gpus=self._sent_gpus,
             jobs=[convert.from_report(report) for report in reports],
             warnings=self.side.warnings,
+            peer=self.side.peer_address,
         )
 
     def _news(self) -> agent_pb2.Report | None:
@@ -203,9 +214,8 @@ class _Connection:
     async def _report_on(self) -> None:
         while True:
             await asyncio.sleep(self.interval_s)
-            news = self._news()
-            if news is not None:
-                await self._write(agent_pb2.FromAgent(report=news))
+            # Without news an empty one: an agent that says nothing is taken for dead when its lease is over.
+            await self._write(agent_pb2.FromAgent(report=self._news() or agent_pb2.Report()))
 
     # --- what the controller says -----------------------------------------------------------------------------------
 
@@ -214,9 +224,11 @@ class _Connection:
             message = await self.call.read()
             if not isinstance(message, agent_pb2.ToAgent):  # grpc.aio.EOF
                 return
+            late_s = self._delay.excess_s(message.sent_s, procs.now_s())
+            self.side.heard_controller()  # also by one that says nothing else
             match message.WhichOneof("body"):
                 case "wanted":
-                    self._wanted(message.wanted)
+                    self._wanted(message.wanted, late_s)
                 case "log":
                     await self._log_wanted(message.log)
                 case "log_cancel":
@@ -226,12 +238,14 @@ class _Connection:
                 case _:
                     pass
 
-    def _wanted(self, message: agent_pb2.Wanted) -> None:
+    def _wanted(self, message: agent_pb2.Wanted, late_s: float) -> None:
         try:
             wanted = convert.to_wanted(message)
         except RefusedError as error:
             log.error("what the controller wants makes no sense here and is not done", why=str(error))
             return
+        if wanted.edge_in_s is not None:
+            wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
         self.side.wanted(wanted)
 
     # --- logs -------------------------------------------------------------------------------------------------------

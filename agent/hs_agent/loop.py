@@ -15,12 +15,18 @@ from hs_agent import cgroup, folder, logs, memory, notify, procs
 from hs_agent.config import Config, DeviceKind
 from hs_agent.devices import DeviceEvent, Devices, Reading, mixed_models
 from hs_agent.folder import Ended, Folder, Key
+from hs_agent.gangs import Gang
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
 from hs_agent.jobsock import JobSocket
 from hs_agent.launch import Launcher
+from hs_agent.peers import Grants, PeerDialer, PeerDoor
+from hs_agent.rendezvous import Rendezvous
+from hs_agent.secure import Identity
+from hs_agent.transfer import Fetches, Sender
 from hs_core.errors import RefusedError
 from hs_core.events import (
     Checkpoint,
+    ControllerHeard,
     Fetch,
     Forget,
     GpusSeen,
@@ -30,6 +36,7 @@ from hs_core.events import (
     Kill,
     Launch,
     LaunchFailed,
+    RendezvousReserved,
     Reserve,
     Resume,
     Suspend,
@@ -38,7 +45,6 @@ from hs_core.events import (
     WantedChanged,
     Woke,
 )
-from hs_core.gang import GangMachine
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Exit, Gpu, GpuId, JobId, JobReport, Phase
 
@@ -58,14 +64,21 @@ def has_process(report: JobReport) -> bool:
 class Agent:
     """Bodies for the commands of one HostMachine. Everything but `close` runs on the event loop."""
 
-    def __init__(self, config: Config, devices: Devices, groups: cgroup.Cgroups) -> None:
+    def __init__(
+        self, config: Config, devices: Devices, groups: cgroup.Cgroups, identity: Identity | None = None
+    ) -> None:
         self.config, self.devices = config, devices
         self.launcher = Launcher(config, groups)
         self.memory = memory.Memory(config.state_dir)
         self.gpus = devices.gpus()
         self.readings: tuple[Reading, ...] = devices.readings()
         self.warnings = (*groups.warnings, *devices.warnings, *mixed_models(self.gpus))
-        self.jobs = Jobs(config, self.launcher, self.post, self._step_of)
+        dial = PeerDialer(config, identity)
+        self.jobs = Jobs(config, self.launcher, self.post, self._step_of, dial)
+        self.grants = Grants()
+        self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
+        self.fetches = Fetches(self.launcher, dial, self.post)
+        self.rendezvous = Rendezvous(config.rendezvous_ports)
         self.machine: HostMachine | None = None
         self.stopping = False
         self.broken = asyncio.Event()
@@ -86,6 +99,7 @@ class Agent:
     async def start(self) -> None:
         """Take up what the last agent left, then go."""
         hs_job.install(str(self.launcher.inject))
+        await self.door.start()
         settings = HostConfig(
             preload=self.config.preload,
             host_memory_budget_bytes=self.config.host_memory_budget_bytes,
@@ -121,7 +135,10 @@ class Agent:
         if self._wake is not None:
             self._wake.cancel()
         self._ended_thread.set()
+        await self.fetches.close()
+        await self.door.stop()
         await self.jobs.close()
+        self.rendezvous.close()
         if self.machine is not None and not self.broken.is_set():
             self._save()
 
@@ -175,10 +192,20 @@ class Agent:
                     self._deferred[key].append(command)
                 else:
                     self._order(command)
-            case Fetch() | Reserve():
-                raise NotImplementedError(command)
+            case Fetch():
+                self.fetches.start(command)
+            case Reserve():
+                self._reserve(Key(command.job, command.epoch))
             case _:
                 assert_never(command)
+
+    def _reserve(self, key: Key) -> None:
+        try:
+            address = self.rendezvous.reserve(key, self.peer_address)
+        except RefusedError as error:
+            self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=str(error)))
+            return
+        self.post(RendezvousReserved(now_s=procs.now_s(), job=key.job, epoch=key.epoch, address=address))
 
     def _order(self, command: Suspend | Resume | Checkpoint | Kill) -> None:
         match command:
@@ -248,10 +275,12 @@ class Agent:
             self.launcher.prepare, command.wanted, bound, command.generation
         )
         gang, sock = await self._open_socket(job_folder)
+        self.rendezvous.release(key)
         try:
             pid = self.launcher.start(job_folder)
         except BaseException:
             await sock.close()
+            await gang.close()
             raise
         shim = procs.identity(pid)
         assert shim is not None, f"shim {pid} vanished before it was waited for"
@@ -259,7 +288,7 @@ class Agent:
         await self.jobs.watch(job_folder, shim, gang, sock)
         self._launched(key)
 
-    async def _open_socket(self, job_folder: Folder) -> tuple[GangMachine, JobSocket]:
+    async def _open_socket(self, job_folder: Folder) -> tuple[Gang, JobSocket]:
         launch = job_folder.launch()
         assert launch is not None, f"{job_folder.path}/launch.json is gone"
         return await self.jobs.open_socket(job_folder, launch)
@@ -271,23 +300,42 @@ class Agent:
             self._order(command)
 
     def _forget(self, key: Key) -> None:
-        last = key.job not in self._wanted and not any(k.job == key.job for k in self.jobs.running)
+        self.rendezvous.release(key)
 
         async def forget() -> None:
-            await asyncio.to_thread(self.launcher.forget, key, last=last)
+            await asyncio.to_thread(self.launcher.forget, key)
             await asyncio.to_thread(folder.prune, self.launcher.ended, self.config.keep_logs)
+            self._forget_checkpoints()
 
         self.jobs.spawn(forget())
+
+    def _forget_checkpoints(self) -> None:
+        """Of jobs that are neither wanted nor here, and that are not lent."""
+        if self._term < 0:
+            return  # no controller has said yet what is wanted
+        here = {report.job for report in self.reports()} | {key.job for key in self.jobs.running}
+        self.launcher.forget_checkpoints(self._wanted | self.grants.lends() | here)
 
     def term(self) -> int:
         """Of the newest controller that was obeyed."""
         return self._term
 
     def wanted(self, wanted: Wanted) -> None:
+        lent = self.grants.lends()
         self._term = max(self._term, wanted.term)
+        if self.grants.newest > (wanted.term, wanted.seq):
+            return  # said before what is known already
+        self.grants.take(wanted)
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self._declared_bytes = {job.job: job.spec.gpu_memory_bytes for job in wanted.jobs}
+        now = {Key(job.job, job.epoch) for job in wanted.jobs}
+        self.fetches.stop(lambda key: key in now)
         self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
+        if lent - self.grants.lends():
+            self._forget_checkpoints()
+
+    def heard_controller(self) -> None:
+        self.post(ControllerHeard(now_s=procs.now_s()))
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 
@@ -319,7 +367,7 @@ class Agent:
         elif shim is not None and launch is not None:
             await self._adopt_running(job, shim, launch)
         elif report is None:
-            await asyncio.to_thread(self.launcher.forget, job.key, last=False)
+            await asyncio.to_thread(self.launcher.forget, job.key)
         elif has_process(report):
             await self._adopt_ended(job)
 
@@ -436,6 +484,10 @@ class Agent:
         while every_s is not None:
             notify.notify("WATCHDOG=1")
             await asyncio.sleep(every_s / 2)
+
+    @property
+    def peer_address(self) -> str:
+        return self.door.address
 
     def log_folder(self, job: JobId) -> Path | None:
         return logs.find(job, self.launcher.jobs, self.launcher.ended)

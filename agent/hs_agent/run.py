@@ -7,7 +7,7 @@ import signal
 
 import structlog
 
-from hs_agent import cgroup, memory, notify
+from hs_agent import cgroup, memory, notify, secure
 from hs_agent.config import Config
 from hs_agent.devices import open_devices
 from hs_agent.link import Link
@@ -24,7 +24,7 @@ async def serve(config: Config) -> int:
     devices = open_devices(config)
     groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     try:
-        agent = Agent(config, devices, groups)
+        agent = Agent(config, devices, groups, secure.load(config))
         for warning in agent.warnings:
             log.warning("host", warning=warning)
         loop = asyncio.get_running_loop()

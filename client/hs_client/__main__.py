@@ -69,22 +69,25 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 @click.group(
     cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
-@click.option("--controller", metavar="ADDRESS", help="unix:/path or HOST:PORT (loopback)  [HS_CONTROLLER]")
+@click.option("--controller", metavar="ADDRESS", help="HOST:PORT (TLS) or unix:/path  [HS_CONTROLLER]")
 @click.option(
-    "--token-file", metavar="FILE", help="with HOST:PORT: a file that holds the token  [HS_TOKEN_FILE]"
+    "--token-file", metavar="FILE", help="with HOST:PORT: holds your token  [HS_TOKEN_FILE, the login]"
 )
+@click.option("--ca", "ca_file", metavar="FILE", help="with HOST:PORT: the cluster's CA  [HS_CA, the login]")
 @click.option("--user", metavar="NAME", help="act for this user (admins only)")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="print the version"
 )
 @click.pass_context
-def cli(ctx: click.Context, controller: str | None, token_file: str | None, user: str | None) -> None:
+def cli(
+    ctx: click.Context, controller: str | None, token_file: str | None, ca_file: str | None, user: str | None
+) -> None:
     """Shares GPUs fairly among training jobs.
 
     Exit status: 0 ok, 1 failed, 2 bad usage or job, 3 can never run here, 4 not found, 5 not allowed, 6 controller
     unreachable or of another version, 124 timeout, 130 interrupted. `run`, `wait` and `submit --wait` exit as the job did.
     """
-    ctx.obj = {"controller": controller, "token_file": token_file, "user": user or ""}
+    ctx.obj = {"controller": controller, "token_file": token_file, "ca_file": ca_file, "user": user or ""}
 
 
 def say(message: str) -> None:

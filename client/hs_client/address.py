@@ -1,20 +1,26 @@
-"""Where the controller is: what was asked for, else the embedded cluster that is up, else this machine's own."""
+"""Where the controller is, and how it is known: what was asked for, else the embedded cluster, the login, this machine's own."""
 
+import ipaddress
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from hs_client import login
 from hs_client.errors import InvalidError
 
 SYSTEM_SOCKET = "/run/heteroshare/controller.sock"
 CLUSTER_FILE = "cluster.json"
+CONTROLLER_NAME = "controller.heteroshare"  # in its certificate, whatever the machine is called: the CA gives it to nobody else
+_HOST = re.compile(r"\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     target: str  # as gRPC has it: "unix:/path" or "host:port"
     token: str = ""
+    ca: str = ""  # PEM: what the controller's certificate is checked against; TLS where there is one
     origin: str  # for messages: where we know it from
 
     @property
@@ -38,47 +44,69 @@ def embedded_socket(state: Path) -> str | None:
     return socket if isinstance(socket, str) and Path(socket).is_socket() else None
 
 
-def resolve(controller: str | None = None, token_file: str | None = None) -> Address:
-    """Flag, then HS_CONTROLLER, then the embedded cluster, then the system's socket."""
+def resolve(
+    controller: str | None = None, token_file: str | None = None, ca_file: str | None = None
+) -> Address:
+    """Flag, then HS_CONTROLLER, then the embedded cluster, then the login, then the system's socket."""
     asked = controller or os.environ.get("HS_CONTROLLER")
     if asked:
-        origin = "--controller" if controller else "HS_CONTROLLER"
-        return Address(target=_target(asked, origin), token=_token(asked, token_file), origin=origin)
+        return _asked(asked, "--controller" if controller else "HS_CONTROLLER", token_file, ca_file)
     state = default_state()
     if socket := embedded_socket(state):
         return Address(target=f"unix:{socket}", origin=f"the cluster in {state}")
+    known = login.read()
+    if known is not None:
+        return _asked(known.controller, f"the login in {login.file()}", token_file, ca_file)
     return Address(target=f"unix:{SYSTEM_SOCKET}", origin="the default")
 
 
-def _target(asked: str, origin: str) -> str:
-    if asked.startswith("unix:"):
-        path = asked.removeprefix("unix:").removeprefix("//")
-        if not path.startswith("/"):
-            raise InvalidError(f"{origin}: {asked!r}: expected an absolute path after unix:")
-        return f"unix:{path}"
-    if asked.startswith("/"):
-        return f"unix:{asked}"
-    host, colon, port = asked.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise InvalidError(f"{origin}: {asked!r}: expected unix:/path/to/controller.sock or HOST:PORT")
-    if host.strip("[]") not in {"127.0.0.1", "::1", "localhost"}:
+def _asked(asked: str, origin: str, token_file: str | None, ca_file: str | None) -> Address:
+    if asked.startswith(("unix:", "/")):
+        return Address(target=_socket(asked, origin), origin=origin)
+    token_file = token_file or os.environ.get("HS_TOKEN_FILE")
+    token = login.token_in(token_file) if token_file else ""
+    if asked.startswith("http://"):
+        host, port = split(asked.removeprefix("http://").rstrip("/"), origin)
+        if not is_loopback(host):
+            raise InvalidError(
+                f"{origin}: {asked!r}: expected {host}:{port}, which is TLS: plaintext (http://) is for loopback only"
+            )
+        return Address(target=f"{host}:{port}", token=token, origin=origin)
+    asked = asked.removeprefix("https://").rstrip("/")
+    host, port = split(asked, origin)
+    ca_file = ca_file or os.environ.get("HS_CA")
+    ca = login.ca_in(ca_file) if ca_file else ""
+    known = login.read()
+    if known is not None and known.controller == f"{host}:{port}":
+        return Address(target=known.controller, token=token or known.token, ca=ca or known.ca, origin=origin)
+    if not ca:
         raise InvalidError(
-            f"{origin}: {asked!r}: expected a loopback address (127.0.0.1, ::1, localhost); a controller on another "
-            "machine is reached through its unix socket forwarded by ssh (ssh -L /tmp/hs.sock:/run/heteroshare/controller.sock)"
+            f"{origin}: {asked!r}: its certificate cannot be checked: expected `hsctl login {host}:{port}` before, or --ca FILE"
         )
-    return asked
+    return Address(target=f"{host}:{port}", token=token, ca=ca, origin=origin)
 
 
-def _token(asked: str, token_file: str | None) -> str:
-    name = token_file or os.environ.get("HS_TOKEN_FILE")
-    if not name or asked.startswith(("unix:", "/")):
-        return ""
-    try:
-        token = Path(name).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
+def _socket(asked: str, origin: str) -> str:
+    path = asked.removeprefix("unix:").removeprefix("//") if asked.startswith("unix:") else asked
+    if not path.startswith("/"):
+        raise InvalidError(f"{origin}: {asked!r}: expected an absolute path after unix:")
+    return f"unix:{path}"
+
+
+def split(asked: str, origin: str) -> tuple[str, int]:
+    """`host:port`, the host as it was written."""
+    host, colon, port = asked.rpartition(":")
+    if not (
+        colon and _HOST.fullmatch(host) and port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+    ):
         raise InvalidError(
-            f"token file {name!r} cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    if not token or len(token) > 4096 or any(c.isspace() for c in token):
-        raise InvalidError(f"token file {name!r}: expected one token and nothing else")
-    return token
+            f"{origin}: {asked!r}: expected unix:/path/to/controller.sock or HOST:PORT, e.g. gpu-head:7443"
+        )
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

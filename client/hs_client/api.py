@@ -38,7 +38,6 @@ _OPTIONS = [
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", MAX_REPLY_BYTES),
-    ("grpc.default_authority", "localhost"),
 ]
 
 _Reply = TypeVar("_Reply")
@@ -66,17 +65,21 @@ class Client:
 
     def __init__(
         self,
-        controller: str | None = None,
+        controller: str | address.Address | None = None,
         *,
         token_file: str | None = None,
+        ca_file: str | None = None,
         user: str = "",
         timeout_s: float = 30.0,
     ) -> None:
-        self.address = address.resolve(controller, token_file)
+        asked = controller
+        self.address = (
+            asked if isinstance(asked, address.Address) else address.resolve(asked, token_file, ca_file)
+        )
         self.user = user
         self.timeout_s = timeout_s
         self._metadata = (("authorization", f"Bearer {self.address.token}"),) if self.address.token else ()
-        self._channel = grpc.insecure_channel(self.address.target, options=_OPTIONS)
+        self._channel = _channel(self.address)
         self._stub = HeteroShareStub(self._channel)
 
     def __enter__(self) -> Self:
@@ -210,6 +213,54 @@ class Client:
             self._stub.SetUser, wire.SetUserRequest(key=new_key(), name=name, tickets=tickets, run_as=run_as)
         )
 
+    def trades(self, *, undone: bool = False, limit: int = 0) -> list[wire.TradeView]:
+        """Those that stand, newest first; with `undone` those that no longer do, too."""
+        request = wire.ListTradesRequest(all=undone, limit=limit)
+        return list(self._call(self._stub.ListTrades, request).trades)
+
+    def policy(self) -> wire.PolicyView:
+        return self._call(self._stub.GetPolicy, wire.PolicyRequest())
+
+    # --- for admins
+
+    def drain_node(self, node: str, *, reason: str = "", deadline_s: float = 0.0) -> wire.NodeView:
+        """Its jobs leave by migration; what has not left by the deadline (0: none) is ended and queued again."""
+        request = wire.DrainNodeRequest(key=new_key(), node=node, reason=reason, deadline_s=deadline_s)
+        return self._call(self._stub.DrainNode, request)
+
+    def undrain_node(self, node: str) -> wire.NodeView:
+        return self._call(self._stub.UndrainNode, wire.NodeRequest(key=new_key(), node=node))
+
+    def remove_node(self, node: str) -> wire.RemoveNodeReply:
+        return self._call(self._stub.RemoveNode, wire.NodeRequest(key=new_key(), node=node))
+
+    def enroll_node(self, node: str, *, valid_s: float = 0.0) -> wire.EnrollNodeReply:
+        return self._call(
+            self._stub.EnrollNode, wire.EnrollNodeRequest(key=new_key(), node=node, valid_s=valid_s)
+        )
+
+    def drain_gpus(self, node: str, gpus: Sequence[int], *, drain: bool, reason: str = "") -> wire.NodeView:
+        request = wire.SetGpuDrainRequest(key=new_key(), node=node, gpus=gpus, drain=drain, reason=reason)
+        return self._call(self._stub.SetGpuDrain, request)
+
+    def create_token(self, *, user: str = "", label: str = "", valid_s: float = 0.0) -> wire.CreateTokenReply:
+        """The caller's own, or for an admin anybody's. It is told once; the controller keeps its hash only."""
+        request = wire.CreateTokenRequest(key=new_key(), user=user, label=label, valid_s=valid_s)
+        return self._call(self._stub.CreateToken, request)
+
+    def tokens(self, *, user: str = "") -> list[wire.TokenView]:
+        return list(self._call(self._stub.ListTokens, wire.ListTokensRequest(user=user)).tokens)
+
+    def revoke_token(self, token_id: str) -> wire.TokenView:
+        return self._call(self._stub.RevokeToken, wire.RevokeTokenRequest(key=new_key(), id=token_id))
+
+    def backup(self) -> Iterator[wire.BackupChunk]:
+        """A consistent copy of the controller's state; the last chunk has the SHA-256 of all of it."""
+        try:
+            yield from self._open(self._stub.Backup, wire.BackupRequest())
+        except grpc.RpcError as error:
+            raise self._refusal(error) from None
+
     def whoami(self) -> str:
         """Whom `--me` means: the one acted for, else whom the controller takes us for."""
         return self.user or self.info().you
@@ -318,7 +369,19 @@ class Client:
         where = f"no controller answers at {self.address.target} ({self.address.origin})"
         if self._nobody_home():
             return f"{where}: there is no such socket; start a cluster on this machine with `hsctl up`, or name one with --controller or HS_CONTROLLER"
+        if self.address.ca and "certificate" in text.lower():
+            return f"{where}: {text}; if its CA was made anew, `hsctl login {self.address.target}` again"
         return f"{where}: {text}"
+
+
+def _channel(where: address.Address) -> grpc.Channel:
+    if not where.ca:
+        return grpc.insecure_channel(
+            where.target, options=[*_OPTIONS, ("grpc.default_authority", "localhost")]
+        )
+    name = ("grpc.ssl_target_name_override", address.CONTROLLER_NAME)
+    trusted = grpc.ssl_channel_credentials(root_certificates=where.ca.encode())
+    return grpc.secure_channel(where.target, trusted, options=[*_OPTIONS, name])
 
 
 def new_key() -> str:

@@ -25,10 +25,11 @@ from hs_client.process import Identity
 from hs_client.version import VERSION
 
 RUN_DIR_BYTES = 60  # the sockets below it must stay within the system's 107
-CONTROLLER, AGENT = "controller", "agent"
-DAEMONS = (CONTROLLER, AGENT)
+CONTROLLER, AGENT = "controller", "agent"  # of several hosts: "agent-NAME"
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,31}")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,15}")  # short: its sockets' paths are limited
+MAX_HOSTS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,35 +49,62 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One of several servers that this machine pretends to be."""
+
+    name: str
+    emulated: tuple[Emulated, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     devices: str = "auto"  # auto | nvml | emulated
     emulated: tuple[Emulated, ...] = ()
+    hosts: tuple[Host, ...] = ()  # empty: this machine is one
     paces: tuple[Pace, ...] = ()
     quantum_s: float = 60.0
     policy: str = "gandiva-fair"
     users: tuple[tuple[str, float | None], ...] = ()
     preload: int | None = None
 
+    @property
+    def agents(self) -> dict[str, Host | None]:
+        """Each agent's daemon, and the host that it plays (None: this machine)."""
+        return {f"{AGENT}-{host.name}": host for host in self.hosts} or {AGENT: None}
+
+    @property
+    def daemons(self) -> tuple[str, ...]:
+        return (CONTROLLER, *self.agents)
+
 
 # --- what people write -----------------------------------------------------------------------------------------------
 
 
-def emulated(text: str) -> Emulated:
+def host(text: str) -> Host:
+    """`v1=V100:4`, or `v1=V100:4:16G`."""
+    name, equals, gpus = text.partition("=")
+    if not equals or not _HOST.fullmatch(name):
+        raise InvalidError(
+            f"--host {text!r}: expected NAME=MODEL:NUMBER, e.g. v1=V100:4 (the name of at most 16 letters, digits, . _ -)"
+        )
+    return Host(name=name, emulated=(emulated(gpus, f"--host {text!r}"),))
+
+
+def emulated(text: str, where: str = "") -> Emulated:
     """`V100:4` or `V100:4:16G`."""
+    where = where or f"--emulate {text!r}"
     model, *rest = text.split(":")
     if not _MODEL.fullmatch(model) or len(rest) > 2 or (rest and not rest[0].isdecimal()):
-        raise InvalidError(
-            f"--emulate {text!r}: expected MODEL:NUMBER or MODEL:NUMBER:MEMORY, e.g. V100:4:16G"
-        )
+        raise InvalidError(f"{where}: expected MODEL:NUMBER or MODEL:NUMBER:MEMORY, e.g. V100:4:16G")
     count = int(rest[0][:6]) if rest else 1
     if not 1 <= count <= 64:
-        raise InvalidError(f"--emulate {text!r}: expected 1 to 64 GPUs")
+        raise InvalidError(f"{where}: expected 1 to 64 GPUs")
     try:
         return Emulated(
             model=model, count=count, memory_bytes=quantities.size(rest[1]) if len(rest) == 2 else 16 << 30
         )
     except ValueError as error:
-        raise InvalidError(f"--emulate {text!r}: {error}") from None
+        raise InvalidError(f"{where}: {error}") from None
 
 
 def pace(text: str) -> Pace:
@@ -178,20 +206,22 @@ def controller_toml(options: Options, where: Folders) -> str:
     return "\n".join(lines) + "\n"
 
 
-def agent_toml(options: Options, where: Folders, devices: str) -> str:
+def agent_toml(options: Options, where: Folders, devices: str, daemon: str = AGENT) -> str:
+    played = options.agents[daemon]
     lines = [
         f"controller = {_toml(f'unix:{where.socket}')}",
-        f"name = {_toml(host_name())}",
-        f"state_dir = {_toml(str(where.state / AGENT))}",
-        f"run_dir = {_toml(str(where.run))}",
+        f"name = {_toml(played.name if played else host_name())}",
+        f"state_dir = {_toml(str(where.state / daemon))}",
+        f"run_dir = {_toml(str(where.run / played.name if played else where.run))}",
         f"devices = {_toml(devices)}",
         f"report_interval_s = {_report_interval(options)!r}",
         "end_jobs_on_stop = true",
         f"min_uid = {max(1, min(1000, os.geteuid()))}",
     ]
+    lines += ["dev = true", 'peer_listen = "127.0.0.1:0"'] if played else []
     lines += ["allow_root = true"] if os.geteuid() == 0 else []
     lines += [f"preload = {options.preload}"] if options.preload is not None else []
-    for group in options.emulated:
+    for group in played.emulated if played else options.emulated:
         lines += [
             "",
             "[[emulated]]",
@@ -254,7 +284,6 @@ def read_cluster(state: Path) -> Cluster | None:
         daemons = {
             name: Identity(pid=int(d["pid"]), start_time=int(d["start_time"]), boot_id=str(d["boot_id"]))
             for name, d in data["daemons"].items()
-            if name in DAEMONS
         }
         return Cluster(
             socket=data["socket"], run_dir=data["run_dir"], options=data["options"], daemons=daemons
@@ -289,6 +318,9 @@ def restored(saved: Mapping[str, Any]) -> Options:
     return Options(
         devices=saved["devices"],
         emulated=tuple(Emulated(**e) for e in saved["emulated"]),
+        hosts=tuple(
+            Host(name=h["name"], emulated=tuple(Emulated(**e) for e in h["emulated"])) for h in saved["hosts"]
+        ),
         paces=tuple(Pace(**p) for p in saved["paces"]),
         quantum_s=saved["quantum_s"],
         policy=saved["policy"],

@@ -16,7 +16,7 @@ from hs_client.api import Client
 from hs_client.cluster_files import (
     AGENT,
     CONTROLLER,
-    DAEMONS,
+    MAX_HOSTS,
     Cluster,
     Folders,
     Options,
@@ -41,6 +41,9 @@ _COUNT_GPUS = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
 
 def devices_of(options: Options) -> str:
     """nvml or emulated; auto asks NVML in another process, because its library may hang or crash."""
+    if options.hosts:
+        _check_hosts(options)
+        return "emulated"
     if options.devices == "emulated" or (options.devices == "auto" and options.emulated):
         if not options.emulated:
             raise InvalidError("--devices emulated: expected --emulate too, e.g. --emulate V100:4")
@@ -52,6 +55,16 @@ def devices_of(options: Options) -> str:
     raise InvalidError(
         "no NVIDIA GPU was found on this machine: expected --emulate, e.g. --emulate V100:4:16G"
     )
+
+
+def _check_hosts(options: Options) -> None:
+    if options.emulated or options.devices == "nvml":
+        raise InvalidError(
+            "--host: expected neither --emulate nor --devices nvml with it: its GPUs are emulated"
+        )
+    names = [host.name for host in options.hosts]
+    if len(set(names)) < len(names) or len(names) > MAX_HOSTS:
+        raise InvalidError(f"--host {','.join(names)}: expected at most {MAX_HOSTS}, each name once")
 
 
 def _gpus_here() -> int:
@@ -75,10 +88,11 @@ def check_installed() -> None:
 # --- up --------------------------------------------------------------------------------------------------------------
 
 
-def commands(where: Folders) -> dict[str, list[str]]:
+def commands(where: Folders, options: Options) -> dict[str, list[str]]:
+    modules = {name: "hs_controller" if name == CONTROLLER else "hs_agent" for name in options.daemons}
     return {
-        CONTROLLER: [sys.executable, "-m", "hs_controller", "run", "--config", str(where.config(CONTROLLER))],
-        AGENT: [sys.executable, "-m", "hs_agent", "run", "--config", str(where.config(AGENT))],
+        name: [sys.executable, "-m", module, "run", "--config", str(where.config(name))]
+        for name, module in modules.items()
     }
 
 
@@ -99,14 +113,17 @@ def up(
         before = read_cluster(where.state)
         running = before.running() if before else []
         kept = {name: before.daemons[name] for name in running} if before else {}
-        if set(running) == set(DAEMONS):
-            _await_ready(where, kept, {}, deadline_s, report)
+        if set(running) == set(options.daemons):
+            _await_ready(where, options, kept, {}, deadline_s=deadline_s, report=report)
             return where, False
         if running:
-            report(f"{', '.join(sorted(set(DAEMONS) - set(running)))} was not running: starting it again")
+            report(
+                f"{', '.join(sorted(set(options.daemons) - set(running)))} was not running: starting it again"
+            )
         else:
             write(where.config(CONTROLLER), controller_toml(options, where))
-            write(where.config(AGENT), agent_toml(options, where, devices))
+            for name in options.agents:
+                write(where.config(name), agent_toml(options, where, devices, name))
         _start(where, options, kept, deadline_s, report)
     return where, True
 
@@ -118,14 +135,17 @@ def _start(
     children: dict[str, subprocess.Popen[bytes]] = {}
     ready = False
     try:
-        for name, argv in commands(where).items():
+        for name, argv in commands(where, options).items():
             if name not in kept:
                 children[name], daemons[name] = process.start(argv, where.log(name), where.state)
         write_cluster(where, options, daemons)
-        _await_ready(where, daemons, children, deadline_s, report)
+        _await_ready(where, options, daemons, children, deadline_s=deadline_s, report=report)
         ready = True
     finally:
-        if not ready:  # nothing half-started stays behind
+        if ready:
+            for child in children.values():
+                process.let_go(child)
+        else:  # nothing half-started stays behind
             _end(children, daemons)
 
 
@@ -142,12 +162,14 @@ def _end(children: Mapping[str, subprocess.Popen[bytes]], daemons: Mapping[str, 
 
 def _await_ready(
     where: Folders,
+    options: Options,
     daemons: Mapping[str, Identity],
     children: Mapping[str, subprocess.Popen[bytes]],
+    *,
     deadline_s: float,
     report: Report,
 ) -> None:
-    """Until the controller answers and this machine has joined it."""
+    """Until the controller answers and every host has joined it."""
     deadline = time.monotonic() + deadline_s
     told = ""
     while True:
@@ -161,19 +183,19 @@ def _await_ready(
                 raise UnavailableError(
                     f"{name} is gone; its log, {where.log(name)}, ends:\n{tail(where.log(name))}"
                 )
-        state = _readiness(where)
+        state = _readiness(where, options)
         if state == "ready":
             return
         if state != told:
             report(state)
             told = state
         if time.monotonic() > deadline:
-            logs = ", ".join(str(where.log(name)) for name in DAEMONS)
+            logs = ", ".join(str(where.log(name)) for name in options.daemons)
             raise UnavailableError(f"not ready within {deadline_s:g} s ({state}); see {logs}")
         time.sleep(0.1)
 
 
-def _readiness(where: Folders) -> str:
+def _readiness(where: Folders, options: Options) -> str:
     if not where.socket.exists():
         return "waiting for the controller"
     try:
@@ -181,9 +203,11 @@ def _readiness(where: Folders) -> str:
             nodes = client.nodes()
     except HeteroShareError:
         return "waiting for the controller"
-    return (
-        "ready" if any(node.state == "up" for node in nodes) else "waiting for this machine's agent to join"
-    )
+    there = {node.name for node in nodes if node.state == "up"}
+    if not options.hosts:
+        return "ready" if there else "waiting for this machine's agent to join"
+    missing = sorted({host.name for host in options.hosts} - there)
+    return f"waiting for {', '.join(missing)} to join" if missing else "ready"
 
 
 def tail(log: Path, lines: int = 15) -> str:
@@ -200,7 +224,7 @@ def tail(log: Path, lines: int = 15) -> str:
 
 
 def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> bool:
-    """Stopped, the agent first. False: nothing was up. Only processes that `up` started are signalled."""
+    """Stopped, the agents first. False: nothing was up. Only processes that `up` started are signalled."""
     state = state.expanduser().absolute()
     if not state.is_dir():
         return False
@@ -209,8 +233,9 @@ def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> 
         if cluster is None:
             return False
         running = cluster.running()
-        if AGENT in running:
-            _stop_agent(cluster, keep_jobs=keep_jobs, deadline_s=deadline_s, report=report)
+        agents = [cluster.daemons[name] for name in running if name != CONTROLLER]
+        if agents:
+            _stop_agents(cluster, agents, keep_jobs=keep_jobs, deadline_s=deadline_s, report=report)
         if CONTROLLER in running:
             report("stopping the controller")
             _stop(cluster.daemons[CONTROLLER], CONTROLLER, deadline_s)
@@ -220,26 +245,31 @@ def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> 
         return bool(running)
 
 
-def _stop_agent(cluster: Cluster, *, keep_jobs: bool, deadline_s: float, report: Report) -> None:
-    agent = cluster.daemons[AGENT]
+def _stop_agents(
+    cluster: Cluster, agents: list[Identity], *, keep_jobs: bool, deadline_s: float, report: Report
+) -> None:
     if keep_jobs:
-        # Told to stop it would end the jobs; killed it leaves them to the next agent, which takes them up.
-        process.send(agent, signal.SIGKILL)
-        process.wait_gone(agent, 10.0)
+        # Told to stop they would end the jobs; killed they leave them to the next agents, which take them up.
+        for agent in agents:
+            process.send(agent, signal.SIGKILL)
+        for agent in agents:
+            process.wait_gone(agent, 10.0)
         report("the jobs go on; the next `hsctl up` takes them up again")
         return
     report("ending the jobs")
-    process.send(agent, signal.SIGTERM)
+    for agent in agents:
+        process.send(agent, signal.SIGTERM)
     deadline, told = time.monotonic() + deadline_s, -1
-    while not process.wait_gone(agent, 1.0):
-        left = _live_jobs(cluster)
-        if left not in {told, -1}:
-            report(f"{left} job{'s' * (left != 1)} not ended yet")
-            told = left
-        if time.monotonic() > deadline:
-            raise UnavailableError(
-                f"the agent (pid {agent.pid}) has not ended within {deadline_s:g} s; it goes on trying: run `hsctl down` again"
-            )
+    for agent in agents:
+        while not process.wait_gone(agent, 1.0):
+            left = _live_jobs(cluster)
+            if left not in {told, -1}:
+                report(f"{left} job{'s' * (left != 1)} not ended yet")
+                told = left
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"an agent (pid {agent.pid}) has not ended within {deadline_s:g} s; it goes on trying: run `hsctl down` again"
+                )
 
 
 def _live_jobs(cluster: Cluster) -> int:

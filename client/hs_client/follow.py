@@ -54,7 +54,7 @@ def _watch(
             if view.state in {"queued", "paused", "cancelling"} and line != last:
                 report(f"job {job_id} {line}")
             elif view.state == "running" and not last:
-                report(f"job {job_id} runs on {view.host}")
+                report(f"job {job_id} runs on {', '.join(view.hosts) or view.host}")
             last = line if view.state != "suspended" else last
             changes.put(view)
             if view.state in ENDED:

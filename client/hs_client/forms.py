@@ -56,20 +56,31 @@ def job(view: wire.JobView) -> Row:
         "reason": view.reason,
         "gpus": view.gpus,
         "gpu_type": view.gpu_model,
-        "nodes": [view.host] if view.host else [],
+        "nodes": homes(view),
         "gpu_ids": list(view.gpu_ids),
         "epoch": view.epoch,
         "share": own["entitled_gpus"],
         "rate": own["steps_per_s"],
         "steps": view.step,
         "suspends": view.suspends,
-        "migrations": 0,  # jobs do not move between servers in this version
+        "migrations": view.migrations,
         "lost_gpu_s": own["lost_gpu_s"],
         "submitted_at": own["submitted_at"],
         "started_at": own["started_at"],
         "ended_at": own["ended_at"],
         "exit_code": exit_code(view) if view.state in ENDED else None,
-    } | {name: value for name, value in own.items() if name not in {"id", "suspends"}}
+        "node_count": max(view.nodes, 1),
+    } | {name: value for name, value in own.items() if name not in _IN_CONTRACT}
+
+
+_IN_CONTRACT = frozenset(
+    {"id", "suspends", "migrations", "nodes"}
+)  # there already, `nodes` as something else
+
+
+def homes(view: wire.JobView) -> list[str]:
+    """The servers that the job is on, by node rank."""
+    return list(view.hosts) or ([view.host] if view.host else [])
 
 
 def detail(found: wire.JobDetail) -> Row:
@@ -84,10 +95,11 @@ def shares(reply: wire.SharesReply) -> list[Row]:
         row = rows.setdefault(
             share.user,
             {"user": share.user, "tickets": share.tickets, "entitled": {}, "receiving": {}, "fairness": None,
-             "demand": {}, "received_gpu_s": {}, "window_s": reply.window_s},
+             "base": {}, "demand": {}, "received_gpu_s": {}, "window_s": reply.window_s},
         )  # fmt: skip
         row["entitled"][share.gpu_model] = share.entitled_gpus
         row["receiving"][share.gpu_model] = share.received_gpus
+        row["base"][share.gpu_model] = share.base_gpus
         row["demand"][share.gpu_model] = share.demand_gpus
         row["received_gpu_s"][share.gpu_model] = share.received_gpu_s
     for row in rows.values():
@@ -112,23 +124,31 @@ def node(view: wire.NodeView, epochs: dict[int, int]) -> Row:
         "gpus": gpus(view, epochs),
         "warnings": list(view.warnings),
         "last_report_at": _number(view.last_report_at, is_time=True),
+        "draining": view.draining,
+        "drain_reason": view.drain_reason,
+        "drain_deadline_at": _number(view.drain_deadline_at, is_time=True),
+        "jobs": view.jobs,
+        "drained_gpus": list(view.drained_gpus),
+        "certificate_until": _number(view.certificate_until, is_time=True),
     }
 
 
 def gpus(view: wire.NodeView, epochs: dict[int, int]) -> list[Row]:
     """A node's GPUs with who uses them: the running job first, then suspended ones whose state stays there."""
     uses = {use.gpu_id: use for use in view.uses}
+    drained = set(view.drained_gpus)
     rows = []
     for gpu in view.gpus:
         use = uses.get(gpu.id, wire.GpuUse())
         jobs = ([use.running_job] if use.running_job else []) + [
             j for j in use.bound_jobs if j != use.running_job
         ]
-        state = "unhealthy" if not gpu.healthy else "busy" if use.running_job else "idle"
+        state = "busy" if use.running_job else "drained" if gpu.index in drained else "idle"
+        state = state if gpu.healthy else "unhealthy"
         rows.append(
             {"index": gpu.index, "uuid": gpu.id, "model": gpu.model, "state": state,
              "jobs": [{"id": j, "epoch": epochs.get(j)} for j in jobs],
-             "node": view.name, "user": use.user, "running_job": use.running_job or None}
+             "node": view.name, "user": use.user, "running_job": use.running_job or None, "drained": gpu.index in drained}
             | {name: value for name, value in plain(gpu).items() if name not in {"index", "model"}}
         )  # fmt: skip
     return rows
@@ -139,6 +159,27 @@ def why(reply: wire.WhyReply) -> Row:
     if reply.expected_wait_s < 0:
         row["expected_wait_s"] = None
     return {"id": reply.job_id} | row
+
+
+def trade(view: wire.TradeView) -> Row:
+    return {
+        "at": _number(view.at, is_time=True),
+        "fast": view.fast,
+        "slow": view.slow,
+        "gives": view.gives,
+        "receives": view.receives,
+        "fast_gpus": view.fast_gpus,
+        "slow_gpus": view.slow_gpus,
+        "price": view.price,
+        "speedups": {view.gives: _number(view.giver_speedup), view.receives: _number(view.taker_speedup)},
+        "undone": _number(view.undone, is_time=True),
+        "why_undone": view.why_undone,
+    }
+
+
+def token(view: wire.TokenView) -> Row:
+    row = plain(view)
+    return row | {"not_after": row["not_after"] or None}
 
 
 def event(found: wire.Event) -> Row:

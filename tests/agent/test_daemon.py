@@ -371,7 +371,7 @@ def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> 
         assert daemon.process.wait(20) == 0
 
 
-def test_no_address_but_loopback_is_dialled_and_no_gpu_is_a_clear_error(daemon) -> None:
+def test_no_controller_elsewhere_is_dialled_without_a_certificate_and_no_gpu_is_a_clear_error(daemon) -> None:
     def run() -> subprocess.CompletedProcess[str]:
         env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
         return subprocess.run(
@@ -386,8 +386,8 @@ def test_no_address_but_loopback_is_dialled_and_no_gpu_is_a_clear_error(daemon) 
     good = daemon.config.read_text()
     daemon.config.write_text(good.replace(f"unix:{daemon.place}/c.sock", "10.0.0.1:7443"))
     refused = run()
-    assert refused.returncode == 2
-    assert "only loopback is allowed" in refused.stderr
+    assert refused.returncode == 5
+    assert "has no certificate" in refused.stderr
     lines = [line for line in good.splitlines() if not line.startswith(("devices", "emulated"))]
     daemon.config.write_text("\n".join(lines))
     if Path("/proc/driver/nvidia").exists():

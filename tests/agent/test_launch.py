@@ -22,6 +22,8 @@ RUN = [
     "--master-port=29500",
 ]
 
+ALONE = launch.Place(1, 0, "127.0.0.1", 29500)
+
 
 @pytest.mark.parametrize(
     ("command", "argv"),
@@ -38,7 +40,16 @@ RUN = [
     ],
 )
 def test_torchrun_uses_the_jobs_own_python(command, argv) -> None:
-    assert launch.torchrun(command, 2, 29500) == argv
+    assert launch.torchrun(command, 2, ALONE, "7-1") == argv
+
+
+def test_torchrun_over_several_nodes_keeps_each_nodes_ranks() -> None:
+    place = launch.Place(3, 2, "10.0.0.2", 29417)
+    argv = launch.torchrun(("python", "train.py"), 4, place, "7-1")
+    assert argv == [
+        "python", "-m", "torch.distributed.run", "--nnodes=3", "--nproc-per-node=4", "--master-addr=10.0.0.2",
+        "--master-port=29417", "--node-rank=2", "--rdzv-id=7-1", "train.py",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -46,7 +57,7 @@ def test_torchrun_uses_the_jobs_own_python(command, argv) -> None:
 )
 def test_torchrun_needs_a_script_or_a_module(command) -> None:
     with pytest.raises(RefusedError, match="must name a script or a module"):
-        launch.torchrun(command, 2, 29500)
+        launch.torchrun(command, 2, ALONE, "7-1")
 
 
 def test_a_reserved_port_is_free_and_on_loopback() -> None:
@@ -216,7 +227,7 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
         made = launcher.folder(folder.Key(JobId(number), 1))
         made.make()
         (made.path / "log").write_text(str(number))
-        launcher.forget(made.key, last=True)
+        launcher.forget(made.key)
         os.utime(launcher.ended / f"{number}-1", (number, number))
     folder.prune(launcher.ended, 2)
     assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]

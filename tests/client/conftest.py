@@ -58,6 +58,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [n for n in os.environ if n.startswith("HS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HS_STATE", str(tmp_path / "no-cluster"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.chdir(tmp_path)
 
 

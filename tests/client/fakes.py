@@ -44,6 +44,12 @@ class FakeController(HeteroShareServicer):
         self.whys: dict[int, wire.WhyReply] = {}
         self.events: list[wire.Event] = []
         self.end_events = True
+        self.trades: list[wire.TradeView] = []
+        self.tokens: list[wire.TokenView] = []
+        self.policy = wire.PolicyView(
+            name="gandiva-fair", available=["fifo", "gandiva-fair"], quantum_s=60, fair=True, text="shares"
+        )
+        self.copy: list[wire.BackupChunk] = []
         self.notes: list[str] = []
         self.info = wire.InfoReply(
             version=VERSION, term=3, policy="gandiva-fair", quantum_s=60, uptime_s=5000, you="ann"
@@ -166,7 +172,10 @@ class FakeController(HeteroShareServicer):
         view = self._job(request.job_id, context)
         return wire.JobDetail(
             view=view, spec=self.specs[view.id], job_class="ann/python train.py/1", story=self.stories.get(view.id, []),
-            rates=[wire.Rate(gpu_model="V100", steps_per_s=12.5, samples=3)],
+            rates=[
+                wire.Rate(gpu_model="K80", steps_per_s=2.5, samples=1, speedup=1),
+                wire.Rate(gpu_model="V100", steps_per_s=12.5, samples=3, speedup=5),
+            ],
         )  # fmt: skip
 
     def WatchJob(self, request, context):
@@ -222,6 +231,71 @@ class FakeController(HeteroShareServicer):
             with self.changed:
                 self.changed.wait(0.05)
 
+    def ListTrades(self, request, context):
+        self._came("ListTrades", request, context)
+        return wire.ListTradesReply(trades=[t for t in self.trades if request.all or not t.undone])
+
+    def GetPolicy(self, request, context):
+        self._came("GetPolicy", request, context)
+        return self.policy
+
+    def _node(self, name, context):
+        for view in self.nodes:
+            if view.name == name:
+                return view
+        self._refuse(context, "not-found", f"no such node: {name}")
+        return None
+
+    def DrainNode(self, request, context):
+        self._came("DrainNode", request, context)
+        view = self._node(request.node, context)
+        view.draining, view.drain_reason = True, request.reason
+        view.drain_deadline_at = 2e9 if request.deadline_s else 0
+        return view
+
+    def UndrainNode(self, request, context):
+        self._came("UndrainNode", request, context)
+        view = self._node(request.node, context)
+        view.draining, view.drain_reason = False, ""
+        return view
+
+    def SetGpuDrain(self, request, context):
+        self._came("SetGpuDrain", request, context)
+        view = self._node(request.node, context)
+        left = set(view.drained_gpus) - set(request.gpus)
+        view.drained_gpus[:] = sorted(left | set(request.gpus) if request.drain else left)
+        return view
+
+    def EnrollNode(self, request, context):
+        self._came("EnrollNode", request, context)
+        return wire.EnrollNodeReply(
+            token="one-time", ca_sha256="ab" * 32, controller="head:7443", not_after=2e9
+        )
+
+    def RemoveNode(self, request, context):
+        self._came("RemoveNode", request, context)
+        self._node(request.node, context)
+        return wire.RemoveNodeReply(node=request.node, requeued_jobs=[3, 4])
+
+    def CreateToken(self, request, context):
+        self._came("CreateToken", request, context)
+        view = wire.TokenView(id="t1", user=request.user or "ann", label=request.label, not_after=2e9)
+        return wire.CreateTokenReply(token="hs_secret", view=view)
+
+    def ListTokens(self, request, context):
+        self._came("ListTokens", request, context)
+        return wire.ListTokensReply(
+            tokens=[t for t in self.tokens if not request.user or t.user == request.user]
+        )
+
+    def RevokeToken(self, request, context):
+        self._came("RevokeToken", request, context)
+        return wire.TokenView(id=request.id, user="ann", revoked=True)
+
+    def Backup(self, request, context):
+        self._came("Backup", request, context)
+        yield from self.copy
+
     def SetUser(self, request, context):
         self._came("SetUser", request, context)
         return wire.UserView(name=request.name, tickets=request.tickets or 100, run_as=request.run_as)
@@ -230,14 +304,17 @@ class FakeController(HeteroShareServicer):
 class Serving:
     """The fake on a socket; `stop` and `start` are a controller's restart."""
 
-    def __init__(self, fake: FakeController, socket: Path) -> None:
-        self.fake, self.socket = fake, socket
+    def __init__(self, fake: FakeController, socket: Path, credentials: Any = None) -> None:
+        self.fake, self.socket, self.credentials = fake, socket, credentials
         self.server: grpc.Server | None = None
+        self.port = 0  # with credentials: where it is served by TLS too
 
     def start(self) -> None:
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
         add_HeteroShareServicer_to_server(self.fake, self.server)
         assert self.server.add_insecure_port(f"unix:{self.socket}")
+        if self.credentials is not None:
+            self.port = self.server.add_secure_port("127.0.0.1:0", self.credentials)
         self.server.start()
 
     def stop(self) -> None:

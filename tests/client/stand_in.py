@@ -1,4 +1,4 @@
-"""Stand-ins for the two daemons: `stand_in.py controller SOCKET NODE` serves the scripted controller, `stand_in.py agent FILE` waits."""
+"""Stand-ins for the two daemons: `stand_in.py controller SOCKET NODE…` serves the scripted controller, `stand_in.py agent FILE` waits."""
 
 import importlib.util
 import signal
@@ -20,7 +20,7 @@ def main() -> None:
         fakes = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(fakes)
         fake = fakes.FakeController()
-        fake.nodes = [wire.NodeView(name=rest[0], state="up", gpus=fakes.GPUS)]
+        fake.nodes = [wire.NodeView(name=name, state="up", gpus=fakes.GPUS) for name in rest]
         Path(path).unlink(missing_ok=True)
         serving = fakes.Serving(fake, Path(path))
         serving.start()

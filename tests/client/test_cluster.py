@@ -7,7 +7,7 @@ import threading
 import pytest
 from client_fakes import GPUS
 
-from hs_client.screen import bar
+from hs_client.tables import bar
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -48,7 +48,13 @@ def busy(fake):
                 received_gpu_s=100,
             ),
             wire.ShareView(
-                user="ann", gpu_model="K80", tickets=100, demand_gpus=1, entitled_gpus=1, received_gpus=0.95
+                user="ann",
+                gpu_model="K80",
+                tickets=100,
+                demand_gpus=1,
+                base_gpus=0.75,
+                entitled_gpus=1,
+                received_gpus=0.95,
             ),
             wire.ShareView(user="bob", gpu_model="V100", tickets=50, entitled_gpus=0),
         ],
@@ -72,7 +78,7 @@ def test_share_shows_a_line_per_user_and_model_with_a_bar(hsctl, busy):
     assert busy.last("Shares").window_s == 600
     lines = ran.out.splitlines()
     assert "V100: 2 of 3 busy (1 unhealthy)" in lines[0]
-    assert lines[2].split()[:6] == ["ann", "K80", "100", "1", "1.00", "0.95"]
+    assert lines[2].split()[:8] == ["ann", "K80", "100", "1", "0.75", "+0.25", "1.00", "0.95"]
     assert len(hsctl("share", "--me", "--no-header").out.splitlines()) == 2
 
 

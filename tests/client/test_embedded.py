@@ -32,9 +32,13 @@ def stand_ins(monkeypatch):
     """The daemons' places are taken; `roles` says by what."""
     roles = {"controller": "controller", "agent": "agent"}
 
-    def commands(where):
-        paths = {"controller": [str(where.socket), "n1"], "agent": [str(where.state / "told")]}
-        return {name: [sys.executable, str(STAND_IN), roles[name], *paths[name]] for name in embedded.DAEMONS}
+    def commands(where, options):
+        names = [host.name for host in options.hosts] or ["n1"]
+        made = {"controller": [sys.executable, str(STAND_IN), roles["controller"], str(where.socket), *names]}
+        told = {name: where.state / f"told{name.removeprefix('agent')}" for name in options.agents}
+        return made | {
+            name: [sys.executable, str(STAND_IN), roles["agent"], str(told[name])] for name in told
+        }
 
     monkeypatch.setattr(embedded, "commands", commands)
     return roles
@@ -57,6 +61,22 @@ def test_up_starts_both_waits_for_them_and_says_what_to_type_next(call, state):
     assert call("down").code == 0
     assert not any(process.identity(daemon["pid"]) for daemon in data["daemons"].values())
     assert (state / "told").read_text() == "told to stop"
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_several_hosts_have_an_agent_each_and_all_are_told_to_stop(call, state):
+    ran = call("up", "--host", "v1=V100:4", "--host", "k1=K80:2:12G", "--quantum", "2")
+    assert ran.code == 0, ran.err
+    data = json.loads((state / "cluster.json").read_text())
+    assert set(data["daemons"]) == {"controller", "agent-v1", "agent-k1"}
+    agent = tomllib.loads((state / "agent-k1.toml").read_text())
+    assert (agent["name"], agent["dev"], agent["peer_listen"]) == ("k1", True, "127.0.0.1:0")
+    assert agent["emulated"] == [{"model": "K80", "count": 2, "memory": 12 << 30}]
+    folders = {tomllib.loads((state / f"agent-{n}.toml").read_text())["run_dir"] for n in ("v1", "k1")}
+    assert len(folders) == 2, "agents share no sockets"
+    assert call("up").out.startswith("already up")
+    assert call("down").code == 0
+    assert [(state / f"told-{name}").read_text() for name in ("v1", "k1")] == ["told to stop"] * 2
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -215,6 +235,8 @@ def test_a_run_folder_that_is_a_link_is_refused(short):
         (["--emulate", "V100:1", "--user", "a b"], "expected NAME"), (["--emulate", "V100:1", "--user", "ann:0"], "tickets above 0"),
         (["--emulate", "V100:1", "--pace", "fast"], "expected SECONDS"), (["--emulate", "V100:1", "--pace", "a=1:V100"], "expected SECONDS"),
         (["--emulate", "V100:1", "--quantum", "0"], "quantum"),
+        (["--host", "V100:4"], "expected NAME=MODEL:NUMBER"), (["--host", "v1=V100:x"], "expected MODEL:NUMBER"),
+        (["--host", "v1=V100:4", "--host", "v1=K80:4"], "each name once"), (["--host", "v1=V100:4", "--emulate", "K80:1"], "neither --emulate"),
     ],
 )  # fmt: skip
 def test_bad_options_of_up_start_nothing(call, state, words, text):

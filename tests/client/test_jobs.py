@@ -15,7 +15,17 @@ CONTRACT = [
 
 
 def test_queue_has_the_columns_people_expect_and_only_them_on_stdout(hsctl, fake):
-    fake.add(name="resnet", state="running", host="n1", gpus=4, step=1200, gpu_s=7500.0, suspends=3)
+    fake.add(
+        name="resnet",
+        state="running",
+        host="n1",
+        gpu_model="V100",
+        gpus=4,
+        step=1200,
+        gpu_s=7500.0,
+        suspends=3,
+        migrations=1,
+    )
     fake.add(name="bert", user="bob", reason="waiting-for-turn", gpus=2)
     ran = hsctl("queue")
     assert ran.code == 0
@@ -28,14 +38,25 @@ def test_queue_has_the_columns_people_expect_and_only_them_on_stdout(hsctl, fake
         "state",
         "reason",
         "gpus",
-        "host",
-        "step",
-        "gpu",
-        "time",
-        "switches",
+        *("gpu", "type", "nodes", "step", "gpu", "time", "switches", "moves"),
     ]
-    assert first.split() == ["1", "resnet", "ann", "running", "4", "n1", "1200", "2h", "05m", "3"]
-    assert second.split() == ["2", "bert", "bob", "queued", "waiting-for-turn", "2", "-", "-", "0s", "0"]
+    assert first.split() == [
+        *("1", "resnet", "ann", "running", "4", "V100", "n1", "1200", "2h", "05m", "3", "1"),
+    ]
+    assert second.split() == [
+        "2",
+        "bert",
+        "bob",
+        "queued",
+        "waiting-for-turn",
+        "2",
+        "-",
+        "-",
+        "-",
+        "0s",
+        "0",
+        "0",
+    ]
 
 
 def test_ps_is_queue_and_no_header_leaves_rows(hsctl, fake):
@@ -112,7 +133,7 @@ def test_show_json_holds_spec_story_and_rates(hsctl, fake):
     fake.add()
     row = json.loads(hsctl("show", "1", "--json").out)
     assert row["spec"]["command"] == ["/bin/true"]
-    assert row["rates"][0]["steps_per_s"] == 12.5
+    assert {r["gpu_model"]: r["speedup"] for r in row["rates"]} == {"K80": 1, "V100": 5}
     assert row["story"] == []
     assert list(row)[: len(CONTRACT)] == CONTRACT
 

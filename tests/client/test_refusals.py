@@ -123,7 +123,8 @@ def test_a_slow_controller_is_unavailable_not_a_hang(serving, fake):
     [
         ("gpu01", "expected unix:"),
         ("unix:relative", "absolute path"),
-        ("10.1.2.3:7443", "loopback"),
+        ("10.1.2.3:7443", "hsctl login 10.1.2.3:7443"),
+        ("http://10.1.2.3:7443", "loopback"),
         ("localhost:99999", "expected unix:"),
     ],
 )
@@ -147,9 +148,12 @@ def test_a_token_goes_along_over_loopback_and_its_file_is_checked(call, fake, tm
     server.start()
     try:
         monkeypatch.setenv("HS_TOKEN_FILE", str(token))
-        assert call("--controller", f"127.0.0.1:{port}", "info").code == 0
+        assert call("--controller", f"http://127.0.0.1:{port}", "info").code == 0
         assert fake.metadata["Info"]["authorization"] == "Bearer s3cret"
-        assert call("--controller", f"127.0.0.1:{port}", "--token-file", tmp_path / "none", "info").code == 2
+        assert (
+            call("--controller", f"http://127.0.0.1:{port}", "--token-file", tmp_path / "none", "info").code
+            == 2
+        )
     finally:
         server.stop(0).wait(5)
 

@@ -1,28 +1,18 @@
-"""Verbs about the cluster: share, usage, gpus, nodes, events, user, info, doctor."""
+"""Verbs about the cluster: share, usage, gpus, nodes, trades, events, info, doctor."""
 
-import math
+import time
 from collections.abc import Callable
 from typing import Any
 
 import click
 
-from hs_client import forms, quantities, screen
+from hs_client import forms, quantities, screen, tables
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, watch_options
 from hs_client.version import VERSION
 from hs_proto.v1 import controller_pb2 as wire
-
-
-def _span(flag: str, text: str | None) -> float:
-    """`1h`, `7d`; 0 where nothing was asked."""
-    if text is None:
-        return 0.0
-    try:
-        return quantities.duration(text)
-    except ValueError as error:
-        raise InvalidError(f"{flag} {text!r}: {error}") from None
 
 
 @click.command()
@@ -33,7 +23,7 @@ def _span(flag: str, text: str | None) -> float:
 @click.pass_context
 def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) -> None:
     """Show who is entitled to how many GPUs, and who gets them."""
-    window_s = _span("--window", window)
+    window_s = common.span("--window", window)
     with connected(ctx) as client:
         user = client.whoami() if me else ""
 
@@ -42,7 +32,7 @@ def share(ctx: click.Context, /, *, window: str | None, me: bool, **how: Any) ->
             if me:
                 mine = [row for row in reply.shares if row.user == user]
                 reply = wire.SharesReply(shares=mine, window_s=reply.window_s, pools=reply.pools)
-            return forms.shares(reply), lambda: screen.share(reply)
+            return forms.shares(reply), lambda: tables.share(reply)
 
         present(fetch, **how)
 
@@ -68,11 +58,14 @@ def usage(
     """Show the GPU time users received."""
     if me and of_user:
         raise InvalidError("--me and --of: expected one of them")
-    since_s = _span("--since", since)
+    since_s = common.span("--since", since)
     with connected(ctx) as client:
         rows = client.usage(user=client.whoami() if me else of_user or "", since_s=since_s)
     made = [forms.usage(row) for row in rows]
-    common.show_list(made, lambda: screen.usage(rows), as_json=as_json, jsonl=jsonl, no_header=no_header)
+    common.show_list(made, lambda: tables.usage(rows), as_json=as_json, jsonl=jsonl, no_header=no_header)
+
+
+CERTIFICATE_LOW_S = 2 * 86400.0  # agents renew theirs, of 7 days, when a third is left
 
 
 def _epochs(client: Client) -> dict[int, int]:
@@ -94,22 +87,49 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
             rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
             if me:
                 rows = [row for row in rows if row["user"] == user]
-            return rows, lambda: screen.gpus(rows)
+            return rows, lambda: tables.gpus(rows)
 
         present(fetch, **how)
 
 
 @click.command()
+@click.option("--me", is_flag=True, help="only those that run or keep my jobs")
 @list_options
 @watch_options
 @click.pass_context
-def nodes(ctx: click.Context, /, **how: Any) -> None:
+def nodes(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
     """List servers."""
     with connected(ctx) as client:
+        user = client.whoami() if me else ""
 
         def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
-            views, epochs = client.nodes(), _epochs(client)
-            return [forms.node(view, epochs) for view in views], lambda: screen.nodes(views)
+            views, live = client.nodes(), client.jobs(limit=MOST_JOBS)
+            if me:
+                mine = {host for job in live if job.user == user for host in forms.homes(job)}
+                views = [view for view in views if view.name in mine]
+            epochs = {job.id: job.epoch for job in live}
+            return [forms.node(view, epochs) for view in views], lambda: tables.nodes(views)
+
+        present(fetch, **how)
+
+
+@click.command()
+@click.option("-a", "--all", "undone", is_flag=True, help="undone ones too")
+@click.option("--me", is_flag=True, help="only mine")
+@click.option("-n", "--limit", type=click.IntRange(1, 100_000), metavar="N", help="the newest N  [1000]")
+@list_options
+@watch_options
+@click.pass_context
+def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, **how: Any) -> None:
+    """List trades: who gives fast GPUs and receives slow ones, of whom, and at what price."""
+    with connected(ctx) as client:
+        user = client.whoami() if me else ""
+
+        def fetch() -> tuple[list[forms.Row], Callable[[], screen.Table]]:
+            views = client.trades(undone=undone, limit=limit or 0)
+            if me:
+                views = [view for view in views if user in {view.gives, view.receives}]
+            return [forms.trade(view) for view in views], lambda: tables.trades(views)
 
         present(fetch, **how)
 
@@ -147,34 +167,7 @@ def events(
             out(forms.text([forms.event(event) for event in found], indent=2))
             return
         for event in found:
-            print(forms.text(forms.event(event)) if jsonl else screen.event_line(event), flush=follow)
-
-
-@click.group()
-def user() -> None:
-    """Set what users have (admins)."""
-
-
-@user.command("set")
-@click.argument("name")
-@click.option("--tickets", type=float, metavar="N", help="their share follows these")
-@click.option("--run-as", metavar="ACCOUNT", help="the account their jobs run as")
-@json_option
-@click.pass_context
-def set_user(
-    ctx: click.Context, /, *, name: str, tickets: float | None, run_as: str | None, as_json: bool
-) -> None:
-    """Set a user's tickets or account."""
-    if tickets is None and run_as is None:
-        raise InvalidError("nothing to set: expected --tickets or --run-as")
-    if tickets is not None and not (math.isfinite(tickets) and tickets > 0):
-        raise InvalidError(f"--tickets {tickets:g}: expected a number above 0")
-    with connected(ctx) as client:
-        made = client.set_user(name, tickets=tickets, run_as=run_as)
-    if as_json:
-        out(forms.text(forms.plain(made), indent=2))
-    else:
-        out(f"{made.name}: {made.tickets:g} tickets, jobs run as {made.run_as or made.name}")
+            print(forms.text(forms.event(event)) if jsonl else tables.event_line(event), flush=follow)
 
 
 @click.command()
@@ -241,20 +234,35 @@ def _checks(client: Client) -> list[dict[str, str]]:
         found.append(_check("fail", "nodes", "none has joined", "start hs-agent on a GPU host"))
     for node in nodes:
         bad = [gpu for gpu in node.gpus if not gpu.healthy]
-        result = "ok" if node.state == "up" and not bad and not node.warnings else "warn"
+        result = "ok" if node.state == "up" and not (bad or node.warnings or node.draining) else "warn"
         if node.state != "up":
             result = "fail"
         found.append(
             _check(
                 result,
                 f"node {node.name}",
-                f"{node.state}, {len(node.gpus) - len(bad)} of {len(node.gpus)} GPUs healthy",
+                f"{tables.node_state(node)}, {len(node.gpus) - len(bad)} of {len(node.gpus)} GPUs healthy",
             )
         )
         found += [
             _check("fail", f"gpu {node.name}/{gpu.index}", gpu.why_unhealthy or "unhealthy") for gpu in bad
         ]
         found += [_check("warn", f"node {node.name}", warning) for warning in node.warnings]
+        left_s = node.certificate_until - time.time()
+        if node.certificate_until and left_s < CERTIFICATE_LOW_S:
+            text = (
+                f"its certificate ends in {quantities.span_text(left_s)}"
+                if left_s > 0
+                else "its certificate has ended"
+            )
+            found.append(
+                _check(
+                    "warn" if left_s > 0 else "fail",
+                    f"node {node.name}",
+                    text,
+                    "see its agent's log; `hsctl node enroll` makes a new one",
+                )
+            )
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hs_client import forms
+from hs_client import forms, quantities
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import InvalidError
 from hs_client.screen import Table, print_table
@@ -28,9 +28,22 @@ def out(text: str = "") -> None:
 def connected(ctx: click.Context) -> Iterator[Client]:
     given = ctx.find_root().obj or {}
     with Client(
-        given.get("controller"), token_file=given.get("token_file"), user=given.get("user", "")
+        given.get("controller"),
+        token_file=given.get("token_file"),
+        ca_file=given.get("ca_file"),
+        user=given.get("user", ""),
     ) as client:
         yield client
+
+
+def span(flag: str, text: str | None) -> float:
+    """`1h`, `7d`; 0 where nothing was asked."""
+    if text is None:
+        return 0.0
+    try:
+        return quantities.duration(text)
+    except ValueError as error:
+        raise InvalidError(f"{flag} {text!r}: {error}") from None
 
 
 def list_options(function: F) -> F:

@@ -9,10 +9,10 @@ import click
 
 from hs_client import cluster_files, embedded, process
 from hs_client.address import default_state
-from hs_client.cluster_files import DAEMONS, Folders, Options
+from hs_client.cluster_files import Folders, Options
 from hs_client.verbs.common import out, warn
 
-_DESCRIBES = ("devices", "emulate", "quantum", "policy", "users", "pace", "preload")
+_DESCRIBES = ("devices", "emulate", "hosts", "quantum", "policy", "users", "pace", "preload")
 
 
 @click.command()
@@ -24,6 +24,13 @@ _DESCRIBES = ("devices", "emulate", "quantum", "policy", "users", "pace", "prelo
 @click.option("--devices", type=click.Choice(["auto", "nvml", "emulated"]), default="auto", help="[auto]")
 @click.option(
     "--emulate", metavar="MODEL:N[:MEMORY]", multiple=True, help="pretend to have these GPUs, e.g. V100:4:16G"
+)
+@click.option(
+    "--host",
+    "hosts",
+    metavar="NAME=MODEL:N[:MEMORY]",
+    multiple=True,
+    help="several servers on this machine, each with emulated GPUs and an agent of its own",
 )
 @click.option("--quantum", type=click.FloatRange(0.1, 86400), default=60.0, help="seconds of a slice  [60]")
 @click.option("--policy", default="gandiva-fair", help="[gandiva-fair]")
@@ -48,7 +55,7 @@ _DESCRIBES = ("devices", "emulate", "quantum", "policy", "users", "pace", "prelo
 @click.option("--foreground", is_flag=True, help="stay, show the logs, and stop it all at Ctrl-C")
 @click.pass_context
 def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: bool, **given: Any) -> int:
-    """Start a controller and an agent for this machine.
+    """Start a controller and an agent for this machine, or several agents that play servers (--host).
 
     Jobs of all users run as you. `hsctl down` stops it; what it knows stays in the state folder.
     """
@@ -58,6 +65,7 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
     options = Options(
         devices=given["devices"],
         emulated=tuple(map(cluster_files.emulated, given["emulate"])),
+        hosts=tuple(map(cluster_files.host, given["hosts"])),
         paces=tuple(map(cluster_files.pace, given["pace"])),
         quantum_s=given["quantum"],
         policy=given["policy"],
@@ -85,7 +93,7 @@ def _stay(where: Folders) -> None:
     """Logs to standard error until Ctrl-C or until a daemon ends, then everything down."""
     cluster = cluster_files.read_cluster(where.state)
     assert cluster is not None
-    files = {name: where.log(name).open("rb") for name in DAEMONS}
+    files = {name: where.log(name).open("rb") for name in cluster.daemons}
     try:
         for file in files.values():
             file.seek(0, os.SEEK_END)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hs_client import forms, quantities, screen
+from hs_client import forms, quantities, screen, tables
 from hs_client.api import ENDED, MOST_JOBS, Client, exit_code
 from hs_client.errors import InvalidError
 from hs_client.follow import outcome, wait_all, write_bytes
@@ -59,7 +59,7 @@ def queue(
             views = client.jobs(
                 user=user, states=wanted, ended=ended or bool(ENDED & set(wanted)), limit=limit or 0
             )
-            return [forms.job(view) for view in views], lambda: screen.queue(views)
+            return [forms.job(view) for view in views], lambda: tables.queue(views)
 
         present(fetch, **how)
 
@@ -114,7 +114,8 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
     if view.reason_text and view.state not in ENDED:
         state += f": {view.reason_text}"
     models = ",".join(view.gpu_types) or "any"
-    place = f"{view.host} ({view.gpu_model}: {', '.join(view.gpu_ids)})" if view.gpu_ids else view.host
+    place = ", ".join(forms.homes(view))
+    place += f" ({view.gpu_model}: {', '.join(view.gpu_ids)})" if view.gpu_ids else ""
     times = [f"submitted {screen.clock(view.submitted_at)}"]
     times += [f"started {screen.clock(view.started_at)}"] if view.started_at else []
     times += [f"ended {screen.clock(view.ended_at)}"] if view.ended_at else []
@@ -122,9 +123,8 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
     if view.suspends:
         switches += f" (mean {view.suspend_s / view.suspends * 1000:.0f} ms to suspend"
         switches += f", {view.resume_s / view.resumes * 1000:.0f} ms to resume)" if view.resumes else ")"
-    rates = ", ".join(f"{rate.gpu_model} {rate.steps_per_s:.2f} steps/s" for rate in found.rates)
     return [
-        ("job", f"{screen.job_label(view)} {view.name}"),
+        ("job", f"{tables.job_label(view)} {view.name}"),
         ("user", view.user),
         ("state", state),
         ("exit code", str(exit_code(view)) if view.state in ENDED else ""),
@@ -134,10 +134,12 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         (
             "asks for",
             f"{view.gpus} GPU{'s' * (view.gpus != 1)} ({models})"
-            + (f" on {spec.nodes} nodes" if spec.nodes > 1 else ""),
+            + (f" over {spec.nodes} nodes" if spec.nodes > 1 else ""),
         ),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
+        ("moving to", f"{view.moving_to}: {view.moving_why}" if view.moving_to else ""),
+        ("migrations", str(view.migrations) if view.migrations else ""),
         ("times", ", ".join(times)),
         (
             "received",
@@ -150,18 +152,32 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
             if view.step
             else "",
         ),
-        ("rates", rates),
+        ("rates", "; ".join(map(_rate, sorted(found.rates, key=lambda rate: -rate.steps_per_s)))),
         ("switches", switches),
         (
             "suspended by",
             ("never: runs unsliced" if not view.sliceable else view.tier if view.suspends else ""),
         ),
         ("lost", f"{view.lost_gpu_s:.1f} GPU-seconds"),
-        ("checkpoint", f"at step {view.checkpoint_step}" if view.checkpoint_step > 0 else ""),
+        ("checkpoint", _checkpoint(view)),
         ("epoch", str(view.epoch)),
         ("class", found.job_class),
         ("note", view.note),
     ]
+
+
+def _rate(rate: wire.Rate) -> str:
+    """`V100 12.50 steps/s, 4.00 x the slowest (3 samples)`."""
+    speedup = f", {rate.speedup:.2f} x the slowest" if rate.speedup > 0 else ""
+    return f"{rate.gpu_model} {rate.steps_per_s:.2f} steps/s{speedup} ({rate.samples} sample{'s' * (rate.samples != 1)})"
+
+
+def _checkpoint(view: wire.JobView) -> str:
+    if view.checkpoint_step <= 0:
+        return ""
+    return f"at step {view.checkpoint_step}" + (
+        f", on {', '.join(view.checkpoint_on)}" if view.checkpoint_on else ""
+    )
 
 
 @click.command()

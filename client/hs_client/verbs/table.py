@@ -9,8 +9,8 @@ class Verb(NamedTuple):
     help: str
 
 
-JOBS, CLUSTER, LOCAL, OTHER = "Jobs", "The cluster", "One machine", "Other"
-GROUPS = (JOBS, CLUSTER, LOCAL, OTHER)
+JOBS, CLUSTER, ADMINS, LOCAL, OTHER = "Jobs", "The cluster", "Admins", "One machine", "Other"
+GROUPS = (JOBS, CLUSTER, ADMINS, LOCAL, OTHER)
 
 VERBS = {
     "submit": Verb("hs_client.verbs.submit:submit", JOBS, "submit a command, a job file or a script"),
@@ -29,10 +29,24 @@ VERBS = {
     "usage": Verb("hs_client.verbs.cluster:usage", CLUSTER, "GPU time received"),
     "gpus": Verb("hs_client.verbs.cluster:gpus", CLUSTER, "GPUs and who is on them"),
     "nodes": Verb("hs_client.verbs.cluster:nodes", CLUSTER, "servers"),
+    "trades": Verb("hs_client.verbs.cluster:trades", CLUSTER, "who gives fast GPUs and receives slow ones"),
+    "top": Verb("hs_client.verbs.top:top", CLUSTER, "all of it on one live page"),
     "events": Verb("hs_client.verbs.cluster:events", CLUSTER, "what happened"),
-    "user": Verb("hs_client.verbs.cluster:user", CLUSTER, "set a user's tickets (admins)"),
     "info": Verb("hs_client.verbs.cluster:info", CLUSTER, "the controller, and whom it takes you for"),
     "doctor": Verb("hs_client.verbs.cluster:doctor", CLUSTER, "check that all is well"),
+    "login": Verb(
+        "hs_client.verbs.access:log_in", CLUSTER, "store the controller's address, its CA and your token"
+    ),
+    "cert": Verb(
+        "hs_client.verbs.access:cert", CLUSTER, "what the controller presents: its CA's hash, its end"
+    ),
+    "token": Verb("hs_client.verbs.access:token", CLUSTER, "make, list and revoke tokens"),
+    "node": Verb("hs_client.verbs.admin:node", ADMINS, "enroll, drain, undrain and remove servers"),
+    "gpu": Verb("hs_client.verbs.admin:gpu", ADMINS, "drain and undrain single GPUs"),
+    "user": Verb("hs_client.verbs.admin:user", ADMINS, "set a user's tickets and account"),
+    "policy": Verb("hs_client.verbs.admin:policy", ADMINS, "show the policy, check a name"),
+    "backup": Verb("hs_client.verbs.admin:backup", ADMINS, "copy all that the controller knows to a file"),
+    "restore": Verb("hs_client.verbs.admin:restore", ADMINS, "how a backup is put back"),
     "up": Verb("hs_client.verbs.embedded:up", LOCAL, "start a cluster of this machine alone"),
     "down": Verb("hs_client.verbs.embedded:down", LOCAL, "stop it"),
     "schema": Verb("hs_client.verbs.other:schema", OTHER, "print the job file's JSON Schema"),

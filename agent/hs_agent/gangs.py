@@ -1,0 +1,297 @@
+"""The gang of a job as its host has it: at the first node the machine that has all ranks, at the others a link to it.
+
+Orders of this host's own machine and messages of local ranks go in; messages to local ranks and what happened to the whole gang come out.
+A member whose link is lost hangs up on its ranks: they keep their state, dial again, and what they say then goes on when
+the link is back, so that the first node learns all anew. The same happens when the agent of the first node was restarted.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import grpc
+import structlog
+
+from hs_agent import procs
+from hs_agent.folder import Key
+from hs_agent.gangwire import event_json, event_of
+from hs_core.errors import RefusedError
+from hs_core.events import Checkpoint, HostEvent, Peer, Resume, Suspend
+from hs_core.gang import GangMachine, Step
+from hs_core.model import Tier
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc
+
+MAX_JSON = 64 << 10
+MAX_KEPT = 4096  # messages for a link that is down
+MAX_UNSENT = 20_000
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 2.0
+
+Order = Suspend | Resume | Checkpoint
+Tell = Callable[[int, Mapping[str, Any]], None]
+Post = Callable[[HostEvent], None]
+
+log = structlog.get_logger("gangs")
+
+
+class Member:
+    """A link from another node. Its ranks' connections are told from those of an earlier link by `number`."""
+
+    def __init__(self, node: int, number: int) -> None:
+        self.node, self.number = node, number
+        self.connections: set[int] = set()
+        self.down: asyncio.Queue[agent_pb2.GangDown | None] = asyncio.Queue()  # None: the link is to end
+
+    def send(self, down: agent_pb2.GangDown) -> None:
+        self.down.put_nowait(down)
+        if self.down.qsize() > MAX_UNSENT:  # it does not read: let it begin anew
+            self.down.put_nowait(None)
+
+
+class Gang(Protocol):
+    def order(self, order: Order) -> None: ...
+
+    def heard(self, connection: int, message: Mapping[str, Any]) -> None: ...
+
+    def gone(self, connection: int) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class HeadGang:
+    """Node 0, and every job of one node."""
+
+    def __init__(self, key: Key, machine: GangMachine, tell: Tell, post: Post) -> None:
+        self.key, self.machine = key, machine
+        self._tell, self._post = tell, post
+        self._members: dict[int, Member] = {}
+        self._links = 0
+
+    def order(self, order: Order) -> None:
+        self._do(self.machine.order(order, procs.now_s()))
+
+    def heard(self, connection: int, message: Mapping[str, Any]) -> None:
+        self._do(self.machine.heard((0, 0, connection), message, procs.now_s()))
+
+    def gone(self, connection: int) -> None:
+        self._do(self.machine.gone((0, 0, connection), procs.now_s()))
+
+    async def close(self) -> None:
+        for member in self._members.values():
+            member.down.put_nowait(None)
+
+    # --- members
+
+    def join(self, node: int) -> Member:
+        """A link from this node; one from before is dead, whatever its socket says."""
+        before = self._members.get(node)
+        if before is not None:
+            before.down.put_nowait(None)
+            self.left(before)
+        self._links += 1
+        member = self._members[node] = Member(node, self._links)
+        log.info("a node of the gang is linked", job=self.key.job, epoch=self.key.epoch, node=node)
+        return member
+
+    def left(self, member: Member) -> None:
+        if self._members.get(member.node) is not member:
+            return
+        del self._members[member.node]
+        log.info("a node of the gang is gone", job=self.key.job, epoch=self.key.epoch, node=member.node)
+        for connection in sorted(member.connections):
+            self._do(self.machine.gone((member.node, member.number, connection), procs.now_s()))
+
+    def take(self, member: Member, message: agent_pb2.GangUp) -> bool:
+        """False: it makes no sense."""
+        if self._members.get(member.node) is not member:
+            return False
+        now_s = procs.now_s()
+        match message.WhichOneof("body"):
+            case "heard":
+                value = _message(message.heard.json)
+                if value is None:
+                    return False
+                member.connections.add(message.heard.connection)
+                connection = (member.node, member.number, message.heard.connection)
+                self._do(self.machine.heard(connection, value, now_s))
+            case "gone":
+                member.connections.discard(message.gone)
+                self._do(self.machine.gone((member.node, member.number, message.gone), now_s))
+            case "order":
+                order = _order(message.order, self.key)
+                if order is None:
+                    return False
+                self._do(self.machine.order(order, now_s, node=member.node))
+            case _:
+                return False
+        return True
+
+    def _do(self, step: Step) -> None:
+        # To other nodes events go first: a rank that is told to leave must not be seen to exit before its checkpoint is known.
+        for event in step.events if self._members else ():
+            down = agent_pb2.GangDown(event=event_json(event))
+            for member in self._members.values():
+                member.send(down)
+        for (node, _, connection), message in step.tell:
+            if node == 0:
+                self._tell(connection, message)
+            elif node in self._members:
+                tell = agent_pb2.RankMessage(connection=connection, json=json.dumps(dict(message)).encode())
+                self._members[node].send(agent_pb2.GangDown(tell=tell))
+        for event in step.events:
+            self._post(event)
+
+
+class MemberGang:
+    """Nodes 1 and on."""
+
+    def __init__(  # noqa: PLR0917 — one name per thing it talks to
+        self,
+        key: Key,
+        hello: agent_pb2.GangHello,
+        head: Peer,
+        dial: Callable[[Peer], grpc.aio.Channel],
+        tell: Tell,
+        hang_up: Callable[[], None],
+        post: Post,
+    ) -> None:
+        self.key = key
+        self._hello, self._head, self._dial = hello, head, dial
+        self._tell, self._hang_up, self._post = tell, hang_up, post
+        self._standing: Suspend | Resume | None = None
+        self._kept: list[agent_pb2.GangUp] = []  # while there is no link
+        self._up: asyncio.Queue[agent_pb2.GangUp] | None = None
+        self._task = asyncio.create_task(self._run())
+
+    # --- from this host
+
+    def order(self, order: Order) -> None:
+        if not isinstance(order, Checkpoint):
+            self._standing = order
+        if self._up is not None:
+            self._up.put_nowait(_order_up(order))
+
+    def heard(self, connection: int, message: Mapping[str, Any]) -> None:
+        up = agent_pb2.GangUp(
+            heard=agent_pb2.RankMessage(connection=connection, json=json.dumps(dict(message)).encode())
+        )
+        if self._up is not None:
+            self._up.put_nowait(up)
+        elif message.get("type") != "progress":
+            self._kept.append(up)
+            if len(self._kept) > MAX_KEPT:
+                self._begin_anew()
+
+    def gone(self, connection: int) -> None:
+        if self._up is not None:
+            self._up.put_nowait(agent_pb2.GangUp(gone=connection))
+        else:
+            self._kept = [up for up in self._kept if up.heard.connection != connection]
+
+    def _begin_anew(self) -> None:
+        self._up = None
+        self._kept.clear()
+        self._hang_up()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    # --- the link
+
+    async def _run(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            why = await self._once()
+            if self._up is not None:
+                self._begin_anew()
+                pause_s = FIRST_PAUSE_S
+            wait_s = random.random() * pause_s  # noqa: S311 — jitter
+            log.info(
+                "no link to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host,
+                why=why, again_in_s=round(wait_s, 2),
+            )  # fmt: skip
+            await asyncio.sleep(wait_s)
+            pause_s = min(pause_s * 2, LAST_PAUSE_S)
+
+    async def _once(self) -> str:
+        """One link; why it ended."""
+        writing: asyncio.Task[None] | None = None
+        try:
+            async with self._dial(self._head) as channel:
+                call = agent_pb2_grpc.AgentPeerStub(channel).Gang()
+                try:
+                    await call.write(agent_pb2.GangUp(hello=self._hello))
+                    await call.initial_metadata()
+                    if call.done():
+                        raise await _why(call)
+                    writing = asyncio.create_task(self._linked(call))
+                    async for down in call:
+                        self._take(down)
+                    return str((await _why(call)).details() or "the first node ended it")
+                finally:
+                    call.cancel()
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        except (RefusedError, OSError, asyncio.InvalidStateError) as error:
+            return str(error) or type(error).__name__
+        finally:
+            if writing is not None:
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+
+    async def _linked(self, call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]") -> None:
+        queue = self._up = asyncio.Queue[agent_pb2.GangUp]()
+        for up in self._kept:
+            queue.put_nowait(up)
+        self._kept.clear()
+        if self._standing is not None:
+            queue.put_nowait(_order_up(self._standing))
+        log.info(
+            "linked to the gang's first node", job=self.key.job, epoch=self.key.epoch, head=self._head.host
+        )
+        while True:
+            await call.write(await queue.get())
+
+    def _take(self, down: agent_pb2.GangDown) -> None:
+        match down.WhichOneof("body"):
+            case "tell":
+                value = _message(down.tell.json)
+                if value is None:
+                    raise RefusedError("the first node said what is no message to a rank")
+                self._tell(down.tell.connection, value)
+            case "event":
+                self._post(event_of(down.event, self.key, procs.now_s()))
+            case _:
+                pass
+
+
+async def _why(
+    call: "grpc.aio.StreamStreamCall[agent_pb2.GangUp, agent_pb2.GangDown]",
+) -> grpc.aio.AioRpcError:
+    empty = grpc.aio.Metadata()
+    return grpc.aio.AioRpcError(await call.code(), empty, empty, details=await call.details())
+
+
+def _message(data: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(data) if len(data) <= MAX_JSON else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _order_up(order: Order) -> agent_pb2.GangUp:
+    if isinstance(order, Suspend):
+        return agent_pb2.GangUp(order=agent_pb2.GangOrder(kind="suspend", tier=order.tier.value))
+    kind = "resume" if isinstance(order, Resume) else "checkpoint"
+    return agent_pb2.GangUp(order=agent_pb2.GangOrder(kind=kind))
+
+
+def _order(pb: agent_pb2.GangOrder, key: Key) -> Order | None:
+    if pb.kind == "suspend" and pb.tier in {Tier.HOLD.value, Tier.SWAP.value, Tier.CHECKPOINT.value}:
+        return Suspend(job=key.job, epoch=key.epoch, tier=Tier(pb.tier))
+    if pb.kind == "resume":
+        return Resume(job=key.job, epoch=key.epoch)
+    return Checkpoint(job=key.job, epoch=key.epoch) if pb.kind == "checkpoint" else None

@@ -1,0 +1,369 @@
+"""Who this host is to the others: its key, its certificate and the cluster's CA; how it gets them, and keeps them fresh.
+
+TLS 1.3: the controller's door speaks nothing older. gRPC has no switch for it between agents, but takes a list of cipher suites for
+TLS 1.2 alone; given one that needs RSA keys, which nobody has here, TLS 1.2 has nothing left to agree on.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import random
+import shutil
+import socket
+import ssl
+import time
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")  # read when gRPC is loaded
+
+import grpc
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import HostName
+from hs_proto.v1 import controller_pb2, controller_pb2_grpc
+
+log = structlog.get_logger("identity")
+
+AGENT_URI = "spiffe://heteroshare/agent/"
+CONTROLLER_DNS = "controller.heteroshare"
+KEY, CERTIFICATE, CA = "key.pem", "cert.pem", "ca.pem"
+RENEW_AFTER = 2 / 3  # of a certificate's life
+RETRY_S = (5.0, 600.0)
+CALL_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    node: HostName
+    folder: Path
+    key_pem: bytes
+    chain_pem: bytes
+    ca_pem: bytes
+    not_before_s: float
+    not_after_s: float
+
+    @property
+    def renew_at_s(self) -> float:
+        return self.not_before_s + RENEW_AFTER * (self.not_after_s - self.not_before_s)
+
+
+def load_identity(folder: Path) -> Identity | None:
+    """None: this host has not joined. Raises RefusedError where what is there cannot be used."""
+    if not folder.exists():
+        folder = _replaced(folder)  # a crash while another one was put in its place
+    if not folder.exists():
+        return None
+    try:
+        if (folder / KEY).stat().st_mode & 0o077:
+            raise RefusedError(f"{folder / KEY}: can be read by others; chmod 600 it")
+        return _identity(folder, *((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))
+    except OSError as error:
+        raise RefusedError(
+            f"{error.filename}: cannot be read: {error.strerror}; join the cluster anew"
+        ) from None
+
+
+def default_folder(config_file: Path) -> Path:
+    """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
+    state_dir: object = "/var/lib/heteroshare/agent"
+    if config_file.exists():
+        try:
+            state_dir = tomllib.loads(config_file.read_text(encoding="utf-8")).get("state_dir", state_dir)
+        except (OSError, ValueError) as error:
+            raise RefusedError(f"{config_file}: cannot be read: {error}") from None
+    if not isinstance(state_dir, str) or not state_dir.startswith("/"):
+        raise RefusedError(f"{config_file}: state_dir = {state_dir!r}: expected an absolute path")
+    return Path(state_dir) / "identity"
+
+
+def _identity(folder: Path, key_pem: bytes, chain_pem: bytes, ca_pem: bytes) -> Identity:
+    try:
+        key = serialization.load_pem_private_key(key_pem, None)
+        own = x509.load_pem_x509_certificate(chain_pem)
+        ca = x509.load_pem_x509_certificate(ca_pem)
+        own.verify_directly_issued_by(ca)
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except Exception as error:  # the library has a class for each way in which a file can be wrong
+        raise RefusedError(
+            f"{folder}: its key and certificates cannot be used ({error}); join anew"
+        ) from None
+    if key.public_key() != own.public_key():
+        raise RefusedError(f"{folder}: {KEY} does not belong to {CERTIFICATE}; join anew")
+    node = node_of(names.get_values_for_type(x509.UniformResourceIdentifier))
+    if node is None:
+        raise RefusedError(f"{folder}: {CERTIFICATE} is no agent's; join anew")
+    return Identity(
+        node=node,
+        folder=folder,
+        key_pem=key_pem,
+        chain_pem=chain_pem,
+        ca_pem=ca_pem,
+        not_before_s=own.not_valid_before_utc.timestamp(),
+        not_after_s=own.not_valid_after_utc.timestamp(),
+    )
+
+
+def node_of(uris: Sequence[str]) -> HostName | None:
+    """Whose certificate it is, by its URIs; None: no agent's."""
+    if len(uris) != 1 or not uris[0].startswith(AGENT_URI):
+        return None
+    return HostName(uris[0].removeprefix(AGENT_URI)) or None
+
+
+# --- what gRPC wants ----------------------------------------------------------------------------------------------------
+
+
+def channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
+    """For channels to the controller and to peers. They do not follow a renewal: build new channels from the new identity."""
+    return grpc.ssl_channel_credentials(identity.ca_pem, identity.key_pem, identity.chain_pem)
+
+
+def expects_controller() -> tuple[str, str]:
+    """A channel option: the other end must have the controller's certificate, whatever address was dialled."""
+    return "grpc.ssl_target_name_override", CONTROLLER_DNS
+
+
+def expects_peer(node: HostName) -> tuple[str, str]:
+    """A channel option: the other end must have this node's certificate."""
+    return "grpc.ssl_target_name_override", f"{node}.agent.heteroshare"
+
+
+def server_credentials(
+    identity: Identity, newest: Callable[[], Identity] | None = None
+) -> grpc.ServerCredentials:
+    """For the peers' door: both sides show a certificate of this cluster. `newest` is asked at each handshake."""
+
+    def configuration(one: Identity) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(one.key_pem, one.chain_pem)], one.ca_pem)
+
+    shown = identity
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        now = newest() if newest is not None else identity
+        if now is shown:
+            return None
+        shown = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(identity),
+        changed,  # type: ignore[arg-type]  # None, "as before", is in gRPC's documentation but not in the stubs
+        require_client_authentication=True,
+    )
+
+
+def peer_node(auth_context: Mapping[str, Sequence[bytes]]) -> HostName | None:
+    """The node at the other end of a call (`context.auth_context()`); None: it is no agent."""
+    return node_of([uri.decode() for uri in auth_context.get("peer_uri", ())])
+
+
+# --- joining ------------------------------------------------------------------------------------------------------------
+
+
+def join(
+    *, controller: str, token: str, ca_sha256: str, name: str, folder: Path, replace: bool = False
+) -> Identity:
+    """Raises RefusedError; then what is on the disk is as it was."""
+    if folder.exists() and not replace:
+        raise RefusedError(f"{folder}: this host has joined already; --replace to join anew", Kind.CONFLICT)
+    ca_pem = _pinned_ca(controller, ca_sha256)
+    key = ec.generate_private_key(ec.SECP256R1())
+    request = controller_pb2.JoinRequest(node=name, token=token, csr_pem=_csr(name, key))
+    options = [*_OPTIONS, expects_controller()]
+    with grpc.secure_channel(controller, grpc.ssl_channel_credentials(ca_pem), options) as channel:
+        try:
+            answer = controller_pb2_grpc.IdentityStub(channel).Join(request, timeout=CALL_S)
+        except grpc.RpcError as error:
+            raise _refusal(error, controller) from None
+    if _sha256(answer.ca_pem) != _sha256(ca_pem):
+        raise RefusedError(f"{controller}: answered with a certificate of another CA", Kind.NOT_ALLOWED)
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    identity = _identity(folder, key_pem, answer.chain_pem, ca_pem)
+    if identity.node != name:
+        raise RefusedError(f"{controller}: answered with a certificate of {identity.node}, not of {name}")
+    _put(identity)
+    return identity
+
+
+def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
+    """The CA that the controller shows, if it is the one that the administrator named: trust on no first use."""
+    wanted = ca_sha256.lower().replace(":", "")
+    if len(wanted) != 64 or not all(c in "0123456789abcdef" for c in wanted):
+        raise RefusedError(f"--ca-sha256 {ca_sha256!r}: 64 hexadecimal digits were expected")
+    host, _, port = controller.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit():
+        raise RefusedError(f"--controller {controller!r}: host:port was expected")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # nothing is believed yet: the chain is only looked at
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), CALL_S) as plain,
+            context.wrap_socket(plain) as secure,
+        ):
+            chain = _chain(secure)
+    except ssl.SSLError as error:
+        raise RefusedError(
+            f"{controller}: does not speak TLS 1.3 ({error.reason or error}); is it the controller's `listen`?",
+            Kind.UNAVAILABLE,
+        ) from None
+    except OSError as error:
+        raise RefusedError(f"{controller}: cannot be reached: {error}", Kind.UNAVAILABLE) from None
+    found = [hashlib.sha256(der).hexdigest() for der in chain]
+    if wanted not in found:
+        raise RefusedError(
+            f"{controller}: its CA has SHA-256 {found[-1] if found else 'none'}, not {wanted}: it is another cluster's"
+            " controller, or somebody in between",
+            Kind.NOT_ALLOWED,
+        )
+    return ssl.DER_cert_to_PEM_cert(chain[found.index(wanted)]).encode()
+
+
+def _chain(secure: ssl.SSLSocket) -> list[bytes]:
+    """All certificates that the other end sent, as DER."""
+    if hasattr(secure, "get_unverified_chain"):  # Python 3.13
+        return [bytes(one) for one in secure.get_unverified_chain()]
+    inner: Any = secure._sslobj  # type: ignore[attr-defined]  # noqa: SLF001 — the same call, before it was public
+    return [ssl.PEM_cert_to_DER_cert(one.public_bytes()) for one in inner.get_unverified_chain()]
+
+
+def _csr(name: str, key: ec.EllipticCurvePrivateKey) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64] or "agent")])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def _sha256(pem: bytes) -> str:
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem.decode())).hexdigest()
+
+
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+_KINDS = {
+    grpc.StatusCode.PERMISSION_DENIED: Kind.NOT_ALLOWED,
+    grpc.StatusCode.UNAUTHENTICATED: Kind.NOT_ALLOWED,
+    grpc.StatusCode.INVALID_ARGUMENT: Kind.INVALID,
+    grpc.StatusCode.NOT_FOUND: Kind.NOT_FOUND,
+    grpc.StatusCode.ABORTED: Kind.CONFLICT,
+}
+
+
+def _refusal(error: grpc.RpcError, controller: str) -> RefusedError:
+    return RefusedError(f"{controller}: {error.details()}", _KINDS.get(error.code(), Kind.UNAVAILABLE))
+
+
+# --- on the disk --------------------------------------------------------------------------------------------------------
+
+
+def _put(identity: Identity) -> None:
+    """The whole folder appears at once; one that it replaces is there until then."""
+    folder = identity.folder
+    fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700, parents=True)
+        for name, data in ((KEY, identity.key_pem), (CERTIFICATE, identity.chain_pem), (CA, identity.ca_pem)):
+            _write(fresh / name, data)
+        if folder.exists():
+            shutil.rmtree(_replaced(folder), ignore_errors=True)
+            folder.rename(_replaced(folder))
+        fresh.rename(folder)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    shutil.rmtree(_replaced(folder), ignore_errors=True)
+
+
+def _replaced(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.replaced")
+
+
+def _write(file: Path, data: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+# --- keeping it fresh ---------------------------------------------------------------------------------------------------
+
+
+class Keeper:
+    """Has the newest identity, and renews it when two thirds of its life are over. The key stays until the host joins anew."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        controller: str,
+        changed: Callable[[Identity], None] = lambda _identity: None,
+        *,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.identity = identity
+        self._controller = controller
+        self._changed = changed
+        self._now_s = now_s
+
+    async def run(self) -> None:
+        """Until cancelled. A controller that is away is asked again, sooner at first."""
+        pause_s = RETRY_S[0]
+        while True:
+            left_s = self.identity.renew_at_s - self._now_s()
+            if left_s > 0:
+                await asyncio.sleep(min(left_s, 3600.0))  # the clock may be set meanwhile
+                continue
+            try:
+                await self.renew()
+                pause_s = RETRY_S[0]
+            except RefusedError as refused:
+                log.warning("certificate not renewed", why=str(refused), ends_at_s=self.identity.not_after_s)
+                await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — spread, not secret
+                pause_s = min(2 * pause_s, RETRY_S[1])
+
+    async def renew(self) -> Identity:
+        old = self.identity
+        key = serialization.load_pem_private_key(old.key_pem, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        options = [*_OPTIONS, expects_controller()]
+        async with grpc.aio.secure_channel(self._controller, channel_credentials(old), options) as channel:
+            stub = controller_pb2_grpc.IdentityStub(channel)
+            request = controller_pb2.RenewRequest(csr_pem=_csr(old.node, key))
+            try:
+                answer = await stub.Renew(request, timeout=CALL_S)
+            except grpc.RpcError as error:
+                raise _refusal(error, self._controller) from None
+        new = _identity(old.folder, old.key_pem, answer.chain_pem, old.ca_pem)
+        await asyncio.to_thread(_put_certificate, new)
+        self.identity = new
+        log.info("certificate renewed", node=new.node, ends_at_s=new.not_after_s)
+        self._changed(new)
+        return new
+
+
+def _put_certificate(identity: Identity) -> None:
+    file = identity.folder / CERTIFICATE
+    fresh = file.with_name(f".{CERTIFICATE}")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        _write(fresh, identity.chain_pem)
+        fresh.rename(file)
+    except OSError as error:
+        raise RefusedError(f"{file}: cannot be written: {error.strerror or error}") from None

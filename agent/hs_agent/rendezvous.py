@@ -1,0 +1,75 @@
+"""Ports where jobs over several servers find one another: held from the promise until just before the launch.
+
+Outside the range that the kernel gives to outgoing connections, so that in the moment between nobody gets it by chance.
+"""
+
+import contextlib
+import fcntl
+import random
+import socket
+import struct
+
+from hs_agent.config import split_address
+from hs_agent.folder import Key
+from hs_core.errors import Kind, RefusedError
+
+_SIOCGIFADDR = 0x8915
+
+
+class Rendezvous:
+    def __init__(self, ports: range) -> None:
+        self._ports = ports
+        self._held: dict[Key, socket.socket] = {}
+
+    def reserve(self, key: Key, peer_address: str) -> str:
+        """ "address:port", at the address where peers reach this host; the same one for the same incarnation."""
+        place = split_address(peer_address)
+        if place is None:
+            raise RefusedError("peer_listen is not set: no job over several servers can begin here")
+        if key not in self._held:
+            self._held[key] = self._bind()
+        host = f"[{place[0]}]" if ":" in place[0] else place[0]
+        return f"{host}:{self._held[key].getsockname()[1]}"
+
+    def _bind(self) -> socket.socket:
+        taken = {held.getsockname()[1] for held in self._held.values()}
+        for port in random.sample(self._ports, len(self._ports)):
+            if port in taken:
+                continue
+            held = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+            try:
+                held.bind(("", port))  # torch listens at all addresses
+            except OSError:
+                held.close()
+            else:
+                return held
+        raise RefusedError(
+            f"none of the ports {self._ports.start}-{self._ports.stop - 1} is free", Kind.UNAVAILABLE
+        )
+
+    def release(self, key: Key) -> None:
+        held = self._held.pop(key, None)
+        if held is not None:
+            held.close()
+
+    def close(self) -> None:
+        for key in list(self._held):
+            self.release(key)
+
+
+def interface_of(peer_address: str) -> str:
+    """The network interface that has this address, where that can be told."""
+    place = split_address(peer_address)
+    if place is None:
+        return ""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        wanted = socket.gethostbyname(place[0])
+        if wanted.startswith("127."):
+            return "lo"
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = struct.pack("256s", name.encode()[:15])
+                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, asked)
+                if socket.inet_ntoa(found[20:24]) == wanted:
+                    return name
+    return ""

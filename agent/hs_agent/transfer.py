@@ -1,0 +1,316 @@
+"""Checkpoints between agents: what is lent is sent, what a job needs is fetched; files are only ever touched as the job's user."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import structlog
+
+from hs_agent import carrier, procs
+from hs_agent.folder import Key
+from hs_agent.launch import Account, Launcher, account
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lend, Peer, Source
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc
+
+GIVE_UP_S = 60.0
+"""Without a byte of progress: then the machine decides."""
+STALLED_S = 20.0
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.1, 5.0
+SENT_AT_ONCE = 4
+
+log = structlog.get_logger("transfer")
+
+Dial = Callable[[Peer], grpc.aio.Channel]
+
+
+class TornError(Exception):
+    """What lies there is no checkpoint: asking again would not mend it."""
+
+
+class Carrier:
+    """The other end of carrier.py."""
+
+    def __init__(self, order: Mapping[str, Any], who: Account) -> None:
+        identity = {"uid": who.uid, "gid": who.gid, "groups": list(who.groups)}
+        self._order = dict(order, identity=identity if os.geteuid() == 0 else None)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-I", "-S", carrier.__file__,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            cwd="/", env={}, start_new_session=True, limit=1 << 20,
+        )  # fmt: skip
+        await self.say(**self._order)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def write(self, kind: bytes, data: bytes) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(carrier.FRAME.pack(kind, len(data)) + data)
+        await self._process.stdin.drain()
+
+    async def say(self, **value: Any) -> None:
+        await self.write(b"J", json.dumps(value).encode())
+
+    async def read(self) -> tuple[bytes, bytes]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            kind, size = carrier.FRAME.unpack(await self._process.stdout.readexactly(carrier.FRAME.size))
+            return kind, await self._process.stdout.readexactly(size)
+        except asyncio.IncompleteReadError:
+            raise OSError(0, "the process that handles the files ended") from None
+
+    async def hear(self) -> dict[str, Any]:
+        """The next word; refused where it is an error."""
+        _, data = await self.read()
+        value: dict[str, Any] = json.loads(data)
+        if "error" in value:
+            raise TornError(value["error"]) if value["torn"] else RefusedError(value["error"])
+        return value
+
+
+def manifest_name(nodes: int, node_rank: int) -> str:
+    """As hs_job.checkpoint names it: nodes may share a folder."""
+    return "manifest.json" if nodes <= 1 else f"manifest-{node_rank}.json"
+
+
+# --- sending --------------------------------------------------------------------------------------------------------
+
+
+class Sender:
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._room = asyncio.Semaphore(SENT_AT_ONCE)
+
+    async def chunks(
+        self, lend: Lend, request: agent_pb2.FetchRequest
+    ) -> AsyncIterator[agent_pb2.FetchChunk]:
+        kept = self._launcher.kept(lend.job)
+        if kept is None:
+            raise RefusedError(f"job {lend.job} has no checkpoints here", Kind.NOT_FOUND)
+        order = {
+            "what": "send",
+            "folder": str(kept.folder),
+            "generation": lend.generation,
+            "manifest": manifest_name(kept.nodes, request.node_rank),
+            "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
+        }
+        async with self._room, Carrier(order, kept.who) as source:
+            name, size, at = "", 0, 0
+            while True:
+                kind, data = await source.read()
+                if kind == b"D":
+                    yield agent_pb2.FetchChunk(name=name, offset=at, data=data, size=size)
+                    at += len(data)
+                    continue
+                word = json.loads(data)
+                if "error" in word:
+                    raise TornError(word["error"]) if word["torn"] else OSError(0, word["error"])
+                if "done" in word:
+                    return
+                if "name" in word:
+                    name, size, at = word["name"], word["size"], word["offset"]
+                else:
+                    yield agent_pb2.FetchChunk(name=name, offset=at, size=size, sha256=word["sha256"])
+
+
+# --- fetching -------------------------------------------------------------------------------------------------------
+
+
+class Fetches:
+    """Those under way, by (job, epoch)."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        dial: Dial,
+        post: Callable[[HostEvent], None],
+        *,
+        give_up_s: float = GIVE_UP_S,
+    ) -> None:
+        self._launcher, self._dial, self._post = launcher, dial, post
+        self._give_up_s = give_up_s
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    def start(self, order: Fetch) -> None:
+        key = Key(order.wanted.job, order.wanted.epoch)
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._fetch(key, order))
+            self._tasks[key].add_done_callback(lambda _: self._tasks.pop(key, None))
+
+    def stop(self, wanted: Callable[[Key], bool]) -> None:
+        """Those that nobody wants any more."""
+        for key, task in list(self._tasks.items()):
+            if not wanted(key):
+                task.cancel()
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fetch(self, key: Key, order: Fetch) -> None:
+        source = order.wanted.source
+        assert source is not None, f"{order} names no source"
+        began_s = procs.now_s()
+        try:
+            who = await asyncio.to_thread(account, order.wanted.run_as, self._launcher.config)
+            where = await asyncio.to_thread(self._launcher.make_checkpoint_dir, order.wanted, who)
+            step, copied = await self._try(order, source, who, where)
+        except (RefusedError, TornError, OSError) as error:
+            why = str(error) or type(error).__name__
+            log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
+            self._post(FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
+            return
+        took_s = procs.now_s() - began_s
+        log.info(
+            "fetched", job=key.job, epoch=key.epoch, peer=source.peer.host, generation=source.generation, bytes=copied,
+            seconds=round(took_s, 3), mb_per_s=round(copied / max(took_s, 1e-6) / 1e6),
+        )  # fmt: skip
+        self._post(
+            CheckpointFetched(
+                now_s=procs.now_s(), job=key.job, epoch=key.epoch, generation=source.generation, step=step
+            )
+        )
+
+    async def _try(self, order: Fetch, source: Source, who: Account, where: Path) -> tuple[int, int]:
+        """Again and again, from where it was, as long as something comes. The step, and how many bytes came last."""
+        pause_s, last_s = FIRST_PAUSE_S, procs.now_s()
+
+        def progress() -> None:
+            nonlocal last_s
+            last_s = procs.now_s()
+
+        have: dict[str, int] | None = None
+        while True:
+            tried_s = last_s
+            try:
+                found = await self._once(order, source, who, where, have, progress)
+                if found is not None:
+                    return found
+                have = {}
+                continue
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.DATA_LOSS:
+                    raise TornError(f"{source.peer.host}: {error.details()}") from None
+                why = f"{source.peer.host}: {error.code().name}: {error.details()}"
+            if last_s > tried_s:
+                pause_s = FIRST_PAUSE_S
+            if procs.now_s() - last_s > self._give_up_s:
+                raise RefusedError(f"nothing came for {self._give_up_s:g} s: {why}", Kind.UNAVAILABLE)
+            log.info("fetch goes on later", job=order.wanted.job, epoch=order.wanted.epoch, why=why)
+            await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — jitter
+            pause_s = min(pause_s * 2, LAST_PAUSE_S)
+            have = None
+
+    async def _once(  # noqa: PLR0917
+        self,
+        order: Fetch,
+        source: Source,
+        who: Account,
+        where: Path,
+        have: dict[str, int] | None,
+        progress: Callable[[], None],
+    ) -> tuple[int, int] | None:
+        """None: what was there belonged to something else; ask for all of it."""
+        wanted = order.wanted
+        taking = {
+            "what": "take",
+            "folder": str(where),
+            "generation": source.generation,
+            "manifest": manifest_name(len(wanted.nodes), wanted.node_rank),
+            "alone": not wanted.spec.checkpoint_dir,
+        }
+        async with Carrier(taking, who) as sink:
+            found = await sink.hear()
+            got: Mapping[str, int] = found["have"] if have is None else have
+            request = agent_pb2.FetchRequest(
+                job_id=wanted.job,
+                epoch=source.epoch,
+                generation=source.generation,
+                grant=wanted.grant,
+                node_rank=wanted.node_rank,
+                have=[agent_pb2.FileOffset(name=name, bytes=size) for name, size in got.items()],
+            )
+            async with self._dial(source.peer) as channel:
+                call = agent_pb2_grpc.AgentPeerStub(channel).Fetch(request)
+                answer = asyncio.create_task(sink.hear())
+                pumping = asyncio.create_task(_pump(call, sink, answer, progress))
+                try:
+                    await _first_of(answer, pumping)
+                    word = await answer
+                finally:
+                    call.cancel()
+                    answer.cancel()
+                    pumping.cancel()
+                    await asyncio.gather(answer, pumping, return_exceptions=True)
+        return None if word.get("again") else (int(word["step"]), int(word["copied"]))
+
+
+async def _first_of(answer: asyncio.Task[Any], pumping: asyncio.Task[None]) -> None:
+    """What the pump met with goes before what the carrier makes of it."""
+    await asyncio.wait({answer, pumping}, return_when=asyncio.FIRST_COMPLETED)
+    if not answer.done():
+        pumping.result()
+
+
+async def _pump(
+    call: "grpc.aio.UnaryStreamCall[agent_pb2.FetchRequest, agent_pb2.FetchChunk]",
+    sink: Carrier,
+    answer: asyncio.Task[Any],
+    progress: Callable[[], None],
+) -> None:
+    heard_s = procs.now_s()
+
+    async def watch() -> None:
+        while procs.now_s() - heard_s < STALLED_S:  # noqa: ASYNC110 — nobody says that nothing came
+            await asyncio.sleep(1.0)
+        call.cancel()
+
+    watching = asyncio.create_task(watch())
+    name = ""
+    try:
+        async for chunk in call:
+            heard_s = procs.now_s()
+            if answer.done():
+                return
+            if chunk.name != name:
+                name = chunk.name
+                await sink.say(name=name, size=chunk.size, offset=chunk.offset)
+            if chunk.data:
+                if len(chunk.data) > carrier.CHUNK:
+                    raise RefusedError(
+                        f"a chunk of {len(chunk.data)} bytes: expected at most {carrier.CHUNK}"
+                    )
+                await sink.write(b"D", chunk.data)
+                progress()
+            if chunk.sha256:
+                await sink.say(sha256=chunk.sha256)
+        await sink.say(done=True)
+    except asyncio.CancelledError:
+        if not call.cancelled() or answer.done() or procs.now_s() - heard_s < STALLED_S:
+            raise
+        raise RefusedError(f"nothing came for {STALLED_S:g} s", Kind.UNAVAILABLE) from None
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the carrier says why
+    finally:
+        watching.cancel()

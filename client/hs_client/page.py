@@ -1,0 +1,209 @@
+"""The one page of `hsctl top`: pools, who gets what, servers, jobs with why. Made of messages; draws nothing itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from hs_client import forms, tables
+from hs_client.api import ENDED, Client
+from hs_client.quantities import span_text
+from hs_client.screen import STYLES, clock, printable
+from hs_proto.v1 import controller_pb2 as wire
+
+COLOURS = (
+    "cyan",
+    "magenta",
+    "green",
+    "yellow",
+    "blue",
+    "red",
+    "bright_cyan",
+    "bright_magenta",
+    "bright_green",
+)
+_NEWEST_EVENTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    info: wire.InfoReply
+    shares: wire.SharesReply
+    trades: Sequence[wire.TradeView]
+    nodes: Sequence[wire.NodeView]
+    jobs: Sequence[wire.JobView]
+    events: Sequence[wire.Event]
+
+
+def look(client: Client) -> Seen:
+    return Seen(
+        info=client.info(),
+        shares=client.shares(),
+        trades=client.trades(),
+        nodes=client.nodes(),
+        jobs=client.jobs(),
+        events=list(client.events(tail=_NEWEST_EVENTS)),
+    )
+
+
+def page(seen: Seen, *, at: float, height: int = 0) -> Group:
+    """`height`: lines that there are (0: as many as it takes); the list of jobs is what gets shorter."""
+    colours = _colours(seen)
+    upper: list[Any] = [
+        _head(seen, at),
+        _pools(seen.shares),
+        _who(seen, colours),
+        _servers(seen.nodes, colours),
+    ]
+    events = [Text(printable(tables.event_line(event)), style="dim", no_wrap=True) for event in seen.events]
+    used = 1 + len(seen.shares.pools) + len(seen.shares.shares) + len(seen.nodes) + len(events) + 18
+    most = max(3, height - used) if height else len(seen.jobs)
+    return Group(*upper, _jobs(seen.jobs, colours, most), *events)
+
+
+def _colours(seen: Seen) -> dict[str, str]:
+    names = sorted({job.user for job in seen.jobs} | {share.user for share in seen.shares.shares})
+    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
+
+
+def _table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", expand=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis")
+    return made
+
+
+def _head(seen: Seen, at: float) -> Text:
+    info = seen.info
+    lost = sum(job.lost_gpu_s for job in seen.jobs)
+    words = Text(
+        f"{clock(at)}  {info.policy}, quantum {info.quantum_s:g} s, up {span_text(info.uptime_s)}  ",
+        no_wrap=True,
+    )
+    words.append(f"lost work {lost:.0f} GPU-seconds", style="bold red" if lost >= 1 else "green")
+    if info.read_only:
+        words.append("  READ-ONLY: the controller's disk", style="bold red")
+    return words
+
+
+def _pools(reply: wire.SharesReply) -> Table:
+    made = _table("pool", "GPUs", "busy", "", right=frozenset({"GPUs", "busy"}))
+    for pool in reply.pools:
+        sick = f"{pool.gpus - pool.healthy} not usable" if pool.gpus > pool.healthy else ""
+        whole = max(pool.gpus, 1)
+        filled = "█" * round(pool.busy / whole * tables.BAR_WIDTH)
+        made.add_row(
+            pool.gpu_model, str(pool.gpus), str(pool.busy), f"{filled:·<{tables.BAR_WIDTH}} {sick}".rstrip()
+        )
+    return made
+
+
+def _who(seen: Seen, colours: Mapping[str, str]) -> Table:
+    """Who gets what, and which trades made it so."""
+    right = frozenset({"tickets", "base", "entitled", "receiving"})
+    made = _table(
+        "user",
+        "tickets",
+        "pool",
+        "base",
+        "entitled",
+        "receiving",
+        "receiving | entitled",
+        "gives → receives",
+        right=right,
+    )
+    given = _given(seen.trades)
+    size = {pool.gpu_model: float(pool.gpus) for pool in seen.shares.pools}
+    shown = ""
+    for row in sorted(seen.shares.shares, key=lambda s: (s.user, s.gpu_model)):
+        first = row.user != shown
+        shown = row.user
+        made.add_row(
+            Text(printable(row.user) if first else "", style=colours.get(row.user, "")),
+            f"{row.tickets:g}" if first else "",
+            row.gpu_model,
+            f"{row.base_gpus:.2f}",
+            f"{row.entitled_gpus:.2f}",
+            f"{row.received_gpus:.2f}",
+            tables.bar(row.received_gpus, row.entitled_gpus, size.get(row.gpu_model, row.entitled_gpus)),
+            given.get((row.user, row.gpu_model), ""),
+        )
+    return made
+
+
+def _given(trades: Sequence[wire.TradeView]) -> dict[tuple[str, str], str]:
+    """(user, model it gives) -> what goes and what comes, over all trades that stand."""
+    sums: dict[tuple[str, str, str], list[float]] = {}
+    for trade in trades:
+        if trade.undone:
+            continue
+        sides = (
+            (trade.gives, trade.fast, trade.slow, trade.fast_gpus, trade.slow_gpus),
+            (trade.receives, trade.slow, trade.fast, trade.slow_gpus, trade.fast_gpus),
+        )
+        for user, gives, receives, out, back in sides:
+            entry = sums.setdefault((user, gives, receives), [0.0, 0.0])
+            entry[0] += out
+            entry[1] += back
+    made: dict[tuple[str, str], list[str]] = {}
+    for (user, gives, receives), (out, back) in sums.items():
+        made.setdefault((user, gives), []).append(f"{out:.2f} → {back:.2f} {receives}")
+    return {key: ", ".join(words) for key, words in made.items()}
+
+
+def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Table:
+    """A square per GPU: full in its user's colour, open where idle, crossed where it may not be used."""
+    made = _table("server", "state", "pool", "GPUs", "jobs", "", right=frozenset({"jobs"}))
+    for node in nodes:
+        uses = {use.gpu_id: use for use in node.uses}
+        squares = Text()
+        for gpu in node.gpus:
+            use = uses.get(gpu.id)
+            if use is not None and use.running_job:
+                squares.append("■", style=colours.get(use.user, ""))
+            else:
+                usable = gpu.healthy and gpu.index not in node.drained_gpus
+                squares.append("□" if usable else "☒", style="dim" if usable else "red")
+        state = tables.node_state(node)
+        note = tables.draining(node) or (node.warnings[0] if node.warnings else "")
+        models = ",".join(sorted({gpu.model for gpu in node.gpus}))
+        made.add_row(
+            printable(node.name),
+            Text(state, style=STYLES.get(state, "")),
+            models,
+            squares,
+            str(node.jobs),
+            printable(note),
+        )
+    return made
+
+
+def _jobs(jobs: Sequence[wire.JobView], colours: Mapping[str, str], most: int) -> Group:
+    right = frozenset({"job", "gpus", "share", "steps/s", "moves"})
+    made = _table(
+        "job", "name", "user", "state", "gpus", "on", "share", "steps/s", "moves", "why / next", right=right
+    )
+    order = {"running": 0, "starting": 1, "suspended": 2, "queued": 3}
+    live = sorted(
+        (job for job in jobs if job.state not in ENDED), key=lambda j: (order.get(j.state, 4), j.user, j.id)
+    )
+    for job in live[:most]:
+        why = f"moving to {job.moving_to}: {job.moving_why}" if job.moving_to else job.reason_text
+        made.add_row(
+            tables.job_label(job),
+            printable(job.name),
+            Text(printable(job.user), style=colours.get(job.user, "")),
+            Text(job.state, style=STYLES.get(job.state, "")),
+            str(job.gpus),
+            ",".join(forms.homes(job)) or "-",
+            f"{job.entitled_gpus:.2f}",
+            f"{job.steps_per_s:.1f}" if job.steps_per_s else "-",
+            str(job.migrations),
+            printable(why),
+        )
+    left = len(live) - most
+    return Group(made, Text(f"… and {left} more (hsctl queue)", style="dim")) if left > 0 else Group(made)

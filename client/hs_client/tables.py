@@ -1,0 +1,256 @@
+"""The tables that people see, made from the protocol's messages."""
+
+import time
+from collections.abc import Sequence
+
+from hs_client import forms
+from hs_client.api import ENDED, exit_code
+from hs_client.quantities import size_text, span_text
+from hs_client.screen import Table, clock, printable
+from hs_proto.v1 import controller_pb2 as wire
+
+BAR_WIDTH = 20
+
+
+def queue(views: Sequence[wire.JobView]) -> Table:
+    columns = (
+        "id",
+        "name",
+        "user",
+        "state",
+        "reason",
+        "gpus",
+        "gpu type",
+        "nodes",
+        "step",
+        "gpu time",
+        "switches",
+        "moves",
+    )
+    rows = [
+        (
+            job_label(view), view.name, view.user, view.state, _reason(view), str(view.gpus), view.gpu_model or "-",
+            ",".join(forms.homes(view)) or "-", str(view.step) if view.step else "-", span_text(view.gpu_s),
+            str(view.suspends), str(view.migrations),
+        )
+        for view in views
+    ]  # fmt: skip
+    return Table(
+        columns=columns,
+        rows=rows,
+        numeric=frozenset({"gpus", "step", "gpu time", "switches", "moves"}),
+        empty="no jobs",
+    )
+
+
+def job_label(view: wire.JobView) -> str:
+    return (
+        f"{view.id} ({view.array_id}_{view.array_index})"
+        if view.array_id and view.HasField("array_index")
+        else str(view.id)
+    )
+
+
+def _reason(view: wire.JobView) -> str:
+    if view.state in ENDED:
+        return "" if view.state == "succeeded" else f"exit {exit_code(view)}"
+    return f"moving to {view.moving_to}" if view.moving_to else view.reason
+
+
+def share(reply: wire.SharesReply) -> Table:
+    rows = [
+        (
+            row.user, row.gpu_model, f"{row.tickets:g}", f"{row.demand_gpus:g}", f"{row.base_gpus:.2f}",
+            traded(row), f"{row.entitled_gpus:.2f}", f"{row.received_gpus:.2f}", bar(row.received_gpus, row.entitled_gpus, _pool_size(reply, row.gpu_model)),
+        )
+        for row in sorted(reply.shares, key=lambda s: (s.gpu_model, s.user))
+    ]  # fmt: skip
+    pools = ", ".join(
+        f"{p.gpu_model}: {p.busy} of {p.healthy} busy"
+        + (f" ({p.gpus - p.healthy} unhealthy)" if p.gpus > p.healthy else "")
+        for p in reply.pools
+    )
+    return Table(
+        columns=(
+            "user",
+            "gpu type",
+            "tickets",
+            "wants",
+            "base",
+            "traded",
+            "entitled",
+            "received",
+            "received | entitled",
+        ),
+        rows=rows,
+        numeric=frozenset({"tickets", "wants", "base", "traded", "entitled", "received"}),
+        title=f"received: mean of the last {span_text(reply.window_s)}{'; ' + pools if pools else ''}",
+        empty="nobody has jobs",
+    )
+
+
+def traded(row: wire.ShareView) -> str:
+    """What trades add to, or take from, the base."""
+    change = row.entitled_gpus - row.base_gpus
+    return f"{change:+.2f}" if abs(change) >= 0.005 else "-"
+
+
+def _pool_size(reply: wire.SharesReply, model: str) -> float:
+    known = [pool.gpus for pool in reply.pools if pool.gpu_model == model]
+    return float(known[0]) if known else max((s.entitled_gpus for s in reply.shares), default=1.0)
+
+
+def bar(received: float, entitled: float, whole: float) -> str:
+    """`█████▏···|····`: received of the pool, with a mark where the entitlement is."""
+    scale = BAR_WIDTH / max(whole, received, entitled, 1e-9)
+    filled = min(BAR_WIDTH, round(received * scale))
+    cells = ["█"] * filled + ["·"] * (BAR_WIDTH - filled)
+    if entitled > 0:
+        cells[min(BAR_WIDTH - 1, max(0, round(entitled * scale) - 1))] = "|"
+    return "".join(cells)
+
+
+def usage(rows: Sequence[wire.UsageRow]) -> Table:
+    return Table(
+        columns=("user", "gpu type", "gpu hours", "lost gpu s", "jobs", "suspends"),
+        rows=[
+            (
+                r.user,
+                r.gpu_model,
+                f"{r.gpu_s / 3600:.3f}",
+                f"{r.lost_gpu_s:.1f}",
+                str(r.jobs),
+                str(r.suspends),
+            )
+            for r in rows
+        ],
+        numeric=frozenset({"gpu hours", "lost gpu s", "jobs", "suspends"}),
+        empty="no usage",
+    )
+
+
+def nodes(views: Sequence[wire.NodeView]) -> Table:
+    rows = []
+    for view in views:
+        models = sorted({gpu.model for gpu in view.gpus})
+        usable = sum(gpu.healthy and gpu.index not in view.drained_gpus for gpu in view.gpus)
+        busy = sum(1 for use in view.uses if use.running_job)
+        ago = (
+            span_text(max(0.0, time.time() - view.last_report_at)) + " ago"
+            if view.last_report_at
+            else "never"
+        )
+        rows.append(
+            (view.name, node_state(view), ",".join(models) or "-", f"{busy}/{usable}/{len(view.gpus)}", str(view.jobs),
+             view.version, ago, _certificate(view), str(len(view.warnings)))
+        )  # fmt: skip
+    footer = [f"{view.name}: {draining(view)}" for view in views if view.draining or view.drained_gpus]
+    footer += [f"{view.name}: {printable(warning)}" for view in views for warning in view.warnings]
+    return Table(
+        columns=("name", "state", "gpu type", "busy/usable/all", "jobs", "version", "last report", "certificate", "warnings"),
+        rows=rows,
+        numeric=frozenset({"jobs"}),
+        empty="no nodes",
+        footer=footer,
+    )  # fmt: skip
+
+
+def node_state(view: wire.NodeView) -> str:
+    return "draining" if view.draining and view.state == "up" else view.state
+
+
+def draining(view: wire.NodeView) -> str:
+    """In words: what is being emptied, why and until when."""
+    parts = []
+    if view.draining:
+        parts.append(
+            "is drained" + (f" by {clock(view.drain_deadline_at)}" if view.drain_deadline_at else "")
+        )
+        parts.append(f"{view.jobs} job{'s' * (view.jobs != 1)} left")
+    if view.drained_gpus:
+        parts.append(f"GPU {','.join(map(str, view.drained_gpus))} drained")
+    if view.drain_reason:
+        parts.append(printable(view.drain_reason))
+    return "; ".join(parts)
+
+
+def _certificate(view: wire.NodeView) -> str:
+    if not view.certificate_until:
+        return "-"
+    left = view.certificate_until - time.time()
+    return f"{span_text(left)} left" if left > 0 else "expired"
+
+
+def gpus(rows: Sequence[forms.Row]) -> Table:
+    made = []
+    for row in rows:
+        held = [str(j["id"]) for j in row["jobs"] if j["id"] != row["running_job"]]
+        memory = f"{size_text(row['memory_used_bytes'])}/{size_text(row['memory_bytes'])}"
+        made.append(
+            (row["node"], str(row["index"]), row["model"], row["state"], row["user"] or "-", str(row["running_job"] or "-"),
+             ",".join(held) or "-", memory, f"{row['utilization_percent']}%", row["why_unhealthy"])
+        )  # fmt: skip
+    return Table(
+        columns=(
+            "node",
+            "gpu",
+            "gpu type",
+            "state",
+            "user",
+            "job",
+            "suspended here",
+            "memory",
+            "util",
+            "note",
+        ),
+        rows=made,
+        numeric=frozenset({"gpu", "memory", "util"}),
+        empty="no GPUs",
+    )
+
+
+def trades(views: Sequence[wire.TradeView]) -> Table:
+    """A line for each trade, worded from the side of who gives the fast GPUs."""
+    rows = [
+        (clock(t.at), t.gives, f"{t.fast_gpus:.2f} {t.fast}", f"{t.slow_gpus:.2f} {t.slow}", t.receives,
+         f"{t.price:.2f} {t.slow} for a {t.fast}", f"{t.giver_speedup:.2f}", f"{t.taker_speedup:.2f}",
+         f"undone {clock(t.undone)}{': ' + t.why_undone if t.why_undone else ''}" if t.undone else "stands")
+        for t in views
+    ]  # fmt: skip
+    return Table(
+        columns=("at", "user", "gives", "receives", "of user", "price", "its speed-up", "theirs", "state"),
+        rows=rows,
+        numeric=frozenset({"gives", "receives", "its speed-up", "theirs"}),
+        empty="no trades",
+    )
+
+
+def tokens(views: Sequence[wire.TokenView]) -> Table:
+    rows = [
+        (
+            t.id,
+            t.user,
+            t.label or "-",
+            token_state(t),
+            clock(t.created_at),
+            clock(t.not_after),
+            clock(t.last_used_at),
+        )
+        for t in views
+    ]
+    return Table(
+        columns=("id", "user", "label", "state", "made", "until", "last used"), rows=rows, empty="no tokens"
+    )
+
+
+def token_state(view: wire.TokenView) -> str:
+    if view.revoked:
+        return "revoked"
+    return "expired" if view.not_after and view.not_after < time.time() else "valid"
+
+
+def event_line(event: wire.Event) -> str:
+    about = " ".join(
+        word for word in (f"job {event.job_id}" if event.job_id else "", event.user, event.host) if word
+    )
+    return printable(f"{clock(event.at)}  {event.kind:<12}  {about:<16}  {event.text}".rstrip())

@@ -1,0 +1,316 @@
+"""Verbs for admins: node, gpu, user, policy, backup, restore."""
+
+import hashlib
+import math
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from hs_client import forms, quantities, screen, tables
+from hs_client.api import MOST_JOBS, Client
+from hs_client.errors import ConflictError, HeteroShareError, InvalidError, NotFoundError, WaitTimeoutError
+from hs_client.verbs.common import connected, json_option, out, span, warn
+from hs_proto.v1 import controller_pb2 as wire
+
+POLL_S = 0.5
+
+
+# --- node, gpu -------------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def node() -> None:
+    """Take servers in, empty them, take them out (admins)."""
+
+
+@node.command()
+@click.argument("name")
+@click.option("--valid", metavar="TIME", help="how long the token may be used  [1h]")
+@json_option
+@click.pass_context
+def enroll(ctx: click.Context, /, *, name: str, valid: str | None, as_json: bool) -> None:
+    """Print the command that makes the server NAME join; its token works once."""
+    with connected(ctx) as client:
+        made = client.enroll_node(name, valid_s=span("--valid", valid))
+    if as_json:
+        out(forms.text(forms.plain(made) | {"node": name, "command": _join(name, made)}, indent=2))
+        return
+    warn(f"on {name}, as root, by {screen.clock(made.not_after)}:")
+    out(" ".join(_join(name, made)))
+
+
+def _join(name: str, made: wire.EnrollNodeReply) -> list[str]:
+    return [
+        "hs-agent",
+        "join",
+        "--controller",
+        made.controller,
+        "--name",
+        name,
+        "--token",
+        made.token,
+        "--ca-sha256",
+        made.ca_sha256,
+    ]
+
+
+@node.command()
+@click.argument("name")
+@click.option("--reason", default="", metavar="TEXT", help="shown to everybody whose jobs are there")
+@click.option(
+    "--deadline", metavar="TIME", help="what has not left by then is ended and queued again  [none]"
+)
+@click.option("--wait", is_flag=True, help="until it is empty")
+@click.option("--timeout", metavar="TIME", help="with --wait: give up after it (exit status 124)")
+@json_option
+@click.pass_context
+def drain(
+    ctx: click.Context, /, *, name: str, reason: str, deadline: str | None, wait: bool, timeout: str | None, as_json: bool
+) -> None:  # fmt: skip
+    """Empty a server: nothing new comes, what is there leaves by migration."""
+    deadline_s, timeout_s = span("--deadline", deadline), span("--timeout", timeout)
+    if timeout and not wait:
+        raise InvalidError("--timeout: expected --wait with it")
+    with connected(ctx) as client:
+        view = client.drain_node(name, reason=reason, deadline_s=deadline_s)
+        if wait:
+            view = _until_empty(client, view, timeout_s)
+    _told(view, as_json=as_json)
+
+
+def _until_empty(client: Client, view: wire.NodeView, timeout_s: float) -> wire.NodeView:
+    give_up = time.monotonic() + timeout_s if timeout_s else math.inf
+    told = None
+    while view.jobs:
+        if view.jobs != told:
+            told = view.jobs
+            warn(f"{view.name}: {told} job{'s' * (told != 1)} left: {_who_is_left(client, view.name)}")
+        if time.monotonic() > give_up:
+            raise WaitTimeoutError(f"{view.name} still has {view.jobs} jobs; it goes on being drained")
+        time.sleep(POLL_S)
+        view = _node(client, view.name)
+        if not view.draining:
+            raise ConflictError(f"{view.name}: somebody ended the draining; {view.jobs} jobs are there")
+    return view
+
+
+def _who_is_left(client: Client, name: str) -> str:
+    there = [job for job in client.jobs(limit=MOST_JOBS) if name in forms.homes(job)]
+    words = [f"{job.id} ({'moving to ' + job.moving_to if job.moving_to else job.state})" for job in there]
+    return ", ".join(words[:8]) + (f" and {len(words) - 8} more" if len(words) > 8 else "")
+
+
+def _node(client: Client, name: str) -> wire.NodeView:
+    found = next((view for view in client.nodes() if view.name == name), None)
+    if found is None:
+        raise NotFoundError(f"no such node: {name}")
+    return found
+
+
+def _told(view: wire.NodeView, *, as_json: bool) -> None:
+    if as_json:
+        out(forms.text(forms.node(view, {}), indent=2))
+    else:
+        out(f"{view.name}: {tables.draining(view) or 'takes jobs'}")
+
+
+@node.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def undrain(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
+    """Let a drained server take jobs again."""
+    with connected(ctx) as client:
+        _told(client.undrain_node(name), as_json=as_json)
+
+
+@node.command()
+@click.argument("name")
+@json_option
+@click.pass_context
+def remove(ctx: click.Context, /, *, name: str, as_json: bool) -> None:
+    """Take a server out for good: its certificate is refused from now on, its jobs are queued again."""
+    with connected(ctx) as client:
+        done = client.remove_node(name)
+    if as_json:
+        out(forms.text(forms.plain(done), indent=2))
+        return
+    again = ", ".join(map(str, done.requeued_jobs))
+    out(f"{done.node} removed" + (f"; queued again: {again}" if again else ""))
+
+
+@click.group()
+def gpu() -> None:
+    """Take single GPUs out of use and in again (admins)."""
+
+
+def _gpu_verb(name: str, text: str, *, draining: bool) -> None:
+    @gpu.command(name, help=text)
+    @click.argument("node_name", metavar="NODE")
+    @click.argument("indices", metavar="INDEX…", nargs=-1, required=True, type=click.IntRange(0, 1023))
+    @click.option("--reason", default="", metavar="TEXT", help="shown to everybody")
+    @json_option
+    @click.pass_context
+    def verb(
+        ctx: click.Context, /, *, node_name: str, indices: tuple[int, ...], reason: str, as_json: bool
+    ) -> None:
+        with connected(ctx) as client:
+            _told(client.drain_gpus(node_name, indices, drain=draining, reason=reason), as_json=as_json)
+
+
+_gpu_verb(
+    "drain", "Take GPUs of NODE out of use; what is on them is suspended or moved first.", draining=True
+)
+_gpu_verb("undrain", "Take them into use again.", draining=False)
+
+
+# --- user, policy ----------------------------------------------------------------------------------------------------
+
+
+@click.group()
+def user() -> None:
+    """Set what users have (admins)."""
+
+
+@user.command("set")
+@click.argument("name")
+@click.option("--tickets", type=float, metavar="N", help="their share follows these")
+@click.option("--run-as", metavar="ACCOUNT", help="the account their jobs run as")
+@json_option
+@click.pass_context
+def set_user(
+    ctx: click.Context, /, *, name: str, tickets: float | None, run_as: str | None, as_json: bool
+) -> None:
+    """Set a user's tickets or account."""
+    if tickets is None and run_as is None:
+        raise InvalidError("nothing to set: expected --tickets or --run-as")
+    if tickets is not None and not (math.isfinite(tickets) and tickets > 0):
+        raise InvalidError(f"--tickets {tickets:g}: expected a number above 0")
+    with connected(ctx) as client:
+        made = client.set_user(name, tickets=tickets, run_as=run_as)
+    if as_json:
+        out(forms.text(forms.plain(made), indent=2))
+    else:
+        out(f"{made.name}: {made.tickets:g} tickets, jobs run as {made.run_as or made.name}")
+
+
+@click.group()
+def policy() -> None:
+    """Show the policy that shares the GPUs."""
+
+
+@policy.command("show")
+@json_option
+@click.pass_context
+def show_policy(ctx: click.Context, /, *, as_json: bool) -> None:
+    """Show the policy in force, what it promises, and the others that are there."""
+    with connected(ctx) as client:
+        view = client.policy()
+    if as_json:
+        out(forms.text(forms.plain(view), indent=2))
+        return
+    promises = [
+        ("fair", view.fair),
+        ("preemptive", view.preemptive),
+        ("work-conserving", view.work_conserving),
+    ]
+    out(f"policy:     {view.name}: {screen.printable(view.text)}")
+    out(f"it is:      {', '.join(name if true else f'not {name}' for name, true in promises)}")
+    out(f"quantum:    {view.quantum_s:g} s")
+    if view.decided_at:
+        out(f"decided:    {screen.clock(view.decided_at)}, in {view.decision_s * 1000:.1f} ms")
+    out(f"available:  {', '.join(view.available)}")
+
+
+@policy.command("check")
+@click.argument("name")
+@click.pass_context
+def check_policy(ctx: click.Context, /, *, name: str) -> None:
+    """Say whether the controller has the policy NAME; exit status 2 if not."""
+    with connected(ctx) as client:
+        view = client.policy()
+    if name not in view.available:
+        hint = quantities.did_you_mean(name, view.available)
+        raise InvalidError(f"policy {name!r}: expected one of {', '.join(view.available)}{hint}")
+    out(f"{name}: {'in force' if name == view.name else 'available'}")
+
+
+@policy.command("set")
+@click.argument("name")
+def set_policy(name: str) -> None:
+    """Not in this version: the policy is the controller's configuration."""
+    raise ConflictError(
+        f'policy {name!r} was not set: it cannot be changed while the controller runs; put `policy = "{name}"` into its '
+        "controller.toml and start it again: jobs go on meanwhile"
+    )
+
+
+# --- backup, restore -------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@click.option("--force", is_flag=True, help="replace FILE")
+@click.pass_context
+def backup(ctx: click.Context, /, *, file: str, force: bool) -> None:
+    """Write a consistent copy of all that the controller knows to FILE, or - for standard output."""
+    with connected(ctx) as client:
+        if file == "-":
+            count, digest = _copy(client, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            warn(f"{quantities.size_text(count)}, SHA-256 {digest}")
+            return
+        path = Path(file).absolute()
+        if path.exists() and not force:
+            raise InvalidError(f"{path} is there already: expected a new name, or --force")
+        with _fresh(path) as stream:
+            count, digest = _copy(client, stream)
+    out(f"{path}: {quantities.size_text(count)}, SHA-256 {digest}")
+
+
+@contextmanager
+def _fresh(path: Path) -> Iterator[BinaryIO]:
+    """Its name is given to it when it is whole; it holds hashes of secrets, so it is its owner's alone."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(path)
+    except OSError as error:
+        raise InvalidError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def _copy(client: Client, stream: BinaryIO) -> tuple[int, str]:
+    seen, count, promised = hashlib.sha256(), 0, ""
+    for chunk in client.backup():
+        stream.write(chunk.data)
+        seen.update(chunk.data)
+        count += len(chunk.data)
+        promised = chunk.sha256 or promised
+    if seen.hexdigest() != promised:
+        raise HeteroShareError(
+            "the copy is not whole: it was cut off or changed on its way; nothing was kept"
+        )
+    return count, promised
+
+
+@click.command()
+@click.argument("file", metavar="FILE", required=False)
+def restore(file: str | None) -> None:
+    """Say how a backup is put back: on the controller's machine, while it is stopped."""
+    raise InvalidError(
+        "a running controller cannot be given another past: on its machine, as its account:\n"
+        f"  systemctl stop hs-controller\n  hs-controller restore {file or 'FILE'}\n  systemctl start hs-controller\n"
+        "jobs go on meanwhile; agents tell what they have when it is back"
+    )

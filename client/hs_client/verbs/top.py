@@ -1,0 +1,31 @@
+"""`hsctl top`: the page, live."""
+
+import sys
+import time
+
+import click
+
+from hs_client.verbs.common import connected
+
+
+@click.command()
+@click.option("--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, help="seconds")
+@click.option("--once", is_flag=True, help="print it once and end (what happens without a terminal)")
+@click.pass_context
+def top(ctx: click.Context, /, *, interval: float, once: bool) -> None:
+    """Show pools, who gets what, servers and jobs with why, until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from hs_client.page import look, page
+
+    with connected(ctx) as client:
+        if once or not sys.stdout.isatty():
+            console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)
+            console.print(page(look(client), at=time.time()))
+            return
+        console = Console()
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                live.update(page(look(client), at=time.time(), height=console.height), refresh=True)
+                time.sleep(interval)

@@ -1,0 +1,302 @@
+"""A certificate authority of the cluster's own: it says who is the controller and who is which node, and nothing else.
+
+Everybody's role and name are the certificate's one URI (`spiffe://heteroshare/agent/v3`). gRPC's clients look at DNS names only, so
+each certificate has one of those as well, made from the same words, which nobody else can get.
+"""
+
+import datetime as dt
+import hashlib
+import os
+import shutil
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from hs_core.errors import RefusedError
+
+DOMAIN = "heteroshare"
+CONTROLLER_URI = f"spiffe://{DOMAIN}/controller"
+AGENT_URI = f"spiffe://{DOMAIN}/agent/"
+CONTROLLER_DNS = f"controller.{DOMAIN}"
+
+CA_S = 10 * 365.25 * 86_400
+LEAF_S = 7 * 86_400.0
+RENEW_AFTER = 2 / 3  # of a certificate's life
+BACKDATED_S = 300.0  # clocks of other hosts may be behind
+CSR_BYTES = 8192
+
+
+class PkiError(Exception):
+    """The authority cannot be made or used; says what to do."""
+
+
+def agent_uri(node: str) -> str:
+    return f"{AGENT_URI}{node}"
+
+
+def agent_dns(node: str) -> str:
+    return f"{node}.agent.{DOMAIN}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Issued:
+    chain_pem: bytes
+    serial: str  # hexadecimal, as Python's ssl shows it
+    not_after_s: float
+
+
+def folder_of(state_dir: Path) -> Path:
+    return state_dir / "pki"
+
+
+def init(state_dir: Path) -> str:
+    """Makes the authority and the controller's certificate; its SHA-256. What is there is never overwritten."""
+    folder = folder_of(state_dir)
+    if folder.exists():
+        raise PkiError(
+            f"{folder}: exists already; every node's certificate depends on it, so it is never made anew"
+            " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
+        )
+    fresh = folder.with_name(f".pki.{os.getpid()}")
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        key = ec.generate_private_key(ec.SECP256R1())
+        ca = _ca_certificate(key, time.time())
+        _write(fresh / "ca.key", _key_pem(key))
+        _write(fresh / "ca.pem", _pem(ca))
+        _sync(fresh)
+        fresh.rename(folder)  # all of it or nothing
+        _sync(state_dir)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise PkiError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    authority = Authority.load(state_dir)
+    assert authority is not None
+    authority.renew_own(time.time())
+    return authority.sha256
+
+
+class Authority:
+    """Signs for nodes, and keeps the controller's own certificate fresh."""
+
+    def __init__(self, folder: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+        self._folder = folder
+        self._key = key
+        self._certificate = certificate
+        self.pem = _pem(certificate)
+        self.sha256 = hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
+
+    @classmethod
+    def load(cls, state_dir: Path) -> "Authority | None":
+        """None: `hs-controller init` was not run."""
+        folder = folder_of(state_dir)
+        if not folder.exists():
+            return None
+        try:
+            secret = folder / "ca.key"
+            if secret.stat().st_mode & 0o077:
+                raise PkiError(f"{secret}: can be read by others; chmod 600 it")
+            key = serialization.load_pem_private_key(secret.read_bytes(), None)
+            certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+        except (OSError, ValueError) as error:
+            raise PkiError(f"{folder}: cannot be read: {error}; put it back from a backup") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise PkiError(f"{folder}: ca.key does not belong to ca.pem; put both back from a backup")
+        return cls(folder, key, certificate)
+
+    # --- for nodes --------------------------------------------------------------------------------------------------
+
+    def issue(self, node: str, csr_pem: bytes, now_s: float) -> Issued:
+        """Only the public key is taken from the request; what the certificate says is ours to say."""
+        key = _public_key(csr_pem)
+        names = [x509.UniformResourceIdentifier(agent_uri(node)), x509.DNSName(agent_dns(node))]
+        usage = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        return self._sign(f"agent {node}"[:64], key, names, usage, now_s)
+
+    # --- for the controller -----------------------------------------------------------------------------------------
+
+    def own_due_s(self) -> float:
+        """When the controller's own certificate is to be renewed; 0: there is none that can be used."""
+        try:
+            own = x509.load_pem_x509_certificate((self._folder / "server.pem").read_bytes())
+            key = serialization.load_pem_private_key((self._folder / "server.key").read_bytes(), None)
+        except (OSError, ValueError):
+            return 0.0
+        if key.public_key() != own.public_key() or not self._signed(own):
+            return 0.0
+        start_s, end_s = own.not_valid_before_utc.timestamp(), own.not_valid_after_utc.timestamp()
+        return start_s + RENEW_AFTER * (end_s - start_s)
+
+    def _signed(self, certificate: x509.Certificate) -> bool:
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (ValueError, TypeError, InvalidSignature):
+            return False
+        return True
+
+    def renew_own(self, now_s: float) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(CONTROLLER_URI)]
+        names += [x509.DNSName(name) for name in dict.fromkeys((CONTROLLER_DNS, *_host_names()))]
+        issued = self._sign("controller", key.public_key(), names, [ExtendedKeyUsageOID.SERVER_AUTH], now_s)
+        try:
+            # A crash in between leaves two that do not belong together: `own_due_s` sees it.
+            for name, data in (("server.key", _key_pem(key)), ("server.pem", issued.chain_pem)):
+                fresh = self._folder / f".{name}"
+                fresh.unlink(missing_ok=True)
+                _write(fresh, data)
+                fresh.rename(self._folder / name)
+            _sync(self._folder)
+        except OSError as error:
+            raise PkiError(f"{self._folder}: cannot be written: {error.strerror or error}") from None
+
+    def server_context(self) -> ssl.SSLContext:
+        """TLS 1.3 only. A certificate is asked for, not demanded: people come with tokens, new nodes with nothing."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.num_tickets = 0  # every connection shows its certificate
+        context.verify_mode = ssl.CERT_OPTIONAL
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        context.load_verify_locations(cadata=self.pem.decode())
+        self.load_own(context)
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def load_own(self, context: ssl.SSLContext) -> None:
+        """Takes up the controller's certificate as it is now, for connections from now on."""
+        try:
+            context.load_cert_chain(self._folder / "server.pem", self._folder / "server.key")
+        except (OSError, ssl.SSLError) as error:
+            raise PkiError(f"{self._folder}: server.pem and server.key cannot be used: {error}") from None
+
+    def _sign(
+        self,
+        subject: str,
+        key: ec.EllipticCurvePublicKey,
+        names: list[x509.GeneralName] | list[x509.UniformResourceIdentifier | x509.DNSName],
+        usage: list[x509.ObjectIdentifier],
+        now_s: float,
+    ) -> Issued:
+        end_s = min(now_s + LEAF_S, self._certificate.not_valid_after_utc.timestamp())
+        certificate = (
+            _builder(subject, key, now_s - BACKDATED_S, end_s)
+            .issuer_name(self._certificate.subject)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        return Issued(
+            chain_pem=_pem(certificate) + self.pem,
+            serial=f"{certificate.serial_number:X}",
+            not_after_s=certificate.not_valid_after_utc.timestamp(),
+        )
+
+
+def node_of(uris: list[str]) -> str | None:
+    """Whose certificate it is, by its URIs; None: no agent's."""
+    if len(uris) != 1 or not uris[0].startswith(AGENT_URI):
+        return None
+    return uris[0].removeprefix(AGENT_URI) or None
+
+
+# --- parts --------------------------------------------------------------------------------------------------------------
+
+
+def _public_key(csr_pem: bytes) -> ec.EllipticCurvePublicKey:
+    if len(csr_pem) > CSR_BYTES:
+        raise RefusedError(f"csr_pem: {len(csr_pem)} bytes; at most {CSR_BYTES} were expected")
+    try:
+        request = x509.load_pem_x509_csr(csr_pem)
+        key = request.public_key()
+        proven = request.is_signature_valid
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise RefusedError(f"csr_pem: is no certificate request ({error})") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise RefusedError("csr_pem: an elliptic curve key on P-256 was expected")
+    if not proven:
+        raise RefusedError("csr_pem: is not signed with the key that it names")
+    return key
+
+
+def _ca_certificate(key: ec.EllipticCurvePrivateKey, now_s: float) -> x509.Certificate:
+    builder = _builder("HeteroShare cluster CA", key.public_key(), now_s - BACKDATED_S, now_s + CA_S)
+    return (
+        builder.issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "HeteroShare cluster CA")]))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _builder(
+    subject: str, key: ec.EllipticCurvePublicKey, start_s: float, end_s: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)]))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(dt.datetime.fromtimestamp(start_s, dt.UTC))
+        .not_valid_after(dt.datetime.fromtimestamp(end_s, dt.UTC))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host_names() -> tuple[str, ...]:
+    """So that tools which know nothing of our names can check it, too."""
+    names = (socket.gethostname(), "localhost")
+    return tuple(name for name in names if name.isascii() and name)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(file: Path, data: bytes) -> None:
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+
+
+def _sync(folder: Path) -> None:
+    there = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(there)
+    finally:
+        os.close(there)

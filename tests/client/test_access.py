@@ -1,0 +1,242 @@
+"""Coming in over TLS: login, what is stored and checked, certificates, tokens."""
+
+import datetime as dt
+import json
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+import client_fakes as fakes
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from hs_client import tls
+from hs_proto.v1 import controller_pb2 as wire
+
+NAMED = (x509.DNSName("controller.heteroshare"),)
+DAY = dt.timedelta(days=1)
+
+
+@dataclass(frozen=True)
+class Ca:
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+    @property
+    def pem(self) -> str:
+        return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
+
+    @property
+    def sha256(self) -> str:
+        return self.certificate.fingerprint(hashes.SHA256()).hex()
+
+    def credentials(self, uri: str, names: list[x509.GeneralName]) -> grpc.ServerCredentials:
+        key = ec.generate_private_key(ec.SECP256R1())
+        alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri), *names])
+        leaf = builder("controller", self.certificate.subject, key.public_key()).add_extension(
+            alternatives, critical=False
+        )
+        made = leaf.sign(self.key, hashes.SHA256())
+        chain = made.public_bytes(serialization.Encoding.PEM) + self.pem.encode()
+        secret = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return grpc.ssl_server_credentials([(secret, chain)])
+
+
+def builder(name, issuer, key) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer or subject).public_key(key)
+    return (
+        made.serial_number(x509.random_serial_number()).not_valid_before(now - DAY).not_valid_after(now + DAY)
+    )
+
+
+def new_ca() -> Ca:
+    key = ec.generate_private_key(ec.SECP256R1())
+    made = builder("HeteroShare CA", None, key.public_key()).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    return Ca(key, made.sign(key, hashes.SHA256()))
+
+
+@pytest.fixture(scope="module")
+def ca() -> Ca:
+    return new_ca()
+
+
+@pytest.fixture
+def listening(ca, short):
+    """A scripted controller behind TLS on loopback."""
+    made = []
+
+    def listen(uri="spiffe://heteroshare/controller", names=NAMED):
+        serving = fakes.Serving(fakes.FakeController(), short / "t.sock", ca.credentials(uri, list(names)))
+        serving.start()
+        made.append(serving)
+        return serving
+
+    yield listen
+    for serving in made:
+        serving.stop()
+
+
+def stored(tmp_path: Path) -> Path:
+    return tmp_path / "config/heteroshare/login.json"
+
+
+def test_a_login_is_kept_for_its_owner_alone_and_used_from_then_on(call, listening, ca, tmp_path):
+    serving = listening()
+    target = f"127.0.0.1:{serving.port}"
+    ran = call("login", target, "--ca-sha256", ca.sha256, stdin="hs_secret\n")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"logged in to {target} as ann")
+    assert stat.S_IMODE(stored(tmp_path).stat().st_mode) == 0o600
+    assert call("info").code == 0
+    assert serving.fake.metadata["Info"]["authorization"] == "Bearer hs_secret"
+    assert "hs_secret" not in ran.out + ran.err
+    assert call("login", "--forget").code == 0
+    assert not stored(tmp_path).exists()
+
+
+def test_a_ca_with_another_hash_is_refused_and_nothing_is_kept(call, listening, tmp_path):
+    serving = listening()
+    ran = call("login", f"127.0.0.1:{serving.port}", "--ca-sha256", "ab" * 32, stdin="hs_secret")
+    assert ran.code == 5
+    assert "somebody else may be answering" in ran.err
+    assert not stored(tmp_path).exists()
+    assert not serving.fake.requests, "the token was told to nobody"
+
+
+def test_without_a_hash_and_without_a_terminal_nothing_is_trusted(call, listening, ca):
+    serving = listening()
+    ran = call("login", f"127.0.0.1:{serving.port}", stdin="hs_secret")
+    assert ran.code == 2
+    assert ca.sha256 in ran.err
+
+
+def test_a_token_that_is_refused_is_not_kept(call, listening, ca, tmp_path):
+    serving = listening()
+    target = f"127.0.0.1:{serving.port}"
+    assert call("login", target, "--ca-sha256", ca.sha256, stdin="good").code == 0
+    serving.fake.refusals["Info"] = ("not-allowed", "no such token")
+    assert call("login", target, "--ca-sha256", ca.sha256, stdin="bad").code == 5
+    assert json.loads(stored(tmp_path).read_text())["token"] == "good"
+
+
+def test_an_agents_certificate_is_no_controllers(call, listening, ca):
+    serving = listening("spiffe://heteroshare/agent/n1", [x509.DNSName("n1.agent.heteroshare")])
+    ran = call("login", f"127.0.0.1:{serving.port}", "--ca-sha256", ca.sha256, stdin="t")
+    assert ran.code == 2
+    assert "no controller" in ran.err
+
+
+def test_an_address_without_a_known_ca_is_refused_before_anything_is_sent(call, listening, ca, tmp_path):
+    serving = listening()
+    target = f"127.0.0.1:{serving.port}"
+    ran = call("--controller", target, "info")
+    assert ran.code == 2
+    assert f"hsctl login {target}" in ran.err
+    (tmp_path / "ca.pem").write_text(ca.pem)
+    (tmp_path / "token").write_text("mine\n")
+    assert (
+        call(
+            "--controller", target, "--ca", tmp_path / "ca.pem", "--token-file", tmp_path / "token", "info"
+        ).code
+        == 0
+    )
+    assert serving.fake.metadata["Info"]["authorization"] == "Bearer mine"
+    (tmp_path / "other.pem").write_text(new_ca().pem)
+    started = call("--controller", target, "--ca", tmp_path / "other.pem", "info")
+    assert started.code == 6, "a certificate of another CA is not talked to"
+
+
+def test_plaintext_is_for_loopback_only_and_says_so_in_the_address(call):
+    assert call("--controller", "http://127.0.0.1:1", "info").code == 6
+    ran = call("--controller", "http://gpu-head:7443", "info")
+    assert ran.code == 2
+    assert "loopback only" in ran.err
+
+
+def test_a_login_that_others_can_read_is_refused(call, listening, ca, tmp_path):
+    serving = listening()
+    assert call("login", f"127.0.0.1:{serving.port}", "--ca-sha256", ca.sha256, stdin="t").code == 0
+    stored(tmp_path).chmod(0o644)
+    ran = call("info")
+    assert ran.code == 2
+    assert "chmod 600" in ran.err
+    stored(tmp_path).chmod(0o600)
+    stored(tmp_path).write_text("{")
+    assert "hsctl login" in call("info").err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["login"], "address"),
+        (["login", "gpu-head"], "HOST:PORT"),
+        (["login", "unix:/run/x.sock"], "HOST:PORT"),
+        (["login", "127.0.0.1:99999"], "HOST:PORT"),
+        (["login", "--forget", "a:1"], "nothing else"),
+        (["cert", "unix:/x"], "no certificate"),
+        (["cert"], "address"),
+    ],
+)
+def test_bad_words_of_login_and_cert_are_bad_usage(call, words, named):
+    ran = call(*words)
+    assert ran.code == 2
+    assert named in ran.err
+
+
+def test_nobody_at_the_address_is_unreachable(call):
+    assert call("login", "127.0.0.1:1", "--ca-sha256", "ab" * 32, stdin="t").code == 6
+
+
+def test_cert_shows_what_is_presented_and_whether_it_is_ours(call, listening, ca):
+    serving = listening()
+    target = f"127.0.0.1:{serving.port}"
+    row = json.loads(call("cert", target, "--json").out)
+    assert (row["ca_sha256"], row["is_controller"], row["trusted"]) == (ca.sha256, True, None)
+    assert row["names"] == ["controller.heteroshare"]
+    assert row["tls"] == "TLSv1.3"
+    call("login", target, "--ca-sha256", ca.sha256, stdin="t")
+    assert "the same CA" in call("cert").out
+    login = json.loads(call("cert", "--json").out)
+    assert login["trusted"] is True
+
+
+def test_a_chain_without_the_ca_asks_for_it(listening, ca, monkeypatch):
+    serving = listening()
+    monkeypatch.setattr(Ca, "pem", "")
+    serving.stop()
+    serving.credentials = ca.credentials("spiffe://heteroshare/controller", list(NAMED))
+    serving.start()
+    from hs_client.errors import InvalidError
+
+    with pytest.raises(InvalidError, match="--ca FILE"):
+        tls.look(f"127.0.0.1:{serving.port}")
+
+
+def test_tokens_are_shown_once_listed_and_revoked(hsctl, fake):
+    ran = hsctl("token", "create", "--label", "laptop", "--valid", "30d")
+    assert ran.out == "hs_secret\n"
+    asked = fake.last("CreateToken")
+    assert (asked.user, asked.label, asked.valid_s, bool(asked.key)) == ("", "laptop", 30 * 86400, True)
+    made = json.loads(hsctl("token", "create", "--for", "bob", "--json").out)
+    assert (made["token"], made["user"]) == ("hs_secret", "bob")
+    fake.tokens = [
+        wire.TokenView(id="t1", user="ann", not_after=2e9),
+        wire.TokenView(id="t2", user="bob", revoked=True),
+    ]
+    lines = hsctl("token", "list").out.splitlines()
+    assert lines[1].split()[:4] == ["t1", "ann", "-", "valid"]
+    assert "revoked" in lines[2]
+    assert [row["id"] for row in json.loads(hsctl("token", "list", "--me", "--json").out)] == ["t1"]
+    assert len(hsctl("token", "list", "--jsonl").out.splitlines()) == 2
+    assert hsctl("token", "revoke", "t1").out == "token t1 of ann revoked\n"
+    assert hsctl("token", "create", "--valid", "soon").code == 2
