@@ -12,6 +12,7 @@ from hs_client.errors import InvalidError
 
 SYSTEM_SOCKET = "/run/heteroshare/controller.sock"
 CLUSTER_FILE = "cluster.json"
+CONTROLLER_NAME = "controller.heteroshare"  # in its certificate, whatever the machine is called: the CA gives it to nobody else
 _HOST = re.compile(r"\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\.?")
 
 
@@ -20,7 +21,6 @@ class Address:
     target: str  # as gRPC has it: "unix:/path" or "host:port"
     token: str = ""
     ca: str = ""  # PEM: what the controller's certificate is checked against; TLS where there is one
-    server_name: str = ""  # the name to look for in it; empty: the target's host
     origin: str  # for messages: where we know it from
 
     @property
@@ -78,10 +78,7 @@ def _asked(asked: str, origin: str, token_file: str | None, ca_file: str | None)
     ca = login.ca_in(ca_file) if ca_file else ""
     known = login.read()
     if known is not None and known.controller == f"{host}:{port}":
-        return Address(
-            target=known.controller, token=token or known.token, ca=ca or known.ca,
-            server_name="" if ca else known.server_name, origin=origin,
-        )  # fmt: skip
+        return Address(target=known.controller, token=token or known.token, ca=ca or known.ca, origin=origin)
     if not ca:
         raise InvalidError(
             f"{origin}: {asked!r}: its certificate cannot be checked: expected `hsctl login {host}:{port}` before, or --ca FILE"

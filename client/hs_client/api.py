@@ -379,9 +379,9 @@ def _channel(where: address.Address) -> grpc.Channel:
         return grpc.insecure_channel(
             where.target, options=[*_OPTIONS, ("grpc.default_authority", "localhost")]
         )
-    name = [("grpc.ssl_target_name_override", where.server_name)] if where.server_name else []
+    name = ("grpc.ssl_target_name_override", address.CONTROLLER_NAME)
     trusted = grpc.ssl_channel_credentials(root_certificates=where.ca.encode())
-    return grpc.secure_channel(where.target, trusted, options=[*_OPTIONS, *name])
+    return grpc.secure_channel(where.target, trusted, options=[*_OPTIONS, name])
 
 
 def new_key() -> str:

@@ -142,7 +142,10 @@ def _start(
         _await_ready(where, options, daemons, children, deadline_s=deadline_s, report=report)
         ready = True
     finally:
-        if not ready:  # nothing half-started stays behind
+        if ready:
+            for child in children.values():
+                process.let_go(child)
+        else:  # nothing half-started stays behind
             _end(children, daemons)
 
 

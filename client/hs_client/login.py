@@ -17,7 +17,6 @@ class Login:
     controller: str  # host:port
     ca: str  # PEM
     token: str
-    server_name: str = ""  # in the controller's certificate, where that is not the host's name
 
 
 def file() -> Path:

@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
-_let_go: list[
-    subprocess.Popen[bytes]
-] = []  # they are meant to outlive us: Python would warn of each that it forgets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +47,11 @@ def identity(pid: int) -> Identity | None:
     return Identity(pid=pid, start_time=found[1], boot_id=boot_id())
 
 
+def let_go(child: subprocess.Popen[bytes]) -> None:
+    """It is meant to outlive us: Python would warn, at any later moment, that nobody waited for it."""
+    child.returncode = 0
+
+
 def alive(who: Identity) -> bool:
     return identity(who.pid) == who
 
@@ -68,7 +70,6 @@ def start(argv: Sequence[str], log: Path, cwd: Path) -> tuple[subprocess.Popen[b
             start_new_session=True,
             close_fds=True,
         )
-    _let_go.append(made)
     found = _stat(made.pid)
     # A child that we have not waited for keeps its entry, dead or alive.
     assert found is not None

@@ -9,7 +9,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Any
 
-from hs_client.address import split
+from hs_client.address import CONTROLLER_NAME, split
 from hs_client.errors import InvalidError, NotAllowedError, UnavailableError
 
 CONTROLLER_URI = "spiffe://heteroshare/controller"
@@ -29,14 +29,7 @@ class Presented:
 
     @property
     def is_controller(self) -> bool:
-        return any(uri == CONTROLLER_URI or uri.startswith(f"{CONTROLLER_URI}/") for uri in self.uris)
-
-    def server_name(self) -> str:
-        """Empty where the host that was asked for is one of the certificate's names."""
-        host = self.target.rpartition(":")[0].strip("[]")
-        if host in self.names or not self.names:
-            return ""
-        return self.names[0]
+        return self.uris == (CONTROLLER_URI,) and CONTROLLER_NAME in self.names
 
 
 def sha256_of(ca_pem: str) -> str:

@@ -330,7 +330,8 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
     ended = next((r for r in failed if r.exit and r.exit.why != FOLLOWED), failed[0] if failed else None)
     phases = [r.phase for r in reports]
     if ended is not None:
-        phase = Phase.EXITED if all(p is Phase.EXITED for p in phases) else Phase.KILLING
+        gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)
+        phase = Phase.EXITED if gone else Phase.KILLING
     elif len(reports) < nodes:
         phase = next((p for p in _BEFORE_RUNNING if p in phases), Phase.WAITING)
     else:

@@ -6,10 +6,8 @@ status 1 if a user was off its share by more than 10 %, if work was lost, or if 
 """
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -20,9 +18,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 
+from examples.common.showing import hsctl, save_text
+from examples.common.training import result, uninterrupted
 from examples.figure4 import report
 from examples.figure4.record import Recorder
-from examples.figure4.workload import GPUS, PACE_S, PERIOD, TEAMS, Team
+from examples.figure4.workload import GPUS, PACE_S, PERIOD, TEAMS
 from hs_client import Client
 
 SAMPLE_S = 0.5
@@ -42,12 +42,6 @@ def parse(argv: Sequence[str]) -> Options:
     parser.add_argument("--limit", type=float, default=230.0, metavar="S", help="give up after this long")
     got = parser.parse_args(argv)
     return Options(out=got.out.resolve(), quantum_s=got.quantum, limit_s=got.limit)
-
-
-def hsctl(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "hs_client", *words], check=False)
-    if done.returncode != 0:
-        sys.exit(f"hsctl {' '.join(words)}: exit status {done.returncode}")
 
 
 def up(state: Path, quantum_s: float) -> None:
@@ -74,7 +68,7 @@ def live_table(recorder: Recorder, client: Client) -> Group:
         gpus = share.received_gpus if share else 0.0
         shares.add_row(team.user, f"{share.entitled_gpus if share else 0:.2f}", f"{gpus:.2f}  {'█' * round(gpus * 4):<16}",
                        str(states.count("running")), str(states.count("suspended")), str(states.count("succeeded")))  # fmt: skip
-    seconds = recorder.samples[-1].at_s - recorder.samples[0].at_s
+    seconds = recorder.received.end_s - recorder.received.start_s
     phase = "starting the twelve jobs" if recorder.all_started_s is None else "all twelve share the server"
     if recorder.first_end_s is not None:
         phase = "jobs are ending; those that are left get the rest"
@@ -114,36 +108,8 @@ def judged(recorder: Recorder, quantum_s: float) -> report.Window | None:
     return report.Window(from_s=from_s, to_s=to_s, quanta=(to_s - from_s) / quantum_s)
 
 
-def result(text: str) -> dict[str, object]:
-    """The JSON line that a training script prints last."""
-    for line in reversed(text.splitlines()):
-        if line.startswith("{"):
-            return dict(json.loads(line))
-    return {}
-
-
 def results(client: Client, recorder: Recorder) -> dict[int, dict[str, object]]:
     return {v.id: result(b"".join(client.logs(v.id)).decode(errors="replace")) for v in recorder.views}
-
-
-def uninterrupted(team: Team) -> dict[str, object]:
-    """The same training outside the cluster, from start to end."""
-    script = team.script(0.005)
-    ranks = (
-        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(team.gpus)]
-        if team.gpus > 1
-        else []
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *ranks, *script], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        print(
-            f"{' '.join(script)} without the cluster: exit status {done.returncode}\n{done.stderr[-2000:]}",
-            file=sys.stderr,
-        )
-    return result(done.stdout)
 
 
 def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[str, bool]:
@@ -152,7 +118,7 @@ def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[st
     for team in TEAMS:
         name = f"{team.user.lower()}-{team.gpus}gpu-lr0.005"
         job = next(v for v in recorder.views if v.name == name)
-        twin = uninterrupted(team)
+        twin = uninterrupted(team.script(0.005), team.gpus)
         same[name] = bool(twin.get("digest")) and twin["digest"] == outcome[job.id].get("digest")
     return same
 
@@ -206,7 +172,7 @@ def conclude(
         console.print(table)
     for line in lines:
         console.print(line)
-    report.save_text(110, tables, lines, options.out / "report.txt")
+    save_text(110, tables, lines, options.out / "report.txt")
     report.save_samples(recorder, options.out / "samples.jsonl")
     report.picture(recorder, window, PERIOD * options.quantum_s, options.out / "shares.png")
     console.print(f"picture: {options.out / 'shares.png'}   table: {options.out / 'report.txt'}")

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from examples.figure4.record import Recorder
@@ -44,7 +43,7 @@ def share_table(recorder: Recorder, window: Window) -> Table:
         table.add_column(heading, justify="left" if heading == "user" else "right")
     for team in TEAMS:
         mine = [v for v in recorder.views if v.user == team.user]
-        got = recorder.mean_gpus(team.user, window.from_s, window.to_s)
+        got = recorder.received.mean(team.user, window.from_s, window.to_s)
         suspends, resumes = sum(v.suspends for v in mine), sum(v.resumes for v in mine)
         table.add_row(
             team.user, f"4 x {team.gpus} GPU", f"{IDEAL:.2f}", f"{got:.2f}", f"{100 * (got / IDEAL - 1):+.1f} %",
@@ -64,7 +63,7 @@ def faults(
         found.append("the twelve jobs were never all there for a whole period of the schedule")
     else:
         for team in TEAMS:
-            got = recorder.mean_gpus(team.user, window.from_s, window.to_s)
+            got = recorder.received.mean(team.user, window.from_s, window.to_s)
             if abs(got / IDEAL - 1) > TOLERANCE:
                 found.append(
                     f"user {team.user} received {got:.2f} GPUs, more than 10 % off its share of {IDEAL:.2f}"
@@ -96,9 +95,9 @@ def picture(recorder: Recorder, window: Window | None, smooth_s: float, path: Pa
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(9, 4.5), layout="constrained")
-    start = recorder.samples[0].at_s
+    start = recorder.received.start_s
     for team in TEAMS:
-        times, gpus = recorder.curve(team.user, smooth_s)
+        times, gpus = recorder.received.curve(team.user, smooth_s)
         axes.plot(
             [t - start for t in times],
             gpus,
@@ -120,16 +119,7 @@ def picture(recorder: Recorder, window: Window | None, smooth_s: float, path: Pa
 
 def save_samples(recorder: Recorder, path: Path) -> None:
     rows = [
-        {"at_s": s.at_s - recorder.samples[0].at_s, "received_gpu_s": s.received_gpu_s}
-        for s in recorder.samples
+        {"at_s": s.at_s - recorder.received.start_s, "received_gpu_s": s.value}
+        for s in recorder.received.samples
     ]
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n", encoding="utf-8")
-
-
-def save_text(console_width: int, tables: list[Table], lines: list[str], path: Path) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        console = Console(file=file, width=console_width)
-        for table in tables:
-            console.print(table)
-        for line in lines:
-            console.print(line)

@@ -1,7 +1,6 @@
 """Coming in over TLS: login, what is stored and checked, certificates, tokens."""
 
 import datetime as dt
-import ipaddress
 import json
 import stat
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from cryptography.x509.oid import NameOID
 from hs_client import tls
 from hs_proto.v1 import controller_pb2 as wire
 
-HERE = (x509.IPAddress(ipaddress.ip_address("127.0.0.1")),)
+NAMED = (x509.DNSName("controller.heteroshare"),)
 DAY = dt.timedelta(days=1)
 
 
@@ -76,7 +75,7 @@ def listening(ca, short):
     """A scripted controller behind TLS on loopback."""
     made = []
 
-    def listen(uri="spiffe://heteroshare/controller", names=HERE):
+    def listen(uri="spiffe://heteroshare/controller", names=NAMED):
         serving = fakes.Serving(fakes.FakeController(), short / "t.sock", ca.credentials(uri, list(names)))
         serving.start()
         made.append(serving)
@@ -131,19 +130,10 @@ def test_a_token_that_is_refused_is_not_kept(call, listening, ca, tmp_path):
 
 
 def test_an_agents_certificate_is_no_controllers(call, listening, ca):
-    serving = listening(uri="spiffe://heteroshare/agent/n1")
+    serving = listening("spiffe://heteroshare/agent/n1", [x509.DNSName("n1.agent.heteroshare")])
     ran = call("login", f"127.0.0.1:{serving.port}", "--ca-sha256", ca.sha256, stdin="t")
     assert ran.code == 2
     assert "no controller" in ran.err
-
-
-def test_a_controller_reached_by_another_name_than_its_certificates_is_known_by_that_name(
-    call, listening, ca
-):
-    serving = listening(names=[x509.DNSName("head.example.org")])
-    target = f"127.0.0.1:{serving.port}"
-    assert call("login", target, "--ca-sha256", ca.sha256, stdin="t").code == 0
-    assert call("info").code == 0
 
 
 def test_an_address_without_a_known_ca_is_refused_before_anything_is_sent(call, listening, ca, tmp_path):
@@ -212,7 +202,7 @@ def test_cert_shows_what_is_presented_and_whether_it_is_ours(call, listening, ca
     target = f"127.0.0.1:{serving.port}"
     row = json.loads(call("cert", target, "--json").out)
     assert (row["ca_sha256"], row["is_controller"], row["trusted"]) == (ca.sha256, True, None)
-    assert row["names"] == ["127.0.0.1"]
+    assert row["names"] == ["controller.heteroshare"]
     assert row["tls"] == "TLSv1.3"
     call("login", target, "--ca-sha256", ca.sha256, stdin="t")
     assert "the same CA" in call("cert").out
@@ -224,7 +214,7 @@ def test_a_chain_without_the_ca_asks_for_it(listening, ca, monkeypatch):
     serving = listening()
     monkeypatch.setattr(Ca, "pem", "")
     serving.stop()
-    serving.credentials = ca.credentials("spiffe://heteroshare/controller", [x509.DNSName("a")])
+    serving.credentials = ca.credentials("spiffe://heteroshare/controller", list(NAMED))
     serving.start()
     from hs_client.errors import InvalidError
 

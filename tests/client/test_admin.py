@@ -78,7 +78,10 @@ def test_trades_all_has_undone_ones_with_the_reason_and_me_only_mine(hsctl, trad
 
 def test_enroll_prints_one_line_to_join_with(hsctl, fake):
     ran = hsctl("node", "enroll", "v1", "--valid", "2h")
-    assert ran.out == f"hs-agent join head:7443 --name v1 --token one-time --ca-sha256 {'ab' * 32}\n"
+    assert (
+        ran.out
+        == f"hs-agent join --controller head:7443 --name v1 --token one-time --ca-sha256 {'ab' * 32}\n"
+    )
     assert (fake.last("EnrollNode").node, fake.last("EnrollNode").valid_s) == ("v1", 7200)
     assert json.loads(hsctl("node", "enroll", "v1", "--json").out)["token"] == "one-time"
 

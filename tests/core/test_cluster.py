@@ -95,7 +95,10 @@ def test_a_bad_field_is_refused_by_name_value_and_what_was_expected(
         ({"gpus": 9}, "gpus: the job asks for 9 GPUs on one server; the largest has 4"),
         ({"gpu_types": ("H100",)}, "gpu_types: the job asks for H100; the servers have V100"),
         ({"gpu_memory_bytes": 80 << 30}, "asks for 80 GiB of memory per GPU; the largest GPU has 16 GiB"),
-        ({"nodes": 2}, "nodes: 2 is not supported yet"),
+        (
+            {"nodes": 2},
+            "nodes: the job asks for 2 servers of one GPU model with 1 GPUs each; there are at most 1 (V100)",
+        ),
     ],
 )
 def test_what_can_never_run_here_is_refused(wishes: dict[str, Any], words: str) -> None:
@@ -312,7 +315,7 @@ def test_a_policy_that_asked_for_it_is_asked_at_every_edge() -> None:
         at.now_s = at.wake_s
         at.do("tick")
         quanta.append(seen[-1].quantum)
-    assert (quanta, at.now_s) == ([1, 2, 3], 30.0)
+    assert (quanta, at.machine.quantum, at.now_s) == ([2, 3, 4], 3, 30.0)
 
 
 def test_the_snapshot_shows_who_could_run_and_nobody_else() -> None:

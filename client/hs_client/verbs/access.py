@@ -49,7 +49,6 @@ def log_in(
         controller=f"{host}:{port}",
         ca=seen.ca_pem,
         token=_read_token(token_file),
-        server_name=seen.server_name(),
     )
     _keep(made)
 
@@ -76,9 +75,7 @@ def _read_token(name: str | None) -> str:
 
 def _keep(made: login.Login) -> None:
     """Stored only once it has worked."""
-    where = address.Address(
-        target=made.controller, token=made.token, ca=made.ca, server_name=made.server_name, origin="login"
-    )
+    where = address.Address(target=made.controller, token=made.token, ca=made.ca, origin="login")
     with Client(where, timeout_s=10.0) as client:
         info = client.info()
     path = login.write(made)

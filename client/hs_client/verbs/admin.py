@@ -49,6 +49,7 @@ def _join(name: str, made: wire.EnrollNodeReply) -> list[str]:
     return [
         "hs-agent",
         "join",
+        "--controller",
         made.controller,
         "--name",
         name,

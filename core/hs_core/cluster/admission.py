@@ -1,14 +1,26 @@
 """Whether a request can be taken in: every field of every spec is looked at before anything is changed."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
 
 from hs_core.cluster.state import Limits
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import After, AfterCondition, Host, Job, JobId, JobSpec, JobState, UserName
+from hs_core.model import (
+    After,
+    AfterCondition,
+    Host,
+    HostName,
+    Job,
+    JobId,
+    JobSpec,
+    JobState,
+    SuspendMode,
+    UserName,
+)
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
@@ -42,12 +54,9 @@ def check_spec(spec: JobSpec, limits: Limits) -> None:
     size = _size(spec)
     if size > limits.spec_bytes:
         raise RefusedError(f"spec: {size} bytes; at most {limits.spec_bytes} were expected")
-    if spec.nodes > 1:
+    if spec.nodes > 1 and spec.suspend is SuspendMode.TRANSPARENT:
         raise refuse(
-            "nodes",
-            spec.nodes,
-            "is not supported yet: a job runs on one server; ask for at most one server's GPUs, with nodes = 1",
-            Kind.IMPOSSIBLE,
+            "suspend", "transparent", "is for jobs on one server: a gang over several stops at one step"
         )
 
 
@@ -206,30 +215,100 @@ class Misfit:
     text: str
 
 
-def misfit(spec: JobSpec, hosts: Iterable[Host], *, healthy_only: bool = False) -> Misfit | None:
-    """None where some server could hold it. Each wish is looked at among the servers that meet the ones before it."""
-    fitting = [(host, host.healthy_gpus if healthy_only else host.gpus) for host in hosts]
-    fitting = [(host, gpus) for host, gpus in fitting if gpus]
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """Servers that are alike to any wish."""
+
+    model: str
+    memories: tuple[int, ...]  # of the GPUs that count, in bytes
+    peers: bool  # it can be a part of a gang over several servers
+    count: int
+
+
+def kinds(hosts: Iterable[Host], *, healthy_only: bool = False) -> tuple[ServerKind, ...]:
+    alike: Counter[tuple[str, tuple[int, ...], bool]] = Counter()
+    for host in hosts:
+        gpus = host.healthy_gpus if healthy_only else host.gpus
+        if gpus:
+            alike[host.model, tuple(sorted(gpu.memory_bytes for gpu in gpus)), bool(host.peer)] += 1
+    return tuple(ServerKind(*key, count) for key, count in sorted(alike.items()))
+
+
+def misfit(spec: JobSpec, among: Sequence[ServerKind], *, healthy_only: bool = False) -> Misfit | None:
+    """None where some servers could hold it. Each wish is looked at among the servers that meet the ones before it."""
+    fitting = list(among)
     if not fitting:
         return Misfit(
             field="hosts", text="there is no server with a healthy GPU" if healthy_only else "no server"
         )
     if spec.gpu_types:
-        models = sorted({host.model for host, _ in fitting})
-        fitting = [(host, gpus) for host, gpus in fitting if host.model in spec.gpu_types]
+        models = sorted({kind.model for kind in fitting})
+        fitting = [kind for kind in fitting if kind.model in spec.gpu_types]
         if not fitting:
             wanted = " or ".join(spec.gpu_types)
             return Misfit(field="gpu_types", text=f"asks for {wanted}; the servers have {', '.join(models)}")
-    most = max(gpu.memory_bytes for _, gpus in fitting for gpu in gpus)
+    most = max(memory for kind in fitting for memory in kind.memories)
     if spec.gpu_memory_bytes > most:
         text = f"asks for {_gib(spec.gpu_memory_bytes)} of memory per GPU; the largest GPU"
         return Misfit(field="gpu_memory_bytes", text=f"{text}{_of_models(spec)} has {_gib(most)}")
-    sizes = [sum(g.memory_bytes >= spec.gpu_memory_bytes for g in gpus) for _, gpus in fitting]
-    if spec.gang > max(sizes):
+    sizes = [sum(memory >= spec.gpu_memory_bytes for memory in kind.memories) for kind in fitting]
+    if spec.gpus > max(sizes):
         such = f"{_of_models(spec)}{' with memory enough' if spec.gpu_memory_bytes else ''}"
-        largest = f"the largest{such} has {max(sizes)}"
-        return Misfit(field="gpus", text=f"asks for {spec.gang} GPUs on one server; {largest}")
+        where = "one server" if spec.nodes == 1 else f"each of {spec.nodes} servers"
+        return Misfit(
+            field="gpus",
+            text=f"asks for {spec.gpus} GPUs on {where}; the largest{such} has {max(sizes)}",
+        )
+    if spec.nodes > 1:
+        large = [kind for kind, size in zip(fitting, sizes, strict=True) if size >= spec.gpus]
+        return _too_few(spec, large)
     return None
+
+
+def _too_few(spec: JobSpec, large: Sequence[ServerKind]) -> Misfit | None:
+    """Of servers that are large enough each: N of one pool, which other servers can reach."""
+    by_model: Counter[str] = Counter()
+    for kind in large:
+        by_model[kind.model] += kind.count if kind.peers else 0
+    model, most = max(by_model.items(), key=lambda pool: (pool[1], pool[0]))
+    if most >= spec.nodes:
+        return None
+    asks = f"asks for {spec.nodes} servers of one GPU model with {spec.gpus} GPUs each"
+    unreached = sum(kind.count for kind in large if not kind.peers)
+    if unreached:
+        return Misfit(
+            field="nodes",
+            text=f"{asks}; {unreached} such servers have no address for other agents, and of the others "
+            f"there are at most {most} ({model})",
+        )
+    return Misfit(field="nodes", text=f"{asks}; there are at most {most} ({model})")
+
+
+class Fits:
+    """Answers of `misfit`, worked out once for each wish as long as no server changes."""
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._kinds: dict[bool, tuple[ServerKind, ...]] = {}
+        self._known: dict[tuple[object, ...], Misfit | None] = {}
+
+    def misfit(
+        self, spec: JobSpec, hosts: Mapping[HostName, Host], version: int, *, healthy_only: bool = False
+    ) -> Misfit | None:
+        """`version` grows with every change of a server."""
+        if version != self._version or len(self._known) > _MOST_WISHES:
+            self._version = version
+            self._known.clear()
+            self._kinds.clear()
+        if healthy_only not in self._kinds:
+            self._kinds[healthy_only] = kinds(hosts.values(), healthy_only=healthy_only)
+        wish = (spec.gpu_types, spec.gpu_memory_bytes, spec.gpus, spec.nodes, healthy_only)
+        if wish not in self._known:
+            self._known[wish] = misfit(spec, self._kinds[healthy_only], healthy_only=healthy_only)
+        return self._known[wish]
+
+
+_MOST_WISHES = 10_000
 
 
 def _of_models(spec: JobSpec) -> str:

@@ -1,6 +1,6 @@
 """The rows and what is looked up in them: one place that changes a row, so that no index can lag behind."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
@@ -18,12 +18,21 @@ class Book:
         self.jobs: dict[JobId, Job] = {}
         self.users: dict[UserName, User] = dict(state.users)
         self.hosts: dict[HostName, Host] = dict(state.hosts)
+        self.draining = {host.name for host in self.hosts.values() if host.drain is not None}
         self.live: dict[JobId, Job] = {}  # not ended, by id
-        self.at_host: dict[HostName, set[JobId]] = {}  # live ones by home
+        self.at_host: dict[HostName, set[JobId]] = {}  # live ones that have a part there
+        self.lent: dict[HostName, set[JobId]] = {}  # live ones whose checkpoint it keeps (`Job.stored`)
+        self.moving: set[JobId] = set()
+        self.spanning: set[JobId] = set()  # live ones over several servers that have a home
+        self.spanned: Counter[HostName] = Counter()  # how many of those have a part there
         self.of_user: dict[UserName, set[JobId]] = {}  # live ones
         self.of_array: dict[JobId, set[JobId]] = {}  # live ones of arrays that have a limit
         self.waiters: dict[JobId, set[JobId]] = {}  # live jobs that wait for the key
         self.blocked: set[JobId] = set()  # live ones with a dependency still open
+        self.changed: set[JobId] = set()  # since somebody looked (`Sight`)
+        self.hosts_version = 0  # grows when a host's row changes
+        self._held: dict[JobId, set[JobId]] = {}  # by array: those that have to wait
+        self._recount: set[JobId] = set()  # arrays to be looked at again
         self._ended: deque[JobId] = deque()
         self._keep_ended = keep_ended
         rows = [state.jobs[job] for job in sorted(state.jobs)]
@@ -33,19 +42,44 @@ class Book:
             self.put(row)
 
     def put(self, row: Job) -> None:
-        old = self.jobs.get(row.id)
+        listed = self.live.get(row.id)
         self.jobs[row.id] = row
+        self.changed.add(row.id)
+        if row.spec.array_limit and row.spec.array_id is not None:
+            self._recount.add(row.spec.array_id)
         if row.state.ended:
             self._retire(row)
             return
-        fresh = row.id not in self.live
         self.live[row.id] = row
-        if fresh:
+        if listed is None:
             self._enlist(row)
-        if old is not None and old.host is not None and old.host != row.host:
-            self.at_host[old.host].discard(row.id)
-        if row.host is not None and (fresh or old is None or old.host != row.host):
-            self.at_host.setdefault(row.host, set()).add(row.id)
+        self._index(listed, row)
+
+    def _index(self, old: Job | None, new: Job | None) -> None:
+        """Where it lives, who has its checkpoint, whether it is on its way; None: it is no longer live."""
+        row = new or old
+        assert row is not None
+        homes, were = new.hosts if new else (), old.hosts if old else ()
+        if homes != were:
+            for host in were:
+                _drop(self.at_host, host, row.id)
+            for host in homes:
+                self.at_host.setdefault(host, set()).add(row.id)
+            if row.spec.nodes > 1:
+                (self.spanning.add if homes else self.spanning.discard)(row.id)
+                self.spanned.subtract(were)
+                self.spanned.update(homes)
+        keepers = new.stored.hosts if new and new.stored else ()
+        kept = old.stored.hosts if old and old.stored else ()
+        if keepers != kept:
+            for host in kept:
+                _drop(self.lent, host, row.id)
+            for host in keepers:
+                self.lent.setdefault(host, set()).add(row.id)
+        if new is not None and new.move is not None:
+            self.moving.add(row.id)
+        else:
+            self.moving.discard(row.id)
 
     def _enlist(self, row: Job) -> None:
         self.of_user.setdefault(row.user, set()).add(row.id)
@@ -56,12 +90,12 @@ class Book:
         self.reconsider(row.id)
 
     def _retire(self, row: Job) -> None:
-        if self.live.pop(row.id, None) is not None:
+        listed = self.live.pop(row.id, None)
+        if listed is not None:
+            self._index(listed, None)
             _drop(self.of_user, row.user, row.id)
             if row.spec.array_id is not None:
                 _drop(self.of_array, row.spec.array_id, row.id)
-            if row.host is not None:
-                _drop(self.at_host, row.host, row.id)
             for after in row.spec.after:
                 _drop(self.waiters, after.job, row.id)
             self.blocked.discard(row.id)
@@ -70,6 +104,9 @@ class Book:
     def reconsider(self, job: JobId) -> None:
         """Whether a live job is (still) blocked by another one."""
         row = self.live[job]
+        self.changed.add(job)
+        if row.spec.array_id is not None:
+            self._recount.add(row.spec.array_id)
         verdicts = {self.dependency(row, i) for i in range(len(row.spec.after))}
         if verdicts <= {Dependency.MET}:
             self.blocked.discard(job)
@@ -107,20 +144,50 @@ class Book:
     def hosts_sorted(self, names: Iterable[HostName] | None = None) -> list[Host]:
         return [self.hosts[name] for name in sorted(self.hosts if names is None else names)]
 
-    def beyond_array_limit(self) -> set[JobId]:
-        """Live jobs without a home for which their array has no room now; the lowest ids come first."""
+    def put_host(self, host: Host) -> None:
+        self.hosts[host.name] = host
+        (self.draining.discard if host.drain is None else self.draining.add)(host.name)
+        self.host_changed(host.name)
+
+    def drop_host(self, name: HostName) -> None:
+        del self.hosts[name]
+        self.draining.discard(name)
+        self.host_changed(name)
+
+    def host_changed(self, name: HostName) -> None:
+        self.hosts_version += 1
+        self.touch(name)
+
+    def touch(self, host: HostName) -> None:
+        """What is shown of the jobs there depends on more than their rows."""
+        self.changed |= self.at_host.get(host, set()) | self.lent.get(host, set())
+
+    def beyond_array_limit(self, job: JobId) -> bool:
+        """A live job without a home for which its array has no room now; the lowest ids come first."""
+        self.recount()
+        array = self.live[job].spec.array_id
+        return array is not None and job in self._held.get(array, ())
+
+    def recount(self) -> None:
+        """Brings `changed` up to date with what arrays hold back."""
+        while self._recount:
+            self._count(self._recount.pop())
+
+    def _count(self, array: JobId) -> None:
+        rows = [self.live[job] for job in sorted(self.of_array.get(array, ()))]
+        room = rows[0].spec.array_limit - sum(row.host is not None for row in rows) if rows else 0
         held: set[JobId] = set()
-        for members in self.of_array.values():
-            rows = [self.live[job] for job in sorted(members)]
-            room = rows[0].spec.array_limit - sum(row.host is not None for row in rows) if rows else 0
-            for row in rows:
-                if row.host is not None or row.paused or row.id in self.blocked:
-                    continue
-                if room > 0:
-                    room -= 1
-                else:
-                    held.add(row.id)
-        return held
+        for row in rows:
+            if row.host is not None or row.paused or row.id in self.blocked:
+                continue
+            if room > 0:
+                room -= 1
+            else:
+                held.add(row.id)
+        before = self._held.pop(array, set())
+        if held:
+            self._held[array] = held
+        self.changed |= held ^ before
 
 
 def _drop(index: dict[Key, set[JobId]], key: Key, job: JobId) -> None:

@@ -1,21 +1,25 @@
-"""What the controller's mind is tested with: a plain policy, short builders, and scenarios as text.
+"""What the controller's mind is tested with: scenarios as text (builders and a plain policy are in `plain`).
 
 Authors of policies test with the same: `World(policy)`, then one line per thing that happens (`do`).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 
 from hs_core.cluster.machine import ClusterMachine
+from hs_core.cluster.plain import Wishes, a_host, a_spec, plain_policy, sick
 from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.errors import RefusedError
 from hs_core.events import (
     ClusterEvent,
     Direct,
+    GpusDrained,
+    HostDrained,
     HostJoined,
     HostLeft,
+    HostRemoved,
     HostReported,
+    HostUndrained,
     JobsCancelled,
     JobsPaused,
     JobsSubmitted,
@@ -31,86 +35,19 @@ from hs_core.model import (
     After,
     AfterCondition,
     Exit,
-    Gpu,
     GpuId,
-    Host,
     HostName,
     JobId,
     JobReport,
     JobSpec,
+    MoveReason,
+    OnPartition,
     Phase,
     UserName,
 )
-from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.policy import Policy
 
-GiB = 1 << 30
-
-# --- builders -----------------------------------------------------------------------------------------------------
-
-
-def a_host(
-    name: str, model: str = "V100", gpus: int = 4, *, boot: str = "boot-1", memory_gib: int = 16
-) -> Host:
-    devices = tuple(
-        Gpu(id=GpuId(f"GPU-{name}-{i}"), index=i, model=model, memory_bytes=memory_gib * GiB)
-        for i in range(gpus)
-    )
-    return Host(name=HostName(name), boot_id=boot, gpus=devices)
-
-
-def a_spec(name: str = "train", **wishes: object) -> JobSpec:
-    return replace(JobSpec(name=name, command=("python", "train.py")), **wishes)  # type: ignore[arg-type]
-
-
-def sick(host: Host, count: int = 1) -> tuple[Gpu, ...]:
-    """The host's GPUs with the first `count` unhealthy."""
-    return tuple(
-        replace(gpu, healthy=gpu.index >= count, why_unhealthy="XID 79" if gpu.index < count else "")
-        for gpu in host.gpus
-    )
-
-
-# --- a plain policy -----------------------------------------------------------------------------------------------
-
-
-def plain_policy(*, every_quantum: bool = False) -> Policy:
-    """Each job to the server with the fewest wanted GPUs that can hold it; a user's tickets split by gang size."""
-
-    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-        homes: dict[JobId, tuple[HostName, ...]] = {job.id: job.hosts for job in snapshot.jobs if job.hosts}
-        load = {host.name: 0 for host in snapshot.hosts}
-        for job in snapshot.jobs:
-            if job.host is not None:
-                load[job.host] += job.gang
-        for job in sorted(snapshot.jobs, key=lambda j: (j.arrival_s, j.id)):
-            able = [host for host in snapshot.hosts if job.host is None and _can_hold(host, job)]
-            if able:
-                best = min(able, key=lambda host: (Fraction(load[host.name], host.gpus), host.name))
-                homes[job.id] = (best.name,)
-                load[best.name] += job.gang
-        demand: dict[UserName, int] = {}
-        for job in snapshot.jobs:
-            demand[job.user] = demand.get(job.user, 0) + job.gang
-        tickets = {
-            job.id: snapshot.tickets[job.user] * job.gang / demand[job.user]
-            for job in snapshot.jobs
-            if job.id in homes
-        }
-        why = {
-            job.id: f"no server has {job.gang} GPUs for it" for job in snapshot.jobs if job.id not in homes
-        }
-        plan = Plan(homes=homes, turns={host.name: Turn() for host in snapshot.hosts}, tickets=tickets)
-        decisions = int(memory.get("decisions", 0)) + 1
-        return Verdict(plan=plan, memory={"decisions": decisions}, why=why)
-
-    return Policy(name="plain", needs=Needs(every_quantum=every_quantum), decide=decide)
-
-
-def _can_hold(host: HostFacts, job: JobFacts) -> bool:
-    model = not job.gpu_types or host.model in job.gpu_types
-    memory = job.gpu_memory_bytes <= host.gpu_memory_bytes
-    return host.connected and host.accepts and job.gang <= host.gpus and model and memory
-
+__all__ = ["World", "a_host", "a_spec", "plain_policy", "sick"]
 
 # --- scenarios ----------------------------------------------------------------------------------------------------
 
@@ -123,9 +60,11 @@ class World:
         submit alice train gpus=2 count=3 after=1:ok array_limit=2 gpu_types=V100 retry_max=1 …
         cancel|pause|unpause alice 1 2     report n1 1:0=running gpu_s=8 step=40      report n1 1:0=exited code=1
         gpus n1 sick=1                     tick          why 1          jobs           restart
+        drain n1 [reason=disk] [by=90]     undrain n1    remove n1      drain-gpus n1 0 2
         @30                                it is 30 s now
+        wish 1 n2,n3 [balance [because …]] where a policy that listens to `wishes` is to move it; `wish 1`: nowhere else
 
-    A report names a job as `id:epoch=phase`; counters after it belong to it.
+    A report names a job as `id:epoch=phase`; counters after it belong to it. Who drains is root.
     """
 
     policy: Policy
@@ -135,6 +74,7 @@ class World:
     outcome: Outcome = field(default_factory=Outcome)
     wanted: dict[HostName, Wanted] = field(default_factory=dict)
     wake_s: float | None = None
+    wishes: Wishes = field(default_factory=dict)  # the one that its policy was made with
 
     def __post_init__(self) -> None:
         self.start(State())
@@ -176,6 +116,9 @@ class World:
             return [self._why(JobId(int(words[0])))]
         if verb == "jobs":
             return [self._row(job.id) for job in self.machine.jobs(ended=True)]
+        if verb == "wish":
+            self._wish(words)
+            return []
         if verb == "restart":
             self.start(self.machine.state)
             return []
@@ -188,6 +131,8 @@ class World:
     def event(self, verb: str, words: Sequence[str]) -> ClusterEvent:
         now_s = self.now_s
         match verb:
+            case "drain" | "undrain" | "remove" | "drain-gpus":
+                return self._admin(verb, HostName(words[0]), words[1:])
             case "user":
                 tickets = float(words[1]) if len(words) > 1 else None
                 return UserSet(now_s=now_s, name=UserName(words[0]), tickets=tickets)
@@ -201,9 +146,10 @@ class World:
                 return JobsUnpaused(now_s=now_s, by=UserName(words[0]), jobs=_ids(words[1:]))
             case "host":
                 model, gpus = words[1].split(":")
-                boots = [word.removeprefix("boot=") for word in words if word.startswith("boot=")]
-                told = _reports([word for word in words[2:] if not word.startswith("boot=")])
-                host = a_host(words[0], model, int(gpus), boot=boots[0] if boots else "boot-1")
+                said = dict(word.split("=", 1) for word in words[2:] if word.startswith(("boot=", "peer=")))
+                told = _reports([word for word in words[2:] if not word.startswith(("boot=", "peer="))])
+                boot = said.get("boot", "boot-1")
+                host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
                 return HostJoined(now_s=now_s, host=host, reports=told)
             case "report":
                 return HostReported(now_s=now_s, host=HostName(words[0]), reports=_reports(words[1:]))
@@ -219,6 +165,27 @@ class World:
             case _:
                 raise ValueError(f"no such thing can happen: {verb}")
 
+    def _admin(self, verb: str, host: HostName, words: Sequence[str]) -> ClusterEvent:
+        now_s, by = self.now_s, UserName("root")
+        if verb == "undrain":
+            return HostUndrained(now_s=now_s, by=by, host=host)
+        if verb == "remove":
+            return HostRemoved(now_s=now_s, by=by, host=host)
+        if verb == "drain-gpus":
+            gpus = frozenset(GpuId(f"GPU-{host}-{word}") for word in words)
+            return GpusDrained(now_s=now_s, by=by, host=host, gpus=gpus)
+        said = dict(word.split("=", 1) for word in words)
+        by_s = float(said["by"]) if "by" in said else None
+        return HostDrained(now_s=now_s, by=by, host=host, reason=said.get("reason", ""), deadline_s=by_s)
+
+    def _wish(self, words: Sequence[str]) -> None:
+        job = JobId(int(words[0]))
+        self.wishes.pop(job, None)
+        if len(words) > 1:
+            to = tuple(HostName(name) for name in words[1].split(","))
+            reason = MoveReason(words[2]) if len(words) > 2 else MoveReason.BALANCE
+            self.wishes[job] = (to, reason, " ".join(words[3:]))
+
     def _why(self, job: JobId) -> str:
         why = self.machine.why(job, self.now_s)
         wait = "" if why.expected_wait_s < 0 else f" (wait {why.expected_wait_s:.0f} s)"
@@ -226,9 +193,13 @@ class World:
 
     def _row(self, job: JobId) -> str:
         row = self.machine.job(job)
-        at = f" at {row.host}" if row.host is not None else ""
+        at = f" at {' '.join(row.hosts)}" if row.hosts else ""
         ended = f", {row.exit.why or row.exit.code}" if row.exit else ""
-        return f"{job}:{row.epoch} {row.state}{at}, {row.gpu_s:g} GPU-s{ended}"
+        lost = f", {row.past_lost_gpu_s:g} lost" if row.past_lost_gpu_s else ""
+        move = f", moving to {' '.join(row.move.to)}" if row.move else ""
+        kept = row.stored
+        stored = f", from step {kept.step} of epoch {kept.epoch} at {' '.join(kept.hosts)}" if kept else ""
+        return f"{job}:{row.epoch} {row.state}{at}, {row.gpu_s:g} GPU-s{lost}{move}{stored}{ended}"
 
 
 def _told(outcome: Outcome) -> list[str]:
@@ -247,15 +218,32 @@ def _told(outcome: Outcome) -> list[str]:
 
 def _wanted(wanted: Wanted) -> str:
     jobs = ", ".join(_wanted_job(job) for job in wanted.jobs) or "nothing"
-    turn = wanted.turn
-    gangs = f", turn of {' '.join(str(job) for job in turn.gangs)}" if turn.gangs else ""
-    return f"({wanted.term}, {wanted.seq}): {jobs}{gangs}{'' if turn.local else ', not local'}"
+    lends = "".join(f", lends {lend.job}:{lend.epoch} #{lend.generation}" for lend in wanted.lends)
+    drained = f", not on {' '.join(sorted(wanted.drained_gpus))}" if wanted.drained_gpus else ""
+    coming = ""
+    if wanted.next_turn is not None:
+        coming = f"; quantum {wanted.quantum} ends in {wanted.edge_in_s:g} s, then{_turn(wanted.next_turn) or ' local'}"
+    turn = f",{_turn(wanted.turn)}" if _turn(wanted.turn) else ""
+    return f"({wanted.term}, {wanted.seq}): {jobs}{lends}{drained}{turn}{coming}"
+
+
+def _turn(turn: Turn) -> str:
+    gangs = f" turn of {' '.join(str(job) for job in turn.gangs)}" if turn.gangs else ""
+    return f"{gangs}{'' if turn.local else ', not local'}"
 
 
 def _wanted_job(job: WantedJob) -> str:
-    marks = "".join([" paused" if job.paused else "", " cancelled" if job.cancelled else ""])
+    marks = "".join(
+        f" {mark}"
+        for mark, said in (("paused", job.paused), ("cancelled", job.cancelled), ("leave", job.leave))
+        if said
+    )
     limit = f" limit {job.time_limit_s:g} s" if job.time_limit_s else ""
-    return f"{job.job}:{job.epoch} with {job.tickets:.4g}{limit}{marks}"
+    of = f" node {job.node_rank} of {' '.join(peer.address for peer in job.nodes)}" if job.nodes else ""
+    meet = f" at {job.rendezvous}" if job.rendezvous else ""
+    source = job.source
+    had = f" from {source.peer.address} {source.epoch}#{source.generation}" if source is not None else ""
+    return f"{job.job}:{job.epoch} with {job.tickets:.4g}{limit}{of}{meet}{had}{marks}"
 
 
 def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
@@ -279,6 +267,8 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                 wishes[key] = tuple(value.split())
             case "workdir" | "output" | "job_class":
                 wishes[key] = value
+            case "on_partition":
+                wishes[key] = OnPartition(value)
             case "max_duration_s":
                 wishes[key] = float(value)
             case _:
@@ -309,6 +299,12 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             ended = {**ended, key: value.replace("_", " ")}
             code, signal = int(ended.get("code", 0)), int(ended.get("signal", 0))
             found[-1] = replace(found[-1], exit=Exit(code=code, signal=signal, why=ended.get("why", "")))
+        elif key == "can_checkpoint":
+            found[-1] = replace(found[-1], can_checkpoint=value == "yes")
+        elif key == "rendezvous":
+            found[-1] = replace(found[-1], rendezvous=value)
+        elif key == "gpus":
+            found[-1] = replace(found[-1], gpus=tuple(GpuId(gpu) for gpu in value.split(",")))
         else:
             number: object = float(value) if key.endswith("_s") else int(value)
             found[-1] = replace(found[-1], **{key: number})  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Every invariant of the controller's mind. What fails here is our fault: the process stops and recovers."""
 
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from math import isfinite
 
 from hs_core.cluster import states
@@ -8,6 +9,7 @@ from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
 from hs_core.events import Wanted
 from hs_core.model import HostName, Job, JobId
+from hs_core.policy import Snapshot, Verdict
 
 
 def must(holds: bool, what: str) -> None:
@@ -29,7 +31,10 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         (row.exit is not None) == (row.ended_s is not None), f"{name}: an exit and a time of it come together"
     )
     must((row.id in book.live) == (not row.state.ended), f"{name}: {row.state}, yet listed otherwise")
-    must(row.host is None or row.host in book.hosts, f"{name}: its home {row.host!r} is not known")
+    must(
+        len(row.hosts) in {0, row.spec.nodes}, f"{name}: has {row.spec.nodes} nodes, and lives on {row.hosts}"
+    )
+    must(len(set(row.hosts)) == len(row.hosts), f"{name}: two of its parts are on one server")
     must(row.epoch >= 0 and row.retries <= row.spec.retry_max, f"{name}: retried {row.retries} times")
     for value in (row.past_gpu_s, row.past_run_s, row.past_lost_gpu_s):
         must(isfinite(value) and value >= 0, f"{name}: its account holds {value}")
@@ -38,18 +43,37 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         abs(by_model - row.past_gpu_s) <= 1e-6 * (1 + row.past_gpu_s),
         f"{name}: GPU-seconds by model do not add up",
     )
-    if row.report is not None:
-        must((row.report.job, row.report.epoch) == (row.id, row.epoch), f"{name}: holds another one's report")
-        must(row.report.gpu_s >= 0 and isfinite(row.report.gpu_s), f"{name}: received {row.report.gpu_s}")
-        must(row.host is not None, f"{name}: reported of without a home")
+    must(row.reports.keys() <= set(row.hosts), f"{name}: reported of by who is not its home")
+    for report in row.reports.values():
+        must((report.job, report.epoch) == (row.id, row.epoch), f"{name}: holds another one's report")
+        must(report.gpu_s >= 0 and isfinite(report.gpu_s), f"{name}: received {report.gpu_s}")
     if row.state.ended:
         return
-    must((row.id in book.at_host.get(row.host, ())) if row.host else True, f"{name}: missing at {row.host}")
+    for host in row.hosts:
+        must(row.id in book.at_host.get(host, ()), f"{name}: missing at {host}")
+        part = row.reports.get(host)
+        given_up = part is not None and part.exit is not None
+        must(host in book.hosts or given_up, f"{name}: its home {host!r} is not known")
+    _check_move(book, row, name)
     for after in row.spec.after:
         must(after.job < row.id, f"{name}: waits for a later job, {after.job}")
         must(after.job in book.jobs, f"{name}: what it waits for, {after.job}, is not there")
     if row.id in book.blocked:
         must(row.host is None, f"{name}: placed although it waits for another job")
+
+
+def _check_move(book: Book, row: Job, name: str) -> None:
+    must((row.id in book.moving) == (row.move is not None), f"{name}: listed otherwise among those that move")
+    if row.move is not None:
+        must(bool(row.hosts) and row.move.to != row.hosts, f"{name}: moves from {row.hosts} to {row.move.to}")
+        must(not row.paused and not row.cancelled_by, f"{name}: moves, though it is paused or ending")
+    stored = row.stored
+    if stored is not None:
+        must(stored.epoch <= row.epoch, f"{name}: goes on from epoch {stored.epoch} in {row.epoch}")
+        must(len(stored.hosts) == row.spec.nodes, f"{name}: its checkpoint is on {stored.hosts}")
+        for host in stored.hosts:
+            must(host in book.hosts, f"{name}: its checkpoint is on {host}, which is not known")
+            must(row.id in book.lent.get(host, ()), f"{name}: its checkpoint is not listed at {host}")
 
 
 def check_change(old: Job | None, new: Job) -> None:
@@ -63,11 +87,18 @@ def check_change(old: Job | None, new: Job) -> None:
         (old.id, old.user, old.spec, old.arrival_s) == (new.id, new.user, new.spec, new.arrival_s),
         f"{name}: remade",
     )
-    must(new.epoch in {old.epoch, old.epoch + 1}, f"{name}: epoch {old.epoch} → {new.epoch}")
+    must(new.epoch >= old.epoch, f"{name}: epoch {old.epoch} → {new.epoch}")
     must(new.gpu_s >= old.gpu_s - 1e-9, f"{name}: GPU-seconds {old.gpu_s} → {new.gpu_s}")
     must(new.past_lost_gpu_s >= old.past_lost_gpu_s, f"{name}: lost work was forgotten")
-    same_home = new.host == old.host or old.host is None or new.state.ended
-    must(same_home or new.epoch > old.epoch, f"{name}: left {old.host} for {new.host} in one epoch")
+    same_home = new.hosts == old.hosts or not old.hosts or new.state.ended
+    must(same_home or new.epoch > old.epoch, f"{name}: left {old.hosts} for {new.hosts} in one epoch")
+    must(new.migrations >= old.migrations and new.retries >= old.retries, f"{name}: its moves were forgotten")
+    if new.epoch == old.epoch:
+        for host, before in old.reports.items():
+            after = new.reports.get(host)
+            must(after is not None, f"{name}: what {host} said is forgotten")
+            kept = after is not None and after.checkpoint_step >= before.checkpoint_step
+            must(kept, f"{name}: a checkpoint on {host} was taken back")
 
 
 def check_arrays(book: Book) -> None:
@@ -78,17 +109,49 @@ def check_arrays(book: Book) -> None:
 
 
 def check_homes(book: Book) -> None:
-    """Each live job is in exactly one host's list or in none."""
-    listed: dict[JobId, HostName] = {}
+    """Each live job is in its servers' lists, and in no other."""
+    parts = 0
     for host, members in book.at_host.items():
-        must(host in book.hosts, f"host {host!r} has jobs and is not known")
+        parts += len(members)
         for job in members:
-            must(job not in listed, f"job {job}: has two homes, {listed.get(job)} and {host}")
             must(
-                book.live[job].host == host,
-                f"job {job}: listed at {host}, its row says {book.live[job].host}",
+                host in book.live[job].hosts, f"job {job}: listed at {host}, lives on {book.live[job].hosts}"
             )
-            listed[job] = host
+    must(parts == sum(len(row.hosts) for row in book.live.values()), "a job is missing at its home")
+
+
+def check_gangs(sent: Mapping[HostName, Wanted], book: Book) -> None:
+    """A gang over several servers is in the turn of all of them or of none, of the same quantum."""
+    for job in book.spanning:
+        told = [wanted for host in book.live[job].hosts if (wanted := sent.get(host)) is not None]
+        quanta = {wanted.quantum for wanted in told}
+        if len(quanta) != 1:
+            continue  # one of them was told later than the others
+        for turns in ([w.turn for w in told], [w.next_turn for w in told if w.next_turn is not None]):
+            must(len({job in turn.gangs for turn in turns}) <= 1, f"job {job}: a part of it has a turn alone")
+
+
+def check_trades(verdict: Verdict, snapshot: Snapshot) -> None:
+    """Trades only pass on what there is, and nobody gets less of use than they give."""
+    for trade in verdict.trades:
+        what = f"the trade of {trade.giver} and {trade.taker}"
+        must(
+            trade.fast_gpus > 0 and trade.slow_gpus > 0, f"{what}: of {trade.fast_gpus} for {trade.slow_gpus}"
+        )
+        price = float(trade.slow_gpus / trade.fast_gpus)
+        must(price >= trade.giver_speedup * (1 - 1e-6), f"{what}: {trade.giver} loses at {price}")
+        must(price <= trade.taker_speedup * (1 + 1e-6), f"{what}: {trade.taker} loses at {price}")
+    if not verdict.trades or not verdict.base:
+        return
+    for model in {model for _, model in verdict.base}:
+        before = sum(gpus for (_, of), gpus in verdict.base.items() if of == model)
+        after = sum(gpus for (_, of), gpus in verdict.entitled.items() if of == model)
+        most = max(before, Fraction(sum(host.gpus for host in snapshot.hosts if host.model == model)))
+        must(
+            after <= most + Fraction(1, 10**6),
+            f"after trades users are entitled to {float(after)} of {model}",
+        )
+    must(all(gpus >= 0 for gpus in verdict.entitled.values()), "an entitlement is negative after trades")
 
 
 def check_wanted(sent: Mapping[HostName, Wanted], book: Book, term: int, seq: int) -> None:

@@ -1,53 +1,55 @@
-"""What a policy is shown of the rows, and what a host is told of them. Built again only where a row changed."""
+"""What a host is told of the rows. Built again only where a row changed."""
 
-from collections.abc import Collection, Iterator, Sequence
+import hmac
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from fractions import Fraction
+from hashlib import sha256
 
-from hs_core.cluster import admission, reports
+from hs_core.cluster import reports
 from hs_core.cluster.book import Book
-from hs_core.cluster.state import Settings
-from hs_core.events import Turn, WantedJob
-from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, User, job_class
-from hs_core.policy import HostFacts, JobFacts, Snapshot
+from hs_core.events import Lend, Peer, Source, Turn, WantedJob
+from hs_core.model import HostName, Job, JobId, User
 
 
 class Orders:
-    def __init__(self) -> None:
-        self._facts: dict[JobId, tuple[Job, JobFacts]] = {}
-        self._wanted: dict[JobId, tuple[Job, str, WantedJob]] = {}
-        self._classes: dict[JobId, str] = {}
+    def __init__(self, book: Book, grant_key: str, class_of: Callable[[Job], str]) -> None:
+        self._book = book
+        self._key = grant_key.encode()
+        self._class_of = class_of
+        self._wanted: dict[tuple[JobId, HostName], tuple[Job, str, bool, WantedJob]] = {}
 
-    def forget(self, job: JobId) -> None:
-        self._facts.pop(job, None)
-        self._wanted.pop(job, None)
-        self._classes.pop(job, None)
+    def forget(self, job: JobId, hosts: Sequence[HostName]) -> None:
+        for host in hosts:
+            self._wanted.pop((job, host), None)
 
-    def snapshot(
-        self, book: Book, connected: Collection[HostName], settings: Settings, *, quantum: int, now_s: float
-    ) -> Snapshot:
-        jobs = tuple(self._job_facts(row) for row in runnable(book))
-        users = sorted({job.user for job in jobs})
-        return Snapshot(
-            now_s=now_s,
-            quantum_s=settings.quantum_s,
-            quantum=quantum,
-            hosts=tuple(_host_facts(host, connected=host.name in connected) for host in book.hosts_sorted()),
-            jobs=jobs,
-            tickets={user: Fraction(str(book.users[user].tickets)) for user in users},
-            seed=settings.seed,
-        )
+    def peer_changed(self, host: HostName) -> set[HostName]:
+        """Hosts that are told where this one serves its peers."""
+        told: set[HostName] = set()
+        jobs = self._book.at_host.get(host, set()) | self._book.lent.get(host, set())
+        for job in jobs:
+            row = self._book.live[job]
+            self.forget(job, row.hosts)
+            told.update(row.hosts)
+        return told
 
-    def wanted_job(self, row: Job, user: User, tickets: float) -> WantedJob:
+    def grant(self, job: JobId, epoch: int) -> str:
+        """What peers must show to have to do with this incarnation."""
+        return hmac.new(self._key, f"{job}.{epoch}".encode(), sha256).hexdigest()[:32]
+
+    def wanted_job(self, row: Job, host: HostName, user: User, tickets: float, *, evicted: bool) -> WantedJob:
+        """`evicted`: its server was to be empty by now."""
         run_as = user.run_as or row.user
-        last = self._wanted.get(row.id)
-        if last is not None:
-            known, account, wanted = last
-            if known is row and account == run_as:
-                return (
-                    wanted if wanted.tickets == tickets else self._keep(row, replace(wanted, tickets=tickets))
-                )
+        key = (row.id, host)
+        last = self._wanted.get(key)
+        if last is not None and last[0] is row and last[1] == run_as and last[2] == evicted:
+            wanted = last[3]
+            if wanted.tickets != tickets:
+                wanted = replace(wanted, tickets=tickets)
+                self._wanted[key] = (row, run_as, evicted, wanted)
+            return wanted
+        rank = row.hosts.index(host)
         limit_s = row.spec.max_duration_s
+        source = self._source(row, rank)
         wanted = WantedJob(
             job=row.id,
             epoch=row.epoch,
@@ -57,82 +59,62 @@ class Orders:
             spec=row.spec,
             tickets=tickets,
             paused=row.paused,
-            cancelled=bool(row.cancelled_by),
+            cancelled=bool(row.cancelled_by) or evicted or reports.broken(row),
             time_limit_s=limit_s - row.past_run_s if limit_s else 0.0,
+            node_rank=rank,
+            nodes=self._peers(row) if row.spec.nodes > 1 else (),
+            rendezvous=rendezvous(row),
+            leave=row.move is not None,
+            source=source,
+            grant=self.grant(row.id, row.epoch) if source or row.spec.nodes > 1 else "",
         )
-        return self._keep(row, wanted)
-
-    def _keep(self, row: Job, wanted: WantedJob) -> WantedJob:
-        self._wanted[row.id] = (row, wanted.run_as, wanted)
+        self._wanted[key] = (row, run_as, evicted, wanted)
         return wanted
 
-    def _class_of(self, row: Job) -> str:
-        found = self._classes.get(row.id)
-        if found is None:
-            found = self._classes[row.id] = job_class(row.user, row.spec)
-        return found
+    def _peers(self, row: Job) -> tuple[Peer, ...]:
+        hosts = self._book.hosts
+        return tuple(Peer(host=name, address=hosts[name].peer if name in hosts else "") for name in row.hosts)
 
-    def _job_facts(self, row: Job) -> JobFacts:
-        last = self._facts.get(row.id)
-        if last is not None and last[0] is row:
-            return last[1]
-        report = row.report
-        facts = JobFacts(
-            id=row.id,
-            user=row.user,
-            gang=row.spec.gang,
-            arrival_s=row.arrival_s,
-            priority=row.spec.priority,
-            gpu_types=row.spec.gpu_types,
-            gpu_memory_bytes=row.spec.gpu_memory_bytes,
-            job_class=self._class_of(row),
-            nodes=row.spec.nodes,
-            hosts=row.hosts,
-            migrate=row.spec.migrate,
-            settled_s=row.settled_s,
-            started=reports.has_process(report),
-            running=report is not None and report.phase is Phase.RUNNING,
-            attained_gpu_s=row.gpu_s,
-            sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+    def _source(self, row: Job, rank: int) -> Source | None:
+        """Where this rank's part of its state is; None where that is this host, which looks in its own folder."""
+        stored = row.stored
+        if stored is None or stored.hosts[rank] == row.hosts[rank]:
+            return None
+        host = self._book.hosts[stored.hosts[rank]]
+        return Source(
+            peer=Peer(host=host.name, address=host.peer),
+            epoch=stored.epoch,
+            generation=stored.generation,
+            step=stored.step,
         )
-        self._facts[row.id] = (row, facts)
-        return facts
+
+    def lends(self, host: HostName) -> tuple[Lend, ...]:
+        """Checkpoints that it keeps for jobs that are to go on elsewhere, or nowhere yet."""
+        found = []
+        for job in sorted(self._book.lent.get(host, ())):
+            row = self._book.live[job]
+            stored = row.stored
+            assert stored is not None
+            rank = stored.hosts.index(host)
+            if row.hosts and row.hosts[rank] == host:
+                continue
+            grant = self.grant(job, row.epoch)
+            found.append(Lend(job=job, epoch=stored.epoch, generation=stored.generation, grant=grant))
+        return tuple(found)
 
 
-def _host_facts(host: Host, *, connected: bool) -> HostFacts:
-    healthy = host.healthy_gpus
-    return HostFacts(
-        name=host.name,
-        model=host.model,
-        gpus=len(healthy),
-        gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
-        connected=connected,
-        accepts=host.schedulable,
-    )
-
-
-def runnable(book: Book) -> Iterator[Job]:
-    """Those that could run now: not paused, blocked, ending, or larger than the healthy GPUs they may use."""
-    held = book.beyond_array_limit()
-    fits: dict[tuple[tuple[str, ...], int, int], bool] = {}
-    hosts = book.hosts_sorted()
-    healthy = {host.name: len(host.healthy_gpus) for host in hosts}
-    for row in book.live_rows():
-        if row.paused or row.cancelled_by or row.id in book.blocked or row.id in held:
-            continue
-        if row.host is not None:
-            if row.spec.gang <= healthy[row.host]:
-                yield row
-            continue
-        wish = (row.spec.gpu_types, row.spec.gpu_memory_bytes, row.spec.gang)
-        if wish not in fits:
-            fits[wish] = admission.misfit(row.spec, hosts, healthy_only=True) is None
-        if fits[wish]:
-            yield row
+def rendezvous(row: Job) -> str:
+    """What node 0 reserved for this incarnation."""
+    if row.spec.nodes < 2 or not row.hosts:
+        return ""
+    first = row.reports.get(row.hosts[0])
+    return first.rendezvous if first is not None else ""
 
 
 def turn_among(turn: Turn, jobs: Sequence[WantedJob]) -> Turn:
     """The policy's, less what has ended, paused or been cancelled since it was decided."""
+    if not turn.gangs:
+        return turn
     able = {job.job for job in jobs if not (job.paused or job.cancelled)}
     if able.issuperset(turn.gangs):
         return turn

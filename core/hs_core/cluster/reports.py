@@ -1,33 +1,44 @@
 """What is believed of a host's word: counters only grow, and nonsense does not get in."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from math import isfinite
 
-from hs_core.model import Exit, JobReport, Phase
+from hs_core.model import FOLLOWED, Exit, GpuId, Job, JobReport, Phase, Stored
 
 LOST = "lost with its host"  # an exit's reason begins with it where the job is not to blame
 TIME_LIMIT = "time limit"
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
+_TEXT = 1000  # characters of what a host tells people
+_READY = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})
+_HAS_PROCESS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING})
 
 
-def merge(old: JobReport | None, new: JobReport) -> JobReport:
-    """The newest word on where it stands; of every counter the largest said so far."""
+def merge(old: JobReport | None, new: JobReport, gpus: Collection[GpuId]) -> JobReport:
+    """The newest word on where it stands; of every counter the largest said so far. `gpus` are its host's."""
     before = old or JobReport(job=new.job, epoch=new.epoch, phase=new.phase)
-    sane = before.checkpoint_generation <= new.checkpoint_generation < 1 << 31
+    sane = (
+        before.checkpoint_generation <= new.checkpoint_generation < 1 << 31
+        and before.checkpoint_step <= new.checkpoint_step < _MOST
+    )
     newest_kept = new if sane else before
     return replace(
         new,
+        phase=Phase.EXITED if before.exit is not None else new.phase,
+        gpus=tuple(gpu for gpu in new.gpus if gpu in gpus),
         step=new.step if 0 <= new.step < _MOST else before.step,
         steps_per_s=_real(new.steps_per_s, 0.0),
         gpu_s=max(before.gpu_s, _real(new.gpu_s, 0.0)),
         run_s=max(before.run_s, _real(new.run_s, 0.0)),
-        suspends=max(before.suspends, new.suspends),
-        resumes=max(before.resumes, new.resumes),
+        suspends=max(before.suspends, _whole(new.suspends)),
+        resumes=max(before.resumes, _whole(new.resumes)),
         suspend_s=max(before.suspend_s, _real(new.suspend_s, 0.0)),
         resume_s=max(before.resume_s, _real(new.resume_s, 0.0)),
         lost_gpu_s=max(before.lost_gpu_s, _real(new.lost_gpu_s, 0.0)),
-        device_memory_bytes=max(before.device_memory_bytes, new.device_memory_bytes),
+        device_memory_bytes=max(before.device_memory_bytes, _whole(new.device_memory_bytes)),
+        note=new.note[:_TEXT],
+        rendezvous=new.rendezvous[:_TEXT] or before.rendezvous,
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
@@ -38,8 +49,27 @@ def _real(value: float, otherwise: float) -> float:
     return value if isfinite(value) and 0 <= value <= _MOST else otherwise
 
 
+def _whole(value: int) -> int:
+    return value if 0 <= value < _MOST else 0
+
+
 def _unsaid() -> Exit:
     return Exit(why="its host did not say how it ended")
+
+
+def followed(part: JobReport) -> JobReport:
+    """Of a part that ended because another one had: that one's exit is the job's."""
+    if part.exit is None or part.exit.ok:
+        return part
+    return replace(part, exit=replace(part.exit, why=FOLLOWED))
+
+
+def broken(row: Job) -> bool:
+    """A part of it has failed or is lost: the other parts are to end as well."""
+    if len(row.hosts) < 2:
+        return False
+    parts = [row.reports.get(host) for host in row.hosts]
+    return any(p is not None and p.exit is not None and not p.exit.ok for p in parts)
 
 
 def has_process(report: JobReport | None) -> bool:
@@ -47,13 +77,60 @@ def has_process(report: JobReport | None) -> bool:
     return report is not None and report.phase is not Phase.WAITING
 
 
-def lost_work_gpu_s(report: JobReport) -> float:
-    """GPU-seconds since the newest checkpoint of an incarnation that died with its host, steps taken as equally long.
+def cannot_leave(report: JobReport | None) -> bool:
+    """Its process is up, and has no way to write a checkpoint."""
+    return report is not None and report.phase in _HAS_PROCESS and not report.can_checkpoint
+
+
+def can_leave(report: JobReport | None) -> bool:
+    """It could write a checkpoint and go, or has done so."""
+    if report is None or report.phase is Phase.WAITING:
+        return True
+    return report.phase is Phase.CHECKPOINTED or (report.phase in _HAS_PROCESS and report.can_checkpoint)
+
+
+def left(row: Job) -> Stored | None:
+    """Every part has written the same checkpoint and let its process go."""
+    parts = [row.reports.get(host) for host in row.hosts]
+    first = parts[0]
+    if first is None or first.checkpoint_generation < 0:
+        return None
+    for part in parts:
+        if part is None or part.phase is not Phase.CHECKPOINTED:
+            return None
+        if part.checkpoint_generation != first.checkpoint_generation:
+            return None
+    return _kept(row, first.checkpoint_generation)
+
+
+def kept(row: Job) -> Stored | None:
+    """The newest checkpoint that the present incarnation's servers say they have."""
+    report = row.report
+    if report is None or report.checkpoint_generation < 0:
+        return None
+    return _kept(row, report.checkpoint_generation)
+
+
+def _kept(row: Job, generation: int) -> Stored:
+    step = max(0, min(row.reports[host].checkpoint_step for host in row.hosts))
+    return Stored(hosts=row.hosts, epoch=row.epoch, generation=generation, step=step)
+
+
+def went_on_from(row: Job, stored: Stored) -> bool:
+    """The present incarnation stands where that checkpoint ended, or beyond."""
+    parts = [row.reports.get(host) for host in row.hosts]
+    return all(p is not None and p.phase in _READY and p.step >= stored.step for p in parts)
+
+
+def lost_work_gpu_s(row: Job, kept_step: int) -> float:
+    """GPU-seconds since the checkpoint that is left of an incarnation that died, steps taken as equally long.
 
     The host cannot say it any more.
     """
-    if report.checkpoint_generation < 0 or report.step <= 0:
-        kept = 0.0
-    else:
-        kept = min(1.0, max(0, report.checkpoint_step) / report.step)
-    return report.gpu_s * (1.0 - kept)
+    report = row.report
+    if report is None:
+        return 0.0
+    if report.step <= 0:
+        return report.gpu_s
+    useful = max(0.0, row.gpu_s - row.past_lost_gpu_s - report.lost_gpu_s)
+    return useful * (1.0 - min(1.0, max(0, kept_step) / report.step))

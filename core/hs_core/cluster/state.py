@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
 
 from hs_core.events import ClusterCommand, Fact
 from hs_core.model import Host, HostName, Job, JobId, User, UserName
@@ -45,6 +47,19 @@ class Settings:
     settle_s: float = (
         0.1  # decisions are at least so far apart, so that a burst of submits costs a few of them
     )
+    settle_s_per_job: float = (
+        2e-5  # so much longer for each live job: deciding costs more where there are more
+    )
+    lease_s: float = 10.0  # the controller takes over so much later than a host that was cut off lets go
+    fence_after_s: float = (
+        60.0  # without a word for so long, a host ends the jobs that said `fence`; 0: never
+    )
+    migrations_per_hour: float = (
+        240.0  # of jobs that have started; what an administrator drains is not counted
+    )
+    move_deadline_s: float = 120.0  # a job that has not written its checkpoint by then stays where it is
+    grant_key: str = ""  # what grants between agents are made from: a secret of the controller's
+    max_classes: int = 10_000  # job classes whose rates are remembered
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -54,6 +69,11 @@ class Settings:
             raise ValueError(
                 f"settle_s: {self.settle_s} is not between 0 and the quantum of {self.quantum_s}"
             )
+        for name in ("settle_s_per_job", "lease_s", "fence_after_s", "migrations_per_hour"):
+            if not (isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name}: {getattr(self, name)} is not a number of 0 or more")
+        if not 0 < self.move_deadline_s < float("inf"):
+            raise ValueError(f"move_deadline_s: {self.move_deadline_s} is not a positive number of seconds")
         if not 0 < self.default_tickets <= self.limits.tickets:
             raise ValueError(
                 f"default_tickets: {self.default_tickets} is not between 0 and {self.limits.tickets}"
@@ -75,6 +95,8 @@ class State:
     term: int = 0
     quantum: int = 0  # quanta since the first start
     memory: Memory = field(default_factory=dict)  # the policy's
+    budget: tuple[float, float] | None = None  # migrations that were left, and when; None: none was ever made
+    profile: list[Any] = field(default_factory=list)  # measured rates, as `hs_core.profile` dumps them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +105,9 @@ class Touched:
 
     jobs: frozenset[JobId] = frozenset()
     users: frozenset[UserName] = frozenset()
-    hosts: frozenset[HostName] = frozenset()
-    meta: bool = False  # next_job_id, term, quantum or memory
+    hosts: frozenset[HostName] = frozenset()  # one that is no longer known was removed
+    meta: bool = False  # next_job_id, term, quantum, memory or budget
+    profile: bool = False  # measured rates: to be written now and then, and worth no commit of its own
 
     def __bool__(self) -> bool:
         return bool(self.jobs or self.users or self.hosts or self.meta)

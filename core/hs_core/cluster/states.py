@@ -16,6 +16,9 @@ class Happening(StrEnum):
     UNPAUSED = "unpaused"  # the host's view follows as placed, launched, ran or stopped
     CANCELLED = "cancelled"  # by somebody, while it has a home: its host is to end it
     DROPPED = "dropped"  # cancelled while it had no home: nothing is left to end
+    MOVED = (
+        "moved"  # to another home: its incarnation here has left its checkpoint and another one starts there
+    )
     REQUEUED = "requeued"  # its incarnation is dead and another one may start
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -28,6 +31,7 @@ _ON_ITS_HOST = {
     Happening.STOPPED: JobState.SUSPENDED,
     Happening.PAUSED: JobState.PAUSED,
     Happening.CANCELLED: JobState.CANCELLING,
+    Happening.MOVED: JobState.STARTING,
     Happening.REQUEUED: JobState.QUEUED,
     Happening.SUCCEEDED: JobState.SUCCEEDED,
     Happening.FAILED: JobState.FAILED,

@@ -1,61 +1,21 @@
-"""What the controller's mind holds, and what can be asked of it without changing it."""
+"""What can be asked of the controller's mind without changing it."""
 
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from fractions import Fraction
+from dataclasses import replace
+from typing import Any
 
-from hs_core.cluster import admission, orders
-from hs_core.cluster.book import Book
-from hs_core.cluster.state import Settings, State
+from hs_core.cluster import admission
+from hs_core.cluster.held import Held, ledger_of
+from hs_core.cluster.rates import PoolRate
+from hs_core.cluster.state import State
 from hs_core.cluster.why import Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Fact, Turn, Wanted
-from hs_core.ledger import Ledger
+from hs_core.events import Fact
 from hs_core.model import After, Host, HostName, Job, JobId, JobSpec, JobState, User, UserName
-from hs_core.policy import Policy
+from hs_core.policy import Trade
 
 
-class Views:
-    def __init__(self, policy: Policy, settings: Settings, state: State) -> None:
-        self.policy = policy
-        self.settings = settings
-        # durable
-        self._book = Book(state, settings.keep_ended)
-        self._next_job_id = state.next_job_id
-        self._term = state.term
-        self._quantum = state.quantum
-        self._memory = state.memory
-        # known again after the first events of a new term
-        self._seq = 0
-        self._connected: set[HostName] = set()
-        self._sent: dict[HostName, Wanted] = {}
-        self._told: set[tuple[HostName, JobId, int]] = set()  # incarnations a host was told to drop
-        self._turns: Mapping[HostName, Turn] = {}
-        self._tickets: dict[JobId, float] = {}
-        self._planned: frozenset[JobId] = frozenset()  # jobs that the last plan gave tickets
-        self._policy_says: Mapping[JobId, str] = {}
-        self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
-        self._orders = orders.Orders()
-        self._ledger: Ledger | None = None  # begins with the first event
-        self._stories: dict[JobId, deque[Fact]] = {}
-        self._since_s: dict[
-            JobId, float
-        ] = {}  # when a live job took its state, as far as this process saw it
-        # when to decide
-        self._stale = True  # something changed that the policy should know
-        self._decided_s: float | None = None
-        self._edge_s: float | None = (
-            None  # end of this quantum; None: nothing runs, or the policy does not care
-        )
-        self._wake_s: float | None = None  # what the driver was last told
-        # of the event under way
-        self._before: dict[JobId, Job | None] = {}
-        self._touched_users: set[UserName] = set()
-        self._touched_hosts: set[HostName] = set()
-        self._touched_meta = False
-        self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
-        self._facts: list[Fact] = []
-
+class Views(Held):
     @property
     def state(self) -> State:
         return State(
@@ -64,8 +24,10 @@ class Views:
             hosts=dict(self._book.hosts),
             next_job_id=self._next_job_id,
             term=self._term,
-            quantum=self._quantum,
+            quantum=self._edges.quantum,
             memory=self._memory,
+            budget=self._budget.saved,
+            profile=self._rates.dump(),
         )
 
     @property
@@ -74,7 +36,17 @@ class Views:
 
     @property
     def quantum(self) -> int:
-        return self._quantum
+        return self._edges.quantum
+
+    @property
+    def budget(self) -> tuple[float, float] | None:
+        """As `State.budget`."""
+        return self._budget.saved
+
+    @property
+    def profile(self) -> list[Any]:
+        """As `State.profile`."""
+        return self._rates.dump()
 
     @property
     def next_job_id(self) -> JobId:
@@ -130,28 +102,40 @@ class Views:
     def entitled(self) -> Mapping[tuple[UserName, str], float]:
         return {key: float(gpus) for key, gpus in sorted(self._entitled.items())}
 
+    def base(self) -> Mapping[tuple[UserName, str], float]:
+        """Entitlements before trades."""
+        return {key: float(gpus) for key, gpus in sorted((self._base or self._entitled).items())}
+
+    def trades(self) -> tuple[Trade, ...]:
+        """Those that stand, oldest first."""
+        return self._trades
+
+    def rates(self, job: JobId) -> tuple[PoolRate, ...]:
+        """What was measured of its class, by GPU model."""
+        return self._rates.of(self._sight.class_of(self.job(job)))
+
     def demand(self) -> Mapping[tuple[UserName, str], float]:
         """GPUs that each user's jobs could use now, by model. A job without a home counts for each model it may use."""
-        demand: dict[tuple[UserName, str], float] = {}
-        models = sorted({host.model for host in self._book.hosts.values()})
-        for row in orders.runnable(self._book):
-            may = [row.gpu_model] if row.host is not None else (row.spec.gpu_types or models)
-            for model in may:
-                demand[row.user, model] = demand.get((row.user, model), 0.0) + row.spec.gang
-        return dict(sorted(demand.items()))
+        return self._sight.demand()
 
     def job_tickets(self, job: JobId) -> float:
         """jobTickets as last decided; 0: it has none now."""
         return self._tickets[job] if job in self._planned and job in self._tickets else 0.0
 
     def job_share_gpus(self, job: JobId) -> float:
-        """GPUs that its tickets come to on its host, beside the other jobs that could run there now."""
+        """GPUs that its tickets come to on its servers, beside the other jobs that could run there now."""
         row = self.job(job)
-        if row.host is None or row.state.ended:
+        if not row.hosts or row.state.ended:
             return 0.0
-        total = sum(self.job_tickets(other) for other in self._book.at_host.get(row.host, ()))
-        gpus = len(self._book.hosts[row.host].healthy_gpus)
-        return min(float(row.spec.gang), gpus * self.job_tickets(job) / total) if total > 0 else 0.0
+        share = 0.0
+        for name in row.hosts:
+            host = self._book.hosts.get(name)
+            there = self._book.at_host.get(name, ())
+            total = sum(self.job_tickets(other) / self._book.live[other].spec.nodes for other in there)
+            if total > 0 and host is not None:
+                part = self.job_tickets(job) / row.spec.nodes / total
+                share += min(float(row.spec.gpus), len(host.healthy_gpus) * part)
+        return share
 
     def received_gpus(
         self, window_s: float, now_s: float
@@ -170,21 +154,27 @@ class Views:
 
     def why(self, job: JobId, now_s: float) -> Why:
         row = self.job(job)
-        hosts = self._book.hosts_sorted()
-        home = self._book.hosts.get(row.host) if row.host is not None else None
+        book = self._book
         unplaced = row.host is None and not row.state.ended
-        turn = self._turns.get(row.host) if row.host is not None else None
+        turns = [turn for name in row.hosts if (turn := self._planned_turns.get(name)) is not None]
+        misfit = healthy_misfit = None
+        if unplaced:
+            fits, version = self._sight.fits, book.hosts_version
+            misfit = fits.misfit(row.spec, book.hosts, version)
+            healthy_misfit = fits.misfit(row.spec, book.hosts, version, healthy_only=True)
         scene = Scene(
             job=row,
-            host=home,
-            host_connected=row.host in self._connected,
+            hosts=tuple(host for name in row.hosts if (host := book.hosts.get(name)) is not None),
+            away=tuple(name for name in row.hosts if name not in self._connected),
             open_after=self._open_after(row),
-            array_full=unplaced and row.id in self._book.beyond_array_limit(),
-            misfit=admission.misfit(row.spec, hosts) if unplaced else None,
-            healthy_misfit=admission.misfit(row.spec, hosts, healthy_only=True) if unplaced else None,
-            hosts_away=self._all_away(row, hosts) if unplaced else (),
+            array_full=unplaced and book.beyond_array_limit(row.id),
+            misfit=misfit,
+            healthy_misfit=healthy_misfit,
+            hosts_away=self._all_away(row) if unplaced and healthy_misfit is None else (),
+            source_away=() if row.state.ended else self._sight.source_away(row),
+            evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._policy_says.get(job, ""),
-            central=turn is not None and not turn.local,
+            central=any(not turn.local for turn in turns),
             share_gpus=self.job_share_gpus(job),
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,
@@ -197,30 +187,23 @@ class Views:
                 return after
         return None
 
-    def _all_away(self, row: Job, hosts: Iterable[Host]) -> tuple[HostName, ...]:
-        able = [host.name for host in hosts if admission.misfit(row.spec, [host], healthy_only=True) is None]
-        return () if any(name in self._connected for name in able) else tuple(able)
+    def _all_away(self, row: Job) -> tuple[HostName, ...]:
+        """Servers that could hold it, where not enough of them are here."""
+        if len(self._connected) == len(self._book.hosts):
+            return ()
+        spec = row.spec
+        here = [self._book.hosts[name] for name in self._connected]
+        if admission.misfit(spec, admission.kinds(here, healthy_only=True), healthy_only=True) is None:
+            return ()
+        gone = [host for host in self._book.hosts_sorted() if host.name not in self._connected]
+        single = replace(spec, nodes=1)
+        return tuple(
+            host.name
+            for host in gone
+            if admission.misfit(single, admission.kinds([host], healthy_only=True), healthy_only=True) is None
+        )
 
     def missing(self, specs: Iterable[JobSpec]) -> tuple[JobId, ...]:
         """Jobs named in `after` that are not held here: to be looked up in the journal and recalled."""
         named = {after.job for spec in specs for after in spec.after}
         return tuple(sorted(job for job in named if job < self._next_job_id and job not in self._book.jobs))
-
-
-_WINDOW_S = 600.0  # the ledger looks closest at windows up to this
-
-
-def ledger_of(rows: Collection[Job], *, began_s: float) -> Ledger:
-    """What these received before it began is in its totals, and in none of its windows."""
-    running = [row for row in rows if row.report is not None and not row.state.ended]
-    totals: dict[tuple[UserName, str], float] = {}
-    for row in rows:
-        parts = row.gpu_s_by_model if row.state.ended else row.past_gpu_s_by_model
-        for model, gpu_s in parts.items():
-            totals[row.user, model] = totals.get((row.user, model), 0.0) + gpu_s
-    users = [(user, model, gpu_s, began_s) for (user, model), gpu_s in totals.items()]
-    ledger = Ledger.load({"charges": [], "users": users}, began_s=began_s, window_s=_WINDOW_S)
-    for row in running:
-        gpu_s = row.report.gpu_s if row.report else 0.0
-        ledger.report(row.id, row.epoch, row.user, row.gpu_model, gpu_s=gpu_s, now_s=began_s)
-    return ledger

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
-from hs_core.model import After, Exit, Host, HostName, Job, JobState, Phase
+from hs_core.model import After, Exit, Host, HostName, Job, JobState, OnPartition, Phase
 
 
 class Reason(StrEnum):
@@ -19,6 +19,8 @@ class Reason(StrEnum):
     ARRAY_LIMIT = "array-limit"
     NO_HOST = "no-host"  # no server has ever joined
     HOST_AWAY = "host-away"
+    SOURCE_AWAY = "source-away"  # it goes on from a checkpoint, and the server that has it is not connected
+    MOVING = "moving"  # to another server, and stopped for that
     TOO_LARGE = "too-large"
     MODEL_ABSENT = "model-absent"
     MEMORY_TOO_SMALL = "memory-too-small"
@@ -33,6 +35,7 @@ REASON_OF_MISFIT = {
     "gpu_types": Reason.MODEL_ABSENT,
     "gpu_memory_bytes": Reason.MEMORY_TOO_SMALL,
     "gpus": Reason.TOO_LARGE,
+    "nodes": Reason.TOO_LARGE,
     "hosts": Reason.NO_HOST,
 }
 
@@ -50,13 +53,15 @@ class Scene:
     """What the answer is made of."""
 
     job: Job
-    host: Host | None  # its home
-    host_connected: bool
+    hosts: tuple[Host, ...]  # its home
+    away: tuple[HostName, ...]  # those of its home that are not connected
     open_after: After | None  # a condition on another job that is still open
     array_full: bool
     misfit: Misfit | None  # no known server could hold it
     healthy_misfit: Misfit | None  # no server could with the GPUs that are healthy
     hosts_away: tuple[HostName, ...]  # all that could hold it, where none of these is connected
+    source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
+    evicted: bool  # its server was to be empty by now
     policy_says: str
     central: bool  # the controller chooses who runs on its host
     share_gpus: float  # what its tickets come to on its host
@@ -76,16 +81,19 @@ def explain(scene: Scene) -> Why:
             text="it is paused by its owner",
             next_step=f"`hsctl resume {job.id}` lets it go on",
         )
-    if job.host is None:
+    if not job.hosts:
         return _without_home(scene)
-    if not scene.host_connected:
-        return _host_away(job)
+    if scene.away:
+        return _host_away(scene)
     if job.report is not None and job.report.phase is Phase.KILLING:
         return _ending(scene, "is being ended")
+    if scene.evicted:
+        return _ending(scene, f"is being ended: {_at(job)} was to be empty by now; it is queued again")
     if job.state is JobState.RUNNING:
+        moving = f"; it is about to move to {', '.join(job.move.to)}" if job.move is not None else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {job.host}, on {_gpus(job.spec.gang)}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.spec.gang)}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
@@ -111,6 +119,8 @@ def _without_home(scene: Scene) -> Why:
         )
     if scene.healthy_misfit is not None:
         return _unhealthy(scene.healthy_misfit.text)
+    if scene.source_away:
+        return _source_away(scene)
     if scene.hosts_away:
         names = ", ".join(scene.hosts_away)
         return Why(
@@ -144,48 +154,84 @@ def _unhealthy(text: str) -> Why:
     )
 
 
-def _host_away(job: Job) -> Why:
+def _host_away(scene: Scene) -> Why:
+    job = scene.job
+    servers = "server" if len(scene.away) == 1 else "servers"
+    is_ = "is" if len(scene.away) == 1 else "are"
+    fenced = job.spec.on_partition is OnPartition.FENCE
     return Why(
         reason=Reason.HOST_AWAY,
-        text=f"its server {job.host} is not connected; what it was doing there goes on",
-        next_step="its state is known again when the server is back",
+        text=f"its {servers} {', '.join(scene.away)} {is_} not connected; what it was doing there goes on",
+        next_step="it asked to be started again elsewhere if that takes long"
+        if fenced
+        else f"its state is known again when the {servers} {is_} back",
     )
+
+
+def _source_away(scene: Scene) -> Why:
+    names = ", ".join(scene.source_away)
+    step = scene.job.stored.step if scene.job.stored is not None else 0
+    return Why(
+        reason=Reason.SOURCE_AWAY,
+        text=f"it goes on from its checkpoint of step {step}, which is on {names}, not connected now",
+        next_step=f"it goes on when {names} is back; an administrator can remove a server that will not come back",
+    )
+
+
+def _moving(job: Job) -> Why:
+    assert job.move is not None
+    why = f": {job.move.text}" if job.move.text else f" ({job.move.reason})"
+    return Why(
+        reason=Reason.MOVING,
+        text=f"it is moving from {_at(job)} to {', '.join(job.move.to)}{why}; its checkpoint is being written",
+        next_step="it goes on there by itself",
+    )
+
+
+def _starting(job: Job) -> Why:
+    text = f"it is being started on {_at(job)}"
+    if job.spec.nodes > 1 and not job.reports:
+        text += ", its servers are told of one another"
+    if job.stored is not None:
+        source = "" if job.stored.hosts == job.hosts else f" on {', '.join(job.stored.hosts)}"
+        text += f" from its checkpoint of step {job.stored.step}{source}"
+    return Why(reason=Reason.STARTING, text=text, next_step=f"`hsctl logs {job.id}` shows what it says")
 
 
 def _on_its_host(scene: Scene) -> Why:
     job = scene.job
-    assert scene.host is not None
     phase = job.report.phase if job.report else None
-    if phase in {None, Phase.STARTING}:
-        return Why(
-            reason=Reason.STARTING,
-            text=f"it is being started on {job.host}",
-            next_step=f"`hsctl logs {job.id}` shows what it says",
-        )
-    healthy = len(scene.host.healthy_gpus)
-    if healthy < job.spec.gang:
-        return _unhealthy(
-            f"it needs {job.spec.gang}, its server {job.host} has {healthy} of {len(scene.host.gpus)}"
-        )
-    if scene.central:
+    if job.move is not None:
+        return _moving(job)
+    if scene.source_away and phase in {None, Phase.WAITING}:
+        return _source_away(scene)
+    if phase in {None, Phase.STARTING} or (phase is Phase.WAITING and job.stored is not None):
+        return _starting(job)
+    for host in scene.hosts:
+        healthy = len(host.healthy_gpus)
+        if healthy < job.spec.gpus:
+            return _unhealthy(
+                f"it needs {job.spec.gpus}, its server {host.name} has {healthy} of {len(host.gpus)}"
+            )
+    if scene.central or job.spec.nodes > 1:
         return _for_gpus(scene)
     return _for_turn(scene)
 
 
 def _for_turn(scene: Scene) -> Why:
     job = scene.job
-    assert scene.host is not None
+    gpus = sum(len(host.healthy_gpus) for host in scene.hosts)
     part = min(1.0, scene.share_gpus / job.spec.gang)
     if part <= 0:
         return _for_gpus(scene)
     one_in = 1 / part
     wait_s = max(0.0, (one_in - 1) * scene.quantum_s - scene.waited_s)
-    share = f"its share is {scene.share_gpus:.3g} of {_gpus(len(scene.host.gpus))}"
+    share = f"its share is {scene.share_gpus:.3g} of {_gpus(gpus)}"
     turns = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
     soon = f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {job.host}: {share}, so {turns}; next turn {_in(soon)}",
+        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(soon)}",
         next_step="it goes on by itself; `hsctl share` shows who has what",
         expected_wait_s=wait_s,
     )
@@ -205,11 +251,10 @@ def _for_gpus(scene: Scene) -> Why:
 
 
 def _ending(scene: Scene, what: str) -> Why:
-    job = scene.job
-    if job.host is not None and not scene.host_connected:
+    if scene.away:
         return Why(
             reason=Reason.HOST_AWAY,
-            text=f"it {what}, but its server {job.host} is not connected",
+            text=f"it {what}, but its server {', '.join(scene.away)} is not connected",
             next_step="it ends when the server is back",
         )
     return Why(reason=Reason.ENDING, text=f"it {what}", next_step="its GPUs are free in a few seconds")
@@ -234,6 +279,10 @@ def exit_text(ended: Exit) -> str:
     if ended.signal:
         return f"signal {ended.signal}"
     return f"exit code {ended.code}"
+
+
+def _at(job: Job) -> str:
+    return ", ".join(job.hosts)
 
 
 def _gpus(count: int) -> str:

@@ -7,11 +7,12 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 
-from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend, Turn
+from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Lend, Resume, Suspend, Turn
+from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
 from hs_core.mechanism.stride import StrideQueue, exact
-from hs_core.model import Exit, Gpu, GpuId, JobId, Phase, Tier
+from hs_core.model import Exit, Gpu, GpuId, JobId, OnPartition, Phase, SuspendMode, Tier
 
 STORY_LENGTH = 2_000
 MEAN_WEIGHT = 1 / 8
@@ -27,7 +28,9 @@ class Board:
     queue: StrideQueue[JobId]
     now_s: float
     jobs: dict[JobId, HostedJob] = field(default_factory=dict)
-    turn: Turn = field(default_factory=Turn)
+    arrivals: int = 0
+    agenda: Agenda = field(default_factory=Agenda)
+    turn: Turn = field(default_factory=Turn)  # of the present quantum
     wanted_quantum_s: float = 0.0  # 0: nothing is wanted yet
     edge_s: float = 0.0  # the present quantum began
     quantum_s: float = 0.0  # and lasts so long
@@ -37,6 +40,14 @@ class Board:
     hooking_classes: set[str] = field(
         default_factory=set
     )  # job classes whose processes were seen to load the runtime
+    unhooked_classes: set[str] = field(default_factory=set)  # and those that were seen not to
+    heard_s: float = 0.0  # the controller, last
+    fence_after_s: float = 0.0
+    drained: frozenset[GpuId] = frozenset()
+    lends: frozenset[tuple[JobId, int]] = (
+        frozenset()
+    )  # (job, epoch) whose checkpoints others may still fetch here
+    kept: set[tuple[JobId, int]] = field(default_factory=set)  # of these, jobs that have left
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)
     facts: deque[Fact] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
@@ -55,7 +66,21 @@ class Board:
         return list(self.jobs.values())  # a dict keeps the order of arrival
 
     def usable(self, gpu: GpuId) -> bool:
-        return gpu in self.gpus and self.gpus[gpu].healthy
+        """By those that are to be started."""
+        return gpu in self.gpus and self.gpus[gpu].healthy and gpu not in self.drained
+
+    def usable_by(self, job: HostedJob, gpu: GpuId) -> bool:
+        """By one that is bound to it: on a drained GPU what cannot leave goes on."""
+        if gpu in self.drained and not job.can_checkpoint:
+            return gpu in self.gpus and self.gpus[gpu].healthy
+        return self.usable(gpu)
+
+    def present_turn(self) -> Turn:
+        """Without the controller's word none for gangs that want to be fenced."""
+        if not self.agenda.without_word:
+            return self.agenda.turn(())
+        fences = [j.id for j in self.jobs.values() if j.wanted.spec.on_partition is OnPartition.FENCE]
+        return self.agenda.turn(fences)
 
     def sliceable(self, job: HostedJob) -> bool:
         return job.sliceable(self.config.can_freeze)
@@ -78,7 +103,9 @@ class Board:
         return load
 
     def choosing_quantum_s(self) -> float:
-        """As configured, longer where switching is slow (never more than tenfold: shares must be seen within minutes)."""
+        """The cluster's where it keeps step with that; else as configured, longer where switching is slow (never more than tenfold: shares must be seen within minutes)."""
+        if self.agenda.synced:
+            return self.wanted_quantum_s
         least = self.config.switch_ratio * (self.mean_suspend_s + self.mean_resume_s)
         return min(max(self.wanted_quantum_s, least), 10 * self.wanted_quantum_s)
 
@@ -93,16 +120,23 @@ class Board:
 
     def launch(self, job: HostedJob) -> None:
         assert not job.alive, f"job {job.id} has a process already"
+        assert job.startable, f"job {job.id} must not be started: {job.waits_for or 'it leaves'}"
         job.launched_s = self.now_s
         job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = False
         job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
+        if self.never_hooks(job):
+            job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
         job.checkpoint_due_s = self.now_s + job.wanted.spec.checkpoint_interval_s
         generation = job.checkpoint_generation
         self.out.append(Launch(wanted=job.wanted, gpus=job.gpus, generation=generation))
         how = "" if generation < 0 else f" from checkpoint {generation}"
         self.tell("launched", f"launched on {self.names(job.gpus)}{how}", job)
+
+    def never_hooks(self, job: HostedJob) -> bool:
+        """Another of its class turned out to have no step hook: it trains from its launch on."""
+        return job.mode is SuspendMode.AUTO and job.wanted.job_class in self.unhooked_classes
 
     def resume(self, job: HostedJob) -> None:
         if job.phase is not Phase.STARTING:
@@ -187,7 +221,8 @@ class Board:
 
     def exited(self, job: HostedJob, exit_: Exit) -> None:
         if job.kill_why and not exit_.why:
-            exit_ = Exit(code=exit_.code, signal=exit_.signal, why=job.kill_why, log_tail=exit_.log_tail)
+            why = job.exit_why or job.kill_why
+            exit_ = Exit(code=exit_.code, signal=exit_.signal, why=why, log_tail=exit_.log_tail)
         self.gone(job)
         job.phase, job.exit = Phase.EXITED, exit_
         ending = exit_.why or (f"signal {exit_.signal}" if exit_.signal else f"code {exit_.code}")
@@ -196,7 +231,19 @@ class Board:
             self.gang_ended_s = self.now_s
 
     def forget(self, job: HostedJob) -> None:
-        self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
+        """What is left of it goes, unless others are to fetch its checkpoint."""
+        key = job.id, job.wanted.epoch
+        if key in self.lends:
+            self.kept.add(key)
+        else:
+            self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
+
+    def lend(self, lends: Iterable[Lend]) -> None:
+        """These, and no longer the others."""
+        self.lends = frozenset((lend.job, lend.epoch) for lend in lends)
+        for job, epoch in sorted(self.kept - self.lends):
+            self.kept.discard((job, epoch))
+            self.out.append(Forget(job=job, epoch=epoch))
 
     # --- the queue
 

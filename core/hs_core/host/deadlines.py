@@ -1,27 +1,38 @@
 """What happens when nothing happens: answers that do not come, limits, intervals."""
 
-from collections.abc import Iterator
+from math import inf
 
 from hs_core.events import Resume
+from hs_core.host import comings
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
-from hs_core.model import Phase, Tier
+from hs_core.model import Phase, SuspendMode, Tier
 
 
-def due(job: HostedJob) -> Iterator[float]:
-    """The times at which `expire` has something to do for this job."""
-    spec = job.wanted.spec
+def due_s(job: HostedJob) -> float:
+    """The first time at which `expire` or `comings` has something to do for this job."""
+    due = comings.due_s(job) if job.wanted.leave or not job.alive else inf
     if job.phase is Phase.STARTING and not job.ready:
-        yield job.start_deadline_s
+        due = min(due, job.start_deadline_s)
     if job.asked is not None or job.phase is Phase.KILLING:
-        yield job.deadline_s
+        due = min(due, job.deadline_s)
     if job.going_s is not None:
-        yield job.resend_s
-    if job.phase is not Phase.KILLING and job.wanted.time_limit_s > 0 and job.charged_from_s is not None:
-        yield _limit_s(job, job.charged_from_s)
-    if job.phase is Phase.RUNNING and job.ready and job.can_checkpoint and spec.checkpoint_interval_s > 0:
-        yield job.checkpoint_due_s
+        due = min(due, job.resend_s)
+    if job.charged_from_s is None:
+        return due
+    if job.wanted.time_limit_s > 0 and job.phase is not Phase.KILLING:
+        due = min(due, _limit_s(job, job.charged_from_s))
+    if _saves(job):
+        due = min(due, job.checkpoint_due_s)
+    return due
+
+
+def _saves(job: HostedJob) -> bool:
+    """It is to write checkpoints on the way; one node asks for all of its ranks."""
+    wanted = job.wanted
+    asked = wanted.spec.checkpoint_interval_s > 0 and wanted.node_rank == 0
+    return asked and job.phase is Phase.RUNNING and job.ready and job.can_checkpoint
 
 
 def _limit_s(job: HostedJob, charged_from_s: float) -> float:
@@ -50,13 +61,7 @@ def expire(board: Board, job: HostedJob) -> None:
     elif job.going_s is not None and now_s >= job.resend_s:
         job.resend_s = now_s + config.suspend_deadline_s
         board.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
-    elif (
-        job.phase is Phase.RUNNING
-        and now_s >= job.checkpoint_due_s
-        and job.can_checkpoint
-        and job.ready
-        and job.wanted.spec.checkpoint_interval_s > 0
-    ):
+    elif _saves(job) and now_s >= job.checkpoint_due_s:
         board.save(job)
 
 
@@ -64,6 +69,7 @@ def _no_edge(board: Board, job: HostedJob) -> None:
     """It will not stop by itself at a step edge: from here on it counts as running, and must not run out of its turn."""
     if job.hooked is None:
         job.hooked = False
+        _of_no_hook(board, job)
     else:
         job.overdue = True
     board.begins(job)
@@ -71,6 +77,18 @@ def _no_edge(board: Board, job: HostedJob) -> None:
     board.tell("unhooked", job.note(board.config.can_freeze), job)
     if not job.in_turn or not job.occupying:
         intrude(board, job)
+
+
+def _of_no_hook(board: Board, job: HostedJob) -> None:
+    """Others of its class will not load the runtime either: they are not left to train ahead of their turn."""
+    name = job.wanted.job_class
+    if name in board.hooking_classes or name in board.unhooked_classes:
+        return
+    board.unhooked_classes.add(name)
+    for other in board.in_order:
+        same = other is not job and other.wanted.job_class == name and other.mode is SuspendMode.AUTO
+        if same and other.phase is Phase.STARTING and other.hooked is None:
+            other.start_deadline_s = board.now_s
 
 
 def intrude(board: Board, job: HostedJob) -> None:
@@ -96,6 +114,8 @@ def stay(board: Board, job: HostedJob, why: str) -> None:
 def unanswered(board: Board, job: HostedJob, why: str) -> None:
     """A Suspend failed or was not answered: the freezer next, then it has to be lived with."""
     if job.phase is Phase.SUSPENDING:
+        if job.asked is Tier.CHECKPOINT:
+            job.checkpoint_after_s = retry_s(board, job)
         if job.asked is not Tier.FREEZE and board.config.can_freeze:
             board.ask(job, Tier.FREEZE)
         else:
@@ -107,7 +127,7 @@ def unanswered(board: Board, job: HostedJob, why: str) -> None:
 
 def parking_failed(board: Board, job: HostedJob, tier: Tier | None, why: str) -> None:
     """It stays as it was, and is left alone for a while."""
-    again_s = board.now_s + board.config.park_retry_quanta * board.quantum_s
+    again_s = retry_s(board, job)
     if tier is Tier.SWAP:
         job.swap_after_s = again_s
     elif tier is Tier.CHECKPOINT:
@@ -116,3 +136,9 @@ def parking_failed(board: Board, job: HostedJob, tier: Tier | None, why: str) ->
         return
     job.trouble = f"{tier} failed: {why}"
     board.tell("failed", job.trouble, job)
+
+
+def retry_s(board: Board, job: HostedJob) -> float:
+    """One that is about to move is asked again soon: others wait for it."""
+    quanta = 1 if job.wanted.leave else board.config.park_retry_quanta
+    return board.now_s + quanta * board.quantum_s

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hs_core.events import WantedJob
+from hs_core.events import Source, WantedJob
 from hs_core.model import Exit, GpuId, JobId, JobReport, Phase, SuspendMode, Tier
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class HostedJob:
     """Mutable, owned by the machine. Times are the host's monotonic clock."""
 
@@ -21,6 +21,13 @@ class HostedJob:
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
     carry: Fraction | None = None  # stride credit, while it is out of the queue
+
+    rendezvous: str = ""  # reserved here, where its other nodes meet it
+    reserve_at_s: float = 0.0  # ordered (again) then
+    fetching: Source | None = None  # ordered, not answered
+    fetch_at_s: float = 0.0  # not tried before
+    fetch_fails: int = 0
+    fetch_why: str = ""  # of the last failure
 
     launched_s: float | None = None  # there is a process since
     start_deadline_s: float = 0.0  # by which it must load the runtime, then reach a suspend point
@@ -40,6 +47,7 @@ class HostedJob:
     going_s: float | None = None  # a Resume is under way since
     resend_s: float = 0.0
     kill_why: str = ""
+    exit_why: str = ""  # what its exit says instead
     checkpoint_due_s: float = 0.0
 
     charged_from_s: float | None = None  # its GPUs are its own since
@@ -69,6 +77,53 @@ class HostedJob:
     def gang(self) -> int:
         """GPUs at once on this host."""
         return self.wanted.spec.gpus
+
+    @property
+    def part(self) -> bool:
+        """Of a job over several hosts: it runs in the turns that the controller gives it, and no others."""
+        return self.wanted.spec.nodes > 1
+
+    @property
+    def reserves(self) -> bool:
+        """Its nodes meet here, and nobody knows where yet."""
+        wanted = self.wanted
+        return self.part and wanted.node_rank == 0 and not self.rendezvous and not wanted.rendezvous
+
+    @property
+    def needs_fetch(self) -> bool:
+        """What it goes on from lies elsewhere, and nothing as new lies here."""
+        source = self.wanted.source
+        return source is not None and not self.alive and self.checkpoint_step < source.step
+
+    @property
+    def startable(self) -> bool:
+        """Nothing but GPUs is missing to start its process."""
+        meets = not self.part or bool(self.wanted.rendezvous)
+        return meets and not self.wanted.leave and not self.needs_fetch
+
+    @property
+    def waits_for(self) -> str:
+        """Why it is not started, GPUs apart."""
+        if self.alive or self.ended:
+            return ""
+        source = self.wanted.source
+        if source is not None and self.needs_fetch:
+            what = f"checkpoint {source.generation} from {source.peer.host}"
+            return f"cannot fetch {what}: {self.fetch_why}" if self.fetch_why else f"waits for {what}"
+        if self.part and not self.wanted.rendezvous:
+            return "waits until its nodes know where to meet"
+        return ""
+
+    @property
+    def stays_here(self) -> str:
+        """Why it cannot be moved though it should."""
+        if not self.wanted.leave or not self.alive or self.ended:
+            return ""
+        if self.mode in (SuspendMode.TRANSPARENT, SuspendMode.NONE) or self.hooked is False:
+            return "cannot be moved: it has no step hook"
+        if self.ready and not self.can_checkpoint:
+            return "cannot be moved: it gave no state to write a checkpoint of (hs_job.state)"
+        return f"cannot be moved: does not stop: {self.stuck}" if self.stuck else ""
 
     @property
     def mode(self) -> SuspendMode:
@@ -105,6 +160,18 @@ class HostedJob:
             self.asked in (Tier.SWAP, Tier.CHECKPOINT)
             or (self.phase is Phase.CHECKPOINTED and self.alive)
             or (self.phase is Phase.KILLING and not self.stuck)
+        )
+
+    @property
+    def standing(self) -> tuple[object, ...]:
+        """What others' turns may depend on."""
+        return (
+            self.phase,
+            self.in_turn,
+            self.charged_from_s is None,
+            self.asked,
+            self.stuck,
+            self.memory_bytes,
         )
 
     @property
@@ -168,7 +235,7 @@ class HostedJob:
             )
         elif self.mode is SuspendMode.TRANSPARENT and not can_freeze:
             parts.append("no freezer on this host: runs unsliced")
-        parts += [text for text in (self.held_up, self.trouble) if text]
+        parts += [text for text in (self.stays_here, self.waits_for, self.held_up, self.trouble) if text]
         return "; ".join(parts)
 
     def report(self, now_s: float, can_freeze: bool) -> JobReport:
@@ -180,5 +247,6 @@ class HostedJob:
             suspends=self.suspends, resumes=self.resumes, suspend_s=self.suspend_s, resume_s=self.resume_s,
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, checkpoint_step=self.checkpoint_step,
-            checkpoint_generation=self.checkpoint_generation, exit=self.exit,
+            can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation,
+            rendezvous=self.rendezvous, exit=self.exit,
         )  # fmt: skip

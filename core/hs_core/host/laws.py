@@ -1,54 +1,84 @@
 """What must hold on a host after every event."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from hs_core.events import HostCommand, Launch
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.room import parked_bytes
-from hs_core.model import Phase, Tier
+from hs_core.model import GpuId, Phase, Tier
 
 WITHOUT_PROCESS = frozenset({Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED})
 OFF_THE_GPU = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOINTED})
 
 
-def broken_laws(board: Board) -> list[str]:
-    return [law for job in board.jobs.values() for law in _of_job(board, job)] + list(_of_gpus(board))
+def broken_laws(board: Board, touched: Collection[HostedJob], orders: Collection[HostCommand]) -> list[str]:
+    """`touched`: jobs that may stand otherwise than when all was well; `orders`: given just now."""
+    broken = [f"job {job.id} ({job.phase}) {law}" for job in touched for law in _of_job(board, job)]
+    if len(touched) > 1:
+        broken += _of_gpus(board)
+    return broken + list(_of_orders(board, orders))
 
 
 def _of_job(board: Board, job: HostedJob) -> Iterator[str]:
-    name = f"job {job.id} ({job.phase})"
-    if job.alive and job.phase in (Phase.WAITING, Phase.EXITED):
-        yield f"{name} has a process"
-    if not job.alive and job.phase not in WITHOUT_PROCESS:
-        yield f"{name} has no process"
+    phase, occupying = job.phase, job.occupying
+    if job.alive and phase in (Phase.WAITING, Phase.EXITED):
+        yield "has a process"
+    if not job.alive and phase not in WITHOUT_PROCESS:
+        yield "has no process"
     if (job.alive or (job.in_turn and job.gpus)) and len(set(job.gpus)) != job.gang:
-        yield f"{name} is bound to {job.gpus}, its gang is {job.gang}"
+        yield f"is bound to {job.gpus}, its gang is {job.gang}"
     if not job.alive and not job.in_turn and job.gpus:
-        yield f"{name} keeps {job.gpus} without a process or a turn"
-    if job.occupying and not job.alive:
-        yield f"{name} is charged without a process"
-    if job.occupying and job.phase in OFF_THE_GPU:
-        yield f"{name} is charged though it stands"
-    if job.phase in (Phase.RUNNING, Phase.SUSPENDING) and not job.occupying:
-        yield f"{name} runs uncharged"
-    if (job.phase is Phase.SUSPENDING) != (job.asked is not None and job.phase not in OFF_THE_GPU):
-        yield f"{name} was asked {job.asked}"
-    if job.in_turn and (job.id not in board.queue or job.phase in (Phase.SUSPENDING, Phase.KILLING)):
-        yield f"{name} is in its turn"
-    if job.phase is Phase.RUNNING and not job.in_turn and not job.dropped:
-        yield f"{name} runs out of its turn"
-    if min(job.gpu_s, job.run_s, job.suspend_s, job.resume_s, job.lost_gpu_s) < 0:
-        yield f"{name} has a negative counter"
+        yield f"keeps {job.gpus} without a process or a turn"
+    if occupying and not job.alive:
+        yield "is charged without a process"
+    if occupying and phase in OFF_THE_GPU:
+        yield "is charged though it stands"
+    if phase in (Phase.RUNNING, Phase.SUSPENDING) and not occupying:
+        yield "runs uncharged"
+    if (phase is Phase.SUSPENDING) != (job.asked is not None and phase not in OFF_THE_GPU):
+        yield f"was asked {job.asked}"
+    if job.in_turn and (job.id not in board.queue or phase in (Phase.SUSPENDING, Phase.KILLING)):
+        yield "is in its turn"
+    if phase is Phase.RUNNING and not job.in_turn and not job.dropped:
+        yield "runs out of its turn"
+    if job.gpu_s < 0 or job.run_s < 0 or job.suspend_s < 0 or job.resume_s < 0 or job.lost_gpu_s < 0:
+        yield "has a negative counter"
     if job.ended and job.id in board.queue:
-        yield f"{name} is in the stride queue"
+        yield "is in the stride queue"
+    if job.part and job.in_turn and job.id not in board.turn.gangs and not board.immovable(job):
+        yield "is a part of several and in a turn that is not its own"
+    if job.next is not None and not job.alive:
+        yield f"is gone, and incarnation {job.next.epoch} waits for that"
+
+
+def _of_orders(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:
+    for order in orders:
+        if not isinstance(order, Launch):
+            continue
+        wanted, job = order.wanted, board.jobs[order.wanted.job]
+        name = f"job {wanted.job}"
+        if wanted.leave:
+            yield f"{name} is started while it is to leave"
+        if wanted.spec.nodes > 1 and not wanted.rendezvous:
+            yield f"{name} is started before its nodes know where to meet"
+        if wanted.source is not None and order.generation < 0:
+            yield f"{name} is started without what it is to go on from"
+        if job.wanted.epoch != wanted.epoch:
+            yield f"{name} is started as incarnation {wanted.epoch}, it is {job.wanted.epoch}"
 
 
 def _of_gpus(board: Board) -> Iterator[str]:
-    for gpu in board.gpus:
-        turns = [j for j in board.jobs.values() if gpu in j.gpus and j.in_turn]
-        movable = [j.id for j in turns if not board.immovable(j) or j.phase is Phase.STARTING]
-        if len(movable) > 1 or (movable and len(turns) > 1):
-            yield f"{gpu} is promised to jobs {[j.id for j in turns]}"
+    turns: dict[GpuId, list[HostedJob]] = {}
+    for job in board.jobs.values():
+        if job.in_turn:
+            for gpu in job.gpus:
+                turns.setdefault(gpu, []).append(job)
+    for gpu, jobs in turns.items():
+        if len(jobs) == 1 or gpu not in board.gpus:
+            continue
+        if any(not board.immovable(j) or j.phase is Phase.STARTING for j in jobs):
+            yield f"{gpu} is promised to jobs {[j.id for j in jobs]}"
     if any(j.phase is Phase.SWAPPED or j.asked is Tier.SWAP for j in board.jobs.values()):
         measured = parked_bytes(board)
         if measured > max(board.config.host_memory_budget_bytes, 0) and not _grew(board):

@@ -13,9 +13,11 @@ launches. A job that ended meanwhile is charged until the agent is back: nobody 
 The daemon writes `saved()` before it carries out commands.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from math import floor
+from enum import Enum
+from itertools import islice
+from math import floor, inf
 from typing import Any, assert_never
 
 from hs_core.errors import BrokenError
@@ -42,26 +44,21 @@ from hs_core.events import (
     RendezvousReserved,
     Resume,
     SuspendFailed,
-    Turn,
     WakeHost,
     Wanted,
     WantedChanged,
-    WantedJob,
     Woke,
 )
-from hs_core.host import deadlines, turns
+from hs_core.host import away, comings, deadlines, memory, turns, wants
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
 from hs_core.host.laws import broken_laws
-from hs_core.host.plain import plain, revive
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Exit, Gpu, JobId, JobReport, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
 """How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
-
-SAVED_VERSION = 1
 
 PHASE_OF_TIER = {
     Tier.HOLD: Phase.HELD,
@@ -72,8 +69,18 @@ PHASE_OF_TIER = {
 
 _JobEvent = (
     JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
-    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed
+    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved
 )  # fmt: skip
+_QUIET = (JobHooked, JobProgressed, JobWentOn, JobCheckpointed)
+"""Where such an event leaves a job as it stood, nobody's turn can depend on it."""
+
+
+class _News(Enum):
+    """What the newest word of the controller means for the present quantum."""
+
+    NONE = "none"
+    TURN = "turn"  # another turn within it
+    QUANTUM = "quantum"  # a quantum begins now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +103,16 @@ class HostMachine:
         if len(by_index) != len(gpus):
             raise BrokenError(f"two GPUs of this host have the same id: {[g.id for g in gpus]}")
         self._board = Board(config=config, gpus=by_index, queue=StrideQueue(), now_s=now_s, edge_s=now_s)
+        self._board.heard_s = now_s
         self._term = self._seq = -1
-        self._orders = 0
-        self._new_turn = False
+        self._news = _News.NONE
         self._resend = False
+        self._due_s = -inf  # nothing is to be done before, unless something happens
         self._told: dict[JobId, tuple[object, ...]] = {}
         if saved is not None:
-            self._load(saved, now_s)
+            self._term, self._seq = saved["term"], saved["seq"]
+            memory.load(self._board, saved)
+            self._resend = True
 
     # --- events
 
@@ -112,30 +122,47 @@ class HostMachine:
         facts_before = board.facts_told
         if self._resend:
             self._resend = False
+            self._due_s = -inf
             self._order_again()
+        touched: Collection[HostedJob] | None = (
+            None  # by an event that others cannot depend on; None: who knows
+        )
         match event:
             case WantedChanged():
-                self._wanted(event.wanted)
+                if event.wanted.term >= self._term:
+                    board.heard_s = board.now_s
+                self._wanted(event.wanted, event.now_s)
             case GpusSeen():
                 self._gpus_seen(event)
-            case Woke() | ControllerHeard():
-                pass
-            case CheckpointFetched() | FetchFailed() | RendezvousReserved():
+            case ControllerHeard():
+                board.heard_s, touched = board.now_s, ()
+            case Woke():
                 pass
             case _:
                 job = board.jobs.get(event.job)
-                if job is not None and job.wanted.epoch == event.epoch:
+                if job is None or job.wanted.epoch != event.epoch:
+                    touched = ()
+                else:
+                    stood = job.standing
                     self._job_event(job, event)
-        self._settle()
+                    if isinstance(event, _QUIET) and job.standing == stood and not board.out:
+                        touched = (job,)
+        if touched is None or board.now_s >= self._due_s:
+            touched = None
+            self._settle()
+        elif self._due_s < board.next_edge_s:
+            self._wake(again=False)  # what was due may have come about
+        return self._outcome(board.jobs.values() if touched is None else touched, facts_before)
+
+    def _outcome(self, touched: Collection[HostedJob], facts_before: int) -> HostOutcome:
+        board = self._board
         commands = tuple(board.out)
         board.out.clear()
-        self.check()
+        changed = self._changed(touched)
+        self._check(touched, commands)
         new_facts = board.facts_told - facts_before
-        return HostOutcome(
-            commands=commands,
-            changed=self._changed(),
-            facts=tuple(board.facts)[len(board.facts) - new_facts :],
-        )
+        facts = tuple(islice(reversed(board.facts), new_facts))[::-1] if new_facts else ()
+        return HostOutcome(commands=commands, changed=changed, facts=facts)
 
     def _job_event(self, job: HostedJob, event: _JobEvent) -> None:
         match event:
@@ -167,93 +194,60 @@ class HostMachine:
             case LaunchFailed():
                 if job.phase is not Phase.EXITED:
                     self._board.exited(job, Exit(why=f"launch failed: {event.why}"))
+            case CheckpointFetched():
+                comings.fetched(self._board, job, event.generation, event.step)
+            case FetchFailed():
+                comings.fetch_failed(self._board, job, event.why)
+            case RendezvousReserved():
+                comings.reserved(self._board, job, event.address)
             case _:
                 assert_never(event)
 
     # --- what is wanted
 
-    def _wanted(self, wanted: Wanted) -> None:
+    def _wanted(self, wanted: Wanted, said_s: float) -> None:
         if (wanted.term, wanted.seq) <= (self._term, self._seq):
             return
         board = self._board
         first = board.wanted_quantum_s == 0.0
         self._term, self._seq = wanted.term, wanted.seq
         board.wanted_quantum_s = wanted.quantum_s
+        board.fence_after_s, board.drained = wanted.fence_after_s, wanted.drained_gpus
+        board.lend(wanted.lends)
         for entry in wanted.jobs:
-            self._wanted_job(entry)
+            wants.want(board, entry)
         listed = {entry.job for entry in wanted.jobs}
         for job in board.in_order:
             if job.id not in listed:
-                self._drop(job)
-        tickets = {j.id: tickets_of(j) for j in board.jobs.values() if j.id in board.queue}
-        board.queue.set_tickets(tickets)
+                wants.drop(board, job)
+        self._left_behind()
+        board.queue.set_tickets({j.id: tickets_of(j) for j in board.jobs.values() if j.id in board.queue})
         board.gang_ended_s = None
-        self._new_turn = first or wanted.turn != board.turn
-        board.turn = wanted.turn
+        self._hear_turns(wanted, said_s, first=first)
 
-    def _wanted_job(self, entry: WantedJob) -> None:
+    def _hear_turns(self, wanted: Wanted, said_s: float, *, first: bool) -> None:
         board = self._board
-        job = board.jobs.get(entry.job)
-        if job is None:
-            job = self._take_up(entry)
-        elif entry.epoch > job.wanted.epoch:
-            job.next, job.dropped = entry, False
-            if job.alive:
-                board.kill(job, f"replaced by incarnation {entry.epoch}")
-            else:
-                self._bury(job)
+        was = board.turn
+        heard = board.agenda.hear(wanted, said_s, board.now_s)
+        board.turn = board.present_turn()
+        if heard is None:
+            if first or board.turn != was:
+                board.edge_s, board.quantum_s = board.now_s, board.choosing_quantum_s()
+                self._news = _News.QUANTUM
             return
-        elif entry.epoch < job.wanted.epoch:
-            return
-        else:
-            job.wanted, job.dropped, job.next = entry, False, None
-        if entry.cancelled and not job.ended:
-            if job.alive:
-                board.kill(job, "cancelled")
-            else:
-                board.exited(job, Exit(why="cancelled"))
-        elif entry.paused and job.in_turn:
-            self._pause(job)
+        begun, next_s = heard
+        if begun > 1 and not first:
+            turns.charge_missed(board, begun - 1)
+        board.quantum_s = wanted.quantum_s
+        board.edge_s = next_s - wanted.quantum_s
+        if begun != 0 or first:
+            self._news = _News.QUANTUM
+        elif board.turn != was:
+            self._news = _News.TURN
 
-    def _take_up(self, entry: WantedJob) -> HostedJob:
-        self._orders += 1
-        job = HostedJob(wanted=entry, order=self._orders, came_s=self._board.now_s)
-        self._board.jobs[entry.job] = job
-        self._board.tell("arrived", f"wants {entry.spec.gpus} GPUs", job)
-        return job
-
-    def _pause(self, job: HostedJob) -> None:
-        board = self._board
-        if job.phase is Phase.RUNNING and not board.sliceable(job):
-            board.tell("unsliceable", "paused by its owner, but it can't be stopped", job)
-            return
-        job.in_turn = False
-        if job.phase is Phase.RUNNING:
-            board.suspend(job, Tier.HOLD)
-        elif job.phase is Phase.STARTING:
-            job.free(board.now_s)  # like one started ahead of its turn
-        elif not job.alive:
-            job.gpus = ()
-
-    def _drop(self, job: HostedJob) -> None:
-        job.dropped, job.next = True, None
-        if job.alive:
-            self._board.kill(job, "no longer wanted here")
-        else:
-            self._bury(job)
-
-    def _bury(self, job: HostedJob) -> None:
-        """Nothing of it is alive, and the controller knows or does not care."""
-        board = self._board
-        board.forget(job)
-        if job.id in board.queue:
-            board.queue.remove(job.id)
-        del board.jobs[job.id]
-        self._told.pop(job.id, None)
-        if job.next is not None:
-            # A new incarnation on the same host goes on from the newest checkpoint of the one before.
-            heir = self._take_up(job.next)
-            heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step
+    def _left_behind(self) -> None:
+        for job in [job for job in self._told if job not in self._board.jobs]:
+            del self._told[job]
 
     # --- what jobs do
 
@@ -264,6 +258,7 @@ class HostMachine:
             job.start_deadline_s = self._board.now_s + self._board.config.ready_deadline_s
         job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
         self._board.hooking_classes.add(job.wanted.job_class)
+        self._board.unhooked_classes.discard(job.wanted.job_class)
 
     def _ready(self, job: HostedJob, event: JobReady) -> None:
         board = self._board
@@ -374,7 +369,8 @@ class HostMachine:
             board.gone(job)
         elif job.next is not None or job.dropped:
             board.exited(job, exit_)
-            self._bury(job)
+            wants.bury(board, job)
+            self._left_behind()
         else:
             board.exited(job, exit_)
 
@@ -396,35 +392,40 @@ class HostMachine:
 
     def _settle(self) -> None:
         board = self._board
+        away.fence(board)
+        for job in board.in_order:
+            comings.prepare(board, job)
+            comings.leave(board, job)
         board.enqueue()
-        late: list[HostedJob] = []
-        for _ in range(4 * len(board.jobs) + 4):
-            late = [
-                job
-                for job in board.in_order
-                if min(deadlines.due(job), default=board.now_s + 1) <= board.now_s
-            ]
-            if not late:
-                break
-            for job in late:
-                deadlines.expire(board, job)
-        else:
-            raise BrokenError(f"deadlines of jobs {[job.id for job in late]} do not pass")
-        board.enqueue()
+        self._expire()
         if board.wanted_quantum_s > 0.0:
             self._slice()
             self._wake()
 
+    def _expire(self) -> None:
+        board = self._board
+        late: list[HostedJob] = []
+        for _ in range(4 * len(board.jobs) + 4):
+            late = [job for job in board.jobs.values() if deadlines.due_s(job) <= board.now_s]
+            if not late:
+                return
+            for job in late:
+                deadlines.expire(board, job)
+                comings.prepare(board, job)
+                comings.leave(board, job)
+            board.enqueue()
+        raise BrokenError(f"deadlines of jobs {[job.id for job in late]} do not pass")
+
     def _slice(self) -> None:
         board = self._board
-        if self._new_turn:
-            self._new_turn = False
-            board.edge_s = board.now_s
-            board.quantum_s = board.choosing_quantum_s()
+        news, self._news = self._news, _News.NONE
+        if news is _News.QUANTUM:
             turns.edge(board)
         elif board.now_s >= board.next_edge_s:
             self._next_quantum()
             turns.edge(board)
+        elif news is _News.TURN:
+            turns.change(board)
         else:
             turns.fill(board)
         while turns.advance(board):
@@ -441,20 +442,25 @@ class HostMachine:
         board.edge_s += passed * board.quantum_s
         if passed > 1:
             turns.charge_missed(board, passed - 1)
+        board.agenda.quantum += passed
+        board.turn = board.present_turn()
         board.quantum_s = board.choosing_quantum_s()
 
-    def _wake(self) -> None:
+    def _wake(self, *, again: bool = True) -> None:
         board = self._board
-        times = [t for job in board.jobs.values() for t in deadlines.due(job)]
+        due_s = min(map(deadlines.due_s, board.jobs.values()), default=inf)
+        due_s = min(due_s, away.fence_s(board))
         if len(board.queue) or any(job.occupying for job in board.jobs.values()):
-            times.append(board.next_edge_s)
-        if times:
-            board.out.append(WakeHost(at_s=min(times)))
+            due_s = min(due_s, board.next_edge_s)
+        if due_s < inf and (again or due_s != self._due_s):
+            board.out.append(WakeHost(at_s=due_s))
+        self._due_s = due_s
 
     def _order_again(self) -> None:
         """After a restart: what was ordered and not answered. Orders can be repeated without harm, launches excepted."""
         board = self._board
         for job in board.in_order:
+            comings.order_again(board, job)
             if job.phase is Phase.KILLING:
                 board.send_kill(job)
             elif job.phase is Phase.STARTING:  # what it said meanwhile was not heard; it says it again
@@ -484,74 +490,27 @@ class HostMachine:
         return tuple(fact for fact in self._board.facts if fact.job == job)
 
     def check(self) -> None:
-        """Every invariant, after every event."""
-        broken = broken_laws(self._board)
+        """Every invariant."""
+        self._check(self._board.jobs.values(), ())
+
+    def _check(self, touched: Collection[HostedJob], orders: Collection[HostCommand]) -> None:
+        broken = broken_laws(self._board, touched, orders)
         if broken:
             raise BrokenError("; ".join(broken))
 
-    def _changed(self) -> frozenset[JobId]:
-        board, changed = self._board, set()
-        for job in board.jobs.values():
+    def _changed(self, touched: Collection[HostedJob]) -> frozenset[JobId]:
+        changed = set()
+        for job in touched:
             now = (
                 job.wanted.epoch, job.phase, job.gpus, job.step, job.tier, job.suspends, job.resumes, job.exit,
                 job.checkpoint_generation, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
+                job.can_checkpoint, job.rendezvous, job.fetch_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
             )  # fmt: skip
             if self._told.get(job.id) != now:
                 self._told[job.id] = now
                 changed.add(job.id)
         return frozenset(changed)
 
-    # --- memory
-
     def saved(self) -> dict[str, Any]:
-        board = self._board
-        return {
-            "version": SAVED_VERSION,
-            "now_s": board.now_s,
-            "term": self._term,
-            "seq": self._seq,
-            "orders": self._orders,
-            "turn": plain(board.turn),
-            "wanted_quantum_s": board.wanted_quantum_s,
-            "edge_s": board.edge_s,
-            "quantum_s": board.quantum_s,
-            "mean_suspend_s": board.mean_suspend_s,
-            "mean_resume_s": board.mean_resume_s,
-            "hooking_classes": sorted(board.hooking_classes),
-            "gang_ended_s": board.gang_ended_s,
-            "queue": board.queue.dump(),
-            "jobs": [plain(job) for job in board.jobs.values()],
-        }
-
-    def _load(self, saved: Mapping[str, Any], now_s: float) -> None:
-        if saved.get("version") != SAVED_VERSION:
-            raise BrokenError(
-                f"the saved state has version {saved.get('version')}; this agent reads {SAVED_VERSION}"
-            )
-        board = self._board
-        self._term, self._seq, self._orders = saved["term"], saved["seq"], saved["orders"]
-        board.turn = revive(Turn, saved["turn"])
-        board.gang_ended_s = saved["gang_ended_s"]
-        for name in ("wanted_quantum_s", "edge_s", "quantum_s", "mean_suspend_s", "mean_resume_s"):
-            setattr(board, name, saved[name])
-        board.hooking_classes = set(saved["hooking_classes"])
-        board.queue = StrideQueue.load(saved["queue"])
-        jobs = [revive(HostedJob, job) for job in saved["jobs"]]
-        board.jobs = {job.id: job for job in jobs}
-        self._resend = True
-        if now_s < saved["now_s"]:
-            self._reboot(saved["now_s"], now_s)
-
-    def _reboot(self, then_s: float, now_s: float) -> None:
-        """The clock began anew: every process is gone (the daemon says so next); what is known is charged until the last word."""
-        board = self._board
-        for job in board.jobs.values():
-            if job.charged_from_s is not None:
-                job.free(then_s)
-                job.begin(now_s)
-            job.launched_s = None if job.launched_s is None else now_s
-            job.going_s = None if job.going_s is None else now_s
-            job.asked_s = job.deadline_s = job.start_deadline_s = job.resend_s = job.checkpoint_due_s = now_s
-            job.swap_after_s = job.checkpoint_after_s = now_s
-        board.edge_s = now_s
-        board.gang_ended_s = None if board.gang_ended_s is None else now_s
+        """JSON-able; the daemon keeps it, before it carries out what was ordered."""
+        return {**memory.save(self._board), "term": self._term, "seq": self._seq}

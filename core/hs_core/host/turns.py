@@ -18,7 +18,6 @@ class Walk:
     board: Board
     order: list[JobId]
     rank: dict[JobId, int]
-    load: dict[GpuId, Fraction]
     claimed: dict[GpuId, JobId] = field(default_factory=dict)
     picks: list[HostedJob] = field(default_factory=list)
     parked: dict[JobId, Tier] = field(default_factory=dict)
@@ -42,7 +41,11 @@ class Walk:
             stays = (
                 job.phase is Phase.RUNNING
             )  # where a GPU went bad it may go on, but nothing comes back to it
-            own = all(gpu not in self.claimed and (stays or board.usable(gpu)) for gpu in job.gpus)
+            own = all(
+                gpu not in self.claimed
+                and (board.usable_by(job, gpu) or (stays and gpu not in board.drained))
+                for gpu in job.gpus
+            )
             gpus = job.gpus if own else None
             if gpus is None and job.gang <= len(free):
                 self.misfits.append(job)
@@ -59,7 +62,6 @@ class Walk:
         self.parked |= room
         job.held_up = ""
         job.gpus = gpus
-        self.load = board.load()
         self.claim(job)
         self.picks.append(job)
         return True
@@ -74,12 +76,12 @@ class Walk:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        return choose(job.gang, allowed, list(self.board.gpus), self.load, gpu_rank)
+        return choose(job.gang, allowed, list(self.board.gpus), self.board.load(), gpu_rank)
 
 
 def walk(board: Board) -> Walk:
     order = list(board.queue.order())
-    return Walk(board, order, {job: i for i, job in enumerate(order)}, board.load())
+    return Walk(board, order, {job: i for i, job in enumerate(order)})
 
 
 def able(board: Board, job: HostedJob) -> bool:
@@ -89,13 +91,13 @@ def able(board: Board, job: HostedJob) -> bool:
         and not job.wanted.paused
         and not job.passed_over
         and job.asked is None
-        and not (job.phase is Phase.CHECKPOINTED and job.alive)
+        and (job.startable if not job.alive else job.phase is not Phase.CHECKPOINTED)
     )
 
 
 def local(board: Board, job: HostedJob) -> bool:
-    """The host's own stride may pick it; a job over several hosts starts on the controller's word only."""
-    return job.wanted.spec.nodes == 1 and able(board, job)
+    """The host's own stride may pick it; a job over several hosts runs on the controller's word only."""
+    return not job.part and able(board, job)
 
 
 def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
@@ -112,7 +114,8 @@ def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
         else:
             this.pick(job)
     for id_ in this.order:
-        if id_ in this.coming and not board.jobs[id_].alive and this.pick(board.jobs[id_]):
+        job = board.jobs[id_]
+        if id_ in this.coming and not job.alive and not job.part and this.pick(job):
             this.coming.discard(id_)
     # What these picks left too little memory for waits for its turn like everybody.
     this.coming = {id_ for id_ in this.coming if comes_ahead(board, this, board.jobs[id_])}
@@ -146,27 +149,58 @@ def edge(board: Board) -> None:
         job.passed_over = False
         if not job.alive:
             job.gpus = ()
+    _deal(board, None)
+
+
+def change(board: Board) -> None:
+    """The controller changed its mind within the quantum: its gangs come first; others keep theirs where that goes."""
+    have = [job for job in board.in_order if job.in_turn and job.alive and local(board, job)]
+    for job in board.jobs.values():
+        if not job.alive:
+            job.gpus = ()
+    _deal(board, have)
+
+
+def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
+    for job in board.jobs.values():
+        if job.part and job.phase is Phase.STARTING and job.id not in board.turn.gangs:
+            job.free(board.now_s)  # goes on starting, like one started ahead of its turn
     this = walk(board)
     forced = [job for job in board.in_order if board.immovable(job)]
     for job in forced:
         this.claim(job)
     this.picks += [job for job in forced if job.id in board.queue]
-    for gang in board.turn.gangs:
-        job_ = board.jobs.get(gang)
-        if job_ is not None and able(board, job_) and job_ not in this.picks:
-            this.pick(job_)
+    pick_gangs(board, this, this.picks)
+    for job in have or ():
+        if job not in this.picks:
+            this.pick(job)
     if fills(board):
         stride(board, this, list(this.picks))
     moving = movers(board, this)
     for job in board.jobs.values():
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
-    charge(board, this, forced)
+    if have is None:
+        charge(board, this, forced)
+    elif fresh := [job.id for job in this.picks if job not in have and job not in forced]:
+        board.queue.charge(fresh, board.left_of_quantum(), absent=absent(board, this))
     for job in board.in_order:
         if job.phase is Phase.RUNNING and not job.in_turn and job.occupying:
             board.suspend(job, Tier.CHECKPOINT if job in moving else this.parked.pop(job.id, Tier.HOLD))
         elif job in moving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
+
+
+def pick_gangs(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
+    """The turn's. One that is on its way to its first step edge takes its turn when it stands there."""
+    for gang in board.turn.gangs:
+        job = board.jobs.get(gang)
+        if job is None or job in have or not able(board, job):
+            continue
+        if job.part and comes_ahead(board, this, job):
+            this.coming.add(job.id)
+        else:
+            this.pick(job)
 
 
 def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
@@ -229,7 +263,11 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
             moving.append(job)
             idle -= job.gang
     if not moving and not under_way and fills(board):
-        late = [j for j in this.misfits if j not in this.picks and movable(board, this, j) and lags(board, j)]
+        late = [
+            j
+            for j in this.misfits
+            if j not in this.picks and movable(board, this, j) and (bound_to_none(board, j) or lags(board, j))
+        ]
         moving += late[:1]
     for job in moving:
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
@@ -241,12 +279,18 @@ def movable(board: Board, this: Walk, job: HostedJob) -> bool:
         local(board, job)
         and job.alive
         and job.ready
+        and not job.wanted.leave
         and job.can_checkpoint
         and board.now_s >= job.checkpoint_after_s
         and job.phase in (Phase.HELD, Phase.SWAPPED, Phase.RUNNING)
         and board.sliceable(job)
-        and any(gpu in this.claimed or not board.usable(gpu) for gpu in job.gpus)
+        and any(gpu in this.claimed or not board.usable_by(job, gpu) for gpu in job.gpus)
     )
+
+
+def bound_to_none(board: Board, job: HostedJob) -> bool:
+    """It would wait for its GPUs for ever: sick, gone, drained."""
+    return not all(board.usable_by(job, gpu) for gpu in job.gpus)
 
 
 def lags(board: Board, job: HostedJob) -> bool:
@@ -260,17 +304,20 @@ def lags(board: Board, job: HostedJob) -> bool:
 
 def fill(board: Board) -> None:
     """GPUs that became idle, or were, are given at once; whoever gets them pays for the rest of the quantum."""
-    if not board.turn.local or board.now_s >= board.next_edge_s:
+    if board.now_s >= board.next_edge_s or not (board.turn.local or board.turn.gangs):
         return
-    taken = {gpu for job in board.jobs.values() if job.in_turn or job.occupying for gpu in job.gpus}
+    have = [job for job in board.jobs.values() if job.in_turn or job.occupying]
+    if len(have) == len(board.jobs):
+        return
+    taken = {gpu for job in have for gpu in job.gpus}
     if all(gpu in taken or not board.usable(gpu) for gpu in board.gpus):
         return
     this = walk(board)
-    have = [job for job in board.in_order if job.in_turn or job.occupying]
     for job in have:
         this.claim(job)
-    if this.free:
-        stride(board, this, have)
+    pick_gangs(board, this, have)
+    if board.turn.local and this.free:
+        stride(board, this, [*have, *this.picks])
     part = board.left_of_quantum()
     for job in this.picks:
         job.in_turn = True
@@ -338,9 +385,9 @@ def make_way(board: Board, job: HostedJob) -> None:
 
 
 def may_start_ahead(board: Board, job: HostedJob) -> bool:
-    """Where it turned out to have no step hook, it could still be kept off the GPU."""
+    """Where it turned out to have no step hook, it could still be kept off the GPU; where that is known, it would train there."""
     known = board.config.can_freeze or job.wanted.job_class in board.hooking_classes
-    return job.hookable and known and local(board, job)
+    return job.hookable and known and not board.never_hooks(job) and able(board, job)
 
 
 def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | None:
@@ -355,29 +402,32 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
 
 
 def preload(board: Board) -> None:
-    """Start the next jobs ahead of their turn, so that a turn does not begin with an import of torch."""
+    """Start the next jobs ahead of their turn, so that a turn does not begin with an import of torch.
+
+    Parts of jobs over several hosts first, however many: their other parts wait for them.
+    """
+    coming = [
+        job
+        for job in board.jobs.values()
+        if not job.alive
+        and not job.in_turn
+        and (job.part or board.turn.local)
+        and may_start_ahead(board, job)
+    ]
+    if not coming or board.config.preload == 0:
+        return
     # One whose memory is known is accounted for once it stands; of the others only a few may lie on the GPUs untried.
     room = board.config.preload - sum(
-        job.ahead and (job.phase is Phase.STARTING or job.memory_bytes == 0) for job in board.jobs.values()
-    )
-    if room <= 0 or not board.turn.local:
-        return
-    if not any(
-        not job.alive and not job.in_turn and job.hookable and local(board, job)
+        job.ahead and not job.part and (job.phase is Phase.STARTING or job.memory_bytes == 0)
         for job in board.jobs.values()
-    ):
-        return
+    )
     this = walk(board)
-    for id_ in this.order:
-        job = board.jobs[id_]
-        if job.alive or job.in_turn or not may_start_ahead(board, job):
-            continue
+    for job in sorted(coming, key=lambda job: (not job.part, this.rank[job.id])):
+        if room <= 0 and not job.part:
+            return
         gpus = ahead_on(board, this, job)
         if gpus is None:
             continue
         job.gpus = gpus
         board.launch(job)
-        this.load = board.load()
-        room -= 1
-        if room == 0:
-            return
+        room -= not job.part

@@ -56,7 +56,8 @@ class Agent:
         self.boots = 1
         self.boot_s = 0.0  # when its clock was zero
         self.life = 0
-        self.handled = 0
+        self.handled = 0  # events
+        self.ordered = 0  # of its jobs
         self.machine: HostMachine | None = None
         self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
         self.stores: dict[JobId, dict[int, tuple[int, int]]] = {}  # generation → (epoch that wrote it, step)
@@ -74,6 +75,8 @@ class Agent:
         self._ticking = False
         self._dirty = False
         self._wanted: frozenset[JobId] = frozenset()
+        self._lent: frozenset[JobId] = frozenset()
+        self._newest = (-1, -1)  # of what was wanted
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -194,10 +197,12 @@ class Agent:
         self._saved_launching = tuple(self._launching.values())
 
     def _perform(self, command: HostCommand) -> None:
+        self.ordered += 1
         match command:
             case WakeHost():
+                self.ordered -= 1
                 self._wakes += 1
-                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes)
+                self._clock.at(command.at_s + self.boot_s, self._woke, self._wakes, command.at_s)
             case Launch():
                 self._launch(command)
             case Suspend():
@@ -223,9 +228,9 @@ class Agent:
             case Reserve():
                 self._world.reserve(self, command)
 
-    def _woke(self, wake: int) -> None:
+    def _woke(self, wake: int, at_s: float) -> None:
         if wake == self._wakes:
-            self.post(Woke(now_s=self.now_s()))
+            self.post(Woke(now_s=max(self.now_s(), at_s)))  # timers are late, never early by rounding
 
     def _launch(self, command: Launch) -> None:
         wanted = command.wanted
@@ -240,9 +245,15 @@ class Agent:
         part = self.parts.get(key)
         if part is not None and part.way is Way.GONE:
             del self.parts[key]
-        others = any(job == key[0] for job, _ in self.parts)
-        if key[0] not in self._wanted and not others:
-            self.stores.pop(key[0], None)
+        self._forget_checkpoints()
+
+    def _forget_checkpoints(self) -> None:
+        """Of jobs that are neither wanted nor here, and that are not lent."""
+        assert self.machine is not None
+        kept = self._wanted | self._lent | {job for job, _ in self.parts}
+        kept |= {report.job for report in self.machine.reports()}
+        for job in [job for job in self.stores if job not in kept]:
+            del self.stores[job]
 
     # --- what processes say -----------------------------------------------------------------------------------------
 
@@ -350,11 +361,17 @@ class Agent:
         if line is not self.line or not self.up:
             return
         self._heard()
+        if (wanted.term, wanted.seq) < self._newest:
+            return  # said before what is known already
+        self._newest = (wanted.term, wanted.seq)
         late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
         if wanted.edge_in_s is not None and late_s:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
         self._wanted = frozenset(job.job for job in wanted.jobs)
+        self._lent = frozenset(lend.job for lend in wanted.lends)
         self.post(WantedChanged(now_s=self.now_s(), wanted=wanted))
+        if self.stores and self.up:
+            self._forget_checkpoints()
 
     def keepalive(self, line: Line) -> None:
         if line is self.line and self.up:
@@ -362,12 +379,8 @@ class Agent:
             self.post(ControllerHeard(now_s=self.now_s()))
 
     def _tick_later(self) -> None:
-        every_s = self._world.timing.report_s
         self._ticking = True
-        if every_s:
-            self._clock.after(every_s, self._tick, self.life)
-        else:
-            self._clock.at(self._clock.now_s, self._tick, self.life)
+        self._clock.after(self._world.timing.report_s, self._tick, self.life)
 
     def _tick(self, life: int) -> None:
         """What differs from what this connection was told."""
@@ -380,6 +393,9 @@ class Agent:
             self._ticking = True
             self._clock.at(self.paused_until_s, self._tick, life)
             return
+        if self.line.full:
+            self._tick_later()
+            return
         machine = self.machine
         assert machine is not None
         self._dirty = False
@@ -388,6 +404,7 @@ class Agent:
         gpus = () if self.gpus == self._sent_gpus else self.gpus
         self._sent, self._sent_gpus = now, self.gpus
         if changed or gpus:
+            self.line.full = True
             self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus)
 
 

@@ -137,10 +137,8 @@ class Controller:
         self.longest_queue = max(self.longest_queue, len(self._queue))
         if not self._busy:
             self._busy = True
-            if self._clock.now_s < self.paused_until_s:
-                self._clock.at(self.paused_until_s, self._step, self.life)
-            else:
-                self._step(self.life)
+            # Not at once: what else happens at this moment is of the same batch.
+            self._clock.at(max(self._clock.now_s, self.paused_until_s), self._step, self.life)
 
     def _step(self, life: int) -> None:
         while life == self.life and self._queue:
@@ -247,7 +245,14 @@ class Controller:
             side.reports[report.job] = report
         if gpus:
             side.host = replace(side.host, gpus=gpus)
-        self.tell(lambda now_s: HostReported(now_s=now_s, host=line.host, reports=reports, gpus=gpus))
+
+        def make(now_s: float) -> HostReported:
+            return HostReported(now_s=now_s, host=line.host, reports=reports, gpus=gpus)
+
+        def taken_in(_: object) -> None:
+            line.full = False
+
+        self.tell(make, answered=taken_in)
 
     def lost(self, line: Line) -> None:
         """The line ended, or carried nothing for so long that it counts as dead."""

@@ -234,6 +234,7 @@ class Gang:
         if part.way in (Way.COMING, Way.UP):
             return
         standing = all(p.way is Way.STANDING for p in self.parts.values())
+        self.job.suspends += self.since_s is not None and tier is not Tier.CHECKPOINT
         if standing and tier is not Tier.CHECKPOINT:
             part.agent.say(part, JobHeld, step=self.step, tier=Tier.HOLD)
             return
@@ -257,8 +258,6 @@ class Gang:
                 self._save_failed(was_moving)
                 return
             self._write()
-        elif was_moving:
-            self.job.suspends += 1
         for part in self._in_order():
             part.way = Way.STANDING
             self._free(part)

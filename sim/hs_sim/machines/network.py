@@ -14,13 +14,15 @@ from hs_sim.machines.timing import Timing
 
 Receive = Callable[..., None]
 
+LATE_S = 20.0  # most that a repeated message is behind
+
 UP, DOWN = 0, 1  # from the agent, from the controller
 
 
 class Line:
     """One connection. Each end closes it by itself; what arrives at a closed end is gone."""
 
-    __slots__ = ("buffers", "closed", "earliest_s", "host", "number")
+    __slots__ = ("buffers", "closed", "earliest_s", "full", "host", "number")
 
     def __init__(self, number: int, host: HostName) -> None:
         self.number = number
@@ -30,6 +32,7 @@ class Line:
             False,
         ]  # for what goes up (at the controller), for what goes down (at the agent)
         self.earliest_s = [0.0, 0.0]
+        self.full = False  # the controller has not taken in the last report yet: the next one waits
         self.buffers: tuple[list[Any], list[Any]] = ([], [])
 
     @property
@@ -71,7 +74,9 @@ class Network:
         line.earliest_s[way] = at_s
         self._clock.at(at_s, self._arrive, line, way, receive, message)
         if self.repeat and self._dice.random() < self.repeat:
-            self._clock.at(at_s + self._dice.random(), self._arrive, line, way, receive, message)
+            # Reports mean what they say only in their order; what is wanted is numbered.
+            again_s = at_s + (self._dice.random() * LATE_S if way == DOWN else 0.0)
+            self._clock.at(again_s, self._arrive, line, way, receive, message)
 
     def _arrive(self, line: Line, way: int, receive: Receive, message: tuple[Any, ...]) -> None:
         if not line.closed[way]:

@@ -132,7 +132,7 @@ class Trouble:
                 world.controller.wall_s += fault.for_s
                 self._over()
             case Kind.REPEATS:
-                world.network.repeat = 0.2
+                world.network.repeat = 0.5
                 self._clock.after(fault.for_s, self._no_repeats)
             case _:
                 assert fault.host is not None

@@ -24,21 +24,22 @@ from hs_core.events import (
 from hs_core.host import HostConfig
 from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
 from hs_core.policies import find
+from hs_sim.cluster import servers
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.journal import Draft
 from hs_sim.machines.network import Network
-from hs_sim.machines.timing import Timing, timing_for
+from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob
 
 TRACE = 60  # lines kept of what happened last
-RETRY_S = 1.0  # who was not answered asks again
+RETRY_S = 10.0  # who was not answered asks again
 ORDER_RETRY_S = 1.0
-FETCH_RETRIES = 5
+FETCH_RETRIES, FETCH_RETRY_S = 5, 1.0
 PING_S = 5.0
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
@@ -55,6 +56,7 @@ class World:
         specs: Callable[[SimJob], JobSpec] = SimJob.spec,
         settings: Settings | None = None,
         host_config: HostConfig | None = None,
+        watched: bool = False,  # keeps a trace, and goes on until the controller knows of every end
     ) -> None:
         self.experiment = experiment
         self.costs: Costs = experiment.costs
@@ -78,11 +80,11 @@ class World:
                 base,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
-                settle_s=min(base.settle_s, experiment.quantum_s),
+                settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
-            flush=bool(faults and faults.faults),
+            flush=watched,
         )
         self._wire()
         self.agents: dict[HostName, Agent] = {}
@@ -98,7 +100,8 @@ class World:
         self._sampled_steps: dict[UserName, float] = {}
         self._entitled: dict[tuple[UserName, str], float] = {}
         self._sampled_s = 0.0
-        self._pinging = bool(faults and faults.faults)
+        self._pinging = self._watched = watched or bool(faults and faults.faults)
+        self.horizon_s: float | None = None  # by when everything has to have ended
         for job in experiment.workload.jobs:
             self.truth.jobs[job.id] = JobTruth(sim=job, spec=specs(job))
 
@@ -126,15 +129,35 @@ class World:
         if self._pinging:
             clock.after(PING_S, self._ping)
         until_s = self._horizon_s() if experiment.until_s is None else experiment.until_s
-        clock.run(until_s, lambda: self._left == 0)
-        if experiment.until_s is None and self._left:
+        clock.run(until_s, self._finished)
+        if experiment.until_s is None and not self._finished():
             waiting = [j.sim.id for j in self.truth.jobs.values() if j.ended_s is None]
-            raise LawBrokenError(f"at {clock.now_s:.0f}: jobs {waiting[:20]} have not ended")
+            what = f"jobs {waiting[:20]} have not ended" if waiting else "the controller does not know it"
+            raise LawBrokenError(f"at {clock.now_s:.0f}: {what}: {self._standing()}")
         if clock.now_s > self._sampled_s:
             self._take_sample()
         return self._result()
 
+    def _finished(self) -> bool:
+        if self._left:
+            return False
+        return not self._watched or (
+            self.controller.alive and self.trouble.over and not self.controller.machine.jobs()
+        )
+
+    def _standing(self) -> str:
+        rows = self.controller.machine.jobs()
+        parts = [
+            f"{job}:{epoch} {part.way.value} at {agent.name}"
+            for agent in self.agents.values()
+            for (job, epoch), part in agent.parts.items()
+        ]
+        told = [f"{row.id}:{row.epoch} {row.state} at {','.join(row.hosts) or '-'}" for row in rows[:10]]
+        return f"the controller says {told}, in truth {parts[:10]}"
+
     def _horizon_s(self) -> float:
+        if self.horizon_s is not None:
+            return self.horizon_s
         rates = self.experiment.workload.rates
         slowest: dict[str, float] = {}
         for (class_, _), rate in rates.items():
@@ -189,7 +212,7 @@ class World:
     def ordered(self, agent: Agent, commands: Sequence[HostCommand]) -> None:
         words = tuple(type(command).__name__ for command in commands if not isinstance(command, WakeHost))
         if words and self._pinging:
-            self.note(f"{agent.name}: {', '.join(_said(command) for command in commands)}")
+            self.note(f"{agent.name}: {', '.join(_said(c) for c in commands if not isinstance(c, WakeHost))}")
             self.trouble.ordered(words, agent.name)
 
     def gang(self, wanted: WantedJob, model: str) -> Gang:
@@ -270,7 +293,7 @@ class World:
         reached = lender.up and self.network.through(agent.name, lender.name)
         if not reached or held is None or agent.disk_full:
             if tries < FETCH_RETRIES:
-                self.clock.after(RETRY_S, self._fetch, agent, life, wanted, tries + 1)
+                self.clock.after(FETCH_RETRY_S, self._fetch, agent, life, wanted, tries + 1)
             else:
                 why = "no such checkpoint there" if reached else f"{lender.name} cannot be reached"
                 agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
@@ -364,8 +387,13 @@ class World:
             decisions=decisions,
             decision_s_mean=controller.decision_s / decisions if decisions else 0.0,
             decision_s_max=controller.decision_s_max,
-            messages=self.clock.happened,
+            messages=self.messages,
         )
+
+    @property
+    def messages(self) -> int:
+        """What machines were told, and what they ordered."""
+        return self.controller.handled + sum(agent.handled + agent.ordered for agent in self.agents.values())
 
     def _outcome(self, job: JobTruth) -> JobOutcome:
         sim = job.sim
@@ -386,11 +414,10 @@ class World:
 
 
 def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
-    hosts = []
-    for pool in experiment.cluster.pools:
-        for number in range(1, pool.servers + 1):
-            name = HostName(f"{pool.model.lower()}-{number:04d}")
-            gpus = tuple(
+    return [
+        (
+            name,
+            tuple(
                 Gpu(
                     id=GpuId(f"GPU-{name}-{index}"),
                     index=index,
@@ -398,9 +425,10 @@ def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
                     memory_bytes=pool.gpu_memory_bytes,
                 )
                 for index in range(pool.gpus_per_server)
-            )
-            hosts.append((name, gpus))
-    return hosts
+            ),
+        )
+        for name, pool in servers(experiment.cluster)
+    ]
 
 
 def _said(command: HostCommand) -> str:

@@ -1,0 +1,134 @@
+"""What administrators say of servers: drained, removed. Every word is a Fact with who said it; said again it changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import isfinite
+
+from hs_core.cluster import reports
+from hs_core.cluster.hosts import Hosts
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained
+from hs_core.model import Drain, Host, HostName, JobId
+
+_TEXT_CHARS = 1000
+
+
+class Admin(Hosts):
+    def _known_host(self, name: HostName) -> Host:
+        host = self._book.hosts.get(name)
+        if host is None:
+            known = ", ".join(sorted(self._book.hosts)[:10]) or "none yet"
+            raise RefusedError(f"unknown server {name!r}; known: {known}", Kind.NOT_FOUND)
+        return host
+
+    def _host_drained(self, event: HostDrained) -> None:
+        host = self._known_host(event.host)
+        if event.deadline_s is not None and not isfinite(event.deadline_s):
+            raise RefusedError(f"deadline_s: {event.deadline_s} is not a time")
+        if len(event.reason) > _TEXT_CHARS:
+            raise RefusedError(f"reason: {len(event.reason)} characters; at most {_TEXT_CHARS} were expected")
+        old = host.drain
+        if old is not None and (old.reason, old.deadline_s) == (event.reason, event.deadline_s):
+            return
+        since_s = old.since_s if old is not None else event.now_s
+        drain = Drain(by=event.by, since_s=since_s, reason=event.reason, deadline_s=event.deadline_s)
+        self._set_host(replace(host, drain=drain))
+        left_s = None if event.deadline_s is None else max(0.0, event.deadline_s - event.now_s)
+        until = "" if left_s is None else f"; what is left there in {left_s:.0f} s is ended and queued again"
+        reason = f" ({event.reason})" if event.reason else ""
+        text = f"{event.by} drains {host.name}{reason}{until}"
+        self._fact(event.now_s, "host-drained", text, user=event.by, host=host.name, data={"by": event.by})
+
+    def _host_undrained(self, event: HostUndrained) -> None:
+        host = self._known_host(event.host)
+        if host.drain is None:
+            return
+        self._set_host(replace(host, drain=None))
+        text = f"{event.by} lets {host.name} have jobs again"
+        self._fact(event.now_s, "host-undrained", text, user=event.by, host=host.name, data={"by": event.by})
+
+    def _gpus_drained(self, event: GpusDrained) -> None:
+        host = self._known_host(event.host)
+        unknown = sorted(event.gpus - {gpu.id for gpu in host.gpus})
+        if unknown:
+            raise RefusedError(f"gpus: {host.name} has no GPU {unknown[0]!r}", Kind.NOT_FOUND)
+        if len(event.reason) > _TEXT_CHARS:
+            raise RefusedError(f"reason: {len(event.reason)} characters; at most {_TEXT_CHARS} were expected")
+        if event.gpus == host.drained_gpus:
+            return
+        self._set_host(replace(host, drained_gpus=event.gpus))
+        indices = sorted(gpu.index for gpu in host.gpus if gpu.id in event.gpus)
+        which = f"GPUs {', '.join(map(str, indices))}" if indices else "no GPU"
+        reason = f" ({event.reason})" if event.reason else ""
+        text = f"{event.by} drains {which} of {host.name}{reason}"
+        self._fact(event.now_s, "gpus-drained", text, user=event.by, host=host.name, data={"by": event.by})
+
+    def _set_host(self, host: Host) -> None:
+        self._book.put_host(host)
+        self._touched_hosts.add(host.name)
+        self._restless.add(host.name)
+        self._stale = True
+
+    def _host_removed(self, event: HostRemoved) -> None:
+        host = self._known_host(event.host)
+        name, now_s = host.name, event.now_s
+        there = self._book.at(name)
+        if name in self._connected and (host.drain is None or there):
+            left = f"{len(there)} jobs are there" if there else "it is not drained"
+            raise RefusedError(f"server {name!r} is connected and {left}: drain it first", Kind.CONFLICT)
+        self._fact(
+            now_s,
+            "host-removed",
+            f"{event.by} removed {name}",
+            user=event.by,
+            host=name,
+            data={"by": event.by},
+        )
+        self._connected.discard(name)
+        assert self._away is not None
+        self._away.pop(name, None)
+        self._fenced.discard(name)
+        self._sent.pop(name, None)
+        self._told = {told for told in self._told if told[0] != name}
+        self._stale = True
+        lenders = sorted(self._book.lent.get(name, ()))
+        self._book.drop_host(name)
+        self._touched_hosts.add(name)
+        for row in there:
+            self._lost_at(row, name, f"{name} was removed", now_s)
+        for job in lenders:
+            lent = self._book.live.get(job)
+            if lent is not None and lent.stored is not None and name in lent.stored.hosts:
+                self._source_removed(lent.id, name, now_s)
+
+    def _source_removed(self, job: JobId, name: HostName, now_s: float) -> None:
+        row = self._book.live[job]
+        assert row.stored is not None
+        if row.stored.hosts == row.hosts or any(reports.has_process(r) for r in row.reports.values()):
+            self._put(replace(row, stored=None), now_s)  # a part of it was there, or it has what it needs
+        else:
+            self._give_up_source(row, f"{name} was removed", now_s)
+
+    # --- deadlines --------------------------------------------------------------------------------------------------
+
+    def _tend_drains(self, now_s: float) -> None:
+        """At the deadline what is left is told to end; its exit then queues it again (`_exited`)."""
+        doomed = self._doomed(now_s)
+        if doomed == self._doomed_before:
+            return
+        for name in doomed - self._doomed_before:
+            jobs = self._book.at(name)
+            self._restless.update(*(row.hosts for row in jobs))
+            if jobs:
+                text = f"{name} was to be empty by now: {len(jobs)} jobs that are left there are ended and queued again"
+                self._fact(now_s, "drain-deadline", text, host=name)
+        for name in self._doomed_before - doomed:
+            self._restless.update(*(row.hosts for row in self._book.at(name)))
+        self._doomed_before = doomed
+        self._stale = True
+
+    def _drain_deadlines(self, now_s: float) -> Iterator[float]:
+        for name in self._book.draining:
+            drain = self._book.hosts[name].drain
+            if drain is not None and drain.deadline_s is not None and drain.deadline_s > now_s:
+                yield drain.deadline_s

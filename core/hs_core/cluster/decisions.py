@@ -1,0 +1,228 @@
+"""When the policy is asked, about what, and what becomes of its verdict."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from hs_core import plan
+from hs_core.cluster import invariants, orders, states
+from hs_core.cluster.edges import SLACK_S
+from hs_core.cluster.requests import Requests
+from hs_core.cluster.states import Happening
+from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
+from hs_core.model import HostName, Job
+from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Verdict
+
+
+class Decisions(Requests):
+    def _quantum_ended(self, now_s: float) -> bool:
+        """Whether an edge was reached; a Wake that only asked for something else is none."""
+        self._wake_s = None
+        was_s = self._edges.at_s
+        if not self._edges.passed(now_s):
+            if (
+                self._edges.at_s != was_s
+            ):  # the clock was set back: hosts with a common edge are told the new one
+                for name in self._book.spanned:
+                    self._sent.pop(name, None)
+                    self._restless.add(name)
+            return False
+        self._touched_meta = True
+        self._turns = self._planned_turns
+        self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
+        return True
+
+    def _decision_due(self, now_s: float, *, edge: bool) -> bool:
+        if edge:
+            return True
+        if not self._stale:
+            return False
+        # A clock that was set back must not put decisions off.
+        return self._decided_s is None or not 0 <= now_s - self._decided_s < self._settle_s() - SLACK_S
+
+    def _settle_s(self) -> float:
+        """Decisions are at least so far apart."""
+        settings = self.settings
+        by_size = settings.settle_s_per_job * len(self._book.live)
+        return max(settings.settle_s, min(by_size, settings.quantum_s / 4)) if settings.settle_s else 0.0
+
+    def _wakes(self, now_s: float) -> Iterator[Wake]:
+        times = [*self._fence_deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
+        if self._edges.at_s is not None:
+            times.append(self._edges.at_s)
+        if self._stale and self._decided_s is not None:
+            times.append(self._decided_s + self._settle_s())
+        if not times:
+            return
+        at_s = max(now_s, min(times))
+        if self._wake_s is None or at_s != self._wake_s:
+            self._wake_s = at_s
+            yield Wake(at_s=at_s)
+
+    def _snapshot(self, now_s: float) -> Snapshot:
+        """What is planned is the quantum after the one that is now."""
+        jobs = self._sight.jobs(self._doomed(now_s))
+        return Snapshot(
+            now_s=now_s,
+            quantum_s=self.settings.quantum_s,
+            quantum=self._edges.quantum + 1,
+            hosts=self._sight.hosts(),
+            jobs=jobs,
+            tickets=self._sight.tickets(),
+            rates=dict(self._rates.known),
+            migrations_left=self._budget.left(now_s),
+            seed=self.settings.seed,
+        )
+
+    def _decide(self, now_s: float) -> None:
+        self._stale = False
+        self._decided_s = now_s
+        snapshot = self._snapshot(now_s)
+        if not snapshot.jobs:
+            # Nobody to decide about: the policy keeps its memory until there is.
+            self._edges.keep(now_s, needed=False)
+            self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
+            self._entitled, self._base = {}, {}
+            self._restless |= self._connected
+            return
+        verdict = self.policy.decide(snapshot, self._memory)
+        plan.check(snapshot, verdict.plan)
+        invariants.check_trades(verdict, snapshot)
+        if verdict.memory != self._memory:
+            self._memory = verdict.memory
+            self._touched_meta = True
+        self._settle_homes(snapshot, verdict.plan, now_s)
+        self._take_up(verdict, now_s)
+        self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
+
+    def _settle_homes(self, snapshot: Snapshot, decided: Plan, now_s: float) -> None:
+        homes = decided.homes
+        for facts in snapshot.jobs:
+            home = homes.get(facts.id)
+            if home is None or home == facts.hosts:
+                continue
+            row = self._book.live[facts.id]
+            if not facts.hosts:
+                self._place(row, home, now_s)
+            elif not facts.started:
+                self._rehome(row, home, now_s)
+            else:
+                self._begin_move(row, home, *decided.moves[facts.id], now_s)
+
+    def _place(self, row: Job, home: tuple[HostName, ...], now_s: float) -> None:
+        model = self._book.hosts[home[0]].model
+        state = states.after(row, Happening.PLACED)
+        self._put(replace(row, hosts=home, gpu_model=model, state=state, settled_s=now_s), now_s)
+        text = f"it lives on {', '.join(home)} ({model})"
+        stored = row.stored
+        if stored is not None and stored.hosts != home:
+            text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.hosts)}"
+        self._fact(now_s, "placed", text, job=row.id, host=home[0])
+
+    def _take_up(self, verdict: Verdict, now_s: float) -> None:
+        decided = verdict.plan
+        for job, tickets in decided.tickets.items():
+            weight = float(tickets)
+            if self._tickets.get(job) != weight:
+                self._tickets[job] = weight
+                self._restless.update(self._book.live[job].hosts)
+        old, new = self._planned_turns, decided.turns
+        if old is not new:
+            self._restless.update(
+                name for name in {*old, *new} if old.get(name, _LOCAL) != new.get(name, _LOCAL)
+            )
+        self._planned_turns = new
+        self._planned = decided.tickets
+        self._policy_says = verdict.why
+        self._entitled = verdict.entitled
+        self._base = verdict.base
+        self._trades = verdict.trades
+        for news in verdict.news:
+            self._tell_trade(news, now_s)
+
+    def _tell_trade(self, news: TradeNews, now_s: float) -> None:
+        trade = news.trade
+        fast, slow = float(trade.fast_gpus), float(trade.slow_gpus)
+        amounts = f"{fast:g} {trade.fast} of {trade.giver} for {slow:g} {trade.slow} of {trade.taker}"
+        if news.undone:
+            text = f"undone: {amounts}" + (f": {news.why}" if news.why else "")
+        else:
+            text = (
+                f"{amounts}, at {trade.price:.3g}: a {trade.fast} is worth {trade.giver_speedup:.3g} {trade.slow} "
+                f"to {trade.giver}, {trade.taker_speedup:.3g} to {trade.taker}"
+            )
+        self._fact(
+            now_s,
+            "trade-undone" if news.undone else "trade",
+            text,
+            user=trade.giver,
+            data={**_trade_data(trade), "why": news.why} if news.undone else _trade_data(trade),
+        )
+
+    # --- what is ordered ------------------------------------------------------------------------------------------
+
+    def _directs(self, now_s: float) -> Iterator[Direct]:
+        restless = sorted(self._restless & self._connected)
+        self._restless = set()
+        doomed = self._doomed(now_s)
+        for name in restless:
+            jobs = tuple(self._wanted_jobs(name, doomed))
+            wanted = self._wanted(name, jobs, now_s)
+            last = self._sent.get(name)
+            if last is not None and replace(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
+                continue
+            self._seq += 1
+            wanted = replace(wanted, seq=self._seq)
+            self._sent[name] = wanted
+            yield Direct(host=name, wanted=wanted)
+
+    def _wanted_jobs(self, name: HostName, doomed: frozenset[HostName]) -> Iterable[WantedJob]:
+        for row in self._book.at(name):
+            # 1: it is paused or ending, so nobody compares it
+            tickets = self._tickets.get(row.id, 1.0)
+            user = self._book.users[row.user]
+            evicted = bool(doomed) and not doomed.isdisjoint(row.hosts)
+            yield self._orders.wanted_job(row, name, user, tickets, evicted=evicted)
+
+    def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
+        """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
+        planned = orders.turn_among(self._planned_turns.get(name, _LOCAL), jobs)
+        common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
+        host = self._book.hosts[name]
+        wanted = Wanted(
+            term=self._term,
+            seq=0,
+            quantum_s=self.settings.quantum_s,
+            turn=planned,
+            jobs=jobs,
+            lends=self._orders.lends(name),
+            drained_gpus=host.drained_gpus,
+            fence_after_s=self.settings.fence_after_s,
+        )
+        if not common:
+            return wanted
+        assert self._edges.at_s is not None
+        return replace(
+            wanted,
+            turn=orders.turn_among(self._turns.get(name, _LOCAL), jobs),
+            quantum=self._edges.quantum,
+            edge_in_s=max(0.0, self._edges.at_s - now_s),
+            next_turn=planned,
+        )
+
+
+_LOCAL = Turn()
+
+
+def _trade_data(trade: Trade) -> dict[str, str | int | float]:
+    return {
+        "at": trade.since_s,
+        "fast": trade.fast,
+        "slow": trade.slow,
+        "gives": trade.giver,
+        "receives": trade.taker,
+        "fast_gpus": float(trade.fast_gpus),
+        "slow_gpus": float(trade.slow_gpus),
+        "price": trade.price,
+        "giver_speedup": trade.giver_speedup,
+        "taker_speedup": trade.taker_speedup,
+    }

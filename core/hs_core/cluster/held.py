@@ -1,0 +1,169 @@
+"""What the controller's mind holds, and the one way in which its rows change."""
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+from hs_core.cluster import reports
+from hs_core.cluster.book import Book
+from hs_core.cluster.budget import Budget
+from hs_core.cluster.edges import Edges
+from hs_core.cluster.orders import Orders, rendezvous
+from hs_core.cluster.rates import Rates
+from hs_core.cluster.sight import Sight
+from hs_core.cluster.state import Settings, State
+from hs_core.events import Fact, Turn, Wanted
+from hs_core.ledger import Ledger
+from hs_core.model import HostName, Job, JobId, Move, Stored, UserName
+from hs_core.policy import Policy, Trade
+
+
+class Held:
+    def __init__(self, policy: Policy, settings: Settings, state: State) -> None:
+        self.policy = policy
+        self.settings = settings
+        # durable
+        self._book = Book(state, settings.keep_ended)
+        self._next_job_id = state.next_job_id
+        self._term = state.term
+        self._edges = Edges(settings.quantum_s, state.quantum)
+        self._memory = state.memory
+        self._budget = Budget(settings.migrations_per_hour, state.budget)
+        self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes)
+        # known again after the first events of a new term
+        self._seq = 0
+        self._connected: set[HostName] = set()
+        self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
+        self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
+        self._sent: dict[HostName, Wanted] = {}
+        self._told: set[tuple[HostName, JobId, int]] = set()  # incarnations a host was told to drop
+        self._turns: Mapping[HostName, Turn] = {}  # of the quantum that is now
+        self._planned_turns: Mapping[HostName, Turn] = {}  # of the one after it
+        self._tickets: dict[JobId, float] = {}
+        self._planned: Mapping[JobId, object] = {}  # jobs that the last plan gave tickets
+        self._policy_says: Mapping[JobId, str] = {}
+        self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
+        self._base: Mapping[tuple[UserName, str], Fraction] = {}
+        self._trades: tuple[Trade, ...] = ()
+        self._flights: dict[
+            JobId, tuple[Move, float]
+        ] = {}  # moves past their point of no return, and since when
+        self._doomed_before: frozenset[HostName] = frozenset()
+        self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
+        self._sight = Sight(self._book, self._connected)
+        self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
+        self._ledger: Ledger | None = None  # begins with the first event
+        self._stories: dict[JobId, deque[Fact]] = {}
+        self._since_s: dict[
+            JobId, float
+        ] = {}  # when a live job took its state, as far as this process saw it
+        # when to decide
+        self._stale = True  # something changed that the policy should know
+        self._decided_s: float | None = None
+        self._wake_s: float | None = None  # what the driver was last told
+        self._sampled = 0  # rows that were checked, of all
+        # of the event under way
+        self._before: dict[JobId, Job | None] = {}
+        self._touched_users: set[UserName] = set()
+        self._touched_hosts: set[HostName] = set()
+        self._touched_meta = False
+        self._touched_profile = False
+        self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
+        self._facts: list[Fact] = []
+
+    def _forget_event(self) -> None:
+        self._before = {}
+        self._touched_users = set()
+        self._touched_hosts = set()
+        self._touched_meta = False
+        self._touched_profile = False
+        self._facts = []
+
+    def _put(self, row: Job, now_s: float) -> None:
+        old = self._book.jobs.get(row.id)
+        self._before.setdefault(row.id, old)
+        if old is None or old.state is not row.state:
+            self._since_s[row.id] = now_s
+        if old is None or _ordered(old) != _ordered(row):
+            self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
+        if old is not None and old.hosts != row.hosts:
+            self._orders.forget(row.id, old.hosts)
+        self._book.put(row)
+
+    def _fact(
+        self,
+        now_s: float,
+        kind: str,
+        text: str,
+        *,
+        job: JobId | None = None,
+        user: UserName | None = None,
+        host: HostName | None = None,
+        data: dict[str, str | int | float] | None = None,
+    ) -> None:
+        row = self._book.jobs.get(job) if job is not None else None
+        if row is not None:
+            user, host = row.user, host or row.host
+        fact = Fact(now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {})
+        self._facts.append(fact)
+        if job is not None:
+            story = self._stories.get(job)
+            if story is None:
+                story = self._stories[job] = deque(maxlen=self.settings.story_facts)
+            story.append(fact)
+
+    def _account(self, now_s: float) -> Ledger:
+        if self._ledger is None:
+            self._ledger = ledger_of(self._book.jobs.values(), began_s=now_s)
+        return self._ledger
+
+    def _doomed(self, now_s: float) -> frozenset[HostName]:
+        """Servers that were to be empty by now: what is left there is ended, and queued again."""
+        return frozenset(
+            name
+            for name in self._book.draining
+            if (drain := self._book.hosts[name].drain) is not None
+            and drain.deadline_s is not None
+            and drain.deadline_s <= now_s
+        )
+
+
+_WINDOW_S = 600.0  # the ledger looks closest at windows up to this
+
+
+def ledger_of(rows: Collection[Job], *, began_s: float) -> Ledger:
+    """What these received before it began is in its totals, and in none of its windows."""
+    running = [row for row in rows if row.report is not None and not row.state.ended]
+    totals: dict[tuple[UserName, str], float] = {}
+    for row in rows:
+        parts = row.gpu_s_by_model if row.state.ended else row.past_gpu_s_by_model
+        for model, gpu_s in parts.items():
+            totals[row.user, model] = totals.get((row.user, model), 0.0) + gpu_s
+    users = [(user, model, gpu_s, began_s) for (user, model), gpu_s in totals.items()]
+    ledger = Ledger.load({"charges": [], "users": users}, began_s=began_s, window_s=_WINDOW_S)
+    for row in running:
+        gpu_s = row.report.gpu_s if row.report else 0.0
+        ledger.report(row.id, row.epoch, row.user, row.gpu_model, gpu_s=gpu_s, now_s=began_s)
+    return ledger
+
+
+def _concerned(row: Job) -> tuple[HostName, ...]:
+    """Hosts that are told of it."""
+    return row.hosts + (row.stored.hosts if row.stored is not None else ())
+
+
+def _ordered(
+    row: Job,
+) -> tuple[tuple[HostName, ...], int, bool, bool, bool, Move | None, Stored | None, str, bool]:
+    """What of a row its hosts are told."""
+    return (
+        row.hosts,
+        row.epoch,
+        row.paused,
+        bool(row.cancelled_by),
+        row.state.ended,
+        row.move,
+        row.stored,
+        rendezvous(row),
+        reports.broken(row),
+    )

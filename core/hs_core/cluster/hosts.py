@@ -1,0 +1,174 @@
+"""Hosts come, report, leave, and are given up; what they have against what they should have."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from hs_core.cluster import reports, states
+from hs_core.cluster.moves import Moves
+from hs_core.cluster.states import Happening
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import HostJoined, HostLeft, HostReported
+from hs_core.model import Gpu, GpuId, Host, HostName, Job, JobId, JobReport, OnPartition, Phase
+
+
+class Hosts(Moves):
+    def _host_joined(self, event: HostJoined) -> None:
+        host, now_s = event.host, event.now_s
+        models = sorted({gpu.model for gpu in host.gpus})
+        if len(models) != 1:
+            raise RefusedError(
+                f"host {host.name!r}: it has {models or 'no GPU'}; GPUs of one model were expected"
+            )
+        old = self._book.hosts.get(host.name)
+        if old is not None:
+            host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus)  # not the agent's to say
+        if host != old:
+            self._book.put_host(host)
+            self._touched_hosts.add(host.name)
+        self._connected.add(host.name)
+        self._book.touch(host.name)
+        if self._away is not None:
+            self._away.pop(host.name, None)
+        self._fenced.discard(host.name)
+        self._sent.pop(host.name, None)
+        self._told = {told for told in self._told if told[0] != host.name}
+        self._restless.add(host.name)
+        if old is None or old.peer != host.peer:
+            self._restless |= self._orders.peer_changed(host.name)
+        self._stale = True
+        gpus = f"{len(host.gpus)} {host.model}"
+        self._fact(now_s, "host-joined", f"{host.name} is here with {gpus}", host=host.name)
+        self._reconcile(
+            host, event.reports, rebooted=old is not None and old.boot_id != host.boot_id, now_s=now_s
+        )
+        self._check_gpus(host.name, now_s)
+
+    def _reconcile(self, host: Host, told: Iterable[JobReport], *, rebooted: bool, now_s: float) -> None:
+        """What the host has against what it should have; the rest follows from the Wanted that it is sent."""
+        known = {(report.job, report.epoch): report for report in told}
+        for row in self._book.at(host.name):
+            report = known.get((row.id, row.epoch))
+            if report is not None:
+                self._job_reported(row, host.name, report, now_s)
+            elif host.name in row.reports:
+                why = "was rebooted" if rebooted else "no longer knows of it"
+                self._lost_at(row, host.name, f"{host.name} {why}", now_s)
+            # else the order to start it never arrived: it is repeated
+
+    def _host_reported(self, event: HostReported) -> None:
+        host = self._book.hosts.get(event.host)
+        if host is None:
+            raise RefusedError(f"host {event.host!r} reports but has not joined", Kind.NOT_FOUND)
+        if event.gpus and event.gpus != host.gpus:
+            self._gpus_changed(host, event.gpus, event.now_s)
+        turned = False
+        for report in event.reports:
+            row = self._book.live.get(report.job)
+            if row is not None and row.epoch == report.epoch and event.host in row.hosts:
+                before = row.reports.get(event.host)
+                turned = turned or (
+                    report.phase is Phase.RUNNING
+                    and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
+                )
+                self._job_reported(row, event.host, report, event.now_s)
+            elif (told := (event.host, report.job, report.epoch)) not in self._told:
+                self._told.add(told)
+                self._sent.pop(event.host, None)  # what is wanted is said again, without it
+                self._restless.add(event.host)
+        if turned:
+            self._check_gpus(event.host, event.now_s)
+
+    def _check_gpus(self, host: HostName, now_s: float) -> None:
+        """A host that says it runs two jobs on one GPU is wrong or lies: its jobs are its own, so it is told and no more."""
+        holders: dict[GpuId, JobId] = {}
+        for row in self._book.at(host):
+            report = row.reports.get(host)
+            if report is None or report.phase is not Phase.RUNNING:
+                continue
+            for gpu in report.gpus:
+                other = holders.setdefault(gpu, row.id)
+                clash = (host, gpu, other, row.id)
+                if other != row.id and clash not in self._clashes:
+                    self._clashes.add(clash)
+                    text = f"ALARM: {host} says that jobs {other} and {row.id} run on its GPU {gpu} at once"
+                    data: dict[str, str | int | float] = {"gpu": gpu, "job": row.id, "other": other}
+                    self._fact(now_s, "gpu-claimed-twice", text, host=host, data=data)
+
+    def _gpus_changed(self, host: Host, gpus: tuple[Gpu, ...], now_s: float) -> None:
+        if len({gpu.model for gpu in gpus}) != 1:
+            raise RefusedError(f"host {host.name!r} reports GPUs of several models; one was expected")
+        was = {gpu.id: gpu.healthy for gpu in host.gpus}
+        for gpu in gpus:
+            if gpu.healthy != was.get(gpu.id, True):
+                kind = "gpu-healthy" if gpu.healthy else "gpu-unhealthy"
+                text = f"GPU {gpu.index} of {host.name} is {'healthy again' if gpu.healthy else 'unhealthy'}"
+                why = f": {gpu.why_unhealthy}" if gpu.why_unhealthy else ""
+                self._fact(now_s, kind, text + why, host=host.name)
+        self._book.put_host(replace(host, gpus=gpus))
+        self._touched_hosts.add(host.name)
+        self._stale = True
+
+    def _host_left(self, event: HostLeft) -> None:
+        name = event.host
+        if name not in self._connected:
+            return
+        self._connected.discard(name)
+        self._book.touch(name)
+        assert self._away is not None
+        self._away[name] = event.now_s
+        self._sent.pop(name, None)
+        self._clashes = {clash for clash in self._clashes if clash[0] != name}
+        self._stale = True
+        jobs = len(self._book.at_host.get(name, ()))
+        text = f"{name} is away; {jobs} jobs go on there" if jobs else f"{name} is away"
+        self._fact(event.now_s, "host-left", text, host=name)
+
+    # --- given up ---------------------------------------------------------------------------------------------------
+
+    def _watch_away(self, now_s: float) -> None:
+        """A new term has heard of nobody: its own beginning is all that time away can be counted from."""
+        if self._away is None:
+            self._away = {name: now_s for name in self._book.hosts if name not in self._connected}
+
+    def _fence_deadlines(self) -> Iterator[float]:
+        settings = self.settings
+        if settings.fence_after_s > 0 and self._away:
+            for name, since_s in self._away.items():
+                if name not in self._fenced:
+                    yield since_s + settings.fence_after_s + settings.lease_s
+
+    def _tend_fences(self, now_s: float) -> None:
+        if self.settings.fence_after_s <= 0 or not self._away:
+            return
+        limit_s = self.settings.fence_after_s + self.settings.lease_s
+        for name, left_s in list(self._away.items()):
+            since_s = min(left_s, now_s)  # the clock was set back: counted anew, never too soon
+            self._away[name] = since_s
+            if name not in self._fenced and now_s - since_s >= limit_s:
+                self._fenced.add(name)
+                self._fence(name, now_s - since_s, now_s)
+
+    def _fence(self, name: HostName, away_s: float, now_s: float) -> None:
+        """By now the host itself has ended what said `fence`; the rest stays its own until it is back or removed."""
+        why = f"{name} has been away for {away_s:.0f} s, and it asked to be fenced"
+        for row in self._book.at(name):
+            if row.spec.on_partition is OnPartition.FENCE:
+                self._lost_at(row, name, why, now_s)
+        for job in sorted(self._book.lent.get(name, ())):
+            row = self._book.live[job]
+            if row.spec.on_partition is OnPartition.FENCE and name not in row.hosts:
+                self._give_up_source(row, why, now_s)
+
+    def _give_up_source(self, row: Job, why: str, now_s: float) -> None:
+        """Its checkpoint cannot be had: it begins afresh where it is, or wherever it is placed."""
+        stored = row.stored
+        assert stored is not None
+        if any(reports.has_process(report) for report in row.reports.values()):
+            return  # it has fetched what it needed
+        lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) if stored.step > 0 else 0.0
+        text = f"its checkpoint of step {stored.step} is lost: {why}; it starts afresh"
+        self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+        again = self._next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
+        anew = row.hosts and not row.cancelled_by
+        state = states.after(row, Happening.REQUEUED, Happening.PLACED) if anew else row.state
+        self._put(replace(again, stored=None, state=state), now_s)

@@ -1,0 +1,254 @@
+"""A job's life from its hosts' reports: it runs, ends, is lost, begins anew."""
+
+from dataclasses import replace
+
+from hs_core.cluster import admission, reports, states
+from hs_core.cluster.states import Happening
+from hs_core.cluster.views import Views
+from hs_core.cluster.why import exit_text
+from hs_core.model import Exit, Host, HostName, Job, JobId, JobReport, JobState, OnPartition, Phase, Stored
+
+
+class Lives(Views):
+    def _job_reported(self, row: Job, host: HostName, report: JobReport, now_s: float) -> None:
+        before = row.reports.get(host)
+        known = self._book.hosts.get(host)
+        part = reports.merge(before, report, {gpu.id for gpu in known.gpus} if known is not None else ())
+        if (before is None or before.exit is None) and reports.broken(row):
+            part = reports.followed(part)
+        if part == before:
+            return
+        whole_before = row.report
+        new = replace(row, reports={**row.reports, host: part})
+        whole = new.report
+        assert whole is not None
+        happening = states.HAPPENING_OF_PHASE[whole.phase]
+        state = states.after(row, happening) if happening else row.state
+        first_run_s = now_s if whole.phase is Phase.RUNNING and row.first_run_s is None else row.first_run_s
+        new = replace(new, state=state, first_run_s=first_run_s)
+        if whole_before is None or _weighty(whole_before) != _weighty(whole):
+            self._stale = True
+        self._tell_state(row, new, now_s)
+        self._account(now_s).report(
+            row.id, row.epoch, row.user, row.gpu_model, gpu_s=whole.gpu_s, now_s=now_s
+        )
+        if host == row.host:
+            self._rate_reported(new, before, part, now_s)
+        self._put(self._settled(new, now_s), now_s)
+        if whole.exit is not None:
+            self._exited(new, whole.exit, now_s)
+        elif part.exit is not None and not part.exit.ok and not reports.broken(row):
+            self._stale = True
+            text = f"its part on {host} ended ({exit_text(part.exit)}): the other parts are ended as well"
+            self._fact(now_s, "part-ended", text, job=row.id)
+
+    def _rate_reported(self, row: Job, old: JobReport | None, new: JobReport, now_s: float) -> None:
+        job_class = self._sight.class_of(row)
+        if self._rates.reported(job_class, row.gpu_model, old, new, now_s):
+            self._touched_profile = True
+
+    def _settled(self, row: Job, now_s: float) -> Job:
+        """Once it stands where its checkpoint ended: from now on what its servers have is its newest."""
+        stored = row.stored
+        if stored is None or row.state.ended or not reports.went_on_from(row, stored):
+            return row
+        if stored.hosts != row.hosts:
+            self._tell_arrival(row, stored, now_s)
+        elif row.report is not None and row.report.checkpoint_generation < 0:
+            return row  # they have the files, though they have not said so
+        fetched = Stored(hosts=row.hosts, epoch=stored.epoch, generation=stored.generation, step=stored.step)
+        said = row.report is not None and row.report.checkpoint_generation >= 0
+        return replace(row, stored=None if said else fetched)
+
+    def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
+        step = row.step
+        data: dict[str, str | int | float] = {
+            "from": ",".join(stored.hosts),
+            "to": ",".join(row.hosts),
+            "step": stored.step,
+            "generation": stored.generation,
+            "start_s": round(max(0.0, now_s - row.settled_s), 3),
+        }
+        flight = self._flights.pop(row.id, None)
+        if flight is None:
+            text = f"it goes on from step {stored.step} on {', '.join(row.hosts)}, at step {step}"
+            self._fact(now_s, "restored", text, job=row.id, data=data)
+            return
+        move, left_s = flight
+        total_s = max(0.0, now_s - move.since_s)
+        data |= {
+            "reason": str(move.reason),
+            "checkpoint_s": round(max(0.0, left_s - move.since_s), 3),
+            "total_s": round(total_s, 3),
+        }
+        text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} in {total_s:.1f} s, at step {step}"
+        self._fact(now_s, "migrated", text, job=row.id, data=data)
+
+    def _tell_state(self, old: Job, new: Job, now_s: float) -> None:
+        if old.state is new.state or new.state not in _STATE_FACTS or new.report is None:
+            return
+        if new.report.phase is Phase.WAITING:
+            return  # never launched: nothing was suspended
+        kind, text = _STATE_FACTS[new.state]
+        if new.state is JobState.SUSPENDED and new.first_run_s is None:
+            kind, text = "ready", "it is up and waits for its first turn"
+        self._fact(now_s, kind, f"{text} on {', '.join(new.hosts)} at step {new.report.step}", job=new.id)
+
+    # --- its end, or another beginning ------------------------------------------------------------------------------
+
+    def _exited(self, row: Job, ended: Exit, now_s: float) -> None:
+        evicted = self._doomed(now_s) & set(row.hosts)
+        if row.cancelled_by:
+            self._end(row, Happening.GONE, ended, now_s)
+        elif ended.why.startswith(reports.LOST):
+            why = ended.why.removeprefix(reports.LOST).removeprefix(": ")
+            self._lost(row, why or reports.LOST, now_s)
+        elif evicted:  # it was told to end, and may have ended as if it were done
+            self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
+        elif ended.ok:
+            self._end(row, Happening.SUCCEEDED, ended, now_s)
+        elif row.retries < row.spec.retry_max and ended.why != reports.TIME_LIMIT:
+            row = replace(row, retries=row.retries + 1)
+            text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
+            self._fact(now_s, "retried", text, job=row.id)
+            self._again(row, self._newest(row), ended, now_s)
+        else:
+            self._end(row, Happening.FAILED, ended, now_s)
+
+    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
+        """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
+        if len(row.hosts) == 1:
+            self._lost(row, why, now_s)
+            return
+        before = row.reports.get(host) or JobReport(job=row.id, epoch=row.epoch, phase=Phase.WAITING)
+        if before.exit is None:
+            gone = Exit(why=f"{reports.LOST}: {why}")
+            self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
+
+    def _lost(self, row: Job, why: str, now_s: float) -> None:
+        """Its incarnation is dead, through no fault of its own."""
+        ended = Exit(why=reports.LOST)
+        if row.cancelled_by:
+            self._end(row, Happening.GONE, ended, now_s)
+            return
+        stored = self._newest(row)
+        lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
+        row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
+        again = f"; it goes on from step {stored.step}" if stored else ""
+        if stored is None and row.report is not None and row.report.step > 0:
+            again = "; no checkpoint of it is left to be had, it starts afresh"
+        data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
+        self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)
+        self._again(row, stored, ended, now_s)
+
+    def _newest(self, row: Job) -> Stored | None:
+        """Its newest checkpoint on servers that are known; who said `fence` does not wait for one that is cut off."""
+        found = [kept for kept in (reports.kept(row), row.stored) if kept is not None]
+        gone = self._fenced if row.spec.on_partition is OnPartition.FENCE else set()
+        hosts = self._book.hosts
+        found = [kept for kept in found if all(host in hosts and host not in gone for host in kept.hosts)]
+        here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
+        return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
+
+    def _again(self, row: Job, stored: Stored | None, ended: Exit, now_s: float) -> None:
+        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home."""
+        report = row.report
+        spent_s = row.past_run_s + (report.run_s if report else 0.0)
+        if 0 < row.spec.max_duration_s <= spent_s:
+            self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
+            return
+        homes = [self._book.hosts.get(host) for host in row.hosts]
+        stays = (
+            stored is not None
+            and stored.hosts == row.hosts
+            and all(home is not None and self._takes(row, home) for home in homes)
+        )
+        happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
+        state = states.after(row, *happenings)
+        hosts = row.hosts if stays else ()
+        self._put(replace(self._next_epoch(row), state=state, hosts=hosts, stored=stored), now_s)
+
+    def _next_epoch(self, row: Job) -> Job:
+        """Another incarnation may start; what this one received is kept in its account."""
+        report = row.report
+        self._stale = True
+        self._told |= {(host, row.id, row.epoch) for host in row.hosts}
+        return replace(
+            row,
+            epoch=row.epoch + 1,
+            reports={},
+            move=None,
+            past_gpu_s=row.gpu_s,
+            past_gpu_s_by_model=dict(row.gpu_s_by_model),
+            past_run_s=row.past_run_s + (report.run_s if report else 0.0),
+            past_lost_gpu_s=row.past_lost_gpu_s + (report.lost_gpu_s if report else 0.0),
+        )
+
+    def _takes(self, row: Job, host: Host) -> bool:
+        """Whether it could start there now."""
+        able = len(host.healthy_gpus) >= row.spec.gpus
+        return host.name in self._connected and host.schedulable and able
+
+    def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
+        state = states.after(row, happening)
+        self._stale = True
+        self._told |= {(host, row.id, row.epoch) for host in row.hosts}  # the next Wanted says so anyway
+        self._put(replace(row, state=state, exit=ended, ended_s=now_s, move=None, stored=None), now_s)
+        self._forget_job(row, now_s)
+        self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
+        self._release_waiters(row.id, now_s)
+        for gone in self._book.evict(spare=self._before):  # the driver is yet to look at these
+            self._stories.pop(gone, None)
+
+    def _forget_job(self, row: Job, now_s: float) -> None:
+        self._tickets.pop(row.id, None)
+        self._since_s.pop(row.id, None)
+        self._flights.pop(row.id, None)
+        self._orders.forget(row.id, row.hosts)
+        self._sight.forget(row.id)
+        self._rates.forget_job(row.id)
+        self._account(now_s).forget(row.id)
+
+    def _cancel(self, row: Job, by: str, now_s: float, *, why: str = "") -> None:
+        if row.state.ended or row.state is JobState.CANCELLING:
+            return
+        self._stale = True
+        if row.hosts:
+            state = states.after(row, Happening.CANCELLED)
+            self._put(replace(row, state=state, cancelled_by=by, move=None), now_s)
+            ends = "ends" if len(row.hosts) == 1 else "end"
+            self._fact(now_s, "cancelled", f"{by} cancelled it; {', '.join(row.hosts)} {ends} it", job=row.id)
+            return
+        ended = Exit(why=why or f"cancelled by {by}")
+        self._end(replace(row, cancelled_by=by), Happening.DROPPED, ended, now_s)
+
+    def _release_waiters(self, job: JobId, now_s: float) -> None:
+        for waiter in sorted(self._book.waiters.get(job, ())):
+            row = self._book.live.get(waiter)
+            if row is None:
+                continue
+            for index, after in enumerate(row.spec.after):
+                if self._book.dependency(row, index) is admission.Dependency.NEVER:
+                    why = admission.never_text(after, self._book.jobs[after.job].state)
+                    self._cancel(row, "its dependency", now_s, why=why)
+                    break
+            else:
+                self._book.reconsider(waiter)
+
+
+_STATE_FACTS = {
+    JobState.STARTING: ("starting", "its process is coming up"),
+    JobState.RUNNING: ("running", "it runs"),
+    JobState.SUSPENDED: ("suspended", "it is suspended"),
+}
+
+_ENDED_WORDS = {
+    JobState.SUCCEEDED: "succeeded",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "was cancelled",
+}
+
+
+def _weighty(report: JobReport) -> tuple[bool, bool, bool]:
+    """What of a report a policy would decide differently for."""
+    return reports.has_process(report), report.sliceable, reports.can_leave(report)

@@ -1,0 +1,108 @@
+"""Moves in two phases: until every part has left its checkpoint the job belongs where it is; after that, where it goes."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hs_core.cluster import reports, states
+from hs_core.cluster.lives import Lives
+from hs_core.cluster.states import Happening
+from hs_core.model import HostName, Job, Move, MoveReason, Stored
+
+
+class Moves(Lives):
+    def _begin_move(
+        self, row: Job, to: tuple[HostName, ...], reason: MoveReason, text: str, now_s: float
+    ) -> None:
+        """What an administrator wants empty leaves whatever the budget says."""
+        if reason is not MoveReason.DRAIN:
+            if self._budget.left(now_s) < 1:
+                return
+            self._budget.take(now_s)
+            self._touched_meta = True
+        row = replace(row, move=Move(to=to, reason=reason, since_s=now_s, text=text))
+        self._put(row, now_s)
+        why = f": {text}" if text else f" ({reason})"
+        self._fact(
+            now_s,
+            "moving",
+            f"it is to move from {', '.join(row.hosts)} to {', '.join(to)}{why}",
+            job=row.id,
+            data={"from": ",".join(row.hosts), "to": ",".join(to), "reason": str(reason)},
+        )
+
+    def _rehome(self, row: Job, to: tuple[HostName, ...], now_s: float) -> None:
+        """It has no process, so it only gets another home; its old one is told by the epoch."""
+        text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
+        model = self._book.hosts[to[0]].model
+        state = states.after(row, Happening.MOVED)
+        new = replace(self._next_epoch(row), state=state, hosts=to, gpu_model=model, settled_s=now_s)
+        self._put(new, now_s)
+        self._fact(now_s, "placed", text, job=row.id, host=to[0])
+
+    def _tend_moves(self, now_s: float) -> None:
+        for job in sorted(self._book.moving):
+            row = self._book.live[job]
+            why = self._obstacle(row, now_s)
+            if why:
+                self._abandon(row, why, now_s)
+                continue
+            stored = reports.left(row)
+            if stored is not None:
+                self._depart(row, stored, now_s)
+
+    def _obstacle(self, row: Job, now_s: float) -> str:
+        """Why it stays after all; empty: nothing stands in the way."""
+        move = row.move
+        assert move is not None
+        for name in move.to:
+            host = self._book.hosts.get(name)
+            if host is None:
+                return f"{name} was removed"
+            if name not in self._connected:
+                return f"{name} is away"
+            if not host.schedulable:
+                return f"{name} is drained"
+            if len(host.healthy_gpus) < row.spec.gpus:
+                return f"{name} has {len(host.healthy_gpus)} healthy GPUs left"
+        if row.paused or row.cancelled_by:
+            return "it was paused" if row.paused else "it is being ended"
+        if reports.broken(row) or any(part.exit is not None for part in row.reports.values()):
+            return "it is ending"
+        if any(reports.cannot_leave(part) for part in row.reports.values()):
+            return "it cannot write a checkpoint"
+        if now_s >= move.since_s + self.settings.move_deadline_s:
+            return f"its checkpoint was not written within {self.settings.move_deadline_s:g} s"
+        return ""
+
+    def _abandon(self, row: Job, why: str, now_s: float) -> None:
+        assert row.move is not None
+        self._stale = True
+        self._put(replace(row, move=None), now_s)
+        text = f"it stays on {', '.join(row.hosts)} and does not move to {', '.join(row.move.to)}: {why}"
+        self._fact(now_s, "move-abandoned", text, job=row.id)
+
+    def _depart(self, row: Job, stored: Stored, now_s: float) -> None:
+        """The point of no return: never the old incarnation again."""
+        move = row.move
+        assert move is not None
+        model = self._book.hosts[move.to[0]].model
+        new = replace(
+            self._next_epoch(row),
+            state=states.after(row, Happening.MOVED),
+            hosts=move.to,
+            gpu_model=model,
+            stored=stored,
+            migrations=row.migrations + 1,
+            settled_s=now_s,
+        )
+        self._flights[row.id] = (move, now_s)
+        self._put(new, now_s)
+        text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(move.to)} ({model})"
+        self._fact(now_s, "left", text, job=row.id, host=move.to[0])
+
+    def _move_deadlines(self, now_s: float) -> Iterator[float]:
+        for job in self._book.moving:
+            row = self._book.live[job]
+            if row.move is not None:
+                # Where the clock was set back, the time begins anew.
+                yield min(row.move.since_s, now_s) + self.settings.move_deadline_s

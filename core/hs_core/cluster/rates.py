@@ -1,0 +1,98 @@
+"""Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hs_core.model import JobId, JobReport, Phase
+from hs_core.profile import SETTLE_S, Profile, RateSample
+
+ENOUGH = 3  # samples, before a policy sees the rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRate:
+    """Of one job class on one pool."""
+
+    model: str
+    steps_per_s: float
+    samples: int
+    newest_s: float
+    speedup: float  # against the slowest pool that was measured
+
+
+class Rates:
+    """The profile, fed by reports. Bounded: classes are made up by users."""
+
+    def __init__(self, dumped: list[Any], quantum_s: float, most_classes: int) -> None:
+        # A turn of a second or two, as demonstrations have them, is measured as well.
+        self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
+        self._most = most_classes
+        self._classes = dict.fromkeys(entry[0] for entry in dumped)  # by newest sample, oldest first
+        self._turns: dict[JobId, tuple[int, int, float]] = {}  # epoch, resumes, and seconds run before
+        self.known: dict[tuple[str, str], float] = {}
+        for job_class, model, _ in dumped:
+            self._show(job_class, model)
+
+    def reported(
+        self, job_class: str, model: str, old: JobReport | None, new: JobReport, now_s: float
+    ) -> bool:
+        """Whether it told a rate that was taken in."""
+        turn = self._turns.get(new.job)
+        if turn is None or turn[:2] != (new.epoch, new.resumes):
+            before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
+            turn = self._turns[new.job] = (new.epoch, new.resumes, before_s)
+        if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
+            return False
+        sample = RateSample(
+            job_class=job_class,
+            model=model,
+            steps_per_s=new.steps_per_s,
+            now_s=now_s,
+            since_resume_s=new.run_s - turn[2],
+        )
+        if not self._profile.add(sample):
+            return False
+        self._classes.pop(job_class, None)
+        self._classes[job_class] = None
+        self._show(job_class, model)
+        if len(self._classes) > self._most:
+            self._forget_class(next(iter(self._classes)))
+        return True
+
+    def _show(self, job_class: str, model: str) -> None:
+        rate = self._profile.rate(job_class, model)
+        if rate is not None and rate.samples >= ENOUGH:
+            self.known[job_class, model] = rate.steps_per_s
+
+    def _forget_class(self, job_class: str) -> None:
+        del self._classes[job_class]
+        self._profile.forget(job_class)
+        for key in [key for key in self.known if key[0] == job_class]:
+            del self.known[key]
+
+    def forget_job(self, job: JobId) -> None:
+        self._turns.pop(job, None)
+
+    def of(self, job_class: str) -> tuple[PoolRate, ...]:
+        rates = self._profile.rates(job_class)
+        slowest = min((rate.steps_per_s for rate in rates.values()), default=1.0)
+        return tuple(
+            PoolRate(
+                model=model,
+                steps_per_s=rate.steps_per_s,
+                samples=rate.samples,
+                newest_s=rate.newest_s,
+                speedup=rate.steps_per_s / slowest,
+            )
+            for model, rate in rates.items()
+        )
+
+    def dump(self) -> list[Any]:
+        return self._profile.dump()
+
+
+def _is_news(old: JobReport, new: JobReport) -> bool:
+    """A rate measured in a turn that is on, or was when this was measured; what is only repeated tells nothing."""
+    if new.phase is Phase.RUNNING:
+        return new.steps_per_s != old.steps_per_s or (new.run_s > old.run_s and new.step > old.step)
+    return new.suspends > old.suspends and new.run_s > old.run_s

@@ -1,0 +1,152 @@
+"""What users ask for. Each request is looked at whole before anything is changed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from hs_core.cluster import admission, states
+from hs_core.cluster.admin import Admin
+from hs_core.cluster.states import Happening
+from hs_core.errors import Kind, RefusedError
+from hs_core.events import JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
+from hs_core.model import Job, JobId, JobSpec, JobState, User, UserName
+
+
+class Requests(Admin):
+    def validate(self, user: UserName, specs: Sequence[JobSpec]) -> None:
+        """All that would make a submit be refused (`--dry-run` asks only this)."""
+        limits = self.settings.limits
+        self._known_user(user)
+        if not 1 <= len(specs) <= limits.jobs_per_request:
+            raise RefusedError(
+                f"jobs: {len(specs)} in one request; 1 to {limits.jobs_per_request} were expected"
+            )
+        for position, spec in enumerate(specs):
+            try:
+                self._validate_spec(user, spec)
+            except RefusedError as refused:
+                if len(specs) == 1:
+                    raise
+                raise RefusedError(f"jobs[{position}]: {refused}", refused.kind) from None
+        admission.check_arrays(specs)
+        self._validate_room(user, len(specs))
+
+    def _validate_spec(self, user: UserName, spec: JobSpec) -> None:
+        admission.check_spec(spec, self.settings.limits)
+        admission.check_after(spec, user, self._book.jobs.get)
+        if self._book.hosts:
+            misfit = self._sight.fits.misfit(spec, self._book.hosts, self._book.hosts_version)
+            if misfit is not None:
+                raise RefusedError(f"{misfit.field}: the job {misfit.text}", Kind.IMPOSSIBLE)
+
+    def _validate_room(self, user: UserName, count: int) -> None:
+        settings = self.settings
+        live, own = len(self._book.live), len(self._book.of_user.get(user, ()))
+        if live + count > settings.max_jobs:
+            raise RefusedError(
+                f"jobs: {live} are under way and {count} more were asked for; the cluster takes {settings.max_jobs}",
+                Kind.UNAVAILABLE,
+            )
+        if own + count > settings.max_jobs_per_user:
+            most = settings.max_jobs_per_user
+            raise RefusedError(
+                f"jobs: {own} of {user}'s are under way and {count} more were asked for; one user may have {most}",
+                Kind.UNAVAILABLE,
+            )
+
+    def _known_user(self, name: UserName) -> User:
+        user = self._book.users.get(name)
+        if user is None:
+            known = sorted(self._book.users)
+            shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "") or "nobody yet"
+            raise RefusedError(f"unknown user {name!r}; known: {shown}", Kind.NOT_FOUND)
+        return user
+
+    def _jobs_submitted(self, event: JobsSubmitted) -> tuple[JobId, ...]:
+        self.validate(event.user, event.specs)
+        first = self._next_job_id
+        ids = tuple(JobId(first + i) for i in range(len(event.specs)))
+        self._next_job_id = JobId(first + len(ids))
+        self._touched_meta = True
+        members = [job for job, spec in zip(ids, event.specs, strict=True) if spec.array_index is not None]
+        array_id = members[0] if members else None
+        for job, spec in zip(ids, event.specs, strict=True):
+            own = replace(spec, array_id=array_id if spec.array_index is not None else None)
+            self._put(Job(id=job, user=event.user, spec=own, arrival_s=event.now_s), event.now_s)
+            gang = "1 GPU" if own.gang == 1 else f"{own.gang} GPUs"
+            gang += f" on {own.nodes} servers" if own.nodes > 1 else ""
+            self._fact(event.now_s, "submitted", f"{event.user} submitted {own.name!r} for {gang}", job=job)
+        self._stale = True
+        return ids
+
+    def _rows(self, jobs: Iterable[JobId]) -> list[Job]:
+        """The rows of a request, each once, in its order."""
+        rows: list[Job] = []
+        for job in dict.fromkeys(jobs):
+            row = self._book.jobs.get(job)
+            if row is None:
+                raise RefusedError(f"there is no job {job}", Kind.NOT_FOUND)
+            rows.append(row)
+        if not rows:
+            raise RefusedError("jobs: none was named")
+        return rows
+
+    def _jobs_cancelled(self, event: JobsCancelled) -> tuple[JobId, ...]:
+        rows = self._rows(event.jobs)
+        for row in rows:
+            # An earlier one of the request may have taken this one with it (a dependency).
+            self._cancel(self._book.jobs[row.id], event.by, event.now_s)
+        return tuple(event.jobs)
+
+    def _jobs_paused(self, event: JobsPaused) -> tuple[JobId, ...]:
+        rows = self._changeable(event.jobs, "paused")
+        for row in rows:
+            if row.paused:
+                continue
+            self._stale = True
+            state = states.after(row, Happening.PAUSED)
+            self._put(replace(row, paused=True, state=state), event.now_s)
+            self._fact(event.now_s, "paused", f"{event.by} paused it", job=row.id)
+        return tuple(event.jobs)
+
+    def _jobs_unpaused(self, event: JobsUnpaused) -> tuple[JobId, ...]:
+        rows = self._changeable(event.jobs, "resumed")
+        for row in rows:
+            if not row.paused:
+                continue
+            self._stale = True
+            happenings = [Happening.UNPAUSED]
+            if row.hosts:
+                happenings.append(Happening.PLACED)
+                happenings += [h for h in [states.happening_of(row)] if h]
+            self._put(replace(row, paused=False, state=states.after(row, *happenings)), event.now_s)
+            self._fact(event.now_s, "resumed", f"{event.by} lets it go on", job=row.id)
+        return tuple(event.jobs)
+
+    def _changeable(self, jobs: Iterable[JobId], what: str) -> list[Job]:
+        rows = self._rows(jobs)
+        for row in rows:
+            if row.state.ended or row.state is JobState.CANCELLING:
+                raise RefusedError(f"job {row.id} is {row.state} and cannot be {what}", Kind.CONFLICT)
+        return rows
+
+    def _user_set(self, event: UserSet) -> None:
+        admission.check_user(event.name, event.tickets, event.run_as, self.settings.limits)
+        old = self._book.users.get(event.name)
+        base = old or User(name=event.name, tickets=self.settings.default_tickets)
+        new = replace(
+            base,
+            tickets=base.tickets if event.tickets is None else event.tickets,
+            run_as=base.run_as if event.run_as is None else event.run_as,
+        )
+        if new == old:
+            return
+        self._book.users[event.name] = new
+        self._touched_users.add(event.name)
+        jobs = self._book.of_user.get(event.name, set())
+        if new.tickets != base.tickets:
+            self._stale = True
+        self._restless.update(*(self._book.live[job].hosts for job in jobs))
+        text = f"{event.name} has {new.tickets:g} tickets" + (f", runs as {new.run_as}" if new.run_as else "")
+        by = f"{event.by} says: " if event.by else ""
+        data: dict[str, str | int | float] = {"by": event.by or "the configuration"}
+        self._fact(event.now_s, "user-set", by + text, user=event.name, data=data)

@@ -1,0 +1,167 @@
+"""What a policy is shown: kept from decision to decision, and looked at again only where something changed."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from fractions import Fraction
+
+from hs_core.cluster import reports
+from hs_core.cluster.admission import Fits
+from hs_core.cluster.book import Book
+from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class
+from hs_core.policy import HostFacts, JobFacts
+
+
+class Sight:
+    """`doomed` servers are those whose jobs are being ended: drained, and past the deadline."""
+
+    def __init__(self, book: Book, connected: Collection[HostName]) -> None:
+        self._book = book
+        self._connected = connected
+        self.fits = Fits()
+        self._facts: dict[JobId, JobFacts] = {}  # by id
+        self._shown: tuple[JobFacts, ...] | None = None
+        self._in_order = True
+        self._users: Counter[UserName] = Counter()
+        self._classes: dict[JobId, str] = {}
+        self._hosts_version = -1
+        self._doomed: frozenset[HostName] = frozenset()
+        self._fractions: dict[UserName, tuple[float, Fraction]] = {}
+
+    def class_of(self, row: Job) -> str:
+        found = self._classes.get(row.id)
+        if found is None:
+            found = self._classes[row.id] = job_class(row.user, row.spec)
+        return found
+
+    def forget(self, job: JobId) -> None:
+        self._classes.pop(job, None)
+
+    def jobs(self, doomed: frozenset[HostName] = frozenset()) -> tuple[JobFacts, ...]:
+        """Those that could run now, by id: not paused, blocked or ending, nor larger than the GPUs they may use."""
+        book = self._book
+        book.recount()
+        changed = book.changed
+        for host in doomed ^ self._doomed:
+            changed |= book.at_host.get(host, set())
+        self._doomed = doomed
+        if self._hosts_version != book.hosts_version:
+            self._hosts_version = book.hosts_version
+            changed |= {job for job, row in book.live.items() if not row.hosts}
+        if changed:
+            self._renew(changed)
+            book.changed = set()
+        if self._shown is None:
+            if not self._in_order:
+                self._facts = dict(sorted(self._facts.items()))
+                self._in_order = True
+            self._shown = tuple(self._facts.values())
+        return self._shown
+
+    def _renew(self, changed: Collection[JobId]) -> None:
+        newest = next(reversed(self._facts), JobId(0))
+        for job in sorted(changed):
+            row = self._book.live.get(job)
+            old = self._facts.get(job)
+            if row is None or not self._could_run(row):
+                if old is not None:
+                    del self._facts[job]
+                    self._users[old.user] -= 1
+                    self._shown = None
+                continue
+            new = self._job_facts(row)
+            if old is None:
+                self._users[row.user] += 1
+                if job < newest:
+                    self._in_order = False
+                else:
+                    newest = job
+            if new != old:
+                self._facts[job] = new
+                self._shown = None
+
+    def _could_run(self, row: Job) -> bool:
+        book = self._book
+        if row.paused or row.cancelled_by or row.id in book.blocked:
+            return False
+        if row.hosts:
+            if reports.broken(row) or not self._doomed.isdisjoint(row.hosts):
+                return False
+            hosts = [book.hosts.get(name) for name in row.hosts]
+            return all(host is not None and row.spec.gpus <= len(host.healthy_gpus) for host in hosts)
+        if book.beyond_array_limit(row.id) or self.source_away(row):
+            return False
+        return self.fits.misfit(row.spec, book.hosts, book.hosts_version, healthy_only=True) is None
+
+    def source_away(self, row: Job) -> tuple[HostName, ...]:
+        """Servers that have its checkpoint and are not here, where it needs one of theirs to start."""
+        if row.stored is None or row.stored.hosts == row.hosts:
+            return ()
+        homes = row.hosts or (None,) * len(row.stored.hosts)
+        pairs = zip(row.stored.hosts, homes, strict=True)
+        return tuple(host for host, home in pairs if host != home and host not in self._connected)
+
+    def _job_facts(self, row: Job) -> JobFacts:
+        report = row.report
+        here = all(host in self._connected for host in row.hosts)
+        reachable = all(self._book.hosts[host].peer for host in row.hosts)
+        started = reports.has_process(report) or any(reports.has_process(r) for r in row.reports.values())
+        return JobFacts(
+            id=row.id,
+            user=row.user,
+            gang=row.spec.gang,
+            arrival_s=row.arrival_s,
+            nodes=row.spec.nodes,
+            priority=row.spec.priority,
+            gpu_types=row.spec.gpu_types,
+            gpu_memory_bytes=row.spec.gpu_memory_bytes,
+            job_class=self.class_of(row),
+            hosts=row.hosts,
+            # Of a server that is away nobody knows what it has started since.
+            started=started or not here,
+            movable=here
+            and row.move is None
+            and (not started or (reachable and all(reports.can_leave(r) for r in row.reports.values()))),
+            migrate=row.spec.migrate,
+            settled_s=row.settled_s,
+            running=report is not None and report.phase is Phase.RUNNING,
+            attained_gpu_s=row.gpu_s,
+            sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+        )
+
+    def tickets(self) -> dict[UserName, Fraction]:
+        """Of the users whose jobs are shown."""
+        found: dict[UserName, Fraction] = {}
+        for user in sorted(user for user, jobs in self._users.items() if jobs):
+            tickets = self._book.users[user].tickets
+            known = self._fractions.get(user)
+            if known is None or known[0] != tickets:
+                known = self._fractions[user] = (tickets, Fraction(str(tickets)))
+            found[user] = known[1]
+        return found
+
+    def demand(self) -> Mapping[tuple[UserName, str], float]:
+        """GPUs that each user's jobs could use now, by model. A job without a home counts for each model it may use."""
+        demand: dict[tuple[UserName, str], float] = {}
+        models = sorted({host.model for host in self._book.hosts.values()})
+        for job in self.jobs(self._doomed):
+            may = [self._book.live[job.id].gpu_model] if job.hosts else (job.gpu_types or models)
+            for model in may:
+                demand[job.user, model] = demand.get((job.user, model), 0.0) + job.gang
+        return dict(sorted(demand.items()))
+
+    def hosts(self) -> tuple[HostFacts, ...]:
+        return tuple(
+            _host_facts(host, connected=host.name in self._connected) for host in self._book.hosts_sorted()
+        )
+
+
+def _host_facts(host: Host, *, connected: bool) -> HostFacts:
+    healthy = host.healthy_gpus
+    return HostFacts(
+        name=host.name,
+        model=host.model,
+        gpus=len(healthy),
+        gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
+        connected=connected,
+        accepts=host.schedulable,
+    )

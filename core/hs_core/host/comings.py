@@ -1,0 +1,97 @@
+"""Before a job may be started here, and before it leaves for another host: its rendezvous, its checkpoint."""
+
+from math import inf
+
+from hs_core.events import Fetch, Reserve
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.model import Phase, Tier
+
+FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
+RESERVE_AGAIN_S = 30.0
+STANDING = frozenset({Phase.HELD, Phase.SWAPPED})
+
+
+def prepare(board: Board, job: HostedJob) -> None:
+    """Order what its start waits for."""
+    if job.alive or job.ended or job.dropped:
+        return
+    if job.reserves and board.now_s >= job.reserve_at_s:
+        job.reserve_at_s = board.now_s + RESERVE_AGAIN_S
+        board.out.append(Reserve(job=job.id, epoch=job.wanted.epoch))
+    source = job.wanted.source
+    if job.needs_fetch and job.fetching != source and board.now_s >= job.fetch_at_s and not job.wanted.leave:
+        assert source is not None
+        job.fetching = source
+        board.out.append(Fetch(wanted=job.wanted))
+        board.tell("fetching", f"fetches checkpoint {source.generation} from {source.peer.host}", job)
+
+
+def leave(board: Board, job: HostedJob) -> None:
+    """It is about to move: through a checkpoint as soon as it can write one, then its process is gone."""
+    if not job.wanted.leave or not leaves_now(board, job):
+        return
+    if job.phase is Phase.RUNNING:
+        board.suspend(job, Tier.CHECKPOINT)
+    else:
+        job.in_turn = False
+        job.asked_s = board.now_s
+        board.ask(job, Tier.CHECKPOINT)
+
+
+def leaves_now(board: Board, job: HostedJob) -> bool:
+    return (
+        job.alive
+        and job.ready
+        and job.can_checkpoint
+        and job.asked is None
+        and board.now_s >= job.checkpoint_after_s
+        and (job.phase in STANDING or (job.phase is Phase.RUNNING and board.sliceable(job)))
+    )
+
+
+def due_s(job: HostedJob) -> float:
+    """When `prepare` or `leave` has something to do, unless something happens before."""
+    if job.alive:
+        waits = job.wanted.leave and job.can_checkpoint and job.asked is None and not job.ended
+        return job.checkpoint_after_s if waits and job.phase in (Phase.RUNNING, *STANDING) else inf
+    if job.ended or job.dropped:
+        return inf
+    due = job.reserve_at_s if job.reserves else inf
+    if job.needs_fetch and job.fetching is None and not job.wanted.leave:
+        due = min(due, job.fetch_at_s)
+    return due
+
+
+def fetched(board: Board, job: HostedJob, generation: int, step: int) -> None:
+    if job.alive or job.ended:
+        return
+    job.fetching, job.fetch_why, job.fetch_fails = None, "", 0
+    job.checkpoint_generation, job.checkpoint_step = generation, step
+    job.step = max(job.step, step)
+    job.came_s = board.now_s
+    board.tell("fetched", f"has checkpoint {generation}, step {step}", job)
+
+
+def fetch_failed(board: Board, job: HostedJob, why: str) -> None:
+    if job.fetching is None:
+        return
+    wait_s = min(FETCH_AGAIN_S * 2.0 ** min(job.fetch_fails, 10), FETCH_AGAIN_AT_MOST_S)
+    job.fetching, job.fetch_why = None, why
+    job.fetch_fails += 1
+    job.fetch_at_s = board.now_s + wait_s
+    board.tell("failed", f"{job.waits_for}; tried again in {wait_s:g} s", job)
+
+
+def reserved(board: Board, job: HostedJob, address: str) -> None:
+    if job.alive or job.ended or job.rendezvous:
+        return
+    job.rendezvous = address
+    board.tell("rendezvous", f"its nodes meet at {address}", job)
+
+
+def order_again(board: Board, job: HostedJob) -> None:
+    """After a restart: nobody answers what was ordered before."""
+    job.fetching = None
+    if job.reserves:
+        job.reserve_at_s = board.now_s

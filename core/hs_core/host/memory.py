@@ -1,0 +1,89 @@
+"""What of a host's mind survives its agent: to JSON-able values and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hs_core.errors import BrokenError
+from hs_core.events import Turn
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.host.plain import plain, revive
+from hs_core.mechanism.stride import StrideQueue
+from hs_core.model import GpuId
+
+VERSION = 2
+_NUMBERS = (
+    "arrivals",
+    "wanted_quantum_s",
+    "edge_s",
+    "quantum_s",
+    "mean_suspend_s",
+    "mean_resume_s",
+    "gang_ended_s",
+    "heard_s",
+    "fence_after_s",
+)
+
+
+def save(board: Board) -> dict[str, Any]:
+    agenda = board.agenda
+    return {
+        "version": VERSION,
+        "now_s": board.now_s,
+        **{name: getattr(board, name) for name in _NUMBERS},
+        "turn": plain(board.turn),
+        "agenda": {
+            "synced": agenda.synced,
+            "standing": plain(agenda.standing),
+            "quantum": agenda.quantum,
+            "known": [[quantum, plain(turn)] for quantum, turn in agenda.known.items()],
+        },
+        "hooking_classes": sorted(board.hooking_classes),
+        "unhooked_classes": sorted(board.unhooked_classes),
+        "drained": sorted(board.drained),
+        "lends": sorted(board.lends),
+        "kept": sorted(board.kept),
+        "queue": board.queue.dump(),
+        "jobs": [plain(job) for job in board.jobs.values()],
+    }
+
+
+def load(board: Board, saved: Mapping[str, Any]) -> None:
+    if saved.get("version") != VERSION:
+        raise BrokenError(f"the saved state has version {saved.get('version')}; this agent reads {VERSION}")
+    for name in _NUMBERS:
+        setattr(board, name, saved[name])
+    board.turn = revive(Turn, saved["turn"])
+    agenda, kept = board.agenda, saved["agenda"]
+    agenda.synced, agenda.quantum = kept["synced"], kept["quantum"]
+    agenda.standing = revive(Turn, kept["standing"])
+    agenda.known = {quantum: revive(Turn, turn) for quantum, turn in kept["known"]}
+    board.hooking_classes = set(saved["hooking_classes"])
+    board.unhooked_classes = set(saved["unhooked_classes"])
+    board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])
+    board.lends = frozenset((job, epoch) for job, epoch in saved["lends"])
+    board.kept = {(job, epoch) for job, epoch in saved["kept"]}
+    board.queue = StrideQueue.load(saved["queue"])
+    jobs = [revive(HostedJob, job) for job in saved["jobs"]]
+    board.jobs = {job.id: job for job in jobs}
+    if board.now_s < saved["now_s"]:
+        _reboot(board, saved["now_s"])
+
+
+def _reboot(board: Board, then_s: float) -> None:
+    """The clock began anew: every process is gone (the daemon says so next); what is known is charged until the last word.
+
+    Nobody knows for how long the controller was not heard: too long, for jobs that want to be fenced.
+    """
+    now_s = board.now_s
+    for job in board.jobs.values():
+        if job.charged_from_s is not None:
+            job.free(then_s)
+            job.begin(now_s)
+        job.launched_s = None if job.launched_s is None else now_s
+        job.going_s = None if job.going_s is None else now_s
+        job.asked_s = job.deadline_s = job.start_deadline_s = job.resend_s = job.checkpoint_due_s = now_s
+        job.swap_after_s = job.checkpoint_after_s = job.reserve_at_s = job.fetch_at_s = job.came_s = now_s
+    board.edge_s = now_s
+    board.heard_s = now_s - board.fence_after_s
+    board.gang_ended_s = None if board.gang_ended_s is None else now_s

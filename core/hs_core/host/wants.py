@@ -1,0 +1,73 @@
+"""What the controller wants of this host: jobs come, change, and go."""
+
+from hs_core.events import WantedJob
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.model import Exit, Phase, Tier
+
+
+def want(board: Board, entry: WantedJob) -> None:
+    job = board.jobs.get(entry.job)
+    if job is None:
+        job = take_up(board, entry)
+    elif entry.epoch > job.wanted.epoch:
+        job.next, job.dropped = entry, False
+        if job.alive:
+            board.kill(job, f"replaced by incarnation {entry.epoch}")
+        else:
+            bury(board, job)
+        return
+    elif entry.epoch < job.wanted.epoch:
+        return
+    else:
+        job.wanted, job.dropped, job.next = entry, False, None
+    if entry.cancelled and not job.ended:
+        if job.alive:
+            board.kill(job, "cancelled")
+        else:
+            board.exited(job, Exit(why="cancelled"))
+    elif entry.paused and job.in_turn:
+        _pause(board, job)
+    elif not job.alive and job.in_turn and not job.startable:
+        job.in_turn, job.gpus = False, ()
+
+
+def take_up(board: Board, entry: WantedJob) -> HostedJob:
+    board.arrivals += 1
+    job = HostedJob(wanted=entry, order=board.arrivals, came_s=board.now_s)
+    board.jobs[entry.job] = job
+    board.tell("arrived", f"wants {entry.spec.gpus} GPUs", job)
+    return job
+
+
+def _pause(board: Board, job: HostedJob) -> None:
+    if job.phase is Phase.RUNNING and not board.sliceable(job):
+        board.tell("unsliceable", "paused by its owner, but it can't be stopped", job)
+        return
+    job.in_turn = False
+    if job.phase is Phase.RUNNING:
+        board.suspend(job, Tier.HOLD)
+    elif job.phase is Phase.STARTING:
+        job.free(board.now_s)  # like one started ahead of its turn
+    elif not job.alive:
+        job.gpus = ()
+
+
+def drop(board: Board, job: HostedJob) -> None:
+    job.dropped, job.next = True, None
+    if job.alive:
+        board.kill(job, "no longer wanted here")
+    else:
+        bury(board, job)
+
+
+def bury(board: Board, job: HostedJob) -> None:
+    """Nothing of it is alive, and the controller knows or does not care."""
+    board.forget(job)
+    if job.id in board.queue:
+        board.queue.remove(job.id)
+    del board.jobs[job.id]
+    if job.next is not None:
+        # A new incarnation on the same host goes on from the newest checkpoint of the one before.
+        heir = take_up(board, job.next)
+        heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step

@@ -1,0 +1,34 @@
+"""What a training script said at its end, and the same training without a cluster."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+
+
+def result(text: str) -> dict[str, object]:
+    """The JSON line that a training script prints last."""
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    return {}
+
+
+def uninterrupted(script: Sequence[str], ranks: int = 1) -> dict[str, object]:
+    """The same training outside the cluster, from start to end."""
+    started = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *started, *script], env=environment, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        print(
+            f"{' '.join(script)} without the cluster: exit status {done.returncode}\n{done.stderr[-2000:]}",
+            file=sys.stderr,
+        )
+    return result(done.stdout)

@@ -1,0 +1,203 @@
+"""Random clusters in random trouble, one per seed: does what must hold hold? Same seed, same trace.
+
+`explore(range(500))` lists what was broken, each with its seed and what happened last; `main` is `hs-sim faults`.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+
+from hs_core.dice import Random, roll
+from hs_core.model import HostName, JobSpec, OnPartition, UserName
+from hs_sim.cluster import servers
+from hs_sim.machines.laws import Laws
+from hs_sim.machines.timing import Timing
+from hs_sim.machines.trouble import ON_A_HOST, Fault, FaultPlan, Kind
+from hs_sim.machines.world import World
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
+
+QUANTUM_S = 10.0
+TROUBLE_S = 120.0  # nothing new goes wrong after
+UNTIL_S = 3_000.0
+TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
+CALM = 8  # one seed in so many has no faults: then the ledger is judged strictly
+MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
+MODELS = ("V100", "K80")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    seed: int
+    what: str
+    trace: tuple[str, ...]  # newest last
+
+    def __str__(self) -> str:
+        return "\n".join((f"seed {self.seed}: {self.what}", *(f"    {line}" for line in self.trace)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that a seed stands for."""
+
+    experiment: Experiment
+    plan: FaultPlan
+    cannot_checkpoint: frozenset[int]
+    specs: dict[int, JobSpec]
+
+
+def case_of(seed: int) -> Case:
+    dice = roll(seed, "faults")
+    pools = _pools(dice)
+    jobs = _jobs(dice, pools)
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=pools),
+        workload=Workload(
+            name=f"seed {seed}",
+            jobs=jobs,
+            tickets={UserName(name): dice.choice([50.0, 100.0, 200.0]) for name in "ABC"},
+            rates={("c", pool.model): 10.0 if pool.model == "V100" else 5.0 for pool in pools},
+            source=f"hs_sim.faults, seed {seed}",
+        ),
+        quantum_s=QUANTUM_S,
+        seed=seed,
+        costs=Costs(start_s=2.0),
+        sample_s=QUANTUM_S / 2,
+    )
+    names = [name for name, _ in servers(experiment.cluster)]
+    return Case(
+        experiment=experiment,
+        plan=FaultPlan() if seed % CALM == 0 else _plan(dice, names),
+        cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.15),
+        specs={job.id: _spec(dice, job) for job in jobs},
+    )
+
+
+def _pools(dice: Random) -> tuple[Pool, ...]:
+    gpus = dice.choice([2, 4])
+    models = MODELS[: dice.choice([1, 1, 2])]
+    return tuple(
+        Pool(model=model, servers=dice.choice([1, 2]) + (len(models) == 1), gpus_per_server=gpus)
+        for model in models
+    )
+
+
+def _jobs(dice: Random, pools: Sequence[Pool]) -> tuple[SimJob, ...]:
+    gpus, servers = pools[0].gpus_per_server, pools[0].servers
+    arrivals = sorted(dice.uniform(0.0, 60.0) for _ in range(dice.randint(3, 9)))
+    jobs = []
+    for number, arrival_s in enumerate(arrivals, start=1):
+        nodes = 2 if servers >= 2 and dice.random() < GANGS else 1
+        jobs.append(
+            SimJob(
+                id=number,
+                user=UserName(dice.choice("ABC")),
+                arrival_s=arrival_s,
+                steps=dice.randint(50, 600),
+                job_class="c",
+                gpus=dice.choice([1, 1, 2, gpus]),
+                nodes=nodes,
+                gpu_types=(pools[0].model,) if nodes > 1 else (),
+                state_bytes=dice.choice([0, 1 << 28, 1 << 30]),
+            )
+        )
+    return tuple(jobs)
+
+
+GANGS = 0.0  # how likely a job spans two servers
+
+
+def _spec(dice: Random, job: SimJob) -> JobSpec:
+    return replace(
+        job.spec(),
+        retry_max=100,
+        on_partition=dice.choice(list(OnPartition)),
+        checkpoint_interval_s=dice.choice([0.0, 7.0, 20.0]),
+    )
+
+
+def _plan(dice: Random, hosts: Sequence[HostName]) -> FaultPlan:
+    kinds = list(Kind)
+    faults = []
+    for _ in range(dice.randint(1, 5)):
+        kind = dice.choice(kinds)
+        moment = dice.choice(MOMENTS) if dice.random() < 0.5 else ""
+        seconds = dice.choice([0.5, 3.0, 9.0, 15.0, 40.0])
+        if kind is Kind.CLOCK_JUMP:
+            seconds *= dice.choice([-1000.0, 1000.0])
+        faults.append(
+            Fault(
+                kind=kind,
+                at_s=dice.uniform(1.0, TROUBLE_S),
+                for_s=seconds,
+                host=dice.choice(list(hosts)) if kind in ON_A_HOST else None,
+                when=moment,
+                nth=dice.randint(1, 3),
+                after_s=dice.choice([0.0, 0.001, 0.01, 0.06, 0.2, 1.5]),
+            )
+        )
+    return FaultPlan(faults=tuple(faults))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------------
+
+
+def run_seed(seed: int, prepare: Callable[[World], None] | None = None) -> Failure | None:
+    """`prepare` may put something broken into the world before it starts."""
+    case = case_of(seed)
+    world = World(
+        case.experiment, faults=case.plan, timing=TIMING, specs=lambda job: case.specs[job.id], watched=True
+    )
+    world.cannot_checkpoint = case.cannot_checkpoint
+    laws = Laws(world)
+    world.watch = laws
+    world.horizon_s = UNTIL_S
+    world.clock.at(TROUBLE_S + QUANTUM_S, world.trouble.forget)
+    if prepare is not None:
+        prepare(world)
+    try:
+        world.run()
+        laws.at_the_end()
+    except Exception as error:
+        return Failure(seed=seed, what=f"{type(error).__name__}: {error}", trace=tuple(world.trace))
+    return None
+
+
+def explore(
+    seeds: Iterable[int],
+    *,
+    processes: int = 1,
+    prepare: Callable[[World], None] | None = None,
+    enough: int | None = None,
+) -> list[Failure]:
+    """What was broken, by seed; stops once there are `enough`. With several processes `prepare` must be a module's function."""
+    failures: list[Failure] = []
+    look = partial(run_seed, prepare=prepare)
+    if processes <= 1:
+        for seed in seeds:
+            failure = look(seed)
+            if failure is not None:
+                failures.append(failure)
+                if enough is not None and len(failures) >= enough:
+                    break
+        return failures
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return [failure for failure in pool.map(look, seeds, chunksize=8) if failure is not None]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="hs-sim faults", description="Random clusters in random trouble: does what must hold hold?"
+    )
+    parser.add_argument("--seeds", type=int, default=500, help="how many (500)")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first one (0)")
+    parser.add_argument("--processes", type=int, default=1, help="at a time (1)")
+    options = parser.parse_args(arguments)
+    failures = explore(range(options.first, options.first + options.seeds), processes=options.processes)
+    for failure in failures:
+        sys.stdout.write(f"{failure}\n\n")
+    sys.stdout.write(f"{options.seeds} seeds, {len(failures)} of them broken\n")
+    return 1 if failures else 0

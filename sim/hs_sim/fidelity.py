@@ -1,0 +1,167 @@
+"""How faithful the simulation is: a workload that ran live, simulated with the costs that the live run reported itself.
+
+`hs-sim fidelity FILE` compares a recorded run (JSON, as `record` makes it; `python -m benchmarks.fidelity` makes one).
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hs_core.model import UserName
+from hs_sim.machines import Timing, run_machines
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+
+ALLOWED = 0.05  # the papers report 3.4 to 5.4 %
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveJob:
+    user: str
+    job_class: str
+    gpus: int
+    steps: int
+    arrival_s: float  # from the beginning of the run
+    ended_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePool:
+    model: str
+    servers: int
+    gpus_per_server: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """A run of real processes, and what it measured of itself."""
+
+    quantum_s: float
+    report_s: float
+    pools: tuple[LivePool, ...]
+    tickets: Mapping[str, float]
+    rates: Mapping[str, float]  # "class/model" → mini-batches a second
+    start_s: float
+    suspend_s: float
+    resume_s: float
+    suspends: int
+    exit_s: float  # from a job's last step to the word of it
+    jobs: tuple[LiveJob, ...]  # by arrival
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    live: Live
+    simulated: Result
+    live_jct_s: float
+    simulated_jct_s: float
+    live_makespan_s: float
+    simulated_makespan_s: float
+
+    @property
+    def jct_off(self) -> float:
+        return abs(self.simulated_jct_s / self.live_jct_s - 1.0)
+
+    @property
+    def makespan_off(self) -> float:
+        return abs(self.simulated_makespan_s / self.live_makespan_s - 1.0)
+
+    @property
+    def holds(self) -> bool:
+        return max(self.jct_off, self.makespan_off) <= ALLOWED
+
+    def __str__(self) -> str:
+        live, jobs = self.live, len(self.live.jobs)
+        pools = ", ".join(f"{p.servers} x {p.gpus_per_server} {p.model}" for p in live.pools)
+        return "\n".join(
+            (
+                f"{jobs} jobs of {len(live.tickets)} users on {pools}; quantum {live.quantum_s:g} s",
+                f"measured live: start {live.start_s:.2f} s, suspend {live.suspend_s:.3f} s, resume {live.resume_s:.3f} s",
+                "",
+                "                    live   simulated   difference",
+                f"mean JCT      {self.live_jct_s:8.2f} s  {self.simulated_jct_s:8.2f} s   {self.jct_off:9.1%}",
+                f"makespan      {self.live_makespan_s:8.2f} s  {self.simulated_makespan_s:8.2f} s   {self.makespan_off:9.1%}",
+                "",
+                f"allowed: {ALLOWED:.0%}: {'holds' if self.holds else 'does not hold'}",
+            )
+        )
+
+
+def experiment_of(live: Live) -> Experiment:
+    return Experiment(
+        cluster=ClusterSpec(
+            pools=tuple(
+                Pool(model=p.model, servers=p.servers, gpus_per_server=p.gpus_per_server) for p in live.pools
+            )
+        ),
+        workload=Workload(
+            name="fidelity",
+            jobs=tuple(
+                SimJob(
+                    id=number,
+                    user=UserName(job.user),
+                    arrival_s=job.arrival_s,
+                    steps=job.steps,
+                    job_class=job.job_class,
+                    gpus=job.gpus,
+                )
+                for number, job in enumerate(live.jobs, start=1)
+            ),
+            tickets={UserName(user): tickets for user, tickets in live.tickets.items()},
+            rates={_class_and_model(key): rate for key, rate in live.rates.items()},
+            source="a live run",
+        ),
+        quantum_s=live.quantum_s,
+        costs=Costs(start_s=live.start_s, suspend_s=live.suspend_s, resume_s=live.resume_s),
+    )
+
+
+def compare(live: Live) -> Compared:
+    timing = Timing(report_s=live.report_s, progress_s=1.0)
+    result = run_machines(experiment_of(live), timing=timing)
+    # The word of an end comes with a report: on average half an interval later, and the process takes its leave before.
+    word_s = live.exit_s + live.report_s / 2
+    ended = [job.ended_s + word_s for job in result.jobs if job.ended_s is not None]
+    assert len(ended) == len(live.jobs)
+    arrivals = [job.arrival_s for job in live.jobs]
+    return Compared(
+        live=live,
+        simulated=result,
+        live_jct_s=_mean([job.ended_s - job.arrival_s for job in live.jobs]),
+        simulated_jct_s=_mean([end - begin for begin, end in zip(arrivals, ended, strict=True)]),
+        live_makespan_s=max(job.ended_s for job in live.jobs) - min(arrivals),
+        simulated_makespan_s=max(ended) - min(arrivals),
+    )
+
+
+def _class_and_model(key: str) -> tuple[str, str]:
+    class_, _, model = key.rpartition("/")
+    return class_, model
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def record(live: Live) -> str:
+    return json.dumps(asdict(live), indent=1) + "\n"
+
+
+def recorded(text: str) -> Live:
+    told: dict[str, Any] = json.loads(text)
+    pools = tuple(LivePool(**pool) for pool in told.pop("pools"))
+    jobs = tuple(LiveJob(**job) for job in told.pop("jobs"))
+    return Live(**told, pools=pools, jobs=jobs)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="hs-sim fidelity", description="A recorded live run against its simulation."
+    )
+    parser.add_argument("file", type=Path, help="as `python -m benchmarks.fidelity --record FILE` writes it")
+    compared = compare(recorded(parser.parse_args(arguments).file.read_text(encoding="utf-8")))
+    sys.stdout.write(f"{compared}\n")
+    return 0 if compared.holds else 1

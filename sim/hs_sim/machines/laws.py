@@ -1,0 +1,116 @@
+"""What must hold of a whole cluster, judged by the truth: looked at at every sample, and at the end.
+
+What must hold at every single event (a GPU used by one, a job trained once, no safe step lost) is refused by `Truth` itself.
+"""
+
+from collections.abc import Iterator
+
+from hs_core.model import HostName, JobState
+from hs_sim.machines.agent import Agent
+from hs_sim.machines.gang import Part, Way
+from hs_sim.machines.truth import JobTruth, LawBrokenError
+from hs_sim.machines.world import World
+
+IDLE_SAMPLES = 6  # of half a quantum: two quanta, and what bringing one job of another binding here takes
+SETTLE_QUANTA = 3.0  # after trouble, before anything is expected
+SLACK_S = 3.0  # of one incarnation: a heartbeat, a commit, a word of progress
+QUEUE_PER_ONE = 4  # events that wait for the controller, for each job and host
+
+
+class Laws:
+    """`world.watch` of a run that is looked at."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._idle: dict[tuple[HostName, int], int] = {}
+        self.trouble_s = 0.0  # time in which something was wrong
+
+    def __call__(self, world: World) -> None:
+        every_s = world.experiment.sample_s or world.experiment.quantum_s
+        if not world.trouble.over:
+            self.trouble_s += every_s
+        self._queues()
+        quiet_s = world.clock.now_s - world.trouble.quiet_from_s
+        if not world.trouble.over or quiet_s < SETTLE_QUANTA * world.experiment.quantum_s:
+            self._idle.clear()
+            return
+        self._work_conserving()
+
+    def _queues(self) -> None:
+        world = self._world
+        most = 64 + QUEUE_PER_ONE * (len(world.truth.jobs) + len(world.agents))
+        if world.controller.longest_queue > most:
+            world.broken(
+                f"{world.controller.longest_queue} events waited for the controller; {most} are allowed"
+            )
+
+    # --- idle GPUs beside a job that waits --------------------------------------------------------------------------
+
+    def _work_conserving(self) -> None:
+        still: dict[tuple[HostName, int], int] = {}
+        for agent in self._world.agents.values():
+            idle = _idle_gpus(agent)
+            for waiting in _waiting(agent, idle):
+                key = (agent.name, waiting.key[0])
+                still[key] = self._idle.get(key, 0) + 1
+                if still[key] >= IDLE_SAMPLES:
+                    raise LawBrokenError(
+                        f"at {self._world.clock.now_s:.1f}: {idle} GPUs of {agent.name} idle while job {waiting.key[0]} "
+                        f"({waiting.way.value}, {len(waiting.gpus)} GPUs) waits there"
+                    )
+        self._idle = still
+
+    # --- at the end -------------------------------------------------------------------------------------------------
+
+    def at_the_end(self) -> None:
+        for job in self._world.truth.jobs.values():
+            self._ended_whole(job)
+            self._charged_right(job)
+
+    def _ended_whole(self, job: JobTruth) -> None:
+        world = self._world
+        assert job.id is not None
+        row = world.controller.machine.find(job.id)
+        if row is None or row.state is not JobState.SUCCEEDED:
+            state = "forgotten" if row is None else f"{row.state} ({row.exit})"
+            world.broken(f"job {job.id} did all of its steps and is {state}")
+        if job.steps != job.sim.steps:
+            world.broken(f"job {job.id} ended after {job.steps} of {job.sim.steps} steps")
+
+    def _charged_right(self, job: JobTruth) -> None:
+        """The ledger against what was really used, within what an interval or an outage can hide."""
+        world = self._world
+        assert job.id is not None
+        row = world.controller.machine.find(job.id)
+        assert row is not None
+        really = sum(job.gpu_s.values())
+        costs, gang = world.costs, job.sim.gang
+        start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
+        unsure_s = self.trouble_s + job.launches * (SLACK_S + start_s)
+        if abs(row.gpu_s - really) > 0.02 * really + gang * unsure_s:
+            world.broken(
+                f"job {job.id} received {really:.1f} GPU-seconds and was charged {row.gpu_s:.1f}; "
+                f"{gang * unsure_s:.1f} may be unsure"
+            )
+
+
+def _idle_gpus(agent: Agent) -> int:
+    taken = {
+        gpu
+        for part in agent.parts.values()
+        if part.occupied_s is not None or part.way in (Way.COMING, Way.UP)
+        for gpu in part.gpus
+    }
+    return sum(gpu.healthy and gpu.id not in taken for gpu in agent.gpus)
+
+
+def _waiting(agent: Agent, idle: int) -> Iterator[Part]:
+    """Those that stand beside idle GPUs that they would fit."""
+    healthy = {gpu.id for gpu in agent.gpus if gpu.healthy}
+    if not agent.up or not agent.connected or idle == 0:
+        return
+    for part in agent.parts.values():
+        stands = part.way is Way.STANDING and part.gang.nodes == 1
+        movable = part.gang.world.can_checkpoint(part.gang.job) or healthy.issuperset(part.gpus)
+        if stands and movable and len(part.gpus) <= idle:
+            yield part

@@ -1,0 +1,122 @@
+"""Random trouble on random clusters: nothing that must hold is broken; what is broken on purpose is found."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_sim import faults
+from hs_sim.faults import Failure, case_of, explore, run_seed
+from hs_sim.machines.agent import Agent
+from hs_sim.machines.journal import Journal
+from hs_sim.machines.world import World
+
+SEEDS = 500
+ENOUGH = 400  # seeds, for a planted bug
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_broken_by_five_hundred_seeds_of_trouble():
+    failures = explore(range(SEEDS), processes=2)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+def test_the_same_seed_makes_the_same_trouble():
+    assert case_of(7) == case_of(7)
+    traces: list[tuple[str, ...]] = []
+    for _ in range(2):
+        worlds: list[World] = []
+        assert run_seed(7, worlds.append) is None
+        traces.append(tuple(worlds[0].trace))
+    assert traces[0] == traces[1]
+    assert len(traces[0]) > 10
+
+
+def test_a_failure_prints_its_seed_and_what_happened_last():
+    text = str(Failure(seed=12, what="a GPU was lost", trace=("1.0 one", "2.0 two")))
+    assert text.splitlines() == ["seed 12: a GPU was lost", "    1.0 one", "    2.0 two"]
+
+
+def test_the_command_says_how_many_seeds_were_broken(capsys):
+    assert faults.main(["--seeds", "3", "--from", "40"]) == 0
+    assert "3 seeds, 0 of them broken" in capsys.readouterr().out
+
+
+# --- planted bugs -----------------------------------------------------------------------------------------------------
+
+
+def found(prepare: Callable[[World], None] | None = None, first: int = 0) -> Failure:
+    failures = explore(range(first, first + ENOUGH), prepare=prepare, enough=1)
+    assert failures, f"not found within {ENOUGH} seeds"
+    return failures[0]
+
+
+def test_a_job_that_is_charged_twice_is_found(monkeypatch):
+    free = HostedJob.free
+
+    def twice(self: HostedJob, now_s: float) -> None:
+        self.gpu_s += self.seconds_in_turn(now_s) * self.gang
+        free(self, now_s)
+
+    monkeypatch.setattr(HostedJob, "free", twice)
+    assert "was charged" in found().what
+
+
+def test_gpus_that_are_given_away_while_their_job_is_still_stopping_are_found(monkeypatch):
+    suspend = Board.suspend
+
+    def at_once(self: Board, job: HostedJob, tier: Any) -> None:
+        suspend(self, job, tier)
+        job.free(self.now_s)
+
+    monkeypatch.setattr(Board, "suspend", at_once)
+    monkeypatch.setattr("hs_core.host.machine.broken_laws", lambda _board: [])
+    assert "and given to job" in found().what
+
+
+def test_orders_that_go_out_before_they_are_committed_are_found(monkeypatch):
+    """The disk takes each batch only with the next one."""
+    commit = Journal.commit
+    held: dict[int, list[Any]] = {}
+
+    def late(self: Journal, drafts: Any) -> None:
+        commit(self, held.pop(id(self), []))
+        held[id(self)] = list(drafts)
+
+    monkeypatch.setattr(Journal, "commit", late)
+    assert found().what
+
+
+def test_a_host_that_obeys_an_old_order_is_found():
+    """Wanted is taken as it comes, whatever its number."""
+
+    def prepare(world: World) -> None:
+        for agent in world.agents.values():
+            wanted = agent.wanted
+
+            def obey(line, said, sent_s, agent=agent, wanted=wanted) -> None:
+                if agent.machine is not None:
+                    agent.machine._seq = -1
+                wanted(line, said, sent_s)
+
+            agent.wanted = obey  # type: ignore[method-assign]
+
+    assert found(prepare).what
+
+
+def test_an_agent_that_acts_before_it_remembers_is_found(monkeypatch):
+    """What it saves lacks the job that it took up last."""
+
+    def forgetful(self: Agent) -> None:
+        assert self.machine is not None
+        saved = self.machine.saved()
+        saved["jobs"] = saved["jobs"][:-1]
+        self._saved = json.dumps(saved)
+        self._saved_launching = ()
+
+    monkeypatch.setattr(Agent, "_save", forgetful)
+    assert found().what

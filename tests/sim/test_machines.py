@@ -1,0 +1,112 @@
+"""The depth of machines: conserved steps, same bytes, and the costs that were asked for."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.model import HostName, Migrate, UserName
+from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
+from hs_sim.machines.laws import Laws
+from hs_sim.machines.world import World
+from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Pool, Result, SimJob, Workload
+
+FREE = Costs(suspend_s=0.0, resume_s=0.0, start_s=0.0)
+A, B, C = UserName("A"), UserName("B"), UserName("C")
+
+
+def a_job(number: int, user: UserName = A, **wishes: object) -> SimJob:
+    job = SimJob(id=number, user=user, arrival_s=0.0, steps=600, job_class="c")
+    return replace(job, **wishes)  # type: ignore[arg-type]
+
+
+def an_experiment(*jobs: SimJob, servers: int = 1, gpus: int = 4, **wishes: object) -> Experiment:
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=servers, gpus_per_server=gpus),)),
+        workload=Workload(
+            name="test",
+            jobs=jobs,
+            tickets=dict.fromkeys(sorted({job.user for job in jobs}), 100.0),
+            rates={("c", "V100"): 10.0},
+        ),
+        costs=FREE,
+    )
+    return replace(experiment, **wishes)  # type: ignore[arg-type]
+
+
+def ends(result: Result) -> list[float | None]:
+    return [job.ended_s for job in result.jobs]
+
+
+def test_a_job_alone_takes_its_steps_at_its_rate():
+    assert ends(run_machines(an_experiment(a_job(1)))) == [60.0]
+
+
+def test_two_jobs_that_share_a_gpu_take_turns_of_a_quantum():
+    result = run_machines(an_experiment(a_job(1, steps=1200), a_job(2, B, steps=1200), gpus=1))
+    assert ends(result) == [180.0, 240.0]
+    assert [job.gpu_s for job in result.jobs] == [{"V100": 120.0}, {"V100": 120.0}]
+
+
+def test_table_2_of_the_paper_is_one_third_each():
+    """One server, users with jobs of 1, 2 and 4 GPUs and equal tickets."""
+    jobs = [
+        a_job(n, user, gpus=g, steps=10**7) for n, (user, g) in enumerate([(A, 1), (B, 2), (C, 4)] * 2, 1)
+    ]
+    result = run_machines(an_experiment(*jobs, until_s=60.0 * 120))
+    for user in (A, B, C):
+        received = sum(sum(job.gpu_s.values()) for job in result.jobs if job.user == user)
+        due = min(4 / 3, 2.0) * result.ended_s
+        assert received == pytest.approx(due, rel=0.05), user
+
+
+def test_starting_suspending_and_resuming_cost_what_was_asked():
+    costs = Costs(suspend_s=2.0, resume_s=1.0, start_s=10.0)
+    result = run_machines(an_experiment(a_job(1, steps=1200), a_job(2, B, steps=1200), gpus=1, costs=costs))
+    first, second = result.jobs
+    assert first.suspends + second.suspends >= 2
+    assert first.started_s == pytest.approx(11.0, abs=0.2)
+    switched_s = 2.0 * (first.suspends + second.suspends)
+    resumed_s = 1.0 * (first.suspends + second.suspends + 2)
+    assert sum(first.gpu_s.values()) + sum(second.gpu_s.values()) == pytest.approx(
+        240.0 + switched_s + resumed_s, abs=0.01
+    )
+
+
+def test_the_same_experiment_gives_the_same_result():
+    jobs = [a_job(n, (A, B, C)[n % 3], gpus=1 + n % 2, arrival_s=7.0 * n) for n in range(1, 9)]
+    experiment = an_experiment(*jobs, servers=2, costs=Costs(), noise=Noise(rate_cv=0.2), seed=5)
+    plan = FaultPlan(
+        faults=(Fault(kind=Kind.CONTROLLER_KILLED, at_s=31.0), Fault(kind=Kind.REPEATS, at_s=5.0, for_s=50.0))
+    )
+
+    def bare(result: Result) -> Result:
+        return replace(result, cpu_s=0.0, decision_s_mean=0.0, decision_s_max=0.0)
+
+    assert bare(run_machines(experiment, faults=plan)) == bare(run_machines(experiment, faults=plan))
+
+
+def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
+    def spec(job: SimJob):
+        return replace(job.spec(), checkpoint_interval_s=20.0)
+
+    experiment = an_experiment(a_job(1, steps=1000), costs=Costs(start_s=1.0))
+    plan = FaultPlan(faults=(Fault(kind=Kind.REBOOT, at_s=50.0, host=HostName("v100-1")),))
+    world = World(experiment, faults=plan, specs=spec, watched=True)
+    result = world.run()
+    (job,) = result.jobs
+    assert job.steps == 1000
+    assert job.restarts == 1
+    assert 40.0 < sum(job.gpu_s.values()) - 60.0 < 60.0, "it did only the steps since its checkpoint again"
+
+
+def test_a_world_without_faults_keeps_every_law():
+    jobs = [
+        a_job(n, (A, B, C)[n % 3], gpus=(1, 2, 4)[n % 3], arrival_s=11.0 * n, migrate=Migrate.AUTO)
+        for n in range(1, 13)
+    ]
+    world = World(an_experiment(*jobs, servers=2, costs=Costs(), sample_s=30.0), watched=True)
+    laws = Laws(world)
+    world.watch = laws
+    result = world.run()
+    laws.at_the_end()
+    assert all(job.ended_s is not None for job in result.jobs)
