@@ -21,7 +21,7 @@ from hs_agent.jobsock import JobSocket
 from hs_agent.launch import Launcher
 from hs_agent.peers import Grants, PeerDialer, PeerDoor
 from hs_agent.rendezvous import Rendezvous
-from hs_agent.secure import Identity
+from hs_agent.secure import Secure
 from hs_agent.transfer import Fetches, Sender
 from hs_core.errors import RefusedError
 from hs_core.events import (
@@ -65,7 +65,7 @@ class Agent:
     """Bodies for the commands of one HostMachine. Everything but `close` runs on the event loop."""
 
     def __init__(
-        self, config: Config, devices: Devices, groups: cgroup.Cgroups, identity: Identity | None = None
+        self, config: Config, devices: Devices, groups: cgroup.Cgroups, identity: Secure | None = None
     ) -> None:
         self.config, self.devices = config, devices
         self.launcher = Launcher(config, groups)
