@@ -16,12 +16,13 @@ from math import floor
 import numpy as np
 
 from hs_core import plan as plans
+from hs_core.cluster.budget import Budget
 from hs_core.cluster.state import Settings
 from hs_core.errors import BrokenError
 from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate
 from hs_core.policies import find
-from hs_core.policy import Memory, Snapshot, Verdict
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
@@ -44,16 +45,18 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
-def run_quanta(experiment: Experiment, *, progress: Watch | None = None) -> Result:
-    """Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
-    return _Run(experiment, progress).run()
+def run_quanta(
+    experiment: Experiment, *, policy: Policy | None = None, progress: Watch | None = None
+) -> Result:
+    """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
+    return _Run(experiment, policy or find(experiment.policy), progress).run()
 
 
 class _Run:
-    def __init__(self, experiment: Experiment, progress: Watch | None) -> None:
+    def __init__(self, experiment: Experiment, policy: Policy, progress: Watch | None) -> None:
         self._experiment = experiment
         self._progress = progress
-        self._policy = find(experiment.policy)
+        self._policy = policy
         self._costs = experiment.costs
         self._quantum_s = experiment.quantum_s
         self._fleet = fleet = Fleet(experiment)
@@ -73,6 +76,7 @@ class _Run:
         self._later: list[tuple[float, int, int]] = []  # (time, what, job)
         self._next_job = 0
         self._stale = False
+        self._wants_edges = False  # decide at the next edge whether or not anything changed
         self._now_s = 0.0
         self._quantum = 0
         self._edge_s = 0.0
@@ -80,8 +84,7 @@ class _Run:
         self._quanta = self._decisions = 0
         self._decision_s = self._decision_s_max = 0.0
         self._trades: list[dict[str, object]] = []
-        self._moves_s: list[float] = []  # when started jobs were moved, within the last hour
-        self._settings = Settings(quantum_s=self._quantum_s, settle_s=0.0)
+        self._budget = Budget(Settings().migrations_per_hour, None)
 
     # --- the clock --------------------------------------------------------------------------------------------------
 
@@ -121,7 +124,7 @@ class _Run:
         if until_s is not None:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
-        if self._fleet.live and (self._stale or self._policy.needs.every_quantum):
+        if self._fleet.live and (self._stale or self._wants_edges):
             self._decide(start_s)
         self._edge(start_s)
         self._inside(end_s)
@@ -263,7 +266,7 @@ class _Run:
         """Its process is being started, ahead of its turn, from that time on."""
         fleet = self._fleet
         fleet.started[job] = False
-        self._movable[job] = False
+        self._movable[job] = True
         fleet.ready_s[job] = from_s + self._costs.start_s
         fleet.changed([job])
         self._rising[job] = None
@@ -302,12 +305,12 @@ class _Run:
         snapshot = Snapshot(
             now_s=now_s,
             quantum_s=self._quantum_s,
-            quantum=self._quantum,
+            quantum=self._quantum + 1,
             hosts=fleet.host_facts,
             jobs=facts,
             tickets={fleet.users[at]: fleet.tickets[fleet.users[at]] for at in sorted(users)},
             rates=self._measured.rates(),
-            migrations_left=self._migrations_left(now_s),
+            migrations_left=self._budget.left(now_s),
             seed=self._experiment.seed,
         )
         began_s = time.perf_counter()
@@ -318,11 +321,8 @@ class _Run:
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
+        self._wants_edges = self._policy.needs.every_quantum and verdict.wants_edges
         self._obey(verdict, snapshot, now_s)
-
-    def _migrations_left(self, now_s: float) -> int:
-        self._moves_s = [at_s for at_s in self._moves_s if at_s > now_s - 3600.0]
-        return max(0, MIGRATIONS_PER_HOUR - len(self._moves_s))
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
@@ -333,7 +333,7 @@ class _Run:
             job = facts.id - 1
             home = tuple(fleet.row_of[name] for name in names)
             if facts.started:
-                self._moves_s.append(now_s)
+                self._budget.take(now_s)
                 self._move(job, home, now_s)
             elif job not in self._moving:
                 self._place(job, home, now_s)
@@ -385,6 +385,7 @@ class _Run:
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
+            self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
         self._used = used
         self._switch(chosen, now_s)
@@ -532,9 +533,9 @@ class _Run:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
         if not self._run_now.size:
             return
-        self._charge(self._run_now, end_s)
         fleet = self._fleet
         training = self._run_now[fleet.from_s[self._run_now] < end_s]
+        self._charge(self._run_now, end_s)
         if training.size:
             pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
             if self._measured.report(pairs):
@@ -595,9 +596,6 @@ class _Run:
             cpu_s=cpu_s,
             trades=tuple(self._trades),
         )
-
-
-MIGRATIONS_PER_HOUR = 1_000_000  # until the controller has a budget of its own
 
 
 def _as_float(tickets: Fraction) -> float:
