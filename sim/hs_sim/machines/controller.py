@@ -212,6 +212,8 @@ class Controller:
     def _write(self) -> None:
         drafts, self._unwritten = self._unwritten, []
         self.journal.commit(drafts)
+        if self._flush and any(draft.rates for draft in drafts):
+            self.journal.profile = self.machine.profile
         for draft in drafts:
             self.committed(draft)
 

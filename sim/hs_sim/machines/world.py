@@ -24,6 +24,7 @@ from hs_core.events import (
 from hs_core.host import HostConfig
 from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
 from hs_core.policies import find
+from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
@@ -56,6 +57,7 @@ class World:
         specs: Callable[[SimJob], JobSpec] = SimJob.spec,
         settings: Settings | None = None,
         host_config: HostConfig | None = None,
+        policy: Policy | None = None,  # in place of the one that the experiment names
         watched: bool = False,  # keeps a trace, and goes on until the controller knows of every end
     ) -> None:
         self.experiment = experiment
@@ -75,12 +77,13 @@ class World:
             self.clock,
             self.network,
             self.timing,
-            find(experiment.policy),
+            policy or find(experiment.policy),
             replace(
                 base,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
+                settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
