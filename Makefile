@@ -5,9 +5,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SOURCES := core proto controller agent client sim tests benchmarks examples tools
 
-.PHONY: help venv demo test bench lint format protos clean
+.PHONY: help venv demo demo-cluster test bench lint format protos clean
 help:
 	@echo "make demo    three users' training jobs share one emulated 4-GPU host (under 4 minutes)"
+	@echo "make demo-cluster   three GPU generations in three servers: trades and migration, live (under 6 minutes)"
 	@echo "make test    lint, types and every test"
 	@echo "make bench   measure, and keep the figures under benchmarks/results"
 	@echo "make lint    ruff, import contracts, mypy, generated files"
@@ -23,6 +24,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	$(BIN)/python -m examples.figure4.demo
+
+demo-cluster: $(READY)
+	$(BIN)/python -m examples.cluster.demo
 
 test: lint
 	$(BIN)/python -m pytest
@@ -45,4 +49,4 @@ protos: $(READY)
 	$(BIN)/python tools/protos.py
 
 clean:
-	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-out demo-cluster-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

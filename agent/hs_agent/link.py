@@ -214,9 +214,8 @@ class _Connection:
     async def _report_on(self) -> None:
         while True:
             await asyncio.sleep(self.interval_s)
-            news = self._news()
-            if news is not None:
-                await self._write(agent_pb2.FromAgent(report=news))
+            # Without news an empty one: an agent that says nothing is taken for dead when its lease is over.
+            await self._write(agent_pb2.FromAgent(report=self._news() or agent_pb2.Report()))
 
     # --- what the controller says -----------------------------------------------------------------------------------
 

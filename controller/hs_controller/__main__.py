@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 import structlog
 
-from hs_controller import app, config
+from hs_controller import app, config, pki
+from hs_controller.callers import SecretError
 from hs_controller.config import ConfigError
 from hs_controller.doors import DoorError
+from hs_controller.pki import PkiError
 from hs_controller.service import version
 from hs_controller.sqlite import StoreError, StoreRefusedError
 from hs_core import policies
@@ -55,8 +57,7 @@ def cli() -> None:
     """The controller: decides where jobs live and how much each weighs."""
 
 
-@cli.command()
-@click.option(
+_config_option = click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path),
@@ -64,16 +65,37 @@ def cli() -> None:
     show_default=True,
     help="Configuration (TOML).",
 )
+
+
+@cli.command()
+@_config_option
 def run(file: Path) -> None:
     """Run in the foreground until SIGTERM."""
     set_up_logs()
     sys.exit(_run(file))
 
 
+@cli.command()
+@_config_option
+def init(file: Path) -> None:
+    """Make the cluster's certificate authority, once, before the controller listens to other hosts."""
+    try:
+        sha256 = pki.init(_settings(file).state_dir)
+    except ConfigError as error:
+        sys.exit(_complain(error, BAD_CONFIG))
+    except PkiError as error:
+        sys.exit(_complain(error, REFUSED_TO_START))
+    print(f"CA SHA-256: {sha256}")
+
+
+def _settings(file: Path) -> config.Config:
+    missing = file == config.DEFAULT_FILE and not file.exists()
+    return config.parse({}, file) if missing else config.load(file)
+
+
 def _run(file: Path) -> int:
     try:
-        missing = file == config.DEFAULT_FILE and not file.exists()
-        settings = config.parse({}, file) if missing else config.load(file)
+        settings = _settings(file)
         try:
             policy = policies.find(settings.policy)
         except RefusedError as refused:
@@ -81,7 +103,7 @@ def _run(file: Path) -> int:
         asyncio.run(app.run(settings, policy))
     except ConfigError as error:
         return _complain(error, BAD_CONFIG)
-    except (StoreRefusedError, DoorError) as error:
+    except (StoreRefusedError, DoorError, PkiError, SecretError) as error:
         return _complain(error, REFUSED_TO_START)
     except StoreError as error:
         return _complain(error, DISK)

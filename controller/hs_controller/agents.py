@@ -7,10 +7,15 @@ from typing import Any, TypeAlias
 import grpc
 import structlog
 
+from hs_controller import permissions
+from hs_controller.clock import boot_s
+from hs_controller.gate import CALLER
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
+from hs_controller.permissions import Caller, Reach
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostJoined, HostLeft, HostReported
+from hs_core.model import HostName
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
@@ -32,12 +37,13 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
     ) -> None:
         messages = aiter(request_iterator)
         link = await self._greeted(messages)
+        _must_be_its_own(CALLER.get(), link.host.name)
         self._hub.attach(link)
         why = "the connection ended"
         try:
             term = self._loop.mind.machine.term
             welcome = agent_pb2.Welcome(term=term, report_interval_s=self._loop.config.heartbeat_s)
-            await context.write(agent_pb2.ToAgent(welcome=welcome))
+            await context.write(agent_pb2.ToAgent(sent_s=boot_s(), welcome=welcome))
             await self._take_in(link.joined)
             why = await self._serve(link, messages, context)
         except RefusedError as refused:
@@ -65,7 +71,8 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         reading = asyncio.create_task(self._read(link, messages))
         writing = asyncio.create_task(self._write(link, context))
         closing = asyncio.create_task(link.closed.wait())
-        tasks = {reading, writing, closing}
+        watching = asyncio.create_task(self._watch(link, CALLER.get().until_s))
+        tasks = {reading, writing, closing, watching}
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -74,6 +81,8 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             await asyncio.gather(*tasks, return_exceptions=True)
         if closing in done:
             raise RefusedError(link.why_closed, Kind.UNAVAILABLE)
+        if watching in done:
+            raise RefusedError(watching.result(), Kind.UNAVAILABLE)
         for task in done:
             task.result()
         return "it hung up"
@@ -112,5 +121,32 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                 raise
 
     async def _write(self, link: Link, context: Context) -> None:
+        quiet_s = self._loop.config.heard_s
         while True:
-            await context.write(await link.next())
+            try:
+                async with asyncio.timeout(quiet_s):
+                    message = await link.next(self._loop.clock.now_s)
+            except TimeoutError:
+                message = agent_pb2.ToAgent()  # a sign of life: jobs that fence count from the last one
+            message.sent_s = boot_s()
+            await context.write(message)
+
+    async def _watch(self, link: Link, until_s: float) -> str:
+        """Until the agent has been silent for too long, or what it showed has ended; says which."""
+        clock, lease_s = self._loop.clock, self._loop.config.lease_s
+        while True:
+            left_s = min(link.last_report_s + lease_s, until_s) - clock.now_s()
+            if left_s <= 0:
+                break
+            await asyncio.sleep(left_s)
+        if clock.now_s() >= until_s:
+            return f"the certificate of {link.host.name} has expired: connect with the new one"
+        return f"{link.host.name} said nothing for {lease_s:g} s"
+
+
+def _must_be_its_own(caller: Caller, host: HostName) -> None:
+    if permissions.reach(caller, "/hs.v1.AgentLink/Connect") is not Reach.ALL and host != caller.node:
+        raise RefusedError(
+            f"host: {host!r}: the certificate is {caller.node}'s; a node speaks for itself only",
+            Kind.NOT_ALLOWED,
+        )

@@ -3,21 +3,26 @@
 import asyncio
 import contextlib
 import signal
+import ssl
+from typing import Any
 
 import grpc
 import structlog
 
-from hs_controller import doors
+from hs_controller import callers
 from hs_controller.agents import AgentService
+from hs_controller.callers import Guest, Known, TokenHolder, node_guest
 from hs_controller.config import Config, ConfigError
-from hs_controller.doors import DoorError, Front, Identity
+from hs_controller.doors import DoorError, Front, Guests, TcpFront, UnixFront
 from hs_controller.gate import Gate
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.notify import notify, watchdog_s
-from hs_controller.permissions import Role
+from hs_controller.permissions import Caller, Role
+from hs_controller.pki import Authority, PkiError
 from hs_controller.service import Service, check_account, version
+from hs_controller.token_service import IdentityService
 from hs_core.errors import RefusedError
 from hs_core.policy import Policy
 from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
@@ -25,18 +30,20 @@ from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
 log = structlog.get_logger("hs_controller")
 
 GRACE_S = 0.5
+RENEWAL_LOOKED_AT_S = 3600.0
 
 
 class Controller:
     def __init__(self, config: Config, policy: Policy) -> None:
         self.config = config
-        self.address = ""  # of the loopback door, once it is open
+        self.address = ""  # of the port, once it is open
         self._policy = policy
         self._hub = Hub()
         self._loop: Loop | None = None
         self._running: asyncio.Task[None] | None = None
         self._fronts: list[Front] = []
-        self._loopback: grpc.aio.Server | None = None
+        self._server: grpc.aio.Server | None = None  # the private one behind all doors
+        self._renewing: asyncio.Task[None] | None = None
 
     @property
     def loop(self) -> Loop:
@@ -44,60 +51,105 @@ class Controller:
         return self._loop
 
     async def start(self) -> None:
-        """Raises StoreError or DoorError, and then nothing is left open."""
+        """Raises StoreError, PkiError, SecretError or DoorError, and then nothing is left open."""
         check_accounts(self.config)
         journal = await asyncio.to_thread(Journal.open, self.config.state_dir)
         try:
+            authority = await asyncio.to_thread(Authority.load, self.config.state_dir)
+            secret = await asyncio.to_thread(callers.secret, self.config.state_dir / "token.secret")
             self._loop = await Loop.start(journal, self.config, self._policy)
         except BaseException:
             journal.close()
             raise
         self._loop.hosts = self._hub
-        self._service = Service(self._loop, self._hub)
-        self._agents = AgentService(self._loop, self._hub)
         self._running = asyncio.create_task(self._loop.run(), name="loop")
         try:
-            await self._open_doors()
+            await self._open_doors(authority, secret)
         except BaseException:
             await self.stop()
             raise
 
-    async def _open_doors(self) -> None:
+    async def _open_doors(self, authority: Authority | None, secret: str) -> None:
         config = self.config
-        mode = 0o600 if config.embedded else 0o666
-        fronts = [Front(config.socket, mode, config.limits, self, lambda uid: doors.caller_of(uid, config))]
+        people = UnixFront(
+            config.socket,
+            0o600 if config.embedded else 0o666,
+            config.limits,
+            guests := Guests(config.socket.with_name(f"{config.socket.name}.d") / "inner"),
+            lambda uid: Known(callers.account(uid, config), f"uid {uid}"),
+        )
+        fronts: list[Front] = [people]
         if config.agent_socket is not None:
-            fronts.append(
-                Front(
-                    config.agent_socket,
-                    0o600,
-                    config.limits,
-                    self,
-                    lambda uid: doors.caller_of(uid, config),
-                    lambda caller: Role.AGENT in caller.roles,
-                )
-            )
-        for front in fronts:
-            await front.open()
-            self._fronts.append(front)
-            log.info("listening", socket=str(front.path))
+            fronts.append(UnixFront(config.agent_socket, 0o600, config.limits, guests, self._only_agents))
         if config.listen is not None:
-            host, port = config.listen
-            identity = await asyncio.to_thread(doors.bearer, config.state_dir)
-            self._loopback, bound = await self._server(
-                identity, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            fronts.append(await self._port(config.listen, guests, authority))
+        for front in fronts:
+            if isinstance(front, UnixFront):
+                front.prepare()
+                self._fronts.append(front)  # from here on there is something to clear away
+        self._server = await self._serve(guests, authority, secret)
+        for front in fronts:
+            if front not in self._fronts:
+                self._fronts.append(front)
+            await front.open()
+            log.info("listening", address=front.name)
+            if isinstance(front, TcpFront):
+                self.address = front.name
+
+    def _only_agents(self, uid: int) -> Known | None:
+        caller = callers.account(uid, self.config)
+        return Known(caller, f"uid {uid}") if Role.AGENT in caller.roles else None
+
+    async def _port(self, address: tuple[str, int], guests: Guests, authority: Authority | None) -> TcpFront:
+        config = self.config
+        if config.dev:
+            admin = await asyncio.to_thread(callers.admin_token, config.state_dir)
+
+            def known(token: str) -> Caller | None:
+                return admin.caller(token) or self._token_user(token)
+
+            log.warning("plaintext", why="dev = true: for development, on this machine only")
+            return TcpFront(address, config.limits, guests, None, lambda _certificate: TokenHolder(known))
+        if authority is None:
+            raise DoorError(
+                f"listen: {address[0]}:{address[1]}: this controller has no certificates yet; run"
+                f" `hs-controller init --config {config.file}`, or set `dev = true` for plaintext on loopback"
             )
-            self.address = f"{host}:{bound}"
-            log.info("listening", address=self.address)
+        await self._renew_if_due(authority)
+        context = authority.server_context()
+        self._renewing = asyncio.create_task(self._keep_renewed(authority, context), name="certificate")
+        return TcpFront(address, config.limits, guests, context, self._by_certificate)
 
-    async def serve(self, identity: Identity, address: str) -> grpc.aio.Server:
-        server, _ = await self._server(identity, address)
-        return server
+    def _by_certificate(self, certificate: dict[str, Any]) -> Guest | None:
+        if certificate:
+            return node_guest(
+                certificate, lambda who: self.loop.mind.registry.why_refused(who, self.loop.clock.now_s())
+            )
+        return TokenHolder(self._token_user)
 
-    async def _server(self, identity: Identity, address: str) -> tuple[grpc.aio.Server, int]:
+    def _token_user(self, token: str) -> Caller | None:
+        user = self.loop.mind.registry.user_of(token, self.loop.clock.now_s())
+        return None if user is None else callers.token_user(user, self.config)
+
+    async def _renew_if_due(self, authority: Authority) -> None:
+        now_s = self.loop.clock.now_s()
+        if authority.own_due_s() <= now_s:
+            await asyncio.to_thread(authority.renew_own, now_s)
+            log.info("own-certificate-renewed")
+
+    async def _keep_renewed(self, authority: Authority, context: ssl.SSLContext) -> None:
+        while True:
+            await asyncio.sleep(RENEWAL_LOOKED_AT_S)
+            try:
+                await self._renew_if_due(authority)
+                authority.load_own(context)
+            except PkiError as error:  # a full disk, say: there is a third of its life left
+                log.error("own-certificate-not-renewed", why=str(error))
+
+    async def _serve(self, guests: Guests, authority: Authority | None, secret: str) -> grpc.aio.Server:
         limits = self.config.limits
         server = grpc.aio.server(
-            interceptors=[Gate(identity)],
+            interceptors=[Gate(guests)],
             options=(
                 ("grpc.max_receive_message_length", limits.message_bytes),
                 ("grpc.max_concurrent_streams", 256),
@@ -109,14 +161,16 @@ class Controller:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ),
         )
+        self._service = Service(self.loop, self._hub, authority, secret)
         controller_pb2_grpc.add_HeteroShareServicer_to_server(self._service, server)
-        agent_pb2_grpc.add_AgentLinkServicer_to_server(self._agents, server)
+        controller_pb2_grpc.add_IdentityServicer_to_server(IdentityService(self.loop, authority), server)
+        agent_pb2_grpc.add_AgentLinkServicer_to_server(AgentService(self.loop, self._hub), server)
         try:
-            port = server.add_insecure_port(address)
+            server.add_insecure_port(f"unix:{guests.address}")
         except RuntimeError as error:
-            raise DoorError(f"{address}: cannot be listened on: {error}") from None
+            raise DoorError(f"{guests.address}: cannot be listened on: {error}") from None
         await server.start()
-        return server, port
+        return server
 
     async def wait(self) -> None:
         """Until the loop ends, which it does not by itself; raises why it did."""
@@ -126,10 +180,14 @@ class Controller:
     async def stop(self) -> None:
         """Let nobody in, finish what is queued, close the journal."""
         self._hub.close("the controller is stopping")
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        await asyncio.gather(*(front.shut() for front in self._fronts))
+        if self._server is not None:
+            await self._server.stop(GRACE_S)
         await asyncio.gather(*(front.close() for front in self._fronts))
         self._fronts.clear()
-        if self._loopback is not None:
-            await self._loopback.stop(GRACE_S)
         if self._running is not None:
             self.loop.close()
             await asyncio.gather(self._running, return_exceptions=True)

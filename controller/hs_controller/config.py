@@ -5,6 +5,7 @@ import ipaddress
 import math
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,8 +14,6 @@ from typing import Any, NoReturn
 
 DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
-
-ONLY_LOOPBACK = "until certificates exist the controller listens on a unix socket and loopback only"
 
 USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
 
@@ -33,9 +32,8 @@ class ConfigUser:
 class Limits:
     """Every queue, message and log has one."""
 
-    connections: int = 1024
-    connections_per_uid: int = 128
-    uids: int = 128  # accounts with a connection at the same time
+    connections: int = 4096
+    connections_per_uid: int = 128  # of one account, node, or address
     watchers: int = 256  # open WatchJob, Events and Logs streams
     queued_requests: int = 4096  # waiting for the next commit
     live_jobs: int = 20_000
@@ -50,10 +48,17 @@ class Config:
     socket: Path = Path("/run/heteroshare/controller.sock")
     agent_socket: Path | None = None  # a second one that serves agents only, mode 0600
     embedded: bool = False  # one person's cluster: the socket is theirs alone (0600)
-    listen: tuple[str, int] | None = None
+    listen: tuple[str, int] | None = None  # TLS; with `dev` plaintext, on loopback only
+    dev: bool = False
     policy: str = "gandiva-fair"
     quantum_s: float = 60.0
     heartbeat_s: float = 1.0  # agents report so often
+    lease_s: float = 10.0  # an agent that says nothing for so long is away
+    fence_after_s: float = (
+        60.0  # without a word from here for so long, agents end the jobs that ask for it; 0: never
+    )
+    migrations_per_hour: float = 240.0  # of started jobs, over the whole cluster
+    move_deadline_s: float = 120.0  # a migration that has not left by then is taken back
     seed: int = 0
     default_tickets: float = 100.0
     users: Mapping[str, ConfigUser] = field(default_factory=dict)
@@ -63,6 +68,20 @@ class Config:
     ended_limit: int = 100_000  # ended jobs that are kept
     usage_days: int = 400
     limits: Limits = field(default_factory=Limits)
+
+    def reached_at(self) -> str:
+        """Where other hosts reach it, as far as it knows; empty: nowhere."""
+        if self.listen is None:
+            return ""
+        host, port = self.listen
+        if host in {"0.0.0.0", "::"}:  # noqa: S104 — only compared
+            host = socket.getfqdn()
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def heard_s(self) -> float:
+        """Agents hear something from the controller at least so often."""
+        return min(self.lease_s, self.fence_after_s or self.lease_s, 20.0) / 4
 
 
 def load(file: Path) -> Config:
@@ -89,6 +108,11 @@ def parse(table: Mapping[str, Any], file: Path) -> Config:
             _Where(file, key).wrong(
                 str(path), "a path of at most 89 bytes: the system has a limit for sockets"
             )
+    if config.dev and config.listen is not None and not is_loopback(config.listen[0]):
+        _Where(file, "listen").wrong(
+            config.listen[0],
+            "a loopback address: with `dev` the port is plaintext, which never leaves this machine",
+        )
     if config.socket == config.agent_socket:
         config = _without_agent_socket(config)
     return config
@@ -171,7 +195,7 @@ def _path(value: Any, where: _Where) -> Path:
 
 
 def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
-    """`host:port` on loopback; "" is off."""
+    """`host:port`; "" is off."""
     if value == "":
         return None
     if not isinstance(value, str) or ":" not in value:
@@ -180,8 +204,8 @@ def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
     host = host.removeprefix("[").removesuffix("]")
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         where.wrong(value, "a port from 0 to 65535 (0: any free one)")
-    if not is_loopback(host):
-        where.wrong(value, f"a loopback address: {ONLY_LOOPBACK}")
+    if not host:
+        where.wrong(value, '"host:port"; all addresses are "0.0.0.0:7443"')
     return ("127.0.0.1" if host == "localhost" else host), int(port)
 
 
@@ -223,7 +247,6 @@ def _users(value: Any, where: _Where) -> dict[str, ConfigUser]:
 _LIMIT_KEYS: Mapping[str, _Reader] = {
     "connections": _whole(1, 100_000),
     "connections_per_uid": _whole(1, 100_000),
-    "uids": _whole(1, 10_000),
     "watchers": _whole(1, 100_000),
     "queued_requests": _whole(1, 1_000_000),
     "live_jobs": _whole(1, 10_000_000),
@@ -242,9 +265,14 @@ _KEYS: Mapping[str, _Reader] = {
     "agent_socket": _path,
     "embedded": _flag,
     "listen": _listen,
+    "dev": _flag,
     "policy": _text,
     "quantum_s": _number(0.1, 86400, "seconds"),
     "heartbeat_s": _number(0.05, 60, "seconds"),
+    "lease_s": _number(0.2, 86400, "seconds"),
+    "fence_after_s": _number(0, 86400 * 30, "seconds"),
+    "migrations_per_hour": _number(0, 1e6),
+    "move_deadline_s": _number(1, 86400, "seconds"),
     "seed": _whole(0, 2**63 - 1),
     "default_tickets": _TICKETS,
     "users": _users,

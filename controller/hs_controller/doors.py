@@ -1,147 +1,69 @@
-"""Who comes in, and as whom: the unix socket by peer credentials, loopback TCP by a token.
+"""Who comes in: the public unix socket, and the TCP port with TLS (or, in development, without it on loopback).
 
-gRPC does not tell a server its peer's credentials, so a front accepts on the public socket, asks the kernel who is there, and
-splices the bytes to a private server of that account, whose every call is therefore that account's.
+gRPC tells a server neither its peer's unix credentials nor asks for client certificates without demanding them. So a front accepts,
+finds out who is there, and splices the bytes to the one private server behind all doors. Each spliced connection has a name of its
+own there (an abstract socket address that the kernel picks), by which the gate knows whose call it is.
 """
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import os
-import pwd
-import secrets
 import shutil
 import socket
+import ssl
 import stat
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-import grpc
 import structlog
 
-from hs_controller.config import Config, Limits
-from hs_controller.permissions import Caller, Role
+from hs_controller.callers import Guest
+from hs_controller.config import Limits
 
 log = structlog.get_logger("hs_controller.doors")
 
-Metadata = Sequence[tuple[str, str | bytes]]
+HANDSHAKE_S = 10.0
+_PEER = "unix-abstract:"
 
 
 class DoorError(Exception):
     """A socket cannot be opened; the controller does not start."""
 
 
-class Identity(Protocol):
-    """How a server tells who calls."""
+class Guests:
+    """Who is on the other end of each connection to the private server."""
 
-    def caller(self, metadata: Metadata) -> Caller | None:
-        """None: not known."""
+    def __init__(self, address: Path) -> None:
+        self.address = address  # of the private server
+        self._by_name: dict[str, Guest] = {}
 
+    def enter(self, name: str, guest: Guest) -> None:
+        self._by_name[name] = guest
 
-@dataclass(frozen=True, slots=True)
-class Known(Identity):
-    """All calls through this door are one account's."""
+    def leave(self, name: str) -> None:
+        self._by_name.pop(name, None)
 
-    who: Caller
-
-    def caller(self, metadata: Metadata) -> Caller | None:
-        del metadata
-        return self.who
-
-
-@dataclass(frozen=True, slots=True)
-class Bearer(Identity):
-    """`authorization: Bearer …`, compared by digest and in constant time; only the digest stays in memory."""
-
-    digest: bytes
-    who: Caller
-
-    def caller(self, metadata: Metadata) -> Caller | None:
-        for key, value in metadata:
-            if key != "authorization" or not isinstance(value, str):
-                continue
-            scheme, _, token = value.partition(" ")
-            offered = hashlib.sha256(token.strip().encode()).digest()
-            if scheme.lower() == "bearer" and hmac.compare_digest(offered, self.digest):
-                return self.who
-        return None
-
-
-def bearer(state_dir: Path) -> Bearer:
-    """The admin's token from `<state>/admin.token`, made at the first start."""
-    file = state_dir / "admin.token"
-    try:
-        if not file.exists():
-            fresh = file.with_name(f".admin.token.{os.getpid()}")
-            with contextlib.suppress(FileNotFoundError):
-                fresh.unlink()
-            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                out.write(secrets.token_urlsafe(32) + "\n")
-                out.flush()
-                os.fsync(out.fileno())
-            fresh.rename(file)
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DoorError(f"{file}: {error}") from None
-    if len(token) < 20:
-        raise DoorError(f"{file}: holds no token (at least 20 characters); remove it to have one made")
-    if file.stat().st_mode & 0o077:
-        raise DoorError(f"{file}: can be read by others; chmod 600 it, or remove it to have a new one made")
-    return Bearer(
-        hashlib.sha256(token.encode()).digest(),
-        Caller(name="admin", roles=frozenset({Role.ADMIN}), account=False),
-    )
-
-
-def caller_of(uid: int, config: Config) -> Caller:
-    """The account behind a connection. Its roles come from the kernel's word and the configuration alone."""
-    try:
-        name, account = pwd.getpwuid(uid).pw_name, True
-    except KeyError:
-        name, account = f"uid-{uid}", False
-    roles = {Role.USER}
-    if uid in {0, os.geteuid()}:
-        roles |= {Role.ADMIN, Role.AGENT}
-    elif account and name in config.admins:
-        roles |= {Role.ADMIN}
-    return Caller(name=name, roles=frozenset(roles), account=account)
-
-
-# --- the front ------------------------------------------------------------------------------------------------------
-
-
-class Servers(Protocol):
-    """What a front needs to have served."""
-
-    async def serve(self, identity: Identity, address: str) -> grpc.aio.Server: ...
-
-
-@dataclass(slots=True, eq=False)
-class _Room:
-    """One account's private server."""
-
-    uid: int
-    address: Path
-    server: grpc.aio.Server
-    open: int = 0
-    left_s: float = 0.0
+    def find(self, peer: str) -> Guest | None:
+        """By what gRPC calls a call's peer."""
+        return self._by_name.get(peer.removeprefix(_PEER))
 
 
 class _Half(asyncio.Protocol):
     """One side of a spliced connection; what comes in goes out at the other, no faster than it is taken."""
 
     def __init__(self, gone: Callable[[], None]) -> None:
-        self._gone = gone
+        self.gone = gone
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        transport.pause_reading()  # until there is somebody to give it to
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None and self.other.transport is not None:
@@ -164,52 +86,179 @@ class _Half(asyncio.Protocol):
         del exc  # who left, and how, both sides learn from the connection itself
         if self.other is not None and self.other.transport is not None:
             self.other.transport.close()
-        self._gone()
+        self.gone()
 
 
-@dataclass(slots=True, eq=False)
-class Front:
-    """A public unix socket."""
+class _Refused(Exception):  # noqa: N818 — no error: a guest that is sent away
+    pass
 
-    path: Path
-    mode: int
-    limits: Limits
-    servers: Servers
-    who: Callable[[int], Caller]
-    allowed: Callable[[Caller], bool] = lambda _caller: True
-    _listener: socket.socket | None = None
-    _inode: int = 0
-    _accepting: asyncio.Task[None] | None = None
-    _rooms: dict[int, _Room] = field(default_factory=dict)
-    _making: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _entering: set[asyncio.Task[None]] = field(default_factory=set)
-    _connections: int = 0
+
+class Front(ABC):
+    """A public door: accepts, asks who it is, splices."""
+
+    def __init__(self, limits: Limits, guests: Guests) -> None:
+        self._limits = limits
+        self._guests = guests
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+        self._entering: set[asyncio.Task[None]] = set()
+        self._open: set[_Half] = set()
+        self._of_whom: Counter[str] = Counter()
 
     @property
-    def _folder(self) -> Path:
-        return self.path.with_name(self.path.name + ".d")
+    @abstractmethod
+    def name(self) -> str:
+        """Where it is, for people."""
+
+    @abstractmethod
+    def _bind(self) -> socket.socket: ...
+
+    @abstractmethod
+    async def _greet(self, connection: socket.socket, outer: _Half) -> tuple[Guest, str]:
+        """Takes `connection` over with `outer`: who it is, and whom it counts for. Raises _Refused, OSError."""
 
     async def open(self) -> None:
         try:
-            self._bind()
+            self._listener = self._bind()
+        except OSError as error:
+            raise DoorError(f"{self.name}: cannot be listened on: {error.strerror or error}") from None
+        self._accepting = asyncio.create_task(self._accept(), name=f"front {self.name}")
+
+    async def shut(self) -> None:
+        """Let nobody in any more."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        for task in list(self._entering):
+            task.cancel()
+        await asyncio.gather(*self._entering, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End what is open."""
+        for half in list(self._open):
+            if half.transport is not None:
+                half.transport.abort()
+
+    async def _accept(self) -> None:
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # out of file descriptors, say: those inside must get on
+                log.warning("cannot-accept", why=str(error))
+                await asyncio.sleep(0.2)
+                continue
+            if len(self._open) + len(self._entering) >= self._limits.connections:
+                log.warning("connection-refused", why="too many connections", limit=self._limits.connections)
+                connection.close()
+                continue
+            task = asyncio.create_task(self._enter(connection))
+            self._entering.add(task)
+            task.add_done_callback(self._entering.discard)
+
+    async def _enter(self, connection: socket.socket) -> None:
+        outer = _Half(lambda: None)
+        try:
+            guest, whose = await self._greet(connection, outer)
+            await self._splice(outer, guest, whose)
+        except (OSError, ssl.SSLError, _Refused) as error:
+            log.warning("connection-refused", door=self.name, why=str(error) or type(error).__name__)
+            _abort(outer, connection)
+        except BaseException:
+            _abort(outer, connection)
+            raise
+
+    async def _splice(self, outer: _Half, guest: Guest, whose: str) -> None:
+        if self._of_whom[whose] >= self._limits.connections_per_uid:
+            raise _Refused(f"too many connections of {whose}")
+        loop = asyncio.get_running_loop()
+        behind = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            behind.setblocking(False)
+            behind.bind("")  # the kernel picks a name
+            name = behind.getsockname()[1:].decode()
+            await loop.sock_connect(behind, str(self._guests.address))
+        except BaseException:
+            behind.close()
+            raise
+        self._guests.enter(name, guest)
+        self._open.add(outer)
+        self._of_whom[whose] += 1
+
+        def gone() -> None:
+            if outer in self._open:
+                self._open.discard(outer)
+                self._guests.leave(name)
+                self._of_whom[whose] -= 1
+                if not self._of_whom[whose]:
+                    del self._of_whom[whose]
+
+        inner = _Half(gone)
+        outer.gone = gone
+        try:
+            await loop.create_unix_connection(lambda: inner, sock=behind)
+        except BaseException:
+            gone()
+            behind.close()
+            raise
+        assert inner.transport is not None
+        if outer.transport is None or outer.transport.is_closing():
+            inner.transport.abort()
+            raise _Refused("it went away at once")
+        outer.other, inner.other = inner, outer
+        inner.transport.resume_reading()
+        outer.transport.resume_reading()
+
+
+def _abort(outer: _Half, connection: socket.socket) -> None:
+    if outer.transport is not None:
+        outer.transport.abort()
+    connection.close()
+
+
+class UnixFront(Front):
+    """A unix socket: the kernel says whose account is at the other end."""
+
+    def __init__(
+        self, path: Path, mode: int, limits: Limits, guests: Guests, who: Callable[[int], Guest | None]
+    ) -> None:
+        super().__init__(limits, guests)
+        self.path = path
+        self._mode = mode
+        self._who = who
+        self._inode = 0
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        return self.path.with_name(self.path.name + ".d")
+
+    def prepare(self) -> None:
+        """The folder beside it, which only we can enter."""
+        try:
+            self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._clear_the_way()
+            self.folder.mkdir(mode=0o700)
         except OSError as error:
             raise DoorError(f"{self.path}: {error.strerror or error}") from None
-        self._accepting = asyncio.create_task(self._accept(), name=f"front {self.path}")
 
-    def _bind(self) -> None:
-        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        self._clear_the_way()
-        self._folder.mkdir(mode=0o700)
+    def _bind(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
-        unready = self._folder / "front"
+        unready = self.folder / "front"
         listener.bind(str(unready))
-        unready.chmod(self.mode)
+        unready.chmod(self._mode)
         listener.listen(1024)
         # Renamed into place with its mode set and its queue open: nobody finds it half-made.
         self._inode = unready.stat().st_ino
         unready.rename(self.path)
-        self._listener = listener
+        return listener
 
     def _clear_the_way(self) -> None:
         """Remove what a controller that was killed left behind, but never take a living one's place."""
@@ -228,128 +277,89 @@ class Front:
                 raise DoorError(f"{self.path}: another process listens there")
             finally:
                 probe.close()
-        if self._folder.is_symlink() or self._folder.exists():
-            there = self._folder.lstat()
+        if self.folder.is_symlink() or self.folder.exists():
+            there = self.folder.lstat()
             if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
-                raise DoorError(f"{self._folder}: exists and is not ours; remove it")
-            shutil.rmtree(self._folder)
+                raise DoorError(f"{self.folder}: exists and is not ours; remove it")
+            shutil.rmtree(self.folder)
+
+    async def shut(self) -> None:
+        await super().shut()
+        with contextlib.suppress(FileNotFoundError):
+            if self._inode and self.path.stat().st_ino == self._inode:
+                self.path.unlink()
 
     async def close(self) -> None:
-        """Let nobody in any more, then end what is open (each server gives its calls a moment)."""
-        if self._accepting is not None:
-            self._accepting.cancel()
-            await asyncio.gather(self._accepting, return_exceptions=True)
-        if self._listener is not None:
-            self._listener.close()
-            with contextlib.suppress(FileNotFoundError):
-                if self.path.stat().st_ino == self._inode:
-                    self.path.unlink()
-        for task in list(self._entering):
-            task.cancel()
-        await asyncio.gather(*self._entering, return_exceptions=True)
-        await asyncio.gather(*(room.server.stop(0.5) for room in self._rooms.values()))
-        self._rooms.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        await super().close()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
-    async def _accept(self) -> None:
-        assert self._listener is not None
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(self._listener)
-            except OSError as error:  # out of file descriptors, say: those inside must get on
-                log.warning("cannot-accept", why=str(error))
-                await asyncio.sleep(0.2)
-                continue
-            if self._connections + len(self._entering) >= self.limits.connections:
-                log.warning("connection-refused", why="too many connections", limit=self.limits.connections)
-                connection.close()
-                continue
-            task = asyncio.create_task(self._enter(connection))
-            self._entering.add(task)
-            task.add_done_callback(self._entering.discard)
+    async def _greet(self, connection: socket.socket, outer: _Half) -> tuple[Guest, str]:
+        uid = peer_uid(connection)
+        guest = self._who(uid)
+        if guest is None:
+            raise _Refused(f"uid {uid}: this socket is for agents")
+        connection.setblocking(False)
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: outer, connection)
+        return guest, f"uid {uid}"
 
-    async def _enter(self, connection: socket.socket) -> None:
+
+class TcpFront(Front):
+    """A port; `secure` None: plaintext, for development on loopback."""
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        limits: Limits,
+        guests: Guests,
+        secure: ssl.SSLContext | None,
+        who: Callable[[dict[str, Any]], Guest | None],
+    ) -> None:
+        super().__init__(limits, guests)
+        self.address = address
+        self._secure = secure
+        self._who = who
+
+    @property
+    def name(self) -> str:
+        host, port = self.address
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _bind(self) -> socket.socket:
+        found = socket.getaddrinfo(*self.address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, number, _, address = found[0]
+        listener = socket.socket(family, kind, number)
         try:
-            uid = peer_uid(connection)
-            room = await self._room(uid)
-            if room is None:
-                connection.close()
-                return
-            await self._splice(connection, room)
-        except OSError as error:
-            log.warning("connection-failed", why=str(error))
-            connection.close()
-        except BaseException:
-            connection.close()
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.setblocking(False)
+            listener.bind(address)
+            listener.listen(1024)
+        except OSError:
+            listener.close()
             raise
+        self.address = self.address[0], int(listener.getsockname()[1])
+        return listener
 
-    async def _splice(self, connection: socket.socket, room: _Room) -> None:
-        loop = asyncio.get_running_loop()
-        room.open += 1
-        self._connections += 1
-        counted = True
-
-        def gone() -> None:
-            nonlocal counted
-            if counted:
-                counted = False
-                room.open -= 1
-                self._connections -= 1
-                room.left_s = loop.time()
-
-        inner = outer = None
+    async def _greet(self, connection: socket.socket, outer: _Half) -> tuple[Guest, str]:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        source = str(connection.getpeername()[0])
+        # One that only connects must not keep the others out.
+        self._of_whom[source] += 1
         try:
-            _, inner = await loop.create_unix_connection(lambda: _Half(gone), str(room.address))
-            assert inner.transport is not None
-            inner.transport.pause_reading()  # until there is somebody to give it to
-            _, outer = await loop.connect_accepted_socket(lambda: _joined(inner, gone), connection)
-            inner.transport.resume_reading()
-        except BaseException:
-            gone()
-            for half in (inner, outer):
-                if half is not None and half.transport is not None:
-                    half.transport.abort()
-            raise
-
-    async def _room(self, uid: int) -> _Room | None:
-        async with self._making:
-            room = self._rooms.get(uid)
-            if room is not None:
-                if room.open >= self.limits.connections_per_uid:
-                    log.warning("connection-refused", uid=uid, why="too many connections of one account")
-                    return None
-                return room
-            caller = self.who(uid)
-            if not self.allowed(caller):
-                log.warning("connection-refused", uid=uid, why="this socket is for agents")
-                return None
-            if len(self._rooms) >= self.limits.uids and not await self._make_space():
-                log.warning(
-                    "connection-refused", uid=uid, why="too many accounts at once", limit=self.limits.uids
-                )
-                return None
-            address = self._folder / f"{uid}.sock"
-            server = await self.servers.serve(Known(caller), f"unix:{address}")
-            room = self._rooms[uid] = _Room(uid=uid, address=address, server=server)
-            return room
-
-    async def _make_space(self) -> bool:
-        """End the server that has been empty for longest."""
-        empty = [room for room in self._rooms.values() if room.open == 0]
-        if not empty:
-            return False
-        oldest = min(empty, key=lambda room: room.left_s)
-        del self._rooms[oldest.uid]
-        await oldest.server.stop(None)
-        oldest.address.unlink(missing_ok=True)
-        return True
-
-
-def _joined(inner: _Half, gone: Callable[[], None]) -> _Half:
-    outer = _Half(gone)
-    outer.other, inner.other = inner, outer
-    return outer
+            if self._of_whom[source] > self._limits.connections // 2:
+                raise _Refused(f"too many connections from {source}")
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: outer,
+                connection,
+                ssl=self._secure,
+                ssl_handshake_timeout=None if self._secure is None else HANDSHAKE_S,
+            )
+        finally:
+            self._of_whom[source] -= 1
+        guest = self._who(transport.get_extra_info("peercert") or {})
+        if guest is None:
+            raise _Refused(f"{source}: its certificate is none of an agent's")
+        return guest, guest.whose or source
 
 
 def peer_uid(connection: socket.socket) -> int:

@@ -10,8 +10,9 @@ import grpc
 import structlog
 
 from hs_controller import permissions
-from hs_controller.doors import Identity
-from hs_controller.permissions import Caller
+from hs_controller.callers import StrangerError
+from hs_controller.doors import Guests
+from hs_controller.permissions import Caller, Role
 from hs_core.errors import Kind, RefusedError
 from hs_proto import convert
 
@@ -32,8 +33,8 @@ class ResyncError(Exception):
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    def __init__(self, identity: Identity) -> None:
-        self._identity = identity
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
 
     async def intercept_service(
         self,
@@ -44,11 +45,10 @@ class Gate(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler  # there is no such call: gRPC says so
         method = str(handler_call_details.method)
-        caller = self._identity.caller(tuple(handler_call_details.invocation_metadata or ()))
-        return _wrapped(handler, caller, method)
+        return _wrapped(handler, self._guests, method)
 
 
-def _wrapped(handler: Any, caller: Caller | None, method: str) -> _Handler:
+def _wrapped(handler: Any, guests: Guests, method: str) -> _Handler:
     """The same call behind the gate; whether it answers by yielding or by writing stays as it is."""
     serial = {
         "request_deserializer": handler.request_deserializer,
@@ -56,18 +56,18 @@ def _wrapped(handler: Any, caller: Caller | None, method: str) -> _Handler:
     }
 
     async def unary(request: Any, context: _Context) -> Any:
-        await _enter(caller, method, context)
+        await _enter(guests, method, context)
         async with _told(context, method):
             return await handler.unary_unary(request, context)
 
     async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
-        await _enter(caller, method, context)
+        await _enter(guests, method, context)
         async with _told(context, method):
             async for answer in handler.unary_stream(request, context):
                 yield answer
 
     async def duplex(requests: Any, context: _Context) -> None:
-        await _enter(caller, method, context)
+        await _enter(guests, method, context)
         async with _told(context, method):
             await handler.stream_stream(requests, context)
 
@@ -79,18 +79,28 @@ def _wrapped(handler: Any, caller: Caller | None, method: str) -> _Handler:
     return grpc.stream_stream_rpc_method_handler(duplex, **serial)
 
 
-async def _enter(caller: Caller | None, method: str, context: _Context) -> None:
-    if caller is None:
+async def _enter(guests: Guests, method: str, context: _Context) -> None:
+    try:
+        caller = _who(guests, method, context)
+    except StrangerError as error:
         await context.abort(
-            grpc.StatusCode.UNAUTHENTICATED,
-            "no token, or a wrong one: send `authorization: Bearer …` with the text of <state_dir>/admin.token",
-            (("hs-kind", Kind.NOT_ALLOWED.value),),
+            grpc.StatusCode.UNAUTHENTICATED, str(error), (("hs-kind", Kind.NOT_ALLOWED.value),)
         )
     try:
         permissions.check(caller, method)
     except RefusedError as refused:
         await _refuse(context, refused)
     CALLER.set(caller)
+
+
+def _who(guests: Guests, method: str, context: _Context) -> Caller:
+    guest = guests.find(context.peer())
+    if guest is None:
+        raise StrangerError("the connection has ended")
+    caller = guest.caller(tuple(context.invocation_metadata() or ()))
+    if Role.ANONYMOUS in caller.roles and permissions.reach(caller, method) is None:
+        raise StrangerError("say who you are: `authorization: Bearer …` with a token (hsctl token create)")
+    return caller
 
 
 @contextlib.asynccontextmanager

@@ -35,6 +35,7 @@ from hs_controller.sqlite import (
 )
 from hs_controller.tables import (
     COARSE,
+    CREDENTIALS,
     EVENTS,
     FINE,
     HOSTS,
@@ -46,6 +47,9 @@ from hs_controller.tables import (
     account,
     account_of,
     among,
+    credential_key,
+    credential_of,
+    credential_row,
     docs,
     event_of,
     event_row,
@@ -164,6 +168,9 @@ class Journal:
                     for a in batch.answered
                 ],
             )
+            for row in batch.gone_credentials:
+                db.execute(sa.delete(CREDENTIALS).filter_by(**credential_key(row)))
+            upsert(db, CREDENTIALS, [credential_row(row) for row in batch.credentials])
 
     def prune(
         self,
@@ -230,6 +237,7 @@ class Journal:
                     Answered(caller=r.caller, key=r.key, digest=r.digest, answer=r.answer, at_s=r.at_s)
                     for r in db.execute(sa.select(REQUESTS).order_by(REQUESTS.c.at_s))
                 ),
+                credentials=tuple(credential_of(row) for row in db.execute(sa.select(CREDENTIALS))),
             )
 
     def job(self, job: JobId) -> Job | None:

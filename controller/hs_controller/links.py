@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import structlog
@@ -84,7 +84,7 @@ class Link:
         self.logs: dict[int, LogReader] = {}
         self.closed = asyncio.Event()
         self.why_closed = ""
-        self._wanted: Wanted | None = None  # newest, not sent yet
+        self._wanted: tuple[Wanted, float] | None = None  # newest, not sent yet, and when it was said
         self._control: deque[agent_pb2.ToAgent] = deque()
         self._something = asyncio.Event()
         self._requests = itertools.count(1)
@@ -106,8 +106,8 @@ class Link:
     def joined(self, now_s: float) -> HostJoined:
         return HostJoined(now_s=now_s, host=self.host, reports=tuple(self.reports.values()))
 
-    def direct(self, wanted: Wanted) -> None:
-        self._wanted = wanted
+    def direct(self, wanted: Wanted, said_s: float) -> None:
+        self._wanted = wanted, said_s
         # What ended and is no longer wanted, the agent forgets, and so do we.
         named = {job.job for job in wanted.jobs}
         self.reports = {j: r for j, r in self.reports.items() if j in named or r.phase is not Phase.EXITED}
@@ -146,14 +146,17 @@ class Link:
         self._control.append(message)
         self._something.set()
 
-    async def next(self) -> agent_pb2.ToAgent:
-        """What is to be sent; of several Wanted only the newest."""
+    async def next(self, now_s: Callable[[], float]) -> agent_pb2.ToAgent:
+        """What is to be sent; of several Wanted only the newest, with what is left now of the time to its edge."""
         while True:
             if self._control:
                 return self._control.popleft()
             if self._wanted is not None:
-                wanted, self._wanted = self._wanted, None
-                return agent_pb2.ToAgent(wanted=convert.from_wanted(wanted))
+                (wanted, said_s), self._wanted = self._wanted, None
+                message = convert.from_wanted(wanted)
+                if wanted.edge_in_s is not None:
+                    message.edge_in_s = max(0.0, wanted.edge_in_s - (now_s() - said_s))
+                return agent_pb2.ToAgent(wanted=message)
             self._something.clear()
             await self._something.wait()
 
@@ -193,10 +196,10 @@ class Hub:
     def names(self) -> Sequence[HostName]:
         return sorted(self._links)
 
-    def direct(self, host: HostName, wanted: Wanted) -> None:
+    def direct(self, host: HostName, wanted: Wanted, said_s: float) -> None:
         link = self._links.get(host)
         if link is not None:  # else it is told when it is back
-            link.direct(wanted)
+            link.direct(wanted, said_s)
 
     def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
         link = self._links.get(host)

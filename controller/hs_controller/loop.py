@@ -18,7 +18,7 @@ from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.mind import KEYS_KEPT_S, Draft, Mind, refuse_other_body
-from hs_controller.rows import Answered, Event
+from hs_controller.rows import Answered, Event, Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine, Outcome
@@ -35,14 +35,14 @@ PRUNE_S = 60.0
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
 
-Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent]]
+Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent | Kept]]
 Render = Callable[[Sequence[Outcome]], bytes]
 
 
 class Hosts(Protocol):
     """The agents that are connected."""
 
-    def direct(self, host: HostName, wanted: Wanted) -> None: ...
+    def direct(self, host: HostName, wanted: Wanted, said_s: float) -> None: ...
 
     def names(self) -> Sequence[HostName]: ...
 
@@ -307,8 +307,8 @@ class Loop:
 
     def _publish(self, draft: Draft) -> None:
         assert self.hosts is not None
-        for host, wanted in draft.directs.items():
-            self.hosts.direct(host, wanted)
+        for host, (wanted, said_s) in draft.directs.items():
+            self.hosts.direct(host, wanted, said_s)
         if draft.wake_in_s is not None:
             if self._wake is not None:
                 self._wake.cancel()

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hs_controller.config import Config
-from hs_controller.rows import Account, Answered, Batch, Event, Loaded, Usage
+from hs_controller.registry import Registry
+from hs_controller.rows import Account, Answered, Batch, Credential, Event, Kept, Loaded, NodeIdentity, Usage
 from hs_controller.usage import Ledger
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Direct, HostReported, Wake, Wanted
+from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake, Wanted
 from hs_core.model import Host, HostName, Job, JobId, User, UserName
 from hs_core.policy import Policy
 
@@ -52,7 +53,10 @@ class Draft:
     meta: dict[str, Any] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     answered: list[Answered] = field(default_factory=list)
-    directs: dict[HostName, Wanted] = field(default_factory=dict)
+    gone_hosts: set[HostName] = field(default_factory=set)
+    credentials: dict[tuple[type, str], Credential] = field(default_factory=dict)
+    gone_credentials: list[Credential] = field(default_factory=list)
+    directs: dict[HostName, tuple[Wanted, float]] = field(default_factory=dict)  # and when that was said
     wake_in_s: float | None = None
     touched: set[JobId] = field(default_factory=set)
     weighty: bool = False  # has to be committed before anything comes of it
@@ -73,6 +77,7 @@ class Mind:
         )
         self.machine = ClusterMachine(policy, settings_of(config), state)
         self.machine.begin_term(loaded.term)
+        self.registry = Registry(loaded.credentials)
         every_s = min(10.0, max(1.0, config.quantum_s / 2))
         self.ledger = Ledger(loaded.usage, loaded.jobs, loaded.samples, now_s=now_s, every_s=every_s)
         self.last_seq = loaded.last_seq
@@ -84,8 +89,11 @@ class Mind:
 
     # --- one event --------------------------------------------------------------------------------------------------
 
-    def handle(self, event: ClusterEvent, draft: Draft) -> Outcome:
+    def handle(self, event: ClusterEvent | Kept, draft: Draft) -> Outcome:
         """Raises RefusedError, and then nothing has changed."""
+        if isinstance(event, Kept):
+            self._keep(event, draft)
+            return Outcome()
         before = self._reported(event)
         outcome = self.machine.handle(event)
         touched = outcome.touched
@@ -95,7 +103,7 @@ class Mind:
         draft.touched |= touched.jobs
         for command in outcome.commands:
             if isinstance(command, Direct):
-                draft.directs[command.host] = command.wanted  # the newest replaces all before it
+                draft.directs[command.host] = command.wanted, event.now_s  # the newest replaces all before it
             elif isinstance(command, Wake):
                 draft.wake_in_s = max(0.0, command.at_s - event.now_s)
         light = before is not None and self._light(outcome, before, rows)
@@ -107,15 +115,35 @@ class Mind:
         draft.users.update(
             {name: user for name in touched.users if (user := self.machine.user(name)) is not None}
         )
-        draft.hosts.update(
-            {name: host for name in touched.hosts if (host := self.machine.host(name)) is not None}
-        )
+        for name in touched.hosts:
+            self._note_host(name, draft)
         if touched.meta:
             draft.meta.update(self._meta())
-        for fact in outcome.facts:
+        self._note_facts(outcome.facts, draft)
+        return outcome
+
+    def _note_host(self, name: HostName, draft: Draft) -> None:
+        host = self.machine.host(name)
+        if host is None:
+            draft.hosts.pop(name, None)
+            draft.gone_hosts.add(name)
+        else:
+            draft.hosts[name] = host
+            draft.gone_hosts.discard(name)
+
+    def _note_facts(self, facts: Sequence[Fact], draft: Draft) -> None:
+        for fact in facts:
             self.last_seq += 1
             draft.events.append(Event(seq=self.last_seq, fact=fact))
-        return outcome
+
+    def _keep(self, kept: Kept, draft: Draft) -> None:
+        self.registry.keep(kept)
+        draft.weighty = True
+        draft.gone_credentials += kept.gone
+        for row in kept.gone:
+            draft.credentials.pop(_key_of(row), None)
+        draft.credentials |= {_key_of(row): row for row in kept.rows}
+        self._note_facts(kept.facts, draft)
 
     def _reported(self, event: ClusterEvent) -> dict[JobId, Job] | None:
         """The rows that a report is about, as they were; None for any other event."""
@@ -172,6 +200,9 @@ class Mind:
             jobs=tuple(jobs.values()),
             users=tuple(draft.users.values()),
             hosts=tuple(draft.hosts.values()),
+            gone_hosts=tuple(draft.gone_hosts),
+            credentials=(*self.registry.take_used(), *draft.credentials.values()),
+            gone_credentials=tuple(draft.gone_credentials),
             meta=draft.meta,
             events=tuple(draft.events),
             usage=self.ledger.take(),
@@ -186,6 +217,10 @@ class Mind:
 
     def recall(self, jobs: Sequence[Job]) -> None:
         self.machine.recall(job for job in jobs if self.machine.find(job.id) is None)
+
+
+def _key_of(row: Credential) -> tuple[type, str]:
+    return type(row), row.node if isinstance(row, NodeIdentity) else row.id
 
 
 def _but_counters(old: Job, new: Job) -> bool:

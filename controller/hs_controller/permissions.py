@@ -8,15 +8,19 @@ from hs_core.errors import Kind, RefusedError
 
 
 class Role(StrEnum):
-    USER = "user"  # an account that came through the unix socket
-    ADMIN = "admin"  # root, the controller's own account, `admins`, who holds the token
-    AGENT = "agent"  # root or the controller's own account, through the unix socket
+    ANONYMOUS = "anonymous"  # came over TLS and showed nothing
+    USER = "user"  # an account that came through the unix socket, or who holds a user's token
+    ADMIN = "admin"  # root, the controller's own account, `admins`
+    AGENT = (
+        "agent"  # root or the controller's own account, through the unix socket: whichever node it says it is
+    )
+    NODE = "node"  # who holds a node's certificate
 
 
 class Reach(StrEnum):
-    """How far a permission goes where a call is about a job."""
+    """How far a permission goes where a call is about somebody's job, token or node."""
 
-    ALL = "all"  # everybody's jobs
+    ALL = "all"  # everybody's
     OWN = "own"  # one's own; somebody else's answers like one that does not exist
 
 
@@ -51,7 +55,9 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/EnrollNode": _ADMINS,
     "/hs.v1.HeteroShare/RemoveNode": _ADMINS,
     "/hs.v1.HeteroShare/Backup": _ADMINS,
-    "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL},
+    "/hs.v1.AgentLink/Connect": {Role.AGENT: Reach.ALL, Role.NODE: Reach.OWN},
+    "/hs.v1.Identity/Join": {Role.ANONYMOUS: Reach.ALL},  # with a token that works once
+    "/hs.v1.Identity/Renew": {Role.NODE: Reach.OWN},
 }
 
 
@@ -61,7 +67,11 @@ class Caller:
 
     name: str
     roles: frozenset[Role]
-    account: bool = True  # the name is an account of the operating system
+    account: bool = True  # the name is a user's
+    node: str = ""  # of a node's certificate, as are these
+    serial: str = ""
+    issued_s: float = 0.0
+    until_s: float = float("inf")  # when what it showed ends
 
     @property
     def admin(self) -> bool:
@@ -83,3 +93,17 @@ def check(caller: Caller, method: str) -> None:
         raise RefusedError(
             f"{method.rsplit('/', 1)[-1]} is not allowed to {caller.name} (roles: {roles})", Kind.NOT_ALLOWED
         )
+
+
+def table() -> str:
+    """For docs/security.md: one line a call, one column a role."""
+    words = {Reach.ALL: "all", Reach.OWN: "own", None: ""}
+    lines = [
+        f"| call | {' | '.join(Role)} |",
+        f"|---|{'---|' * len(Role)}",
+        *(
+            f"| {method.removeprefix('/hs.v1.')} | {' | '.join(words[rule.get(role)] for role in Role)} |"
+            for method, rule in PERMISSIONS.items()
+        ),
+    ]
+    return "\n".join(lines)

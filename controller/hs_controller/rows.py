@@ -66,6 +66,63 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserToken:
+    """What a user may show instead of coming through the unix socket."""
+
+    id: str
+    user: UserName
+    label: str
+    digest: str  # SHA-256; the token itself is nowhere
+    created_s: float
+    not_after_s: float
+    revoked: bool = False
+    last_used_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinToken:
+    """Lets one node join, once."""
+
+    id: str
+    node: HostName
+    digest: str
+    created_s: float
+    not_after_s: float
+    used_s: float = 0.0  # 0: not yet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIdentity:
+    """Which certificates of a node count."""
+
+    node: HostName
+    serials: Mapping[str, float] = field(
+        default_factory=dict
+    )  # that were given out and have not ended → their end
+    refused_before_s: float = 0.0  # others that were given out before this moment do not count
+    removed: bool = False
+
+
+Credential = UserToken | JoinToken | NodeIdentity
+CREDENTIAL_KINDS: Mapping[str, type[Credential]] = {
+    "user-token": UserToken,
+    "join-token": JoinToken,
+    "node": NodeIdentity,
+}
+"""By the word in the journal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What identities changed by, and what the audit is to say of it. Beside the cluster's events: no machine needs to know."""
+
+    now_s: float
+    rows: tuple[Credential, ...] = ()
+    gone: tuple[Credential, ...] = ()
+    facts: tuple[Fact, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """Everything that one transaction writes."""
 
@@ -78,6 +135,8 @@ class Batch:
     usage: Mapping[Account, Usage] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     answered: tuple[Answered, ...] = ()
+    credentials: tuple[Credential, ...] = ()
+    gone_credentials: tuple[Credential, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +154,7 @@ class Loaded:
     usage: Mapping[Account, Usage]
     samples: tuple[Sample, ...]  # of the fine tier
     answered: tuple[Answered, ...]  # oldest first
+    credentials: tuple[Credential, ...] = ()
 
 
 def after_of(jobs: tuple[Job, ...]) -> set[JobId]:

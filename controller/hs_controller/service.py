@@ -1,24 +1,22 @@
 """What users and admins can ask for (HeteroShare in controller.proto): messages in, events for the loop, views out."""
 
 import contextlib
-import hashlib
-import math
 import pwd
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Any, TypeAlias
 
-import grpc
-
-from hs_controller import permissions, views
+from hs_controller import views
 from hs_controller.admin_service import AdminCalls
+from hs_controller.calls import Context, key_of, reaches_all, seconds
 from hs_controller.clock import boot_s
 from hs_controller.gate import CALLER, ResyncError
 from hs_controller.links import Hub, Link
-from hs_controller.loop import Key, Loop
-from hs_controller.permissions import Caller, Reach
+from hs_controller.loop import Loop
+from hs_controller.permissions import Caller
+from hs_controller.pki import Authority
 from hs_controller.rows import Event
+from hs_controller.token_service import TokenCalls
 from hs_core.cluster import ClusterMachine, Outcome, State
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
@@ -26,7 +24,6 @@ from hs_core.model import ENDED_STATES, Job, JobId, JobSpec, JobState, Phase, Su
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2 as pb
 
-KEY_CHARS = 128
 JOBS_PER_REQUEST = 10_000
 LIST_DEFAULT, LIST_MOST = 1000, 5000
 STORY = 200
@@ -34,8 +31,6 @@ EVENTS_PAGE = 500
 EVENTS_TAIL, EVENTS_TAIL_MOST = 1000, 100_000
 REFRESH_S = 5.0  # a watched job's waiting time is told again so often
 LOG_LINES_MOST = 10_000_000
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
 
 
 def version() -> str:
@@ -45,10 +40,9 @@ def version() -> str:
         return "0+source"
 
 
-class Service(AdminCalls):
-    def __init__(self, loop: Loop, hub: Hub) -> None:
-        self._loop = loop
-        self._hub = hub
+class Service(AdminCalls, TokenCalls):
+    def __init__(self, loop: Loop, hub: Hub, authority: Authority | None, secret: str) -> None:
+        super().__init__(loop, hub, authority, secret)
         self._watchers = 0
         self._started_s = boot_s()
 
@@ -60,7 +54,7 @@ class Service(AdminCalls):
         specs = _specs(request)
         if request.dry_run:
             return await self._dry_run(user, specs)
-        key = _key(caller, "Submit", request)
+        key = key_of(caller, "Submit", request)
 
         def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent]:
             submitted = JobsSubmitted(now_s=now_s, user=user, specs=specs)
@@ -153,7 +147,7 @@ class Service(AdminCalls):
         request: pb.JobsRequest,
     ) -> pb.JobsReply:
         caller = CALLER.get()
-        key = _key(caller, method, request)
+        key = key_of(caller, method, request)
         if len(request.job_ids) > JOBS_PER_REQUEST:
             raise RefusedError(
                 f"job_ids: {len(request.job_ids)} jobs; at most {JOBS_PER_REQUEST} were expected"
@@ -180,7 +174,7 @@ class Service(AdminCalls):
 
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
         caller = CALLER.get()
-        key = _key(caller, "SetUser", request)
+        key = key_of(caller, "SetUser", request)
         run_as = request.run_as if request.HasField("run_as") else None
         if run_as:
             check_account(run_as)
@@ -342,12 +336,12 @@ class Service(AdminCalls):
     # --- shares, usage, nodes, events --------------------------------------------------------------------------------
 
     async def Shares(self, request: pb.SharesRequest, context: Context) -> pb.SharesReply:
-        window_s = _seconds(request.window_s, "window_s") or 60.0
+        window_s = seconds(request.window_s, "window_s") or 60.0
         await self._loop.settled()
         return views.shares(self._loop.mind, window_s, self._loop.clock.now_s())
 
     async def Usage(self, request: pb.UsageRequest, context: Context) -> pb.UsageReply:
-        since_s = _seconds(request.since_s, "since_s")
+        since_s = seconds(request.since_s, "since_s")
         then = {}
         if since_s:
             at_s = self._loop.clock.now_s() - since_s
@@ -450,30 +444,13 @@ def _specs(request: pb.SubmitRequest) -> tuple[JobSpec, ...]:
     return tuple(specs)
 
 
-def _key(caller: Caller, method: str, request: Any) -> Key:
-    """What the request is, without its key: sent again, it is the same one."""
-    key: str = request.key
-    if not key:
-        raise RefusedError(
-            "key: missing; a mutating call carries an idempotency key (any new text, a UUID say)"
-        )
-    if len(key) > KEY_CHARS:
-        raise RefusedError(f"key: {len(key)} characters; at most {KEY_CHARS} were expected")
-    body = type(request)()
-    body.CopyFrom(request)
-    body.ClearField("key")
-    digest = hashlib.sha256(method.encode() + b"\0" + body.SerializeToString(deterministic=True)).digest()
-    return Key(caller=f"{'account' if caller.account else 'other'}:{caller.name}", key=key, digest=digest)
-
-
 def _mine(job: Job, caller: Caller) -> bool:
     return caller.admin or (caller.account and job.user == caller.name)
 
 
 def _must_be_visible(row: Job | None, job: JobId, caller: Caller, method: str) -> None:
     """What is not yours answers like what does not exist."""
-    far = permissions.reach(caller, f"/hs.v1.HeteroShare/{method}")
-    if row is None or (far is not Reach.ALL and not _mine(row, caller)):
+    if row is None or not (reaches_all(caller, method) or _mine(row, caller)):
         raise _no_job(job)
 
 
@@ -486,12 +463,6 @@ def check_account(name: str) -> None:
         pwd.getpwnam(name)
     except KeyError:
         raise RefusedError(f"run_as: {name!r}: the operating system has no such account") from None
-
-
-def _seconds(value: float, field: str) -> float:
-    if not math.isfinite(value) or value < 0:
-        raise RefusedError(f"{field}: {value!r}: seconds from 0 up were expected")
-    return value
 
 
 def _tail(job: Job, lines: int) -> bytes:

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 from sqlalchemy.dialects.sqlite import insert
 
-from hs_controller.rows import JOB, Account, Event, Sample, Usage
+from hs_controller.rows import CREDENTIAL_KINDS, JOB, Account, Credential, Event, NodeIdentity, Sample, Usage
 from hs_core.events import Fact
 from hs_core.model import ENDED_STATES, HostName, Job, JobId, UserName
 
@@ -88,6 +89,13 @@ REQUESTS = sa.Table(
     sa.Column("answer", sa.LargeBinary, nullable=False),
     sa.Column("at_s", sa.Float, nullable=False),
     sa.Index("requests_by_age", "at_s"),
+)
+CREDENTIALS = sa.Table(
+    "credentials",
+    TABLES,
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("doc", sa.Text, nullable=False),
 )
 
 Row = dict[str, Any]
@@ -208,3 +216,22 @@ def usage_of(row: Any) -> Usage:
 
 def sample_of(row: Any) -> Sample:
     return Sample(tier=row.tier, at_s=row.at_s, account=account_of(row), usage=usage_of(row))
+
+
+_DOCS: Mapping[str, TypeAdapter[Credential]] = {
+    kind: TypeAdapter(one) for kind, one in CREDENTIAL_KINDS.items()
+}
+_KINDS = {one: kind for kind, one in CREDENTIAL_KINDS.items()}
+
+
+def credential_key(row: Credential) -> Row:
+    return {"kind": _KINDS[type(row)], "id": row.node if isinstance(row, NodeIdentity) else row.id}
+
+
+def credential_row(row: Credential) -> Row:
+    key = credential_key(row)
+    return key | {"doc": _DOCS[key["kind"]].dump_json(row).decode()}
+
+
+def credential_of(row: Any) -> Credential:
+    return _DOCS[row.kind].validate_json(row.doc)

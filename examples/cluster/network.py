@@ -50,7 +50,8 @@ class Namespaces:
         return f"{SUBNET}.{self.servers.index(server) + 2}"
 
     def inside(self, server: str) -> list[str]:
-        return ["ip", "netns", "exec", self.namespace(server)]
+        # Not `ip netns exec`: that puts another /sys in place, without control groups.
+        return ["nsenter", f"--net=/run/netns/{self.namespace(server)}"]
 
     def namespace(self, server: str) -> str:
         return f"{self.tag}-{server}"
@@ -66,8 +67,8 @@ def network(servers: Sequence[str], *, namespaces: bool) -> Iterator[Network]:
     if not namespaces:
         yield Loopback("all servers on loopback, as asked")
         return
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        yield Loopback("all servers on loopback: network namespaces need root and ip(8)")
+    if os.geteuid() != 0 or not all(map(shutil.which, ("ip", "nsenter"))):
+        yield Loopback("all servers on loopback: network namespaces need root, ip(8) and nsenter(1)")
         return
     with ExitStack() as stack:
         made = Namespaces(tag=f"hs{os.getpid()}", servers=tuple(servers))

@@ -79,25 +79,22 @@ def test_a_mistake_names_file_key_value_and_what_was_expected(
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        "0.0.0.0:7443",
-        "192.168.1.4:7443",
-        "[::]:7443",
-        "gpu1.example.org:7443",
-        ":7443",
-        "*:7443",
-        "128.0.0.1:1",
-    ],
+    "address", ["0.0.0.0:7443", "192.168.1.4:7443", "[::]:7443", "gpu1.example.org:7443", "128.0.0.1:1"]
 )
-def test_nothing_but_loopback_is_listened_on(tmp_path: Path, address: str) -> None:
-    with pytest.raises(ConfigError, match="until certificates exist"):
-        load(tmp_path, f'listen = "{address}"')
+def test_plaintext_is_for_loopback_only(tmp_path: Path, address: str) -> None:
+    assert load(tmp_path, f'listen = "{address}"').listen is not None, "with TLS, that is"
+    with pytest.raises(ConfigError, match=r"loopback.*never leaves this machine"):
+        load(tmp_path, f'dev = true\nlisten = "{address}"')
+
+
+def test_an_address_to_listen_at_names_its_host(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"listen = ':7443'.*0\.0\.0\.0:7443"):
+        load(tmp_path, 'listen = ":7443"')
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:7443", "127.8.9.1:0", "localhost:7443", "[::1]:7443"])
-def test_loopback_is_listened_on(tmp_path: Path, address: str) -> None:
-    assert load(tmp_path, f'listen = "{address}"').listen is not None
+def test_loopback_may_be_plaintext(tmp_path: Path, address: str) -> None:
+    assert load(tmp_path, f'dev = true\nlisten = "{address}"').dev
 
 
 def test_a_missing_file_is_told(tmp_path: Path) -> None:

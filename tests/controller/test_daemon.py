@@ -183,7 +183,7 @@ def test_a_second_controller_on_the_same_socket_refuses_to_start(daemon: Daemon,
     [
         ('polcy = "fifo"', "did you mean 'policy'"),
         ('policy = "gandiva-fare"', "gandiva-fair"),
-        ('listen = "0.0.0.0:7443"', "until certificates exist"),
+        ('dev = true\nlisten = "0.0.0.0:7443"', "never leaves this machine"),
         ('users.bob.run_as = "nobody-at-all"', "no such account"),
     ],
 )
@@ -252,10 +252,10 @@ def test_an_account_is_known_by_its_connection_and_is_no_admin(daemon: Daemon) -
     assert daemon.end() == 0
 
 
-def test_loopback_asks_for_the_token(tmp_path: Path) -> None:
+def test_loopback_in_development_asks_for_the_token(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    daemon = Daemon(tmp_path, more=f'listen = "127.0.0.1:{port}"\n').start()
+    daemon = Daemon(tmp_path, more=f'dev = true\nlisten = "127.0.0.1:{port}"\n').start()
     file = tmp_path / "state" / "admin.token"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     token = file.read_text().strip()

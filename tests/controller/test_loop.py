@@ -37,8 +37,8 @@ class Told(Hub):
         self.wanted: list[Wanted] = []
         self.here: list[HostJoined] = []
 
-    def direct(self, host: HostName, wanted: Wanted) -> None:
-        del host
+    def direct(self, host: HostName, wanted: Wanted, said_s: float) -> None:
+        del host, said_s
         self.wanted.append(wanted)
 
     def names(self) -> Sequence[HostName]:

@@ -1,54 +1,60 @@
 """The whole table, against the services as they are: a call that is added is refused until somebody says who may."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 
-from hs_controller.permissions import PERMISSIONS, Caller, Reach, Role, check, reach
+from hs_controller.permissions import PERMISSIONS, Caller, Reach, Role, check, reach, table
 from hs_core.errors import Kind, RefusedError
 from hs_proto.v1 import agent_pb2, controller_pb2
 
+SERVED_BY_AGENTS = {"AgentPeer"}  # who may is in the grant that each call shows
 METHODS = sorted(
     f"/{service.full_name}/{method.name}"
     for file in (controller_pb2, agent_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
-    if service.name in {"HeteroShare", "AgentLink"}
+    if service.name not in SERVED_BY_AGENTS
     for method in service.methods
 )
 
-USER, ADMIN, AGENT = Role.USER, Role.ADMIN, Role.AGENT
-ALL, OWN = Reach.ALL, Reach.OWN
+ANONYMOUS, USER, ADMIN, AGENT, NODE = Role.ANONYMOUS, Role.USER, Role.ADMIN, Role.AGENT, Role.NODE
 
-# Written down a second time, from the design and not from the table: one line a call, one column a role.
+# Written down a second time, from the design and not from the table: one line a call, one letter a role in the order above.
+# A: with everybody's things, o: with one's own, -: not at all.
 EXPECTED = {
-    "/hs.v1.AgentLink/Connect": {USER: None, ADMIN: None, AGENT: ALL},
-    "/hs.v1.HeteroShare/Cancel": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/CreateToken": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/ListTokens": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/RevokeToken": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/ListTrades": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/GetPolicy": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/DrainNode": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/UndrainNode": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/SetGpuDrain": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/EnrollNode": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/RemoveNode": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Backup": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Events": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/GetJob": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Info": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/ListJobs": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/ListNodes": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Logs": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Pause": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/SetUser": {USER: None, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Shares": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Submit": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Unpause": {USER: OWN, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Usage": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/WatchJob": {USER: ALL, ADMIN: ALL, AGENT: None},
-    "/hs.v1.HeteroShare/Why": {USER: ALL, ADMIN: ALL, AGENT: None},
+    "AgentLink/Connect": "---Ao",
+    "HeteroShare/Backup": "--A--",
+    "HeteroShare/Cancel": "-oA--",
+    "HeteroShare/CreateToken": "-oA--",
+    "HeteroShare/DrainNode": "--A--",
+    "HeteroShare/EnrollNode": "--A--",
+    "HeteroShare/Events": "-AA--",
+    "HeteroShare/GetJob": "-AA--",
+    "HeteroShare/GetPolicy": "-AA--",
+    "HeteroShare/Info": "-AA--",
+    "HeteroShare/ListJobs": "-AA--",
+    "HeteroShare/ListNodes": "-AA--",
+    "HeteroShare/ListTokens": "-oA--",
+    "HeteroShare/ListTrades": "-AA--",
+    "HeteroShare/Logs": "-oA--",
+    "HeteroShare/Pause": "-oA--",
+    "HeteroShare/RemoveNode": "--A--",
+    "HeteroShare/RevokeToken": "-oA--",
+    "HeteroShare/SetGpuDrain": "--A--",
+    "HeteroShare/SetUser": "--A--",
+    "HeteroShare/Shares": "-AA--",
+    "HeteroShare/Submit": "-oA--",
+    "HeteroShare/UndrainNode": "--A--",
+    "HeteroShare/Unpause": "-oA--",
+    "HeteroShare/Usage": "-AA--",
+    "HeteroShare/WatchJob": "-AA--",
+    "HeteroShare/Why": "-AA--",
+    "Identity/Join": "A----",
+    "Identity/Renew": "----o",
 }
+REACHES = {"A": Reach.ALL, "o": Reach.OWN, "-": None}
+SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 
 
 def caller(*roles: Role) -> Caller:
@@ -56,12 +62,13 @@ def caller(*roles: Role) -> Caller:
 
 
 def test_every_call_of_every_service_is_decided_about() -> None:
-    assert sorted(PERMISSIONS) == METHODS == sorted(EXPECTED)
+    assert sorted(PERMISSIONS) == METHODS == sorted(f"/hs.v1.{call}" for call in EXPECTED)
 
 
 @pytest.mark.parametrize(("method", "role"), list(itertools.product(METHODS, Role)))
 def test_a_role_may_what_the_design_says(method: str, role: Role) -> None:
-    assert reach(caller(role), method) is EXPECTED[method][role]
+    word = EXPECTED[method.removeprefix("/hs.v1.")][list(Role).index(role)]
+    assert reach(caller(role), method) is REACHES[word]
 
 
 @pytest.mark.parametrize("method", [*METHODS, "/hs.v1.HeteroShare/Unheard"])
@@ -76,4 +83,10 @@ def test_what_is_not_in_the_table_is_refused_to_everybody() -> None:
 
 
 def test_of_several_roles_the_farthest_reach_counts() -> None:
-    assert reach(caller(USER, ADMIN), "/hs.v1.HeteroShare/Cancel") is ALL
+    assert reach(caller(USER, ADMIN), "/hs.v1.HeteroShare/Cancel") is Reach.ALL
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    assert table() in SECURITY.read_text(encoding="utf-8"), (
+        "docs/security.md: put the output of permissions.table() there"
+    )

@@ -19,12 +19,17 @@ from hypothesis.stateful import (
 
 from hs_core.cluster import Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy, sick
+from hs_core.cluster.plain import Wishes
 from hs_core.errors import RefusedError
 from hs_core.events import (
     ClusterEvent,
+    GpusDrained,
+    HostDrained,
     HostJoined,
     HostLeft,
+    HostRemoved,
     HostReported,
+    HostUndrained,
     JobsCancelled,
     JobsPaused,
     JobsSubmitted,
@@ -41,13 +46,15 @@ from hs_core.model import (
     JobId,
     JobReport,
     JobState,
+    MoveReason,
+    OnPartition,
     Phase,
     UserName,
 )
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy
 
-HOSTS = {HostName("n1"): 4, HostName("n2"): 2}
+HOSTS = {HostName("n1"): 4, HostName("n2"): 2, HostName("n3"): 4}
 USERS = [UserName("alice"), UserName("bob")]
 LIVE_PHASES = [p for p in Phase if p is not Phase.EXITED]
 EXITS = [Exit(), Exit(code=1), Exit(signal=9), Exit(why="time limit"), Exit(why="lost with its host")]
@@ -63,7 +70,13 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(self.policy, Settings(quantum_s=10.0, settle_s=1.0, keep_ended=1000))
+        self.wishes: Wishes = {}
+        if self.policy.name == "plain":
+            self.policy = plain_policy(every_quantum=True, wishes=self.wishes)
+        settings = Settings(
+            quantum_s=10.0, settle_s=1.0, keep_ended=1000, move_deadline_s=40.0, fence_after_s=30.0
+        )
+        self.world = World(self.policy, settings)
         self.acknowledged: dict[JobId, UserName] = {}
         self.boots = dict.fromkeys(HOSTS, 1)
         self.seen: Mapping[JobId, Job] = {}
@@ -84,14 +97,17 @@ class AnyOrder(RuleBasedStateMachine):
         after = machine.state
         changed = {job for job in after.jobs if after.jobs[job] != before.jobs.get(job)}
         assert changed == {j for j in outcome.touched.jobs if after.jobs[j] != before.jobs.get(j)}
-        assert {h for h in after.hosts if after.hosts[h] != before.hosts.get(h)} <= outcome.touched.hosts
+        known = after.hosts.keys() | before.hosts.keys()
+        assert {h for h in known if after.hosts.get(h) != before.hosts.get(h)} <= outcome.touched.hosts
         assert {u for u in after.users if after.users[u] != before.users.get(u)} <= outcome.touched.users
-        meta = (after.next_job_id, after.quantum, after.memory) != (
+        meta = (after.next_job_id, after.quantum, after.memory, after.budget) != (
             before.next_job_id,
             before.quantum,
             before.memory,
+            before.budget,
         )
         assert outcome.touched.meta or not meta
+        assert outcome.touched.profile or after.profile == before.profile
         return True
 
     @rule(seconds=st.floats(0.0, 30.0))
@@ -110,11 +126,20 @@ class AnyOrder(RuleBasedStateMachine):
         retries=st.integers(0, 2),
         limit=st.sampled_from([0.0, 5.0]),
         array=st.booleans(),
+        nodes=st.sampled_from([1, 1, 2]),
+        partition=st.sampled_from(OnPartition),
         after=st.none() | st.tuples(st.integers(1, 30), st.sampled_from(AfterCondition)),
     )
-    def submit(self, *, user, gpus, count, retries, limit, array, after):
+    def submit(self, *, user, gpus, count, retries, limit, array, nodes, partition, after):
         wait = () if after is None else (After(job=JobId(after[0]), condition=after[1]),)
-        spec = a_spec(gpus=gpus, retry_max=retries, max_duration_s=limit, after=wait)
+        spec = a_spec(
+            gpus=gpus,
+            nodes=nodes if self.policy.name == "plain" else 1,
+            on_partition=partition,
+            retry_max=retries,
+            max_duration_s=limit,
+            after=wait,
+        )
         specs = tuple(replace(spec, array_index=i, array_limit=1) if array else spec for i in range(count))
         if not self.happens(JobsSubmitted(now_s=self.world.now_s, user=user, specs=specs)):
             return multiple()
@@ -140,7 +165,7 @@ class AnyOrder(RuleBasedStateMachine):
     def host_joins(self, name: HostName, *, reboot: bool, forgets: bool) -> None:
         self.boots[name] += reboot
         rows = self.world.machine.jobs_at(name) if self.world.machine.host(name) else []
-        known = () if forgets else tuple(row.report for row in rows if row.report)
+        known = () if forgets else tuple(row.reports[name] for row in rows if name in row.reports)
         host = a_host(name, gpus=HOSTS[name], boot=str(self.boots[name]))
         assert self.happens(HostJoined(now_s=self.world.now_s, host=host, reports=known))
         assert name in {c.host for c in self.world.outcome.commands if hasattr(c, "wanted")}
@@ -157,15 +182,47 @@ class AnyOrder(RuleBasedStateMachine):
             self.happens(event)
 
     @rule(
+        job=jobs,
+        to=st.lists(st.sampled_from(sorted(HOSTS)), min_size=1, max_size=2, unique=True),
+        reason=st.sampled_from(MoveReason),
+    )
+    def somebody_wants_it_elsewhere(self, job: JobId, to: list[HostName], reason: MoveReason) -> None:
+        if len(to) == self.world.machine.job(job).spec.nodes:
+            self.wishes[job] = (tuple(to), reason, "")
+
+    @rule(name=st.sampled_from(sorted(HOSTS)), in_s=st.none() | st.floats(-5.0, 60.0), back=st.booleans())
+    def an_administrator_drains(self, name: HostName, in_s: float | None, *, back: bool) -> None:
+        now_s, by = self.world.now_s, USERS[1]
+        drain = HostDrained(now_s=now_s, by=by, host=name, deadline_s=None if in_s is None else now_s + in_s)
+        event = HostUndrained(now_s=now_s, by=by, host=name) if back else drain
+        if self.happens(event):
+            host = self.world.machine.host(name)
+            self.happens(event)
+            assert self.world.machine.host(name) == host
+
+    @rule(name=st.sampled_from(sorted(HOSTS)), count=st.integers(0, 3))
+    def an_administrator_drains_gpus(self, name: HostName, count: int) -> None:
+        host = self.world.machine.host(name)
+        if host is not None:
+            gpus = frozenset(gpu.id for gpu in host.gpus[:count])
+            self.happens(GpusDrained(now_s=self.world.now_s, by=USERS[1], host=name, gpus=gpus))
+
+    @rule(name=st.sampled_from(sorted(HOSTS)))
+    def an_administrator_removes(self, name: HostName) -> None:
+        self.happens(HostRemoved(now_s=self.world.now_s, by=USERS[1], host=name))
+
+    @rule(
         target=reports,
         job=jobs,
+        part=st.integers(0, 1),
+        can=st.booleans(),
         old=st.integers(0, 1),
         phase=st.sampled_from(LIVE_PHASES),
         gpu_s=st.sampled_from([0.0, 1.0, 7.5, 100.0, float("nan"), -1.0, 1e308]),
         generation=st.integers(-1, 3),
         ended=st.none() | st.sampled_from(EXITS),
     )
-    def host_reports(self, *, job, old, phase, gpu_s, generation, ended):
+    def host_reports(self, *, job, part, can, old, phase, gpu_s, generation, ended):
         row = self.world.machine.job(job)
         if row.host is None:
             return multiple()
@@ -175,12 +232,14 @@ class AnyOrder(RuleBasedStateMachine):
             phase=Phase.EXITED if ended else phase,
             gpu_s=gpu_s,
             run_s=gpu_s,
+            can_checkpoint=can,
             step=10,
             checkpoint_generation=generation,
             checkpoint_step=5 if generation >= 0 else -1,
             exit=ended,
         )
-        event = HostReported(now_s=self.world.now_s, host=row.host, reports=(report,))
+        host = row.hosts[part % len(row.hosts)]
+        event = HostReported(now_s=self.world.now_s, host=host, reports=(report,))
         self.happens(event)
         return event
 
@@ -237,7 +296,7 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def nobody_is_told_of_what_lives_elsewhere(self) -> None:
         machine = self.world.machine
-        homes: dict[JobId, HostName] = {}
+        epochs: dict[JobId, int] = {}
         for host, wanted in self.world.wanted.items():
             assert (wanted.term, wanted.seq) >= self.sent.get(host, (0, 0))
             self.sent[host] = (wanted.term, wanted.seq)
@@ -248,8 +307,13 @@ class AnyOrder(RuleBasedStateMachine):
                 "a host was not told what is wanted of it"
             )
             for job in wanted.jobs:
-                assert job.job not in homes, f"job {job.job} is wanted of {host} and {homes[job.job]}"
-                homes[job.job] = host
+                assert host in machine.job(job.job).hosts
+                assert epochs.setdefault(job.job, job.epoch) == job.epoch, "two incarnations are wanted"
+            lent = {lend.job for lend in wanted.lends}
+            for row in machine.jobs():
+                kept = row.stored
+                if kept is not None and host in kept.hosts and host not in row.hosts:
+                    assert row.id in lent, "a checkpoint that is needed is not kept"
 
     @invariant()
     def every_job_knows_why(self) -> None:

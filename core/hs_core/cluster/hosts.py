@@ -153,7 +153,7 @@ class Hosts(Moves):
         why = f"{name} has been away for {away_s:.0f} s, and it asked to be fenced"
         for row in self._book.at(name):
             if row.spec.on_partition is OnPartition.FENCE:
-                self._lost_at(row, name, why, now_s, reachable=True)
+                self._lost_at(row, name, why, now_s)
         for job in sorted(self._book.lent.get(name, ())):
             row = self._book.live[job]
             if row.spec.on_partition is OnPartition.FENCE and name not in row.hosts:

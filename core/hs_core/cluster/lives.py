@@ -6,7 +6,7 @@ from hs_core.cluster import admission, reports, states
 from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
-from hs_core.model import Exit, Host, HostName, Job, JobId, JobReport, JobState, Phase, Stored
+from hs_core.model import Exit, Host, HostName, Job, JobId, JobReport, JobState, OnPartition, Phase, Stored
 
 
 class Lives(Views):
@@ -115,23 +115,23 @@ class Lives(Views):
         else:
             self._end(row, Happening.FAILED, ended, now_s)
 
-    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float, *, reachable: bool = False) -> None:
+    def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
         if len(row.hosts) == 1:
-            self._lost(row, why, now_s, reachable=reachable)
+            self._lost(row, why, now_s)
             return
         before = row.reports.get(host) or JobReport(job=row.id, epoch=row.epoch, phase=Phase.WAITING)
         if before.exit is None:
             gone = Exit(why=f"{reports.LOST}: {why}")
             self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
 
-    def _lost(self, row: Job, why: str, now_s: float, *, reachable: bool = False) -> None:
+    def _lost(self, row: Job, why: str, now_s: float) -> None:
         """Its incarnation is dead, through no fault of its own."""
         ended = Exit(why=reports.LOST)
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
             return
-        stored = self._newest(row, reachable=reachable)
+        stored = self._newest(row)
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
         row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
         again = f"; it goes on from step {stored.step}" if stored else ""
@@ -141,11 +141,12 @@ class Lives(Views):
         self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)
         self._again(row, stored, ended, now_s)
 
-    def _newest(self, row: Job, *, reachable: bool = False) -> Stored | None:
-        """Its newest checkpoint on servers that are known (`reachable`: connected as well)."""
+    def _newest(self, row: Job) -> Stored | None:
+        """Its newest checkpoint on servers that are known; who said `fence` does not wait for one that is cut off."""
         found = [kept for kept in (reports.kept(row), row.stored) if kept is not None]
-        may = self._connected if reachable else self._book.hosts
-        found = [kept for kept in found if all(host in may for host in kept.hosts)]
+        gone = self._fenced if row.spec.on_partition is OnPartition.FENCE else set()
+        hosts = self._book.hosts
+        found = [kept for kept in found if all(host in hosts and host not in gone for host in kept.hosts)]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
 

@@ -85,7 +85,9 @@ def _wish(
     """Where else it is to live; None: as it is, or nowhere."""
     by_name = {host.name: host for host in snapshot.hosts}
     if not job.hosts:
-        found = _home(job, snapshot, load)
+        wanted = wishes[job.id][0] if job.id in wishes else ()
+        able = bool(wanted) and all(name in by_name and _can_hold(by_name[name], job) for name in wanted)
+        found = wanted if able else _home(job, snapshot, load)
         return (found, (MoveReason.BALANCE, "")) if found else None
     if not job.movable:
         return None

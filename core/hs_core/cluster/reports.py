@@ -10,6 +10,7 @@ LOST = "lost with its host"  # an exit's reason begins with it where the job is 
 TIME_LIMIT = "time limit"
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
+_TEXT = 1000  # characters of what a host tells people
 _READY = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})
 _HAS_PROCESS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING})
 
@@ -36,6 +37,8 @@ def merge(old: JobReport | None, new: JobReport, gpus: Collection[GpuId]) -> Job
         resume_s=max(before.resume_s, _real(new.resume_s, 0.0)),
         lost_gpu_s=max(before.lost_gpu_s, _real(new.lost_gpu_s, 0.0)),
         device_memory_bytes=max(before.device_memory_bytes, _whole(new.device_memory_bytes)),
+        note=new.note[:_TEXT],
+        rendezvous=new.rendezvous[:_TEXT] or before.rendezvous,
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),

@@ -1,0 +1,66 @@
+"""What all services share: the loop that they ask, and how a request is told from a repeated one."""
+
+import hashlib
+import math
+from typing import Any, TypeAlias
+
+import grpc
+
+from hs_controller import permissions
+from hs_controller.links import Hub
+from hs_controller.loop import Key, Loop
+from hs_controller.permissions import Caller, Reach
+from hs_core.errors import RefusedError
+from hs_core.events import Fact
+from hs_core.model import HostName, UserName
+from hs_proto.v1 import controller_pb2_grpc
+
+KEY_CHARS = 128
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
+
+
+class Calls(controller_pb2_grpc.HeteroShareServicer):
+    def __init__(self, loop: Loop, hub: Hub) -> None:
+        self._loop = loop
+        self._hub = hub
+
+
+def key_of(caller: Caller, method: str, request: Any) -> Key:
+    """What the request is, without its key: sent again, it is the same one."""
+    key: str = request.key
+    if not key:
+        raise RefusedError(
+            "key: missing; a mutating call carries an idempotency key (any new text, a UUID say)"
+        )
+    if len(key) > KEY_CHARS:
+        raise RefusedError(f"key: {len(key)} characters; at most {KEY_CHARS} were expected")
+    body = type(request)()
+    body.CopyFrom(request)
+    body.ClearField("key")
+    digest = hashlib.sha256(method.encode() + b"\0" + body.SerializeToString(deterministic=True)).digest()
+    return Key(caller=f"{'account' if caller.account else 'other'}:{caller.name}", key=key, digest=digest)
+
+
+def reaches_all(caller: Caller, method: str) -> bool:
+    return permissions.reach(caller, f"/hs.v1.HeteroShare/{method}") is Reach.ALL
+
+
+def seconds(value: float, field: str) -> float:
+    if not math.isfinite(value) or value < 0:
+        raise RefusedError(f"{field}: {value!r}: seconds from 0 up were expected")
+    return value
+
+
+def audit(
+    now_s: float, kind: str, text: str, *, by: str = "", user: str = "", host: str = "", **data: str | float
+) -> Fact:
+    """A line of the audit about what no machine knows of."""
+    return Fact(
+        now_s=now_s,
+        kind=kind,
+        text=text,
+        user=UserName(user) if user else None,
+        host=HostName(host) if host else None,
+        data={**({"by": by} if by else {}), **data},
+    )

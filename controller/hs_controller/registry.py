@@ -1,0 +1,152 @@
+"""Who may be somebody: users' tokens, nodes' invitations and which certificates count. In memory; the journal has the same."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from hs_controller.permissions import Caller
+from hs_controller.rows import Credential, JoinToken, Kept, NodeIdentity, UserToken
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import HostName, UserName
+
+TOKENS_PER_USER = 100  # that can still be used
+KEPT_S = 30 * 86_400.0  # what can no longer be used is shown for so long
+USED_EVERY_S = 60.0  # `last_used_s` is no finer
+
+
+def digest_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Registry:
+    def __init__(self, rows: Iterable[Credential] = ()) -> None:
+        self._tokens: dict[str, UserToken] = {}  # by digest
+        self._invitations: dict[str, JoinToken] = {}  # by digest
+        self._nodes: dict[HostName, NodeIdentity] = {}
+        self._used: dict[str, UserToken] = {}  # rows of which only last_used_s is newer than the journal's
+        for row in rows:
+            self._put(row)
+
+    def keep(self, kept: Kept) -> None:
+        for row in kept.gone:
+            if isinstance(row, UserToken):
+                self._tokens.pop(row.digest, None)
+                self._used.pop(row.id, None)
+            elif isinstance(row, JoinToken):
+                self._invitations.pop(row.digest, None)
+            else:
+                self._nodes.pop(row.node, None)
+        for row in kept.rows:
+            self._put(row)
+
+    def _put(self, row: Credential) -> None:
+        if isinstance(row, UserToken):
+            self._tokens[row.digest] = row
+            self._used.pop(row.id, None)
+        elif isinstance(row, JoinToken):
+            self._invitations[row.digest] = row
+        else:
+            self._nodes[row.node] = row
+
+    # --- users' tokens ----------------------------------------------------------------------------------------------
+
+    def user_of(self, token: str, now_s: float) -> UserName | None:
+        row = self._tokens.get(digest_of(token))
+        if row is None or row.revoked or now_s >= row.not_after_s:
+            return None
+        if now_s - row.last_used_s >= USED_EVERY_S:
+            row = self._tokens[row.digest] = self._used[row.id] = replace(row, last_used_s=now_s)
+        return row.user
+
+    def take_used(self) -> tuple[UserToken, ...]:
+        """Rows to be written when something is written anyway."""
+        used = tuple(self._used.values())
+        self._used.clear()
+        return used
+
+    def tokens(self, user: str = "") -> list[UserToken]:
+        found = [row for row in self._tokens.values() if user in {"", row.user}]
+        return sorted(found, key=lambda row: (row.created_s, row.id))
+
+    def token(self, token_id: str) -> UserToken | None:
+        return next((row for row in self._tokens.values() if row.id == token_id), None)
+
+    def add_token(self, row: UserToken) -> tuple[UserToken, ...]:
+        """Raises RefusedError where one more is too many; else those that are old enough to be forgotten."""
+        if row.digest in self._tokens:
+            raise RefusedError("key: was used before for a token; use another one", Kind.CONFLICT)
+        now_s, own = row.created_s, self.tokens(row.user)
+        live = [one for one in own if not one.revoked and one.not_after_s > now_s]
+        if len(live) >= TOKENS_PER_USER:
+            raise RefusedError(
+                f"{row.user} has {len(live)} tokens; revoke some first: hsctl token revoke", Kind.CONFLICT
+            )
+        return tuple(one for one in own if max(one.last_used_s, min(one.not_after_s, now_s)) + KEPT_S < now_s)
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
+
+    def invite(self, row: JoinToken) -> tuple[JoinToken, ...]:
+        """Those that the new one replaces: a node has one invitation at a time."""
+        if row.digest in self._invitations:
+            raise RefusedError("key: was used before to enroll; use another one", Kind.CONFLICT)
+        twin = next((n for n in self._nodes if n != row.node and n.lower() == row.node.lower()), None)
+        if twin is not None:
+            raise RefusedError(
+                f"node: {row.node!r} differs from {twin!r} in capitals only; certificates do not tell them apart"
+            )
+        return tuple(one for one in self._invitations.values() if one.node == row.node)
+
+    def invitation(self, node: str, token: str, now_s: float) -> JoinToken:
+        """Raises RefusedError; what it says does not help to guess."""
+        row = self._invitations.get(digest_of(token))
+        if row is None or row.node != node:
+            raise RefusedError(
+                f"the token is not one for {node!r}; an administrator makes one: hsctl node enroll {node}",
+                Kind.NOT_ALLOWED,
+            )
+        if row.used_s:
+            raise RefusedError(
+                f"the token for {node} was used already; make another: hsctl node enroll {node}",
+                Kind.NOT_ALLOWED,
+            )
+        if now_s >= row.not_after_s:
+            raise RefusedError(
+                f"the token for {node} has expired; make another: hsctl node enroll {node}", Kind.NOT_ALLOWED
+            )
+        return row
+
+    def node(self, node: str) -> NodeIdentity | None:
+        return self._nodes.get(HostName(node))
+
+    def joined(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
+        """Whoever joins anew has a new key: what it had before no longer counts."""
+        return NodeIdentity(node=node, serials={serial: until_s}, refused_before_s=now_s)
+
+    def renewed(self, node: HostName, serial: str, until_s: float, now_s: float) -> NodeIdentity:
+        old = self._nodes.get(node, NodeIdentity(node=node))
+        live = {known: end_s for known, end_s in old.serials.items() if end_s > now_s}
+        return replace(old, serials={**live, serial: until_s})
+
+    def removed(self, node: HostName, now_s: float) -> NodeIdentity:
+        return NodeIdentity(node=node, refused_before_s=now_s, removed=True)
+
+    def why_refused(self, who: Caller, now_s: float) -> str:
+        """Why a certificate that our CA signed does not count; empty: it does."""
+        again = f"join anew: hsctl node enroll {who.node}"
+        if now_s >= who.until_s:
+            return f"the certificate of {who.node} has expired; {again}"
+        row = self._nodes.get(HostName(who.node))
+        # A node that is not known at all: the journal was put back from a backup that is older than the node.
+        if (
+            row is None
+            or who.serial in row.serials
+            or (not row.removed and who.issued_s > row.refused_before_s)
+        ):
+            return ""
+        if row.removed:
+            return f"{who.node} was removed from the cluster; {again}"
+        return f"the certificate of {who.node} was replaced by a newer one; {again}"
+
+    def certificate_until_s(self, node: HostName) -> float:
+        row = self._nodes.get(node)
+        return max(row.serials.values(), default=0.0) if row is not None else 0.0

@@ -1,0 +1,440 @@
+"""Who may be a node: the real daemon with TLS, real `hs-agent join`, and everything that must not work."""
+
+import asyncio
+import os
+import pwd
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from hs_agent import identity
+from hs_agent.identity import Identity, Keeper
+from hs_controller import pki
+from hs_controller.pki import Authority
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import HostName
+from hs_proto.v1 import controller_pb2 as pb
+from hs_proto.v1 import controller_pb2_grpc
+from tests.controller.kit import FakeAgent, channel_to, until
+from tests.controller.test_daemon import Daemon
+
+
+def run_init(file: Path) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "hs_controller", "init", "--config", str(file)]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+class Cluster(Daemon):
+    """A daemon with certificates that listens on a port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        super().__init__(folder, more=f'listen = "{self.address}"\n')
+        done = run_init(self.file)
+        assert done.returncode == 0, done.stderr
+        self.ca_sha256 = done.stdout.split()[-1]
+
+    def enroll(self, node: str, *, key: str = "", valid_s: float = 0.0) -> pb.EnrollNodeReply:
+        with grpc.insecure_channel(f"unix:{self.socket}") as channel:
+            stub = controller_pb2_grpc.HeteroShareStub(channel)
+            return stub.EnrollNode(
+                pb.EnrollNodeRequest(key=key or f"{node}-{time.time()}", node=node, valid_s=valid_s)
+            )
+
+    def join(self, token: str, node: str, **more: object) -> Identity:
+        return identity.join(
+            **{
+                "controller": self.address,
+                "token": token,
+                "ca_sha256": self.ca_sha256,
+                "name": node,
+                "folder": self.folder / f"identity-{node}",
+                **more,
+            }
+        )
+
+    def joined(self, node: str) -> Identity:
+        return self.join(self.enroll(node).token, node)
+
+    def channel(self, one: Identity) -> grpc.aio.Channel:
+        options = [identity.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.aio.secure_channel(self.address, identity.channel_credentials(one), options)
+
+    def anonymous(self) -> grpc.Channel:
+        ca = (self.folder / "state" / "pki" / "ca.pem").read_bytes()
+        options = [identity.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
+        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca), options)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all: each test has nodes of its own."""
+    one = Cluster(tmp_path_factory.mktemp("cluster"))
+    one.start()
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.kill()
+
+
+def test_init_makes_what_only_its_owner_can_read_and_never_again(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'state_dir = "{tmp_path}/state"\n')
+    first = run_init(file)
+    assert first.returncode == 0, first.stderr
+    folder = tmp_path / "state" / "pki"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(one.stat().st_mode) for one in folder.iterdir()} == {0o600}
+    before = {one.name: one.read_bytes() for one in folder.iterdir()}
+    assert set(before) == {"ca.key", "ca.pem", "server.key", "server.pem"}
+    again = run_init(file)
+    assert again.returncode == 1
+    assert "exists already" in again.stderr
+    assert {one.name: one.read_bytes() for one in folder.iterdir()} == before
+    authority = Authority.load(tmp_path / "state")
+    assert authority is not None
+    assert first.stdout == f"CA SHA-256: {authority.sha256}\n"
+
+
+def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, more=f'listen = "127.0.0.1:{free_port()}"\n')
+    done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert f"hs-controller init --config {daemon.file}" in done.stderr
+
+
+def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster: Cluster) -> None:
+    invited = cluster.enroll("v10")
+    assert (invited.ca_sha256, invited.controller) == (cluster.ca_sha256, cluster.address)
+    argv = [
+        sys.executable,
+        "-m",
+        "hs_agent",
+        "join",
+        "--controller",
+        cluster.address,
+        "--token",
+        invited.token,
+    ]
+    argv += ["--ca-sha256", invited.ca_sha256, "--name", "v10", "--identity", str(cluster.folder / "id")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE((cluster.folder / "id" / "key.pem").stat().st_mode) == 0o600
+    mine = identity.load_identity(cluster.folder / "id")
+    assert mine is not None
+    assert mine.node == "v10"
+
+    async def story() -> None:
+        async with cluster.channel(mine) as channel:
+            agent = await FakeAgent(channel, "v10").join()
+            await agent.leave()
+            with pytest.raises(grpc.aio.AioRpcError, match="speaks for itself only") as refused:
+                await FakeAgent(channel, "w10").join()
+            assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            for call in ("Info", "ListNodes"):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await getattr(controller_pb2_grpc.HeteroShareStub(channel), call)(
+                        getattr(pb, f"{call}Request")()
+                    )
+                assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+    asyncio.run(story())
+    assert invited.token not in cluster.log.read_text()
+    database = b"".join(file.read_bytes() for file in (cluster.folder / "state").glob("journal.db*"))
+    assert invited.token.encode() not in database, "only its hash is kept"
+    again = subprocess.run([*argv, "--replace"], capture_output=True, text=True, timeout=30, check=False)
+    assert again.returncode == 5
+    assert "was used already" in again.stderr
+    assert identity.load_identity(cluster.folder / "id") == mine, "a refused join leaves what was there"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"token": "hsj_wrong"}, "not one for"),
+        ({"name": "other"}, "not one for 'other'"),
+        ({"ca_sha256": "00" * 32}, "another cluster"),
+        ({"ca_sha256": "beef"}, "64 hexadecimal digits"),
+        ({"name": "../v1"}, "a host's name was expected"),
+    ],
+)
+def test_a_join_that_is_wrong_leaves_nothing_behind(
+    cluster: Cluster, change: dict[str, str], told: str
+) -> None:
+    node = f"n{abs(hash(told))}"
+    token = cluster.enroll(node).token
+    folder = cluster.folder / "there"
+    with pytest.raises(RefusedError, match=told):
+        cluster.join(**{"token": token, "node": node, "folder": folder, **change})
+    assert [file for file in cluster.folder.iterdir() if "there" in file.name] == []
+    assert cluster.join(token, node).node == node, "the token still works for whom it was made"
+
+
+def test_an_expired_token_is_refused(cluster: Cluster) -> None:
+    token = cluster.enroll("v11", valid_s=0.001).token
+    with pytest.raises(RefusedError, match="has expired") as refused:
+        cluster.join(token, "v11")
+    assert refused.value.kind is Kind.NOT_ALLOWED
+
+
+def test_a_token_survives_kill_9_and_the_same_request_gives_the_same_one(cluster: Cluster) -> None:
+    token = cluster.enroll("v12", key="once").token
+    cluster.kill()
+    cluster.start()
+    assert cluster.enroll("v12", key="once").token == token
+    assert cluster.join(token, "v12").node == "v12"
+    cluster.kill()
+    cluster.start()
+    with pytest.raises(RefusedError, match="was used already"):
+        cluster.join(token, "v12", folder=cluster.folder / "other")
+
+
+def test_plaintext_and_old_tls_find_nobody_at_the_port(cluster: Cluster) -> None:
+    with grpc.insecure_channel(cluster.address) as channel:
+        with pytest.raises(grpc.RpcError) as refused:
+            controller_pb2_grpc.HeteroShareStub(channel).Info(pb.InfoRequest(), timeout=5)
+        assert refused.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    host, _, port = cluster.address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with socket.create_connection((host, int(port)), 5) as plain, pytest.raises(ssl.SSLError):
+        context.wrap_socket(plain)
+    with cluster.anonymous() as channel, pytest.raises(grpc.RpcError) as refused:
+        controller_pb2_grpc.HeteroShareStub(channel).Info(pb.InfoRequest(), timeout=5)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED, "it goes on serving"
+
+
+def test_a_certificate_of_another_ca_is_worth_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    pki.init(tmp_path / "other")
+    other = Authority.load(tmp_path / "other")
+    assert other is not None
+    mine = cluster.joined("v14")
+    key = ec.generate_private_key(ec.SECP256R1())
+    forged = other.issue("v14", identity._csr("v14", key), time.time())
+    own_key = key.private_bytes(
+        identity.serialization.Encoding.PEM,
+        identity.serialization.PrivateFormat.PKCS8,
+        identity.serialization.NoEncryption(),
+    )
+    # Leaf only: with its root attached it would say that it is of another CA; it must not matter.
+    leaf = x509.load_pem_x509_certificate(forged.chain_pem).public_bytes(identity.serialization.Encoding.PEM)
+
+    async def story() -> None:
+        async with cluster.channel(replace(mine, key_pem=own_key, chain_pem=leaf)) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await FakeAgent(channel, "v14").join()
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(story())
+
+
+def test_renewal_gives_a_new_certificate_for_the_same_node_and_both_count(cluster: Cluster) -> None:
+    old = cluster.joined("v15")
+    told: list[Identity] = []
+
+    async def story() -> None:
+        due = old.not_before_s + 0.7 * (old.not_after_s - old.not_before_s)
+        keeper = Keeper(old, cluster.address, told.append, now_s=lambda: due if not told else time.time())
+        keeping = asyncio.create_task(keeper.run())
+        await until(lambda: bool(told))
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        assert keeper.identity == told[0] == identity.load_identity(old.folder)
+        assert told[0].chain_pem != old.chain_pem
+        for one in (told[0], old):
+            async with cluster.channel(one) as channel:
+                await (await FakeAgent(channel, "v15").join()).leave()
+
+    asyncio.run(story())
+
+
+def test_whoever_joins_anew_ends_the_certificates_before(cluster: Cluster) -> None:
+    old = cluster.joined("v16")
+    new = cluster.join(cluster.enroll("v16").token, "v16", folder=cluster.folder / "anew")
+
+    async def story() -> None:
+        async with cluster.channel(old) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="replaced by a newer one") as refused:
+                await FakeAgent(channel, "v16").join()
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        async with cluster.channel(new) as channel:
+            await (await FakeAgent(channel, "v16").join()).leave()
+
+    asyncio.run(story())
+
+
+def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None:
+    account = pwd.getpwuid(os.geteuid()).pw_name
+
+    async def story() -> None:
+        async with channel_to(f"unix:{cluster.socket}") as channel:
+            admin = controller_pb2_grpc.HeteroShareStub(channel)
+            await admin.SetUser(pb.SetUserRequest(key="u", name="ann", tickets=10))
+            made = await admin.CreateToken(pb.CreateTokenRequest(key="t", user="ann", label="laptop"))
+            again = await admin.CreateToken(pb.CreateTokenRequest(key="t", user="ann", label="laptop"))
+            assert again == made, "the same request, the same answer"
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await admin.CreateToken(pb.CreateTokenRequest(key="t2", user="nobody-known"))
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            await admin.CreateToken(pb.CreateTokenRequest(key="t3"))
+            assert {t.user for t in (await admin.ListTokens(pb.ListTokensRequest())).tokens} == {
+                "ann",
+                account,
+            }
+        metadata = (("authorization", f"Bearer {made.token}"),)
+        with cluster.anonymous() as channel:
+            ann = controller_pb2_grpc.HeteroShareStub(channel)
+            info = ann.Info(pb.InfoRequest(), metadata=metadata)
+            assert (info.you, info.admin) == ("ann", False)
+            own = ann.CreateToken(pb.CreateTokenRequest(key="mine"), metadata=metadata)
+            assert [t.id for t in ann.ListTokens(pb.ListTokensRequest(), metadata=metadata).tokens] == [
+                made.view.id,
+                own.view.id,
+            ]
+            for request, code in (
+                (pb.CreateTokenRequest(key="x", user="root"), grpc.StatusCode.PERMISSION_DENIED),
+                (pb.CreateTokenRequest(key="y", valid_s=1e12), grpc.StatusCode.INVALID_ARGUMENT),
+            ):
+                with pytest.raises(grpc.RpcError) as refused:
+                    ann.CreateToken(request, metadata=metadata)
+                assert refused.value.code() is code
+            with pytest.raises(grpc.RpcError) as refused:
+                ann.RevokeToken(pb.RevokeTokenRequest(key="r", id="of-somebody-else"), metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            gone = ann.RevokeToken(pb.RevokeTokenRequest(key="r2", id=made.view.id), metadata=metadata)
+            assert gone.revoked
+            assert gone.last_used_at > 0
+            with pytest.raises(grpc.RpcError) as refused:
+                ann.Info(pb.InfoRequest(), metadata=metadata)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        database = b"".join(file.read_bytes() for file in (cluster.folder / "state").glob("journal.db*"))
+        assert made.token.encode() not in database
+
+    asyncio.run(story())
+
+
+def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn(tmp_path: Path) -> None:
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
+    due_s = authority.own_due_s()
+    assert 0.6 * pki.LEAF_S < due_s - time.time() < 0.7 * pki.LEAF_S
+    (tmp_path / "pki" / "server.key").write_bytes((tmp_path / "pki" / "ca.key").read_bytes())
+    assert authority.own_due_s() == 0.0, "a crash between the two files is seen"
+    authority.renew_own(time.time())
+    authority.server_context()
+    assert authority.own_due_s() > time.time()
+
+
+def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: Path) -> None:
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
+    key = ec.generate_private_key(ec.SECP256R1())
+    key_pem = key.private_bytes(
+        identity.serialization.Encoding.PEM,
+        identity.serialization.PrivateFormat.PKCS8,
+        identity.serialization.NoEncryption(),
+    )
+    issued = authority.issue("v1", identity._csr("v1", key), time.time())
+    folder = tmp_path / "id"
+    assert identity.load_identity(folder) is None
+    identity._put(identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
+    assert identity.load_identity(folder).node == HostName("v1")
+    folder.rename(identity._replaced(folder))
+    assert identity.load_identity(folder).node == HostName("v1"), "a crash while it was replaced"
+    identity._replaced(folder).rename(folder)
+    (folder / "key.pem").chmod(0o644)
+    with pytest.raises(RefusedError, match="can be read by others"):
+        identity.load_identity(folder)
+    (folder / "key.pem").chmod(0o600)
+    (folder / "cert.pem").write_bytes(issued.chain_pem[:200])
+    with pytest.raises(RefusedError, match="cannot be used"):
+        identity.load_identity(folder)
+
+
+def test_between_agents_both_show_certificates_and_tls_1_3_is_all_there_is(tmp_path: Path) -> None:
+    code = f"""
+import asyncio, socket, ssl, sys, time
+from pathlib import Path
+from hs_agent import identity
+import grpc
+from hs_controller.pki import Authority, init
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives import serialization as s
+folder = Path({str(tmp_path)!r})
+init(folder)
+authority = Authority.load(folder)
+def made(node):
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+    return identity._identity(folder / node, pem, authority.issue(node, identity._csr(node, key), time.time()).chain_pem, authority.pem)
+a, b = made("a"), made("b")
+class Door(agent_pb2_grpc.AgentPeerServicer):
+    async def Fetch(self, request, context):
+        yield agent_pb2.FetchChunk(name=identity.peer_node(context.auth_context()))
+    async def Gang(self, requests, context):
+        yield agent_pb2.GangDown()
+async def story():
+    shown = [a]
+    server = grpc.aio.server()
+    agent_pb2_grpc.add_AgentPeerServicer_to_server(Door(), server)
+    port = server.add_secure_port("127.0.0.1:0", identity.server_credentials(a, lambda: shown[0]))
+    await server.start()
+    async def ask(credentials, node):
+        options = [identity.expects_peer(node), ("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.secure_channel(f"127.0.0.1:{{port}}", credentials, options) as channel:
+            call = agent_pb2_grpc.AgentPeerStub(channel).Fetch(agent_pb2.FetchRequest(), timeout=5)
+            return [chunk.name async for chunk in call]
+    assert await ask(identity.channel_credentials(b), "a") == ["b"]
+    for credentials, node in ((identity.channel_credentials(b), "c"), (grpc.ssl_channel_credentials(authority.pem), "a")):
+        try:
+            await ask(credentials, node)
+        except grpc.aio.AioRpcError as error:
+            assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED), error
+        else:
+            raise AssertionError(node)
+    shown[0] = made("c")
+    assert await ask(identity.channel_credentials(b), "c") == ["b"], "a renewed certificate is taken up"
+    def offered(version):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.minimum_version = context.maximum_version = version
+        (folder / "k").write_bytes(b.key_pem); (folder / "c").write_bytes(b.chain_pem)
+        context.load_cert_chain(folder / "c", folder / "k")
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection(("127.0.0.1", port), 5) as plain:
+            try:
+                with context.wrap_socket(plain) as secure:
+                    return secure.version()
+            except ssl.SSLError as error:
+                return error.reason
+    assert await asyncio.to_thread(offered, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    reason = await asyncio.to_thread(offered, ssl.TLSVersion.TLSv1_2)
+    assert reason and not reason.startswith("TLSv"), reason
+    await server.stop(0)
+asyncio.run(story())
+"""
+    # In a process of its own: gRPC reads its list of cipher suites once.
+    environment = {k: v for k, v in os.environ.items() if k != "GRPC_SSL_CIPHER_SUITES"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
