@@ -30,7 +30,7 @@ TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
 CALM = 8  # one seed in so many has no faults: then the ledger is judged strictly
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
-POLICIES = ("las", "gang-lottery")
+POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
 GANGS = 0.25  # how likely a job spans two servers
 LEASE_S = 3.0
 
@@ -70,7 +70,7 @@ def case_of(seed: int) -> Case:
             rates={("c", pool.model): 10.0 if pool.model == "V100" else 5.0 for pool in pools},
             source=f"hs_sim.faults, seed {seed}",
         ),
-        policy=dice.choice(POLICIES),
+        policy=dice.choice(POLICIES[3:] if any(job.nodes > 1 for job in jobs) else POLICIES),
         quantum_s=QUANTUM_S,
         seed=seed,
         costs=Costs(start_s=2.0),
