@@ -1,12 +1,8 @@
-"""hs-sim."""
+"""hs-sim. Verbs are imported when they are called: `hs-sim --help` loads click and nothing else."""
 
 import sys
 
-
-def main() -> int:
-    print("hs-sim: not there yet", file=sys.stderr)
-    return 1
-
+from hs_sim.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

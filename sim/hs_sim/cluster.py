@@ -39,9 +39,8 @@ def parse_cluster(text: str, gpus_per_server: int = 4) -> ClusterSpec:
 def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:
     """In the order of their names within a pool."""
     for pool in cluster.pools:
-        digits = len(str(pool.servers))
         for number in range(1, pool.servers + 1):
-            yield HostName(f"{pool.model.lower().replace(' ', '-')}-{number:0{digits}}"), pool
+            yield HostName(f"{pool.model.lower().replace(' ', '-')}-{number:04d}"), pool
 
 
 def check_fits(cluster: ClusterSpec, name: str, gpus: int, nodes: int, types: tuple[str, ...]) -> None:

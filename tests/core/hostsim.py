@@ -14,6 +14,10 @@ from typing import Any
 from hs_core.events import (
     Checkpoint,
     CheckpointFailed,
+    CheckpointFetched,
+    ControllerHeard,
+    Fetch,
+    FetchFailed,
     Forget,
     GpusSeen,
     HostCommand,
@@ -29,7 +33,12 @@ from hs_core.events import (
     JobWentOn,
     Kill,
     Launch,
+    Lend,
+    Peer,
+    RendezvousReserved,
+    Reserve,
     Resume,
+    Source,
     Suspend,
     SuspendFailed,
     Turn,
@@ -40,9 +49,10 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, Gpu, GpuId, JobId, JobSpec, Phase, SuspendMode, Tier, UserName
+from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Phase, SuspendMode, Tier, UserName
 
 GIB = 1 << 30
+ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "leave", "source")
 
 
 @dataclass
@@ -68,6 +78,8 @@ class Ways:
     work_s: float = 1e12  # of training, then it ends by itself
     memory_bytes: int = 0  # measured when it trains
     step_s: float = 0.1
+    fetch_s: float = 2.0
+    fetch_fails: int = 0  # so often, then it succeeds
     lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"
 
 
@@ -113,6 +125,13 @@ class HostSim:
         self.trained_s: dict[JobId, float] = defaultdict(float)
         self.generations: dict[JobId, int] = defaultdict(lambda: -1)
         self.log: list[tuple[float, str]] = []
+        self.lends: tuple[Lend, ...] = ()
+        self.fence_after_s = 0.0
+        self.drained: frozenset[GpuId] = frozenset()
+        self.clock: tuple[int, float] | None = None  # the cluster's: a quantum and when it began
+        self.pattern: tuple[Turn, ...] = ()  # turns by quantum
+        self.late_s = 0.0  # of what the controller says of a quantum
+        self.away = False  # the controller
         self.seq = 0
         self.down = False
         self._missed: list[HostEvent] = []
@@ -126,7 +145,7 @@ class HostSim:
     def job(self, number: int, gpus: int = 1, *, user: str = "A", tickets: float = 1.0, epoch: int = 1, mode: SuspendMode = SuspendMode.AUTO,
             memory_bytes: int = 0, ways: Ways | None = None, **more: Any) -> JobId:  # fmt: skip
         id_ = JobId(number)
-        entry = {k: more.pop(k) for k in ("time_limit_s", "paused", "cancelled") if k in more}
+        entry = {k: more.pop(k) for k in ENTRY if k in more}
         spec = JobSpec(
             name=f"j{number}",
             command=("train",),
@@ -154,9 +173,59 @@ class HostSim:
     def send(self) -> None:
         self.seq += 1
         wanted = Wanted(
-            term=1, seq=self.seq, quantum_s=self.quantum_s, turn=self.turn, jobs=tuple(self.wanted.values())
+            term=1,
+            seq=self.seq,
+            quantum_s=self.quantum_s,
+            jobs=tuple(self.wanted.values()),
+            lends=self.lends,
+            fence_after_s=self.fence_after_s,
+            drained_gpus=self.drained,
+            **self._quantum(),
         )
         self.tell(WantedChanged(now_s=self.now_s, wanted=wanted))
+
+    def _quantum(self) -> dict[str, Any]:
+        if self.clock is None:
+            return {"turn": self.turn}
+        quantum, began_s = self.clock
+        return {
+            "quantum": quantum,
+            "turn": self.turn_of(quantum),
+            "next_turn": self.turn_of(quantum + 1),
+            "edge_in_s": began_s + self.quantum_s - self.now_s,
+        }
+
+    def turn_of(self, quantum: int) -> Turn:
+        """What the controller wants, less what has ended."""
+        turn = self.pattern[quantum % len(self.pattern)]
+        return replace(turn, gangs=tuple(g for g in turn.gangs if g in self.wanted))
+
+    def start_clock(self, pattern: Iterable[Turn], first: int = 0) -> None:
+        """Quanta begin when the cluster's do, the first one now; turns are said one ahead."""
+        self.pattern = tuple(pattern)
+        self._clock_ticks(first)
+
+    def _clock_ticks(self, quantum: int) -> None:
+        self.clock = (quantum, self.now_s)
+        self.after(self.quantum_s, lambda: self._clock_ticks(quantum + 1))
+        if self.late_s:
+            self.after(self.late_s, lambda: self._say(quantum))
+        else:
+            self._say(quantum)
+
+    def _say(self, quantum: int) -> None:
+        if not self.away and self.clock is not None and self.clock[0] == quantum:
+            self.send()
+
+    def hear(self) -> None:
+        self.tell(ControllerHeard(now_s=self.now_s))
+
+    def source(self, step: int, generation: int = 0) -> Source:
+        peer = Peer(host=HostName("v9"), address="10.0.0.9:7444")
+        return Source(peer=peer, epoch=1, generation=generation, step=step)
+
+    def lend(self, job: JobId, epoch: int = 1) -> None:
+        self.lends = (*self.lends, Lend(job=job, epoch=epoch, generation=0, grant="g"))
 
     def see_gpus(self, sick: Iterable[int] = ()) -> None:
         bad = set(sick)
@@ -259,6 +328,12 @@ class HostSim:
         if isinstance(command, Launch):
             self._launch(command)
             return
+        if isinstance(command, Fetch):
+            self.after(self.ways[command.wanted.job].fetch_s, lambda: self._fetched(command.wanted))
+            return
+        if isinstance(command, Reserve):
+            self.after(0.1, lambda: self._reserved(command))
+            return
         process = self.processes.get((command.job, command.epoch))
         if isinstance(command, Forget):
             assert process is None, f"told to forget job {command.job}, which is alive"
@@ -279,6 +354,22 @@ class HostSim:
                 case Checkpoint():
                     self._later(process, process.ways.checkpoint_s, lambda: self._save(process))
 
+    def _fetched(self, wanted: WantedJob) -> None:
+        facts: dict[str, Any] = {"now_s": self.now_s, "job": wanted.job, "epoch": wanted.epoch}
+        ways, source = self.ways[wanted.job], wanted.source
+        assert source is not None
+        if ways.fetch_fails:
+            ways.fetch_fails -= 1
+            self.tell(FetchFailed(**facts, why="v9 does not answer"))
+        elif (wanted.job, wanted.epoch) not in self.processes:
+            self.generations[wanted.job] = source.generation
+            self.tell(CheckpointFetched(**facts, generation=source.generation, step=source.step))
+
+    def _reserved(self, order: Reserve) -> None:
+        self.tell(
+            RendezvousReserved(now_s=self.now_s, job=order.job, epoch=order.epoch, address="10.0.0.1:29417")
+        )
+
     def words(self, command: HostCommand) -> str:
         """An order as a line of the log."""
         match command:
@@ -291,6 +382,8 @@ class HostSim:
                 return f"kill {command.job} ({command.why})"
             case WakeHost():
                 return f"wake at {command.at_s}"
+            case Fetch():
+                return f"fetch {command.wanted.job}"
             case _:
                 return f"{type(command).__name__.lower()} {command.job}"
 
@@ -423,7 +516,7 @@ class HostSim:
             return
         if tier is Tier.SWAP and ways.swap_fails:
             tier = Tier.HOLD
-        if process.state != "swapped" or tier is not Tier.HOLD:
+        if process.state != "swapped" or tier is Tier.SWAP:  # from host memory it is written where it lies
             self._enter(process, "swapped" if tier is Tier.SWAP else "held")
         generation = -1
         if tier is Tier.CHECKPOINT:

@@ -8,8 +8,9 @@ from hypothesis import Phase as Stage
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from hs_core.events import Turn
 from hs_core.host import HostConfig
-from hs_core.model import JobId, Phase, SuspendMode, Tier
+from hs_core.model import JobId, OnPartition, Phase, SuspendMode, Tier
 
 COUNTERS = ("gpu_s", "run_s", "suspends", "resumes", "suspend_s", "resume_s", "lost_gpu_s")
 STARVED_QUANTA = 200
@@ -51,8 +52,12 @@ class AnyHost(RuleBasedStateMachine):
         freeze=st.booleans(),
         preload=st.integers(0, 3),
         budget=st.sampled_from([0, 20, 200]),
+        clock=st.booleans(),
+        fence_after_s=st.sampled_from([0.0, 0.0, 300.0]),
     )
-    def start(self, gpus: int, freeze: bool, preload: int, budget: int) -> None:
+    def start(  # noqa: PLR0917 — hypothesis passes by name
+        self, gpus: int, freeze: bool, preload: int, budget: int, clock: bool, fence_after_s: float
+    ) -> None:
         config = HostConfig(
             can_freeze=freeze or self.gentle, preload=preload, host_memory_budget_bytes=budget * GIB
         )
@@ -60,7 +65,18 @@ class AnyHost(RuleBasedStateMachine):
         self.sim.watch = self.look
         self.counted: dict[tuple[int, int], tuple[float, ...]] = {}
         self.number = 0
+        self.sim.fence_after_s = fence_after_s
+        self.sim.turn_of = self.turn_of  # type: ignore[method-assign]
         self.sim.send()
+        if clock:
+            self.sim.start_clock([Turn()])
+
+    def turn_of(self, quantum: int) -> Turn:
+        """Parts of jobs over several hosts one after the other, then a quantum for all others."""
+        parts = [w.job for w in self.sim.wanted.values() if w.spec.nodes > 1 and not w.paused]
+        return Turn(
+            gangs=tuple(parts[at : at + 1]) if (at := quantum % (len(parts) + 1)) < len(parts) else ()
+        )
 
     def look(self, sim: HostSim) -> None:
         """After every event: counters only grow, gangs are whole, what trains is charged."""
@@ -75,7 +91,8 @@ class AnyHost(RuleBasedStateMachine):
                 assert len(set(report.gpus)) in (0, wanted.spec.gpus)
 
     @rule(gang=st.sampled_from([1, 1, 1, 2, 2, 4, 8]), tickets=st.sampled_from([0.1, 2 / 3, 1.0, 4 / 3, 50.0]), memory=st.sampled_from([0, 0, 3, 9, 16]),
-          user=st.sampled_from("AB"), how=ways, mode=modes, limit=st.sampled_from([0.0, 0.0, 0.0, 500.0]), interval=st.sampled_from([0.0, 0.0, 45.0]))  # fmt: skip
+          user=st.sampled_from("AB"), how=ways, mode=modes, limit=st.sampled_from([0.0, 0.0, 0.0, 500.0]), interval=st.sampled_from([0.0, 0.0, 45.0]), nodes=st.sampled_from([1, 1, 1, 2]), source=st.sampled_from([None, None, None, 500]), fails=st.integers(0, 2),
+          on_partition=st.sampled_from(OnPartition))  # fmt: skip
     def submit(  # noqa: PLR0917 — hypothesis passes by name
         self,
         gang: int,
@@ -86,6 +103,10 @@ class AnyHost(RuleBasedStateMachine):
         mode: SuspendMode,
         limit: float,
         interval: float,
+        nodes: int,
+        source: int | None,
+        fails: int,
+        on_partition: OnPartition,
     ) -> None:
         if self.number >= 12 or gang > len(self.sim.gpus):
             return
@@ -106,12 +127,31 @@ class AnyHost(RuleBasedStateMachine):
             ways=how,
             time_limit_s=limit,
             checkpoint_interval_s=interval,
+            nodes=nodes,
+            rendezvous="10.0.0.1:29417" * (self.number % 3 > 0),
+            source=None if source is None else self.sim.source(source),
+            on_partition=on_partition,
         )
+        self.sim.ways[JobId(self.number)].fetch_fails = fails
         self.sim.send()
 
     @rule(
         data=st.data(),
-        what=st.sampled_from(["pause", "pause", "unpause", "cancel", "retry", "drop", "tickets"]),
+        what=st.sampled_from(
+            [
+                "pause",
+                "pause",
+                "unpause",
+                "cancel",
+                "retry",
+                "drop",
+                "tickets",
+                "leave",
+                "stay",
+                "lend",
+                "meet",
+            ]
+        ),
     )
     def change(self, data: st.DataObject, what: str) -> None:
         if not self.sim.wanted or self.sim.down:
@@ -128,6 +168,13 @@ class AnyHost(RuleBasedStateMachine):
                 self.sim.trained_s.pop(job, None)
             case "drop":
                 del self.sim.wanted[job]
+            case "leave" | "stay":
+                self.sim.change(job, leave=what == "leave")
+            case "lend":
+                self.sim.lend(job, self.sim.wanted[job].epoch)
+            case "meet":
+                for each in list(self.sim.wanted):
+                    self.sim.change(each, rendezvous="10.0.0.1:29417")
             case _:
                 self.sim.change(job, tickets=3.0)
         self.sim.send()
@@ -136,6 +183,10 @@ class AnyHost(RuleBasedStateMachine):
     def time_passes(self, quanta: int, seconds: float) -> None:
         self.sim.quanta(quanta)
         self.sim.run(seconds)
+
+    @rule(away=st.booleans(), late_s=st.sampled_from([0.0, 0.5, 30.0, 59.9]))
+    def controller(self, away: bool, late_s: float) -> None:
+        self.sim.away, self.sim.late_s = away, late_s
 
     @precondition(lambda self: not self.sim.down)
     @rule(sick=st.sets(st.integers(0, 7), max_size=1))
@@ -189,6 +240,8 @@ class AnyHost(RuleBasedStateMachine):
         for job in board.jobs.values():
             if job.phase not in standing or job.wanted.paused or job.held_up or job.asked is not None:
                 continue
+            if job.part or (not job.alive and not job.startable):
+                continue
             movable = job.can_checkpoint and job.ready and board.now_s >= job.checkpoint_after_s
             fits = not job.alive or set(job.gpus) <= idle or (movable and job.phase is not Phase.FROZEN)
             if fits and job.gang <= len(idle):
@@ -205,20 +258,22 @@ class CivilHost(AnyHost):
         super().teardown()
         if not hasattr(self, "sim"):
             return
-        waiting = [
-            r
-            for r in self.sim.machine.reports()
-            if r.exit is None and r.job in self.sim.wanted and not self.sim.wanted[r.job].paused
-        ]
+        waiting = [r for r in self.sim.machine.reports() if r.exit is None and self.shares(r.job)]
         if not waiting or sum(self.sim.wanted[r.job].tickets for r in waiting) > 20:
             return
         before = {r.job: r.run_s for r in waiting}
+        self.sim.away = False
         self.sim.quanta(STARVED_QUANTA)
         for report in self.sim.machine.reports():
             if report.exit is None and report.job in before:
                 assert report.run_s > before[report.job], (
                     f"job {report.job} got nothing in {STARVED_QUANTA} quanta"
                 )
+
+    def shares(self, job: JobId) -> bool:
+        """It has a part in what the host gives to its own jobs."""
+        wanted = self.sim.wanted.get(job)
+        return wanted is not None and not (wanted.paused or wanted.leave or wanted.spec.nodes > 1)
 
 
 # Not shrunk: that takes minutes here, and a script of 25 steps can be read.

@@ -114,7 +114,8 @@ def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
         else:
             this.pick(job)
     for id_ in this.order:
-        if id_ in this.coming and not board.jobs[id_].alive and this.pick(board.jobs[id_]):
+        job = board.jobs[id_]
+        if id_ in this.coming and not job.alive and not job.part and this.pick(job):
             this.coming.discard(id_)
     # What these picks left too little memory for waits for its turn like everybody.
     this.coming = {id_ for id_ in this.coming if comes_ahead(board, this, board.jobs[id_])}
@@ -262,7 +263,11 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
             moving.append(job)
             idle -= job.gang
     if not moving and not under_way and fills(board):
-        late = [j for j in this.misfits if j not in this.picks and movable(board, this, j) and lags(board, j)]
+        late = [
+            j
+            for j in this.misfits
+            if j not in this.picks and movable(board, this, j) and (bound_to_none(board, j) or lags(board, j))
+        ]
         moving += late[:1]
     for job in moving:
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
@@ -281,6 +286,11 @@ def movable(board: Board, this: Walk, job: HostedJob) -> bool:
         and board.sliceable(job)
         and any(gpu in this.claimed or not board.usable_by(job, gpu) for gpu in job.gpus)
     )
+
+
+def bound_to_none(board: Board, job: HostedJob) -> bool:
+    """It would wait for its GPUs for ever: sick, gone, drained."""
+    return not all(board.usable_by(job, gpu) for gpu in job.gpus)
 
 
 def lags(board: Board, job: HostedJob) -> bool:

@@ -73,6 +73,7 @@ class _Run:
         self._later: list[tuple[float, int, int]] = []  # (time, what, job)
         self._next_job = 0
         self._stale = False
+        self._wants_edges = False  # decide at the next edge whether or not anything changed
         self._now_s = 0.0
         self._quantum = 0
         self._edge_s = 0.0
@@ -121,7 +122,7 @@ class _Run:
         if until_s is not None:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
-        if self._fleet.live and (self._stale or self._policy.needs.every_quantum):
+        if self._fleet.live and (self._stale or self._wants_edges):
             self._decide(start_s)
         self._edge(start_s)
         self._inside(end_s)
@@ -318,6 +319,7 @@ class _Run:
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
+        self._wants_edges = self._policy.needs.every_quantum and verdict.wants_edges
         self._obey(verdict, snapshot, now_s)
 
     def _migrations_left(self, now_s: float) -> int:
@@ -385,6 +387,7 @@ class _Run:
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
+            self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
         self._used = used
         self._switch(chosen, now_s)

@@ -84,11 +84,10 @@ class Rows:
         if credit and job not in self._carry:
             self._settle()
             stride = self._stride[row, column]
-            phase = _gaps(self._phases(int(row), job), 1)[0]
+            earned = credit * self._advance[row]
+            phase = _gaps(self._phases(int(row), job, earned), 1)[0]
             self._open[row, column] = True
-            self._pass[row, column] = (
-                self._virtual[row] + phase * stride - min(credit * self._advance[row], stride)
-            )
+            self._pass[row, column] = self._virtual[row] + phase * stride - min(earned, stride)
             self._dirty[row] = True
         else:
             self._new.setdefault(int(row), []).append(job)
@@ -196,11 +195,29 @@ class Rows:
         if chosen:
             self._charge(np.full(len(columns), row), np.array(columns), part)
             self._virtual[row] += part * handed / self._total[row]
+        late = []
         for job in waiting:
             if self.row[job] == row and not busy[job] and self.gang[row, self._column[job]] <= free:
                 free -= int(self.gang[row, self._column[job]])
-                chosen.append(job)
-        return chosen
+                late.append(job)
+        self.take(late, part)
+        return [*chosen, *late]
+
+    def take(self, jobs: Sequence[int], part: float = 1.0) -> None:
+        """These run out of turn, on GPUs that nobody else takes, and compete from now on: charged like any other."""
+        if not jobs:
+            return
+        for job in jobs:
+            if not self.competes(job):
+                self._new.setdefault(int(self.row[job]), []).append(job)
+                self._dirty[self.row[job]] = True
+        self._settle()
+        rows, columns = self.row[jobs], self._column[jobs]
+        self._charge(rows, columns, part)
+        handed = np.bincount(rows, weights=self.gang[rows, columns] * part, minlength=self._virtual.size)
+        advance = np.divide(handed, self._total, out=np.zeros_like(handed), where=self._total > 0)
+        self._virtual += advance
+        self._advance += advance
 
     def _charge(self, rows: Ints, columns: Ints, part: float) -> None:
         self._pass[rows, columns] += part * self._stride[rows, columns]
@@ -260,11 +277,11 @@ class Rows:
                 self._open[row, column] = True
                 self._pass[row, column] = self._virtual[row] + phase * self._stride[row, column]
 
-    def _phases(self, row: int, job: int) -> list[float]:
-        """Where on their stride the others of this job's kind are."""
+    def _phases(self, row: int, job: int, credit: float = 0.0) -> list[float]:
+        """Where on their stride the others of this job's kind are, had all of them that credit."""
         kind = self._kind(row, int(self._column[job]))
         found = [
-            (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
+            (self._pass[row, column] - self._virtual[row] + credit) / self._stride[row, column]
             for column in np.flatnonzero(self._open[row, : self.count[row]]).tolist()
             if self.job[row, column] != job and self._kind(row, column) == kind
         ]

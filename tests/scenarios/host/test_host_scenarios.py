@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hs_core.model import JobId, SuspendMode
+from hs_core.events import Turn
+from hs_core.model import JobId, OnPartition, SuspendMode
 
 sys.path.append(str(Path(__file__).parents[2] / "core"))
 from hostsim import GIB, HostSim, Ways
@@ -17,7 +18,8 @@ from hostsim import GIB, HostSim, Ways
 LINE = "-" * 100
 HERE = Path(__file__).parent
 SCENARIOS = sorted(HERE.glob("*.txt"))
-NUMBERS = {"gpus": int, "tickets": float, "epoch": int, "time_limit_s": float, "checkpoint_interval_s": float}
+NUMBERS = {"gpus": int, "nodes": int, "node_rank": int, "tickets": float, "epoch": int, "time_limit_s": float,
+           "checkpoint_interval_s": float}  # fmt: skip
 
 
 def value_of(word: str) -> object:
@@ -34,12 +36,21 @@ def submit(sim: HostSim, number: int, words: list[str]) -> None:
             fields["memory_bytes"] = int(value) * GIB
         elif name == "suspend":
             fields["mode"] = SuspendMode(value)
-        elif name == "user":
-            fields["user"] = value
+        elif name in ("user", "rendezvous"):
+            fields[name] = value
+        elif name == "on_partition":
+            fields[name] = OnPartition(value)
+        elif name == "source":
+            fields[name] = sim.source(int(value))
         else:
             assert hasattr(ways, name), f"unknown word {word}"
             setattr(ways, name, value_of(value))
     sim.job(number, ways=ways, **fields)
+
+
+def turn_of(word: str) -> Turn:
+    """`1,2`: gangs; `-`: none; the rest is shared."""
+    return Turn(gangs=tuple(JobId(int(n)) for n in word.split(",") if n != "-"))
 
 
 def play(script: str) -> str:
@@ -53,6 +64,15 @@ def play(script: str) -> str:
         "unpause": lambda n: sim.change(JobId(int(n)), paused=False),
         "cancel": lambda n: sim.change(JobId(int(n)), cancelled=True),
         "drop": lambda n: sim.wanted.pop(JobId(int(n))),
+        "leave": lambda n: sim.change(JobId(int(n)), leave=True),
+        "stay": lambda n: sim.change(JobId(int(n)), leave=False),
+        "meet": lambda n: sim.change(JobId(int(n)), rendezvous=sim.machine.report(JobId(int(n))).rendezvous),
+        "lend": lambda n: sim.lend(JobId(int(n))),
+        "lend-no-more": lambda: setattr(sim, "lends", ()),
+        "clock": lambda *turns: sim.start_clock(turn_of(turn) for turn in turns),
+        "away": lambda: setattr(sim, "away", True),
+        "back": lambda: setattr(sim, "away", False),
+        "fence-after": lambda seconds: setattr(sim, "fence_after_s", float(seconds)),
         "send": sim.send,
         "run": lambda seconds: sim.run(float(seconds)),
         "sick": lambda *gpus: sim.see_gpus([int(g) for g in gpus]),

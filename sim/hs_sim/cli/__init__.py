@@ -1,0 +1,84 @@
+"""The command line: a table of verbs, exit codes, and how refusals are shown."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from hs_core.errors import Kind, RefusedError
+
+EXIT_CODES = {
+    Kind.INVALID: 2,
+    Kind.IMPOSSIBLE: 3,
+    Kind.NOT_FOUND: 4,
+    Kind.NOT_ALLOWED: 5,
+    Kind.CONFLICT: 1,
+    Kind.UNAVAILABLE: 6,
+}
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class _Verb(NamedTuple):
+    where: str
+    help: str
+
+
+VERBS = {
+    "run": _Verb("hs_sim.cli.run:run", "Simulate a workload under one policy."),
+    "compare": _Verb("hs_sim.cli.compare:compare", "Simulate a workload under several policies."),
+    "figures": _Verb("hs_sim.cli.figures:figures", "Reproduce the paper's tables and figures."),
+    "workload": _Verb("hs_sim.cli.workload:workload", "Make, check and show workload files."),
+    "faults": _Verb("hs_sim.cli.depths:faults", "Break things at random and check that nothing is lost."),
+    "fidelity": _Verb("hs_sim.cli.depths:fidelity", "Compare a simulated run with a live one."),
+}
+
+
+class _Lazy(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        module, _, attribute = verb.where.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.help) for name, verb in VERBS.items()])
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def hs_sim() -> None:
+    """Replays workloads on simulated clusters, with the policies and machines that run live ones."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 ok, 1 failed, 2 bad usage or input, 3 can never run, 4 not found, 130 interrupted."""
+    try:
+        code = hs_sim.main(arguments, prog_name="hs-sim", standalone_mode=False)
+        sys.stdout.flush()
+    except RefusedError as refused:
+        click.echo(f"hs-sim: {refused}", err=True)
+        return EXIT_CODES[refused.kind]
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("hs-sim: interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return BROKEN_PIPE
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,55 @@
+"""hs-sim figures."""
+
+from pathlib import Path
+
+import click
+
+from hs_core.errors import RefusedError
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "json_out", type=click.Path(path_type=Path), help="Write the rows here.")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Draw one picture a figure in this folder.",
+)
+def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) -> int:
+    """Reproduce the paper's tables and figures (all, or those named), each number beside the paper's. Exit status 1 if one is not ok."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from hs_sim import writers
+    from hs_sim.figures import FIGURES
+
+    for name in names:
+        if name not in FIGURES:
+            raise RefusedError(f"FIGURE: {name!r}; expected some of {', '.join(FIGURES)}")
+    console, progress = Console(width=None if Console().is_terminal else 160), Console(stderr=True)
+    rows: list[dict[str, object]] = []
+    good = True
+    for name in names or FIGURES:
+        with progress.status(name):
+            figure = FIGURES[name]()
+        shown = Table(title=f"{figure.name}: {figure.title}", title_justify="left", box=None, pad_edge=False)
+        shown.add_column("quantity")
+        for column in ("paper", "ours", "tolerance"):
+            shown.add_column(column, justify="right")
+        shown.add_column("verdict")
+        for row in figure.rows:
+            verdict = "[green]ok[/green]" if row.ok else "[red]NOT OK[/red]"
+            numbers = (f"{row.paper:.4g}", f"{row.ours:.4g}", f"{row.tolerance:.3g}")
+            shown.add_row(row.quantity, *numbers, verdict)
+        console.print(shown)
+        for note in figure.notes:
+            console.print(f"  {note}", style="dim", soft_wrap=True, highlight=False)
+        console.print()
+        rows += [row.as_dict() for row in figure.rows]
+        good &= figure.ok
+        if folder is not None:
+            figure.draw(folder / f"{name}.png")
+    if json_out is not None:
+        writers.write_json(json_out, rows)
+    return 0 if good else 1

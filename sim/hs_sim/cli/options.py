@@ -1,0 +1,148 @@
+"""Options that several verbs take, and what they come to."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from hs_core.errors import RefusedError
+from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Workload
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_GENERATOR = (
+    click.option("--jobs", type=int, default=1000, show_default=True, help="Generated: how many jobs."),
+    click.option("--users", type=int, default=10, show_default=True, help="Generated: of how many users."),
+    click.option("--jobs-per-hour", type=float, default=0.0, show_default=True, help="Generated: Poisson arrivals; 0: all at once."),
+    click.option("--service-s", type=float, default=3600.0, show_default=True, help="Generated: median time of a job on K80."),
+    click.option("--service-spread", type=float, default=1.0, show_default=True, help="Generated: sigma of its logarithm."),
+    click.option("--models", default="", help="Generated: training models of table 1, comma-separated; all if left out."),
+    click.option("--small", is_flag=True, help="Generated: no jobs over several servers."),
+)  # fmt: skip
+
+_CLUSTER = (
+    click.option(
+        "--cluster", default="v100:12,p100:24,k80:64", show_default=True, help="GPUs of each model."
+    ),
+    click.option("--gpus-per-server", type=int, default=4, show_default=True),
+    click.option("--gpu-memory-gib", type=float, default=32.0, show_default=True, help="Of every GPU."),
+)
+
+_RUN = (
+    click.option("--quantum-s", "--round-s", type=float, default=60.0, show_default=True, help="One slice of time."),
+    click.option("--depth", type=click.Choice(["quanta", "machines"]), default="quanta", show_default=True, help="Arrays of plans, or the real machines with messages."),
+    click.option("--until", "until_s", type=float, help="Stop after so many simulated seconds."),
+    click.option("--noise", type=float, default=0.0, show_default=True, help="Of measured rates: coefficient of variation."),
+    click.option("--sample-s", type=float, default=0.0, show_default=True, help="How often series are sampled; 0: every quantum."),
+)  # fmt: skip
+
+
+def _all(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
+    def dress(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return dress
+
+
+generator = _all(_GENERATOR)
+cluster_options = _all(_CLUSTER)
+run_options = _all(_RUN)
+
+
+def workload_of(
+    path: Path | None, seed: int, gpus_per_server: int, given: dict[str, Any], throughputs: Path | None = None
+) -> Workload:
+    """A file, or what the generator makes of its options."""
+    if path is not None:
+        if throughputs is not None:
+            from hs_sim.gavel import load_trace
+
+            return load_trace(path, throughputs, gpus_per_server)
+        from hs_sim.files import load
+
+        return load(path)
+    from hs_sim.generate import PHILLY_SIZES, TABLE_1, Recipe, generate
+
+    sizes = {
+        size: part for size, part in PHILLY_SIZES.items() if not given["small"] or size <= gpus_per_server
+    }
+    return generate(
+        Recipe(
+            jobs=given["jobs"],
+            users=given["users"],
+            jobs_per_hour=given["jobs_per_hour"],
+            service_s=given["service_s"],
+            service_spread=given["service_spread"],
+            sizes=sizes,
+            models=[word.strip() for word in given["models"].split(",") if word.strip()] or tuple(TABLE_1),
+            gpus_per_server=gpus_per_server,
+            seed=seed,
+        )
+    )
+
+
+def cluster_of(given: dict[str, Any]) -> ClusterSpec:
+    from hs_sim.cluster import parse_cluster
+
+    memory = given["gpu_memory_gib"]
+    _positive("gpu-memory-gib", memory, most=1 << 20)
+    spec = parse_cluster(given["cluster"], given["gpus_per_server"])
+    return ClusterSpec(
+        pools=tuple(
+            Pool(
+                model=pool.model,
+                servers=pool.servers,
+                gpus_per_server=pool.gpus_per_server,
+                gpu_memory_bytes=int(memory * 2**30),
+            )
+            for pool in spec.pools
+        )
+    )
+
+
+def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, Any]) -> Experiment:
+    from hs_core.policies import find
+
+    _positive("quantum-s", given["quantum_s"], most=1e6)
+    if given["until_s"] is not None:
+        _positive("until", given["until_s"], most=1e12)
+    if not 0 <= given["noise"] <= 1:
+        raise RefusedError(f"--noise: {given['noise']}; expected 0 to 1")
+    if not 0 <= given["sample_s"] <= 1e12:
+        raise RefusedError(f"--sample-s: {given['sample_s']}; expected 0 or more seconds")
+    return Experiment(
+        cluster=cluster_of(given),
+        workload=workload,
+        policy=find(policy).name,
+        quantum_s=given["quantum_s"],
+        seed=seed,
+        noise=Noise(rate_cv=given["noise"]),
+        until_s=given["until_s"],
+        sample_s=given["sample_s"],
+    )
+
+
+def _positive(name: str, value: float, most: float) -> None:
+    if not 0 < value <= most:
+        raise RefusedError(f"--{name}: {value}; expected more than 0, at most {most:g}")
+
+
+def seeds_of(text: str) -> list[int]:
+    """`3`, `1,2,7` or `0-9`."""
+    found: list[int] = []
+    for word in text.split(","):
+        low, dash, high = word.strip().partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise RefusedError(
+                f"--seed: {word.strip()!r}; expected a number, several with commas, or a range as 0-9"
+            )
+        last = int(high) if dash else int(low)
+        if last - int(low) >= 10_000 or last < int(low):
+            raise RefusedError(
+                f"--seed: {word.strip()!r}; expected a range of at most 10000, the lower first"
+            )
+        found.extend(range(int(low), last + 1))
+    return list(dict.fromkeys(found))

@@ -1,0 +1,70 @@
+"""hs-sim run."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hs_sim.cli.options import cluster_options, experiment_of, generator, run_options, seeds_of, workload_of
+
+
+@click.command()
+@click.argument("workload", required=False, type=click.Path(path_type=Path))
+@click.option("--policy", default="gandiva-fair", show_default=True)
+@click.option(
+    "--seed",
+    "--seeds",
+    "seed",
+    default="0",
+    show_default=True,
+    help="One, several with commas, or a range 0-9.",
+)
+@cluster_options
+@run_options
+@generator
+@click.option(
+    "--json", "json_out", type=click.Path(path_type=Path), help="Write the summary and every job here."
+)
+@click.option("--csv", "csv_out", type=click.Path(path_type=Path), help="Write one line a job here.")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Draw shares, times to completion and utilization here (PNG).",
+)
+def run(
+    workload: Path | None,
+    *,
+    policy: str,
+    seed: str,
+    json_out: Path | None,
+    csv_out: Path | None,
+    plot: Path | None,
+    **given: Any,
+) -> None:
+    """Simulate WORKLOAD (.yaml, .csv; without one the generator makes it) under one policy.
+
+    \b
+    hs-sim run --jobs 500 --jobs-per-hour 60 --cluster v100:24,p100:48,k80:128
+    hs-sim run my.yaml --policy las --until 86400 --json out.json --plot out.png
+    """
+    from hs_sim import writers
+    from hs_sim.cli import show
+    from hs_sim.metrics import summarize
+
+    results = []
+    for number in seeds_of(seed):
+        load = workload_of(workload, number, given["gpus_per_server"], given)
+        results.append(
+            show.simulate(
+                experiment_of(load, policy, number, given), given["depth"], f"{policy}, seed {number}"
+            )
+        )
+    show.table([summarize(result) for result in results])
+    if json_out is not None:
+        writers.write_json(json_out, [writers.run_row(result) for result in results])
+    if csv_out is not None:
+        writers.write_jobs_csv(csv_out, results)
+    if plot is not None:
+        from hs_sim import pictures
+
+        pictures.overview(plot, results[0])

@@ -1,0 +1,73 @@
+"""hs-sim workload generate|check|show."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hs_core.errors import RefusedError
+from hs_sim.cli.options import cluster_of, cluster_options, generator, workload_of
+
+
+@click.group()
+def workload() -> None:
+    """Make, check and show workload files."""
+
+
+@workload.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--gpus-per-server", type=int, default=4, show_default=True)
+@generator
+def generate(path: Path, seed: int, gpus_per_server: int, **given: Any) -> None:
+    """Write a generated workload to PATH (.yaml or .csv)."""
+    from hs_sim import files, writers
+
+    dumps = {".csv": files.dump_csv, ".yaml": files.dump_yaml, ".yml": files.dump_yaml}
+    dump = dumps.get(path.suffix.lower())
+    if dump is None:
+        raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")
+    load = workload_of(None, seed, gpus_per_server, given)
+    writers.write_text(path, dump(load))
+    click.echo(f"{path}: {len(load.jobs)} jobs of {len(load.tickets)} users")
+
+
+@workload.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@cluster_options
+@click.option("--fits/--no-fits", default=False, help="Check too that every job could run on --cluster.")
+def check(path: Path, *, fits: bool, **given: Any) -> None:
+    """Say whether the file at PATH is a workload; every mistake with its line. Exit status 2 if not, 3 if it can never run."""
+    from hs_sim.cluster import check_fits
+    from hs_sim.files import load
+
+    found = load(path)
+    if fits:
+        cluster = cluster_of(given)
+        for job in found.jobs:
+            check_fits(cluster, f"job {job.id} of {job.user}", job.gpus, job.nodes, job.gpu_types)
+    click.echo(f"{path}: ok, {len(found.jobs)} jobs of {len(found.tickets)} users")
+
+
+@workload.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def show(path: Path) -> None:
+    """What is in the file at PATH: users, sizes, classes, arrivals."""
+    from collections import Counter
+
+    from hs_sim.files import load
+
+    found = load(path)
+    sizes = Counter(job.gang for job in found.jobs)
+    click.echo(
+        f"{found.name}: {len(found.jobs)} jobs, the last comes after {found.jobs[-1].arrival_s / 3600:.2f} h"
+    )
+    click.echo("GPUs of a job: " + ", ".join(f"{size}: {count}" for size, count in sorted(sizes.items())))
+    jobs = Counter(job.user for job in found.jobs)
+    for user in sorted(found.tickets):
+        click.echo(f"user {user}: {found.tickets[user]:g} tickets, {jobs[user]} jobs")
+    for class_ in dict.fromkeys(name for name, _ in sorted(found.rates)):
+        by_model = ", ".join(
+            f"{model} {rate:.4g}/s" for (name, model), rate in sorted(found.rates.items()) if name == class_
+        )
+        click.echo(f"class {class_}: {by_model}")

@@ -1,0 +1,14 @@
+"""The paper's tables and figures (Gandiva_fair, EuroSys'20, 2 and 5), each with its numbers, ours, and a picture."""
+
+from collections.abc import Callable, Mapping
+
+from hs_sim.figures.common import Figure, Row
+from hs_sim.figures.stride import figure4, figure5, table2
+
+FIGURES: Mapping[str, Callable[[], Figure]] = {
+    "table2": table2,
+    "figure4": figure4,
+    "figure5": figure5,
+}
+
+__all__ = ["FIGURES", "Figure", "Row"]

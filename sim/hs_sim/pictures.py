@@ -1,0 +1,225 @@
+"""Pictures of results. matplotlib is imported with this module, so import it only where a picture is wanted."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from matplotlib import pyplot as plt
+
+from hs_core.model import UserName
+from hs_sim.metrics import utilization
+from hs_sim.model import Result
+
+COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
+DPI = 120
+SHOWN_USERS = 8
+WIDTH_S = 600.0  # of a moving mean, at least
+
+
+def _times(result: Result) -> list[float]:
+    return [sample.at_s / 3600.0 for sample in result.samples]
+
+
+def _smooth(values: Sequence[float], quanta: int) -> list[float]:
+    """Mean over the last samples: turns alternate, shares are means."""
+    sums = [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+    return [(sums[at] - sums[max(0, at - quanta)]) / (at - max(0, at - quanta)) for at in range(1, len(sums))]
+
+
+def _step(result: Result) -> int:
+    """Samples that make ten quanta or ten minutes, whichever is more."""
+    if len(result.samples) < 2:
+        return 1
+    span_s = (result.samples[-1].at_s - result.samples[0].at_s) / (len(result.samples) - 1)
+    return max(1, round(max(WIDTH_S, 10 * result.experiment.quantum_s) / span_s))
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No date and no version inside: same input, same bytes.
+    figure.savefig(path, dpi=DPI, bbox_inches="tight", metadata={"Software": None})
+    plt.close(figure)
+
+
+def _dress(axes: Any, title: str, y: str, x: str = "hours") -> None:
+    axes.set_title(title, fontsize=11)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.grid(alpha=0.3)
+    axes.set_ylim(bottom=0)
+
+
+def group_series(
+    result: Result, users: Sequence[UserName], models: Sequence[str] | None = None
+) -> list[float]:
+    members = set(users)
+    return [
+        sum(
+            gpus
+            for (user, model), gpus in sample.gpus.items()
+            if user in members and (models is None or model in models)
+        )
+        for sample in result.samples
+    ]
+
+
+def draw_received(
+    axes: Any,
+    result: Result,
+    groups: Mapping[str, Sequence[UserName]],
+    *,
+    models: Sequence[str] | None = None,
+    total: bool = False,
+    ideal: Mapping[str, float] | None = None,
+) -> None:
+    times, width = _times(result), _step(result)
+    whole = [0.0] * len(times)
+    for (label, users), colour in zip(groups.items(), COLOURS * 9, strict=False):
+        series = group_series(result, users, models)
+        whole = [a + b for a, b in zip(whole, series, strict=True)]
+        axes.plot(times, _smooth(series, width), label=label, color=colour, linewidth=1.6)
+    if total:
+        axes.plot(times, _smooth(whole, width), label="total", color="black", linewidth=1.0)
+    for label, value in (ideal or {}).items():
+        axes.axhline(value, color="grey", linestyle=":", linewidth=1.0)
+        axes.annotate(label, (1.0, value), xycoords=("axes fraction", "data"), fontsize=8, va="center")
+
+
+def received(
+    path: Path,
+    title: str,
+    result: Result,
+    groups: Mapping[str, Sequence[UserName]],
+    *,
+    total: bool = False,
+    ideal: Mapping[str, float] | None = None,
+) -> None:
+    """GPUs over time, a line a group of users."""
+    figure, axes = plt.subplots(figsize=(8, 4.2))
+    draw_received(axes, result, groups, total=total, ideal=ideal)
+    _dress(axes, title, "GPUs (mean of the last 10 minutes)")
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=min(6, len(groups) + 1))
+    _save(figure, path)
+
+
+def by_pool(
+    path: Path,
+    title: str,
+    result: Result,
+    groups: Mapping[str, Sequence[UserName]],
+    *,
+    models: Sequence[str],
+    ideal: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """One panel a pool."""
+    figure, panels = plt.subplots(1, len(models), figsize=(4.2 * len(models), 3.8), squeeze=False)
+    for axes, model in zip(panels[0], models, strict=True):
+        draw_received(axes, result, groups, models=[model], ideal=(ideal or {}).get(model))
+        _dress(axes, model, "GPUs")
+    panels[0][len(models) // 2].legend(
+        fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=len(groups)
+    )
+    figure.suptitle(title, fontsize=12)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def rates(
+    path: Path,
+    title: str,
+    runs: Mapping[str, Result],
+    users: Sequence[UserName],
+    unit: Mapping[UserName, float],
+) -> None:
+    """Progress of each user in several runs: one panel a user, a line a run."""
+    figure, panels = plt.subplots(1, len(users), figsize=(3.6 * len(users), 3.4), squeeze=False)
+    for axes, user in zip(panels[0], users, strict=True):
+        for (label, result), colour in zip(runs.items(), COLOURS, strict=False):
+            series = [sample.steps_per_s.get(user, 0.0) / unit[user] for sample in result.samples]
+            axes.plot(_times(result), _smooth(series, _step(result)), label=label, color=colour)
+        _dress(axes, str(user), "progress, in K80s")
+    panels[0][0].legend(fontsize=8, loc="lower left")
+    figure.suptitle(title, fontsize=12)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def bars(
+    path: Path,
+    title: str,
+    ours: Mapping[str, Mapping[str, float]],
+    paper: Mapping[str, Mapping[str, float]],
+    unit: str,
+) -> None:
+    """Group → bar → value; the paper's value is a black mark on each."""
+    figure, axes = plt.subplots(figsize=(8, 4.2))
+    names = list(next(iter(ours.values())))
+    width = 0.8 / len(names)
+    for at, (name, colour) in enumerate(zip(names, COLOURS * 9, strict=False)):
+        xs = [group + (at - (len(names) - 1) / 2) * width for group in range(len(ours))]
+        axes.bar(xs, [ours[group][name] for group in ours], width * 0.92, label=name, color=colour)
+        marks = [paper[group][name] for group in ours]
+        axes.scatter(
+            xs, marks, marker="_", s=260, color="black", zorder=3, label="paper" if at == 0 else None
+        )
+        for x, group in zip(xs, ours, strict=True):
+            axes.annotate(
+                f"{ours[group][name]:.1f}", (x, ours[group][name]), ha="center", va="bottom", fontsize=7
+            )
+    axes.set_xticks(range(len(ours)), list(ours))
+    _dress(axes, title, unit, x="")
+    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=len(names) + 1)
+    _save(figure, path)
+
+
+def overview(path: Path, result: Result) -> None:
+    """Of any run: shares of the users with most GPU-time against entitlement, times to completion, utilization."""
+    figure, panels = plt.subplots(1, 3, figsize=(15, 4.2))
+    _draw_shares(panels[0], result)
+    _draw_completion(panels[1], result)
+    _draw_utilization(panels[2], result)
+    experiment = result.experiment
+    figure.suptitle(
+        f"{experiment.workload.name}: {experiment.policy}, depth {result.depth}, seed {experiment.seed}"
+    )
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _draw_shares(axes: Any, result: Result) -> None:
+    had: dict[UserName, float] = {}
+    for job in result.jobs:
+        had[job.user] = had.get(job.user, 0.0) + sum(job.gpu_s.values())
+    users = sorted(had, key=lambda user: (-had[user], user))[:SHOWN_USERS]
+    times, width = _times(result), _step(result)
+    for user, colour in zip(users, COLOURS, strict=False):
+        series = group_series(result, [user])
+        due = [sum(g for (u, _), g in s.entitled.items() if u == user) for s in result.samples]
+        axes.plot(times, _smooth(series, width), color=colour, label=str(user), linewidth=1.4)
+        axes.plot(times, _smooth(due, width), color=colour, linestyle=":", linewidth=1.0)
+    _dress(axes, "GPUs received (dotted: entitled)", "GPUs")
+    if users:
+        axes.legend(fontsize=7)
+
+
+def _draw_completion(axes: Any, result: Result) -> None:
+    times = sorted(job.jct_s / 3600.0 for job in result.jobs if job.jct_s is not None)
+    if times:
+        axes.step(times, [(at + 1) / len(times) for at in range(len(times))], where="post", color=COLOURS[0])
+        if times[-1] > 20 * max(times[0], 1e-3):
+            axes.set_xscale("log")
+    _dress(axes, "Time to completion", "part of the finished jobs")
+
+
+def _draw_utilization(axes: Any, result: Result) -> None:
+    gpus = sum(pool.gpus for pool in result.experiment.cluster.pools)
+    series = [100 * sum(sample.gpus.values()) / gpus for sample in result.samples]
+    axes.plot(_times(result), _smooth(series, _step(result)), color=COLOURS[2])
+    _dress(axes, f"Utilization (mean {100 * utilization(result):.1f} %)", "% of the GPUs")
+    axes.set_ylim(0, 105)
