@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHMARKS = ("stride", "shares", "hook", "submit", "agent_idle", "hsctl_help")
+BENCHMARKS = ("stride", "shares", "cycle", "hook", "submit", "agent_idle", "hsctl_help")
 LIMIT_S = 300
 
 

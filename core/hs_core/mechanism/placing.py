@@ -1,10 +1,9 @@
-"""Where jobs can live, what they weigh there, and the two ways of choosing a server: by ticket load, and by best fit."""
+"""Where jobs can live, what they weigh there where nothing moves, and the consolidated choice of a server."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
 
 from hs_core.model import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
@@ -140,107 +139,6 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
         if models:
             demands.append(Demand(job.user, frozenset(models), job.gang))
     return entitle_pools(pools(snapshot), demands, snapshot.tickets)
-
-
-def place_by_load(snapshot: Snapshot) -> dict[JobId, Home]:
-    """Algorithm 2: homes that stay, and homes for the jobs that have none.
-
-    The user with the fewest tickets in use comes first (here: GPUs that its placed jobs ask for, per ticket), of its jobs the one with
-    the highest priority, then the earliest. Its pool is the newest where the user's entitlement is not used up yet (3.5,
-    profiling), else the one with most tickets per GPU left; its server the one with the least ticketLoadPerGPU after adding, the
-    fullest that still fits, the first by name.
-    """
-    homes = settled_homes(snapshot)
-    known = {host.name for host in snapshot.hosts}
-    board = _Loads(snapshot, homes)
-    waiting: dict[UserName, list[JobFacts]] = {}
-    for job in sorted(snapshot.jobs, key=lambda job: (job.priority, -job.arrival_s, -job.id)):
-        if job.id not in homes and not is_lost(job, known):
-            waiting.setdefault(job.user, []).append(job)  # the next one last
-    heap = [(board.in_use(user), user) for user in waiting]
-    heapify(heap)
-    while heap:
-        _, user = heappop(heap)
-        job = waiting[user].pop()
-        if home := board.choose(job):
-            homes[job.id] = home
-            board.add(job, home)
-        if waiting[user]:
-            heappush(heap, (board.in_use(user), user))
-    return homes
-
-
-class _Loads:
-    """ticketLoadPerGPU of every server while jobs are being placed."""
-
-    def __init__(self, snapshot: Snapshot, homes: Mapping[JobId, Home]) -> None:
-        self._hosts = {host.name: host for host in snapshot.hosts}
-        self._ranked = [model for model, _ in pools(snapshot)]
-        self._weight = snapshot.tickets
-        self._entitled = _entitle_all(snapshot, homes)
-        self._gpus: dict[tuple[UserName, str], int] = {}  # that a user's jobs ask for, by pool
-        self._of: dict[HostName, dict[UserName, int]] = {name: {} for name in self._hosts}
-        for job in snapshot.jobs:
-            if job.id in homes:
-                self.add(job, homes[job.id])
-
-    def add(self, job: JobFacts, home: Home) -> None:
-        at = (job.user, self._hosts[home[0]].model)
-        self._gpus[at] = self._gpus.get(at, 0) + job.gang
-        for name in home:
-            self._of[name][job.user] = self._of[name].get(job.user, 0) + job.per_node
-
-    def in_use(self, user: UserName) -> Fraction:
-        return sum(gpus for (of, _), gpus in self._gpus.items() if of == user) / self._weight[user]
-
-    def choose(self, job: JobFacts) -> Home:
-        hosts = [host for host in self._hosts.values() if takes_new(host) and fits(job, host)]
-        servers = Counter(host.model for host in hosts)
-        models = {model for model, count in servers.items() if count >= job.nodes}
-        if not models:
-            return ()
-        model = self._pool(job, models)
-        per_gpu = self._per_gpu(job, model)
-        there = sorted(
-            (host for host in hosts if host.model == model), key=lambda host: self._key(job, host, per_gpu)
-        )
-        return tuple(host.name for host in there[: job.nodes])
-
-    def _pool(self, job: JobFacts, models: set[str]) -> str:
-        ranked = [model for model in self._ranked if model in models]
-        for model in ranked:
-            at = (job.user, model)
-            if self._gpus.get(at, 0) + job.gang <= self._entitled.get(at, ZERO):
-                return model
-        return max(
-            ranked,
-            key=lambda model: (
-                self._entitled.get((job.user, model), ZERO)
-                / (self._gpus.get((job.user, model), 0) + job.gang)
-            ),
-        )
-
-    def _per_gpu(self, job: JobFacts, model: str) -> dict[UserName, Fraction]:
-        """Tickets per GPU in the pool once the job is in it."""
-        found = {}
-        for (user, of), gpus in self._gpus.items():
-            if of == model:
-                found[user] = self._entitled.get((user, of), ZERO) / (
-                    gpus + (job.gang if user == job.user else 0)
-                )
-        found.setdefault(job.user, self._entitled.get((job.user, model), ZERO) / job.gang)
-        return found
-
-    def _key(
-        self, job: JobFacts, host: HostFacts, per_gpu: Mapping[UserName, Fraction]
-    ) -> tuple[Fraction, bool, int, HostName]:
-        there = self._of[host.name]
-        load = (
-            sum((gpus * per_gpu[user] for user, gpus in there.items()), per_gpu[job.user] * job.per_node)
-            / host.gpus
-        )
-        left = host.gpus - sum(there.values()) - job.per_node
-        return load, left < 0, abs(left), host.name
 
 
 def best_fit(job: JobFacts, hosts: Iterable[HostFacts], free: Mapping[HostName, int]) -> Home:

@@ -1,59 +1,219 @@
-"""Gandiva_fair (EuroSys'20): entitlements, tickets per job, and every server slices its GPUs by gang-aware stride.
+"""Gandiva_fair (EuroSys'20): entitlements by tickets, trades upon them, placement, migration, and split stride.
 
-Here: placement (Algorithm 2) of jobs whose gang fits one server, and job tickets per pool. Nothing moves yet, so what a job is entitled
-to is what its user is entitled to in the pool where it lives. Departures are named in `mechanism.placing` and `mechanism.stride`.
+Pool by pool users are entitled to what max-min by tickets gives them; they trade fast GPUs for slow ones; jobs are placed and moved so that
+every server carries alike; and gangs over several servers take turns with what else is there. The rest, gang-aware stride within
+a server, is the agents' (`mechanism.stride`). Departures are named in the modules of `mechanism` and in docs/policies/gandiva-fair.md.
 """
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 from hs_core.events import Turn
-from hs_core.mechanism.placing import Home, Weights, is_lost, place_by_load, weigh, why_nowhere
+from hs_core.mechanism import split, trade
+from hs_core.mechanism.loads import Board
+from hs_core.mechanism.moves import Limits, settle_all
+from hs_core.mechanism.place import place
+from hs_core.mechanism.placing import LEAST, Home, why_nowhere
+from hs_core.mechanism.rates import Bids, Speeds
+from hs_core.mechanism.slots import lost
+from hs_core.mechanism.world import At, World, look, tickets_per_gpu
 from hs_core.model import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.shares import entitle_pools
+
+LIMITS = Limits()
+ONE = Fraction(1)
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    homes = place_by_load(snapshot)
-    weights = weigh(snapshot, homes)
+    told = {JobId(int(job)): tuple(home) for job, home in memory.get("leaving", {}).items()}
+    world = look(snapshot, told)
+    speeds = Speeds(snapshot.rates, world.models)
+    base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
+    market = trade.Market(base, trade.load(memory.get("trades", ())), world.needs(), Bids(world, speeds))
+    traded = market.settle(world.models, snapshot.now_s)
+    board = Board(world, traded.entitled)
+    place(board, speeds)
+    again = memory.get("quantum") == snapshot.quantum
+    moved = settle_all(board, speeds, LIMITS, calm=again)
+    leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
+    tickets = _tickets(world, traded.entitled)
+    turns, books = _turns(world, tickets, memory, again=again)
     return Verdict(
         plan=Plan(
-            homes=homes,
-            turns={host.name: Turn(local=True) for host in snapshot.hosts},
-            tickets=weights.tickets,
+            homes=world.homes,
+            turns=turns,
+            tickets=tickets,
+            moves={move.job.id: (move.reason, move.text) for move in moved},
         ),
-        why=_why(snapshot, homes, weights),
-        entitled=weights.entitled,
+        memory=_remember(snapshot.quantum, leaving, traded, turns, books),
+        why=_why(world, tickets, turns),
+        entitled=traded.entitled,
+        base=base if traded.trades else {},
+        trades=traded.trades,
+        news=traded.news,
+        wants_edges=len(world.hosts) > 1,
     )
 
 
-def _why(snapshot: Snapshot, homes: Mapping[JobId, Home], weights: Weights) -> dict[JobId, str]:
-    hosts = {host.name: host for host in snapshot.hosts}
-    loads: dict[HostName, Fraction] = {}
-    for job_id, home in homes.items():
-        name = home[0]
-        loads[name] = loads.get(name, Fraction(0)) + weights.tickets[job_id]
-    why: dict[JobId, str] = {}
-    for job in snapshot.jobs:
-        if job.running:
+def _remember(
+    quantum: int,
+    leaving: Mapping[JobId, Home],
+    traded: trade.Outcome,
+    turns: Mapping[HostName, Turn],
+    books: Mapping[str, str],
+) -> Memory:
+    kept = {
+        "trades": trade.dump(traded.trades),
+        "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
+        "turns": split.dump_turns(turns),
+        "books": dict(books),
+    }
+    return {"quantum": quantum, **{name: value for name, value in kept.items() if value}}
+
+
+def _tickets(world: World, entitled: Mapping[At, Fraction]) -> dict[JobId, Fraction]:
+    """jobTickets (eq 3); the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
+    per_gpu = tickets_per_gpu(entitled, world.gpus)
+    known: dict[tuple[At, int], Fraction] = {}
+    tickets: dict[JobId, Fraction] = {}
+    hosts, homes, effective, unable = world.hosts, world.homes, world.effective, world.unable
+    for job in world.jobs:
+        home = homes.get(job.id)
+        if home is None:
             continue
-        if job.id in homes:
-            host = hosts[homes[job.id][0]]
-            why[job.id] = _why_at_home(job, host, weights.tickets[job.id] / loads[host.name])
-        elif is_lost(job, hosts):
-            why[job.id] = f"its server {job.host} is not part of the cluster now"
+        if job.id in unable:
+            tickets[job.id] = LEAST * job.gang
+            continue
+        if effective and job.id in effective:
+            home = effective[job.id]
+        key = ((job.user, hosts[home[0]].model), job.gang)
+        found = known.get(key)
+        if found is None:
+            found = known[key] = (per_gpu.get(key[0]) or LEAST) * job.gang
+        tickets[job.id] = found
+    return tickets
+
+
+# --- turns ------------------------------------------------------------------------------------------------------------
+
+
+def _turns(
+    world: World, tickets: Mapping[JobId, Fraction], memory: Memory, *, again: bool
+) -> tuple[Mapping[HostName, Turn], Mapping[str, str]]:
+    books = memory.get("books", {})
+    if again:
+        return split.keep_turns(memory.get("turns", {}), world.homes), books
+    gangs = [_gang(world, job, tickets) for job in world.jobs if job.nodes > 1 and job.id in world.homes]
+    if not gangs:
+        return {}, {}
+    shared = {name for gang in gangs for name in gang.servers}
+    played = split.play(gangs, _servers(world, shared, tickets), books)
+    return played.turns, played.got
+
+
+def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> split.Gang:
+    home = world.homes[job.id]
+    return split.Gang(
+        job=job.id,
+        arrival_s=job.arrival_s,
+        servers=home,
+        per_node=job.per_node,
+        tickets=tickets[job.id],
+        forced=job.running and not job.sliceable,
+        able=job.id not in world.unable and all(world.hosts[name].connected for name in home),
+    )
+
+
+def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
+    small: dict[HostName, list[JobFacts]] = {name: [] for name in shared}
+    for job in world.jobs:
+        if job.nodes == 1 and job.id in world.homes and job.id not in world.unable:
+            there = small.get(world.homes[job.id][0])
+            if there is not None:
+                there.append(job)
+    return [
+        split.Server(
+            name=name,
+            gpus=world.hosts[name].gpus,
+            small=tuple(job.gang for job in jobs),
+            stuck=min(
+                world.hosts[name].gpus, sum(job.gang for job in jobs if job.running and not job.sliceable)
+            ),
+            tickets=sum((tickets[job.id] for job in jobs), Fraction(0)),
+        )
+        for name, jobs in small.items()
+    ]
+
+
+# --- why --------------------------------------------------------------------------------------------------------------
+
+
+def _why(world: World, tickets: Mapping[JobId, Fraction], turns: Mapping[HostName, Turn]) -> dict[JobId, str]:
+    loads: dict[HostName, float] = {}
+    asked: dict[HostName, int] = {}
+    for job in world.jobs:
+        for name in world.homes.get(job.id, ()):
+            loads[name] = loads.get(name, 0.0) + float(tickets[job.id]) / job.nodes
+            asked[name] = asked.get(name, 0) + job.per_node
+    known: dict[tuple[HostName, Fraction, int], str] = {}
+    why: dict[JobId, str] = {}
+    nowhere: dict[tuple[Any, ...], str] = {}
+    for job in world.jobs:
+        home = world.homes.get(job.id)
+        if home is None:
+            why[job.id] = _why_homeless(world, job, nowhere)
+        elif job.running and not (job.nodes > 1 and job.id not in _in_turn(turns, home)):
+            continue
+        elif job.id in world.unable or not all(world.hosts[name].connected for name in home):
+            why[job.id] = _why_unable(world, job, home)
+        elif job.id in world.leaving or (job.started and home != job.hosts):
+            why[job.id] = _why_moving(world, job, home)
         else:
-            why[job.id] = why_nowhere(job, snapshot.hosts)
+            key = (home[0], tickets[job.id], job.gang)
+            if key not in known:
+                known[key] = _why_waiting(job, [world.hosts[name] for name in home], tickets[job.id], loads)
+            why[job.id] = known[key]
     return why
 
 
-def _why_at_home(job: JobFacts, host: HostFacts, part: Fraction) -> str:
-    if not host.connected:
-        return f"its server {host.name} is away; what runs there goes on"
-    if host.gpus < job.gang:
-        return f"its server {host.name} has only {host.gpus} GPUs in health, it needs {job.gang}"
-    share = min(Fraction(1), part * host.gpus / job.gang)
-    return f"waiting for its turn on {host.name}: its share is {float(share):.0%} of the quanta"
+def _in_turn(turns: Mapping[HostName, Turn], home: Home) -> tuple[JobId, ...]:
+    turn = turns.get(home[0])
+    return turn.gangs if turn is not None else ()
 
 
-GANDIVA_FAIR = Policy(name="gandiva-fair", needs=Needs(fair=True), decide=decide)
+def _why_homeless(world: World, job: JobFacts, nowhere: dict[tuple[Any, ...], str]) -> str:
+    if any(name not in world.hosts for name in job.hosts) and (job.started or not job.movable):
+        return f"its server {lost(job, world.hosts)} is not part of the cluster now"
+    key = (job.gpu_types, job.gpu_memory_bytes, job.gang, job.nodes)
+    if key not in nowhere:
+        nowhere[key] = why_nowhere(job, world.hosts.values()) or "waiting to be placed"
+    return nowhere[key]
+
+
+def _why_unable(world: World, job: JobFacts, home: Home) -> str:
+    for name in home:
+        if not world.hosts[name].connected:
+            return f"its server {name} is away; what runs there goes on"
+    short = min((world.hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
+    return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
+
+
+def _why_moving(world: World, job: JobFacts, home: Home) -> str:
+    to = ", ".join(world.leaving.get(job.id, home))
+    return f"it is on its way to {to}"
+
+
+def _why_waiting(
+    job: JobFacts, home: list[HostFacts], tickets: Fraction, loads: Mapping[HostName, float]
+) -> str:
+    at = max(home, key=lambda host: (loads[host.name] / host.gpus, host.name))
+    load = loads[at.name] / at.gpus
+    part = float(tickets) / job.gang
+    share = min(1.0, part / load) if load > 0 else 1.0
+    where = at.name if len(home) == 1 else f"{len(home)} servers, of which {at.name} is the fullest"
+    return f"waiting for its turn on {where}: its share is {share:.0%} of the quanta"
+
+
+GANDIVA_FAIR = Policy(name="gandiva-fair", needs=Needs(every_quantum=True, fair=True), decide=decide)

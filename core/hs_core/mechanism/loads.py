@@ -1,0 +1,147 @@
+"""ticketLoadPerGPU of every server (Gandiva_fair, eq 2), and where a job adds least to it (Algorithm 2).
+
+Loads are floats: they only say which server is better, and are compared to nine digits so that equal ones are equal.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.placing import Home, takes_new
+from hs_core.mechanism.world import At, Shape, World
+from hs_core.model import HostName, UserName
+from hs_core.policy import JobFacts
+
+DIGITS = 9
+
+
+class Pool:
+    """The servers of one model, by name."""
+
+    def __init__(self, world: World, model: str) -> None:
+        hosts = [host for host in world.hosts.values() if host.model == model]
+        self.model = model
+        self.names: list[HostName] = [host.name for host in hosts]
+        self.index = {name: at for at, name in enumerate(self.names)}
+        self.gpus = np.array([host.gpus for host in hosts], dtype=np.int64)
+        self.memory = np.array([host.gpu_memory_bytes for host in hosts], dtype=np.int64)
+        self.accepts = np.array([takes_new(host) for host in hosts], dtype=bool)
+        self.width = np.maximum(self.gpus, 1)
+        self.tickets = np.zeros(len(hosts))
+        self.asked = np.zeros(len(hosts), dtype=np.int64)  # GPUs that jobs there ask for
+        self.users: dict[UserName, dict[int, int]] = {}  # user → server → GPUs asked for
+        self.per_gpu: dict[UserName, float] = {}
+        self._fits: dict[Shape, NDArray[np.bool_]] = {}
+
+    def fits(self, shape: Shape) -> NDArray[np.bool_]:
+        found = self._fits.get(shape)
+        if found is None:
+            found = (shape.per_node <= self.gpus) & (shape.memory_bytes <= self.memory) & self.accepts
+            self._fits[shape] = found
+        return found
+
+    def load(self) -> NDArray[np.float64]:
+        return np.round(self.tickets / self.width, DIGITS)
+
+    def revalue(self, user: UserName, per_gpu: float) -> None:
+        """The user's tickets per GPU here are others than before."""
+        change = per_gpu - self.per_gpu.get(user, 0.0)
+        self.per_gpu[user] = per_gpu
+        mine = self.users.get(user)
+        if change and mine:
+            at = np.fromiter(mine.keys(), dtype=np.int64, count=len(mine))
+            self.tickets[at] += change * np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
+
+    def put(self, user: UserName, at: int, gpus: int) -> None:
+        """GPUs asked for on a server; negative: no longer."""
+        mine = self.users.setdefault(user, {})
+        mine[at] = mine.get(at, 0) + gpus
+        if not mine[at]:
+            del mine[at]
+        self.tickets[at] += gpus * self.per_gpu.get(user, 0.0)
+        self.asked[at] += gpus
+
+    def best(self, job: JobFacts, per_gpu: float) -> Home:
+        """The servers with least load once the job is there; ties: the fullest that still fits, then by name."""
+        fits = self.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))
+        tickets = self.tickets
+        mine, change = self.users.get(job.user), per_gpu - self.per_gpu.get(job.user, 0.0)
+        if change and mine:
+            tickets = tickets.copy()
+            at = np.fromiter(mine.keys(), dtype=np.int64, count=len(mine))
+            tickets[at] += change * np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
+        load = np.round((tickets + job.per_node * per_gpu) / self.width, DIGITS)
+        load[~fits] = np.inf
+        if job.nodes == 1:
+            least = load.min()
+            some = np.flatnonzero(load == least) if least < np.inf else np.empty(0, dtype=np.int64)
+        else:
+            some = np.flatnonzero(fits)
+        if len(some) < job.nodes:
+            return ()
+        if len(some) > 1:
+            left = self.gpus[some] - self.asked[some] - job.per_node
+            some = some[np.lexsort((some, np.abs(left), left < 0, load[some]))]
+        return tuple(self.names[at] for at in some[: job.nodes])
+
+
+class Board:
+    """All pools, while jobs are placed and moved."""
+
+    def __init__(self, world: World, entitled: Mapping[At, Fraction]) -> None:
+        self.world = world
+        self.entitled = {at: float(gpus) for at, gpus in entitled.items()}
+        self.pools = {model: Pool(world, model) for model in world.models}
+        for (user, model), gpus in world.gpus.items():
+            self.pools[model].per_gpu[user] = self.entitled.get((user, model), 0.0) / gpus if gpus else 0.0
+        self._fill()
+
+    def _fill(self) -> None:
+        hosts, pools = self.world.hosts, self.pools
+        asked: dict[tuple[str, UserName, HostName], int] = {}
+        unable, effective, homes = self.world.unable, self.world.effective, self.world.homes
+        for job in self.world.jobs:
+            home = homes.get(job.id)
+            if home is None or job.id in unable:
+                continue
+            if job.id in effective:
+                home = effective[job.id]
+            model = hosts[home[0]].model
+            for name in home:
+                key = (model, job.user, name)
+                asked[key] = asked.get(key, 0) + job.per_node
+        for (model, user, name), gpus in asked.items():
+            pool = pools[model]
+            pool.users.setdefault(user, {})[pool.index[name]] = gpus
+        for pool in pools.values():
+            # Sums in one order, whatever the order of the snapshot: floats do not add up the same otherwise.
+            for user in sorted(pool.users):
+                for at, gpus in pool.users[user].items():
+                    pool.tickets[at] += gpus * pool.per_gpu[user]
+                    pool.asked[at] += gpus
+
+    def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
+        """Tickets per GPU of the user there, with so many more GPUs asked for."""
+        gpus = self.world.gpus.get((user, model), 0) + more
+        return self.entitled.get((user, model), 0.0) / gpus if gpus > 0 else 0.0
+
+    def find(self, job: JobFacts, model: str, *, comes: bool = True) -> Home:
+        """The best home for it in the pool; `comes`: it is not in the pool yet."""
+        return self.pools[model].best(job, self.per_gpu(job.user, model, job.gang if comes else 0))
+
+    def add(self, job: JobFacts, home: Home) -> None:
+        self.world.settle(job, home)
+        self._put(job, home, 1)
+
+    def remove(self, job: JobFacts, home: Home) -> None:
+        self.world.unsettle(job, home)
+        self._put(job, home, -1)
+
+    def _put(self, job: JobFacts, home: Home, sign: int) -> None:
+        model = self.world.model(home)
+        pool = self.pools[model]
+        pool.revalue(job.user, self.per_gpu(job.user, model))
+        for name in home:
+            pool.put(job.user, pool.index[name], sign * job.per_node)

@@ -1,0 +1,59 @@
+"""Speeds of job classes on pools, as ratios that can be compared between users."""
+
+from collections.abc import Iterable, Mapping
+from math import fsum
+
+from hs_core.mechanism.world import World
+from hs_core.model import UserName
+
+
+class Speeds:
+    """How many times as fast a class is on a pool as on the slowest where it was measured."""
+
+    def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
+        known = set(models)
+        slowest: dict[str, float] = {}
+        for (job_class, model), rate in rates.items():
+            if model in known and rate > 0:
+                slowest[job_class] = min(rate, slowest.get(job_class, rate))
+        self._of = {
+            (job_class, model): rate / slowest[job_class]
+            for (job_class, model), rate in rates.items()
+            if model in known and rate > 0
+        }
+
+    def get(self, job_class: str, model: str) -> float | None:
+        return self._of.get((job_class, model))
+
+    def measured(self, job_class: str, models: Iterable[str]) -> bool:
+        return all((job_class, model) in self._of for model in models)
+
+
+class Bids:
+    """Users' speed-ups: over their classes that were measured on both pools, weighted by the GPUs that they ask for."""
+
+    def __init__(self, world: World, speeds: Speeds) -> None:
+        self._speeds = speeds
+        self._found: dict[tuple[UserName, str, str], float | None] = {}
+        self._classes: dict[UserName, dict[str, int]] = {}
+        for (user, job_class, _), gpus in world.kind_gpus.items():
+            mine = self._classes.setdefault(user, {})
+            mine[job_class] = mine.get(job_class, 0) + gpus
+        for job in world.new:
+            mine = self._classes.setdefault(job.user, {})
+            mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
+
+    def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
+        at = (user, fast, slow)
+        if at not in self._found:
+            self._found[at] = self._find(user, fast, slow)
+        return self._found[at]
+
+    def _find(self, user: UserName, fast: str, slow: str) -> float | None:
+        parts: list[tuple[int, float]] = []
+        for job_class, gpus in sorted(self._classes.get(user, {}).items()):
+            over, under = self._speeds.get(job_class, fast), self._speeds.get(job_class, slow)
+            if over is not None and under is not None and gpus > 0:
+                parts.append((gpus, over / under))
+        total = sum(gpus for gpus, _ in parts)
+        return fsum(gpus * speedup for gpus, speedup in parts) / total if total else None

@@ -1,0 +1,225 @@
+"""Split stride (Gandiva_fair, 3.1, figure 3): which gangs over several servers run in a quantum, and which servers are left to themselves.
+
+The same gang-aware stride as on a server, over two kinds of entities: each gang, and each server that has a part of one (the
+aggregate of its small jobs). They are walked by (pass, order); one that finds its GPUs free on all of its servers runs. GPUs that
+gangs leave to a server go to its small jobs, which are charged for them.
+
+Instead of passes the books hold GPU-quanta: what an entity was given, less its tickets' part of what all those that compete with it
+(its *component*: entities that share servers, directly or not) were given. That over its tickets is its pass less the virtual time; kept so,
+a change of tickets scales the difference with the stride by itself, and components may split and join.
+Departures from the paper as in `mechanism.stride`; besides, a server's aggregate takes the GPUs that its jobs can use, not always all of them.
+
+Numbers are exact fractions; where denominators grow beyond 64 bits (tickets changed often), they are rounded to 2^-48 once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from hs_core.errors import BrokenError
+from hs_core.events import Turn
+from hs_core.model import HostName, JobId
+
+ZERO = Fraction(0)
+FINEST = 64  # bits of a denominator
+ROUNDED = 1 << 48
+TIE = 12  # digits: passes that agree so far are equal, and walked by order
+
+Key = JobId | HostName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    job: JobId
+    arrival_s: float
+    servers: tuple[HostName, ...]
+    per_node: int
+    tickets: Fraction
+    forced: bool = False  # runs and cannot be suspended
+    able: bool = True  # False: one of its servers is away or lost GPUs; it waits along
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    name: HostName
+    gpus: int
+    small: tuple[int, ...] = ()  # gangs of its small jobs
+    stuck: int = 0  # GPUs of those that run and cannot be suspended
+    tickets: Fraction = ZERO  # of its small jobs together
+
+
+@dataclass(slots=True)
+class _Entity:
+    key: Key
+    order: tuple[int, float, Key]
+    servers: tuple[HostName, ...]
+    gpus: int  # on each of its servers
+    tickets: Fraction
+    got: Fraction  # GPU-quanta, less its part of its component's
+    given: int = 0  # GPUs in this quantum
+    forced: bool = False
+
+    def lag(self) -> float:
+        return round(float(self.got) / float(self.tickets), TIE)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What was decided for one quantum."""
+
+    turns: Mapping[HostName, Turn]  # servers with a gang; all others are LOCAL
+    got: Mapping[str, str] = field(default_factory=dict)  # the books, JSON-able
+
+
+def play(gangs: Sequence[Gang], servers: Iterable[Server], books: Mapping[str, str]) -> Round:
+    """One quantum: chooses, and charges. `books`: what the last round returned."""
+    at = {server.name: server for server in servers}
+    entities = _entities(gangs, at, books)
+    groups = _components(entities)
+    for group in groups:
+        _clamp(group)
+    runs = _walk(entities, at)
+    for group in groups:
+        _charge(group)
+    got = {_name(entity.key): _text(entity.got) for entity in entities}
+    for gang in gangs:
+        if not gang.able and (kept := books.get(_name(gang.job))) is not None:
+            got[_name(gang.job)] = kept
+    turns = {name: Turn(gangs=tuple(sorted(jobs)), local=True) for name, jobs in sorted(runs.items()) if jobs}
+    return Round(turns, got)
+
+
+def _entities(
+    gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Mapping[str, str]
+) -> list[_Entity]:
+    entities = []
+    used: set[HostName] = set()
+    for gang in gangs:
+        if gang.tickets <= 0:
+            raise BrokenError(f"job {gang.job} has {gang.tickets} tickets; expected more than 0")
+        if not gang.able:
+            continue
+        used.update(gang.servers)
+        entity = _Entity(
+            gang.job,
+            (1, gang.arrival_s, gang.job),
+            gang.servers,
+            gang.per_node,
+            gang.tickets,
+            _number(books.get(_name(gang.job))),
+            forced=gang.forced,
+        )
+        entities.append(entity)
+    for name in sorted(used):
+        server = at[name]
+        if server.small and server.tickets > 0:
+            wants = min(server.gpus, sum(server.small))
+            order: tuple[int, float, Key] = (0, 0.0, name)
+            got = _number(books.get(_name(name)))
+            entities.append(_Entity(name, order, (name,), wants, server.tickets, got))
+    return entities
+
+
+def _components(entities: Sequence[_Entity]) -> list[list[_Entity]]:
+    root: dict[HostName, HostName] = {}
+
+    def find(name: HostName) -> HostName:
+        while root.setdefault(name, name) != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for entity in entities:
+        first = find(entity.servers[0])
+        for other in entity.servers[1:]:
+            root[find(other)] = first
+    groups: dict[HostName, list[_Entity]] = {}
+    for entity in entities:
+        groups.setdefault(find(entity.servers[0]), []).append(entity)
+    return list(groups.values())
+
+
+def _clamp(group: Sequence[_Entity]) -> None:
+    """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
+    lags = [entity.got / entity.tickets for entity in group]
+    shift = max(min(lags), ZERO) + min(max(lags), ZERO)
+    if shift:
+        for entity in group:
+            entity.got -= shift * entity.tickets
+
+
+def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[HostName, list[JobId]]:
+    """Marks in the entities what they are given."""
+    free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
+    taken: set[HostName] = set()  # whose small jobs have all they want
+    runs: dict[HostName, list[JobId]] = {}
+    for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag(), entity.order)):
+        if entity.order[0] == 0:
+            name = entity.servers[0]
+            wants = max(0, entity.gpus - at[name].stuck)
+            if wants <= free[name]:
+                free[name] -= wants
+                entity.given = entity.gpus
+                taken.add(name)
+        elif all(free[name] >= entity.gpus for name in entity.servers):
+            for name in entity.servers:
+                free[name] -= entity.gpus
+                runs.setdefault(name, []).append(JobId(int(entity.key)))
+            entity.given = entity.gpus * len(entity.servers)
+    for entity in entities:
+        if entity.order[0] == 0 and (name := entity.servers[0]) not in taken:
+            left = free[name] if min(at[name].small) <= free[name] else 0
+            entity.given = min(entity.gpus, left + at[name].stuck)
+    return runs
+
+
+def _charge(group: Sequence[_Entity]) -> None:
+    handed = sum(entity.given for entity in group)
+    if not handed:
+        return
+    per_ticket = handed / sum((entity.tickets for entity in group), ZERO)
+    for entity in group:
+        entity.got = _coarse(entity.got + entity.given - per_ticket * entity.tickets)
+
+
+def _coarse(value: Fraction) -> Fraction:
+    if value.denominator.bit_length() <= FINEST:
+        return value
+    return Fraction(round(value * ROUNDED), ROUNDED)
+
+
+def _name(key: Key) -> str:
+    return f"h:{key}" if isinstance(key, str) else f"j:{key}"
+
+
+def _text(value: Fraction) -> str:
+    return f"{value.numerator}/{value.denominator}"
+
+
+def _number(text: str | None) -> Fraction:
+    if text is None:
+        return ZERO
+    above, below = text.split("/")
+    return Fraction(int(above), int(below))
+
+
+def dump_turns(turns: Mapping[HostName, Turn]) -> dict[str, list[int]]:
+    """JSON-able."""
+    return {name: list(turn.gangs) for name, turn in turns.items()}
+
+
+def keep_turns(
+    dumped: Mapping[str, Any], homes: Mapping[JobId, tuple[HostName, ...]]
+) -> dict[HostName, Turn]:
+    """The turns of a quantum that was decided before, less the jobs that are gone or live elsewhere now."""
+    turned: dict[JobId, set[str]] = {}
+    for name, jobs in dumped.items():
+        for job in jobs:
+            turned.setdefault(job, set()).add(name)
+    still = {job for job, names in turned.items() if set(homes.get(job, ())) == names}
+    turns = {}
+    for name, jobs in dumped.items():
+        if kept := tuple(JobId(job) for job in jobs if job in still):
+            turns[HostName(name)] = Turn(gangs=kept, local=True)
+    return turns

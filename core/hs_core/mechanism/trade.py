@@ -1,0 +1,383 @@
+"""Trading fast GPUs for slow ones between users of unlike speed-ups, at the second price (Gandiva_fair, 3.4, 3.5).
+
+For a pair of pools every user's bid is its speed-up S, what one fast GPU is worth to it in slow ones. The user with the least S gives,
+the one with the largest receives; the price is the next bid below the receiver's, or halfway between the two where they are alone
+or where the next bid equals the receiver's. GPUs change hands one by one; those that go between the same two at the same price are one
+trade. Who has nothing left to give or to pay makes place for the next, so one sort and two pointers do what asking everybody
+anew after each GPU would.
+
+Departures: a user takes part only with what it can spare and use. GPUs that a pinned job needs are not given away, and nobody receives more
+than its jobs can occupy: the paper's users have jobs without end.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import lcm
+from typing import Any
+
+from hs_core.errors import BrokenError
+from hs_core.model import UserName
+from hs_core.policy import Trade, TradeNews
+
+ZERO = Fraction(0)
+MARGIN = 0.01  # both must gain so much; less is noise of the profile and not worth a migration
+PRICE_UNIT = 1000  # prices are whole thousandths, so that amounts stay simple fractions
+CHEAPEST, DEAREST = 0.1, 1e6  # prices outside are no prices but a profile that lies
+SLACK = 1e-9
+
+At = tuple[UserName, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What users could do with GPUs. What is absent is without limit (`usable`, `total`) or nothing (`pinned`)."""
+
+    usable: Mapping[At, int] = field(default_factory=dict)  # GPUs of a pool that the user's jobs could occupy
+    pinned: Mapping[At, int] = field(default_factory=dict)  # those of jobs that can run nowhere else
+    total: Mapping[UserName, int] = field(default_factory=dict)  # over all pools
+
+
+@dataclass(slots=True)
+class Side:
+    """A user in one auction and what it still has, in units of 1/`unit` GPU (see `auction`)."""
+
+    user: UserName
+    speedup: float
+    fast: int  # that it can spare
+    slow: int
+    fast_room: int | None = None  # that it could use besides; None: any number
+    slow_room: int | None = None
+    room: int | None = None  # over all pools
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    giver: Side
+    taker: Side
+    gpus: int  # fast ones, whole
+    price: int  # in thousandths
+
+
+def price_of(top: float, second: float | None, least: float, margin: float = MARGIN) -> int | None:
+    """Thousandths of a slow GPU for one fast; None: no price lets both gain. `second` is None where only two are left."""
+    if second is None or top <= second * (1 + margin):
+        second = (top + least) / 2
+    if second <= least * (1 + margin) or top <= second * (1 + margin) or not CHEAPEST <= second <= DEAREST:
+        return None
+    return round(second * PRICE_UNIT)
+
+
+def auction(sides: Iterable[Side], unit: int, margin: float = MARGIN) -> list[Deal]:
+    """All trades of one pair of pools; sides are changed as they trade. O(n log n).
+
+    Whoever can give or take no more makes place for the next, as if everybody were asked anew after each GPU.
+    `sides` come in the order of users: that settles ties. `unit`: a multiple of PRICE_UNIT.
+    """
+    order = sorted(
+        (side for side in sides if side.fast >= unit or side.slow > 0), key=lambda side: -side.speedup
+    )
+    deals: list[Deal] = []
+    thousandth = unit // PRICE_UNIT
+    top, bottom = 0, len(order) - 1
+    while top < bottom:
+        taker, giver = order[top], order[bottom]
+        if giver.fast < unit:
+            bottom -= 1
+            continue
+        if taker.slow <= 0:
+            top += 1
+            continue
+        second = order[top + 1].speedup if top + 1 < bottom else None
+        price = price_of(taker.speedup, second, giver.speedup, margin)
+        if price is None:
+            break
+        cost = price * thousandth
+        given = giver.fast // unit
+        if giver.slow_room is not None:
+            given = min(given, giver.slow_room // cost)
+        if giver.room is not None and cost > unit:
+            given = min(given, giver.room // (cost - unit))
+        taken = taker.slow // cost
+        if taker.fast_room is not None:
+            taken = min(taken, taker.fast_room // unit)
+        if taker.room is not None and cost < unit:
+            taken = min(taken, taker.room // (unit - cost))
+        gpus = min(given, taken)
+        if gpus > 0:
+            _exchange(giver, gpus * unit, gpus * cost)
+            _exchange(taker, -gpus * unit, -gpus * cost)
+            deals.append(Deal(giver, taker, gpus, price))
+        if given <= taken:
+            bottom -= 1
+        else:
+            top += 1
+    return deals
+
+
+def _exchange(side: Side, fast: int, slow: int) -> None:
+    """Fast units go, slow ones come."""
+    side.fast -= fast
+    side.slow += slow
+    if side.fast_room is not None:
+        side.fast_room += fast
+    if side.slow_room is not None:
+        side.slow_room -= slow
+    if side.room is not None:
+        side.room += fast - slow
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    trades: tuple[Trade, ...]  # oldest first
+    news: tuple[TradeNews, ...]
+    entitled: Mapping[At, Fraction]
+
+
+Speedups = Callable[[UserName, str, str], float | None]
+"""(user, fast, slow) → how many times as fast its jobs are; None: not measured."""
+
+
+class Market:
+    """Base entitlements and the trades upon them, while one decision is made."""
+
+    def __init__(
+        self, base: Mapping[At, Fraction], standing: Sequence[Trade], needs: Needs, speedups: Speedups
+    ) -> None:
+        self._given = base
+        self._needs = needs
+        self._speedups = speedups
+        # Whole numbers throughout: all amounts over one common denominator.
+        self._unit = lcm(PRICE_UNIT, *{gpus.denominator for gpus in base.values()})
+        self._base = {at: self._whole(gpus) for at, gpus in base.items()}
+        self._has = dict(self._base)
+        self._totals: dict[UserName, int] = {}
+        for (user, _), gpus in self._base.items():
+            self._totals[user] = self._totals.get(user, 0) + gpus
+        self._base_totals = dict(self._totals)
+        self._trades = list(standing)
+        self._news: list[TradeNews] = []
+        for trade in standing:
+            self._book(trade, 1)
+
+    def _whole(self, gpus: Fraction) -> int:
+        return gpus.numerator * (self._unit // gpus.denominator)
+
+    def settle(self, models: Sequence[str], now_s: float, margin: float = MARGIN) -> Outcome:
+        """Takes back what no longer stands, then trades on, over all pairs of pools (`models`: newest first)."""
+        self._undo_losses()
+        self._undo_uncarried()
+        users = sorted(self._totals)
+        for at, fast in enumerate(models):
+            for slow in reversed(models[at + 1 :]):
+                self._trade(users, fast, slow, now_s, margin)
+        check_trades(self._base, self._has, self._trades, self._speedups)
+        entitled = {
+            at: self._given[at] if gpus == self._base.get(at) else Fraction(gpus, self._unit)
+            for at, gpus in self._has.items()
+            if gpus
+        }
+        return Outcome(tuple(self._trades), tuple(self._news), entitled)
+
+    # --- taking back ------------------------------------------------------------------------------------------------
+
+    def _undo_losses(self) -> None:
+        """A new profile shows a loss."""
+        for trade in reversed(list(self._trades)):
+            giver = self._speedups(trade.giver, trade.fast, trade.slow)
+            taker = self._speedups(trade.taker, trade.fast, trade.slow)
+            price = trade.slow_gpus / trade.fast_gpus
+            if giver is not None and giver > price:
+                self._undo(trade, f"{trade.giver}'s jobs are now {giver:.3g} times as fast on a {trade.fast}")
+            elif taker is not None and taker < price:
+                self._undo(
+                    trade, f"{trade.taker}'s jobs are now only {taker:.3g} times as fast on a {trade.fast}"
+                )
+
+    def _undo_uncarried(self) -> None:
+        """Newest first, and no more of them than must be, until every balance is one that the users' own shares and jobs carry."""
+        undone = True
+        while undone:
+            undone = False
+            for trade in reversed(list(self._trades)):
+                for short, per_gpu, why in self._shortfalls(trade):
+                    if short > 0:
+                        self._undo(trade, why, -(-short // max(1, per_gpu)))
+                        undone = True
+                        break
+
+    def _shortfalls(self, trade: Trade) -> Iterator[tuple[int, int, str]]:
+        """(what is too much, how much of it each fast GPU taken back is worth, why)."""
+        fast, slow = self._unit, self._whole(trade.slow_gpus / trade.fast_gpus)
+        for user, gave, received, left, came in (
+            (trade.giver, trade.fast, trade.slow, fast, slow),
+            (trade.taker, trade.slow, trade.fast, slow, fast),
+        ):
+            yield (
+                self._least((user, gave)) - self._has.get((user, gave), 0),
+                left,
+                f"{user}'s own share no longer has the {gave} GPUs",
+            )
+            yield (
+                self._has.get((user, received), 0) - self._most((user, received)),
+                came,
+                f"{user}'s jobs can no longer use so many {received} GPUs",
+            )
+        if slow != fast:
+            grew = trade.giver if slow > fast else trade.taker
+            limit = self._needs.total.get(grew)
+            if limit is not None:
+                most = max(limit * self._unit, self._base_totals.get(grew, 0))
+                yield (
+                    self._totals.get(grew, 0) - most,
+                    abs(slow - fast),
+                    f"{grew}'s jobs can no longer use so many GPUs",
+                )
+
+    def _least(self, at: At) -> int:
+        return min(self._base.get(at, 0), self._needs.pinned.get(at, 0) * self._unit)
+
+    def _most(self, at: At) -> int:
+        limit = self._needs.usable.get(at)
+        if limit is None:
+            return self._has.get(at, 0)
+        return max(limit * self._unit, self._base.get(at, 0))
+
+    def _undo(self, trade: Trade, why: str, gpus: int | None = None) -> None:
+        """Takes the trade back, or so many of its fast GPUs."""
+        at = self._trades.index(trade)
+        back = trade
+        if gpus is not None and gpus < trade.fast_gpus:
+            part = gpus / trade.fast_gpus
+            back = replace(trade, fast_gpus=Fraction(gpus), slow_gpus=trade.slow_gpus * part)
+            self._trades[at] = replace(
+                trade, fast_gpus=trade.fast_gpus - gpus, slow_gpus=trade.slow_gpus - back.slow_gpus
+            )
+        else:
+            del self._trades[at]
+        self._book(back, -1)
+        self._news.append(TradeNews(trade=back, undone=True, why=f"taken back: {why}"))
+
+    def _book(self, trade: Trade, sign: int) -> None:
+        fast, slow = sign * self._whole(trade.fast_gpus), sign * self._whole(trade.slow_gpus)
+        self._add(trade.giver, trade.fast, -fast)
+        self._add(trade.giver, trade.slow, slow)
+        self._add(trade.taker, trade.fast, fast)
+        self._add(trade.taker, trade.slow, -slow)
+
+    def _add(self, user: UserName, model: str, gpus: int) -> None:
+        self._has[user, model] = self._has.get((user, model), 0) + gpus
+        self._totals[user] = self._totals.get(user, 0) + gpus
+
+    # --- trading ----------------------------------------------------------------------------------------------------
+
+    def _trade(self, users: Sequence[UserName], fast: str, slow: str, now_s: float, margin: float) -> None:
+        sides = []
+        for user in users:
+            if (user, fast) not in self._has and (user, slow) not in self._has:
+                continue
+            speedup = self._speedups(user, fast, slow)
+            if speedup is not None:
+                sides.append(self._side(user, speedup, fast, slow))
+        for deal in auction(sides, self._unit, margin):
+            trade = Trade(
+                fast=fast,
+                slow=slow,
+                giver=deal.giver.user,
+                taker=deal.taker.user,
+                fast_gpus=Fraction(deal.gpus),
+                slow_gpus=Fraction(deal.gpus * deal.price, PRICE_UNIT),
+                price=deal.price / PRICE_UNIT,
+                giver_speedup=deal.giver.speedup,
+                taker_speedup=deal.taker.speedup,
+                since_s=now_s,
+            )
+            self._book(trade, 1)
+            self._trades.append(trade)
+            self._news.append(TradeNews(trade=trade, why=explain(trade)))
+
+    def _side(self, user: UserName, speedup: float, fast: str, slow: str) -> Side:
+        unit, usable, pinned = self._unit, self._needs.usable, self._needs.pinned
+        has_fast, has_slow = self._has.get((user, fast), 0), self._has.get((user, slow), 0)
+        side = Side(
+            user,
+            speedup,
+            has_fast - pinned.get((user, fast), 0) * unit,
+            has_slow - pinned.get((user, slow), 0) * unit,
+        )
+        if (limit := usable.get((user, fast))) is not None:
+            side.fast_room = max(0, limit * unit - has_fast)
+        if (limit := usable.get((user, slow))) is not None:
+            side.slow_room = max(0, limit * unit - has_slow)
+        if (limit := self._needs.total.get(user)) is not None:
+            side.room = max(0, limit * unit - self._totals[user])
+        return side
+
+
+def explain(trade: Trade) -> str:
+    return (
+        f"{trade.giver} gives {_gpus(trade.fast_gpus)} {trade.fast} and receives {_gpus(trade.slow_gpus)} {trade.slow} "
+        f"from {trade.taker}: on a {trade.fast} its jobs are {trade.giver_speedup:.3g} times as fast as on a {trade.slow}, "
+        f"those of {trade.taker} {trade.taker_speedup:.3g} times"
+    )
+
+
+def _gpus(count: Fraction) -> str:
+    return f"{float(count):.4g}"
+
+
+def check_trades(
+    base: Mapping[At, int], after: Mapping[At, int], trades: Iterable[Trade], speedups: Speedups
+) -> None:
+    """The law of trading: no GPU appears or is lost, nobody owes one, and nobody's throughput is below its base's."""
+    pools: dict[str, int] = {}
+    for at, gpus in after.items():
+        if gpus < 0:
+            raise BrokenError(f"after trades user {at[0]} owes {at[1]} GPUs")
+        pools[at[1]] = pools.get(at[1], 0) + gpus
+    for (_, model), gpus in base.items():
+        pools[model] = pools.get(model, 0) - gpus
+    if odd := sorted(model for model, gpus in pools.items() if gpus):
+        raise BrokenError(f"trades change the number of {odd[0]} GPUs")
+    gains: dict[tuple[UserName, str, str], float] = {}
+    for trade in trades:
+        for user, sign in ((trade.giver, -1), (trade.taker, 1)):
+            speedup = speedups(user, trade.fast, trade.slow)
+            if speedup is not None:
+                pair = (user, trade.fast, trade.slow)
+                worth = sign * (speedup * float(trade.fast_gpus) - float(trade.slow_gpus))
+                gains[pair] = gains.get(pair, 0.0) + worth
+    if losing := sorted(at for at, gain in gains.items() if gain < -SLACK):
+        user, fast, slow = losing[0]
+        raise BrokenError(
+            f"user {user} loses {-gains[losing[0]]:.3g} {slow} GPUs' worth by its trades of {fast} for {slow}"
+        )
+
+
+def dump(trades: Iterable[Trade]) -> list[Any]:
+    """JSON-able."""
+    return [
+        [
+            *(t.fast, t.slow, t.giver, t.taker, str(t.fast_gpus), str(t.slow_gpus)),
+            *(t.price, t.giver_speedup, t.taker_speedup, t.since_s),
+        ]
+        for t in trades
+    ]
+
+
+def load(dumped: Iterable[Any]) -> list[Trade]:
+    return [
+        Trade(
+            fast=fast,
+            slow=slow,
+            giver=giver,
+            taker=taker,
+            fast_gpus=Fraction(fast_gpus),
+            slow_gpus=Fraction(slow_gpus),
+            price=price,
+            giver_speedup=giver_speedup,
+            taker_speedup=taker_speedup,
+            since_s=since_s,
+        )
+        for fast, slow, giver, taker, fast_gpus, slow_gpus, price, giver_speedup, taker_speedup, since_s in dumped
+    ]

@@ -1,0 +1,206 @@
+"""A snapshot as one decision needs it: every job looked at once, everything else by user, pool and class."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
+from hs_core.mechanism.trade import Needs
+from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.policy import HostFacts, JobFacts, Snapshot
+from hs_core.shares import Demand
+
+At = tuple[UserName, str]
+"""A user in a pool."""
+Kind = tuple[UserName, str, str]
+"""A user's class of jobs in a pool: (user, class, model)."""
+Leaving = Mapping[JobId, Home]
+"""Jobs that were told to move, and where to."""
+
+
+class Shape(NamedTuple):
+    """What decides where a job fits."""
+
+    per_node: int
+    nodes: int
+    memory_bytes: int
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rack:
+    """Servers that are alike in all that a job can ask for."""
+
+    model: str
+    gpus: int
+    memory_bytes: int
+    takes_new: bool
+
+
+@dataclass(slots=True)
+class World:
+    """Mutable while a decision is made: jobs find homes and move."""
+
+    snapshot: Snapshot
+    hosts: dict[HostName, HostFacts]
+    pools: list[tuple[str, int]]  # (model, GPUs), newest first
+    jobs: list[JobFacts]  # by id
+    homes: dict[JobId, Home] = field(default_factory=dict)  # as they will be in the plan
+    effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
+    new: list[JobFacts] = field(default_factory=list)  # look for a home
+    leavers: list[JobFacts] = field(default_factory=list)  # should leave their servers, and can
+    lost: list[JobFacts] = field(default_factory=list)
+    unable: set[JobId] = field(default_factory=set)  # at home on servers that lack GPUs for them now
+    gpus: dict[At, int] = field(default_factory=dict)  # that a user's jobs ask for, where they live
+    kinds: dict[Kind, list[JobFacts]] = field(default_factory=dict)  # jobs by class where they live
+    kind_gpus: dict[Kind, int] = field(default_factory=dict)
+    demands: dict[tuple[UserName, tuple[str, ...]], int] = field(default_factory=dict)
+    leaving: dict[JobId, Home] = field(default_factory=dict)  # of those that were told to move, who still are
+    racks: dict[_Rack, int] = field(default_factory=dict)
+    _classes: dict[UserName, list[str]] = field(default_factory=dict)
+    _usable: dict[Shape, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def models(self) -> list[str]:
+        return [model for model, _ in self.pools]
+
+    def model(self, home: Home) -> str:
+        return self.hosts[home[0]].model
+
+    def where(self, job: JobFacts) -> Home:
+        """Its home, or where it is on its way to."""
+        return self.effective.get(job.id) or self.homes[job.id]
+
+    def usable(self, job: JobFacts) -> tuple[str, ...]:
+        """Pools that could take the job, newest first."""
+        shape = Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+        found = self._usable.get(shape)
+        if found is None:
+            found = self._usable[shape] = self._find(shape)
+        return found
+
+    def _find(self, shape: Shape) -> tuple[str, ...]:
+        servers: dict[str, int] = {}
+        for rack, count in self.racks.items():
+            fits = shape.per_node <= rack.gpus and shape.memory_bytes <= rack.memory_bytes
+            if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
+                servers[rack.model] = servers.get(rack.model, 0) + count
+        return tuple(model for model, _ in self.pools if servers.get(model, 0) >= shape.nodes)
+
+    def settle(self, job: JobFacts, home: Home) -> None:
+        """The job lives there from now on (or will, once it has moved)."""
+        model = self.hosts[home[0]].model
+        at = (job.user, model)
+        self.gpus[at] = self.gpus.get(at, 0) + job.gang
+        kind = (job.user, job.job_class, model)
+        self.kind_gpus[kind] = self.kind_gpus.get(kind, 0) + job.gang
+        self.kinds.setdefault(kind, []).append(job)
+
+    def unsettle(self, job: JobFacts, home: Home) -> None:
+        model = self.hosts[home[0]].model
+        self.gpus[job.user, model] -= job.gang
+        kind = (job.user, job.job_class, model)
+        self.kind_gpus[kind] -= job.gang
+        self.kinds[kind].remove(job)
+
+    def classes(self, user: UserName) -> list[str]:
+        """Of the user's placed jobs, wherever they are."""
+        if not self._classes:
+            for of, job_class, _ in sorted(self.kind_gpus):
+                mine = self._classes.setdefault(of, [])
+                if not mine or mine[-1] != job_class:
+                    mine.append(job_class)
+        return self._classes.get(user, [])
+
+    def demand(self) -> list[Demand]:
+        """What jobs could use, pool by pool."""
+        return [Demand(user, frozenset(models), gpus) for (user, models), gpus in self.demands.items()]
+
+    def needs(self) -> Needs:
+        usable: dict[At, int] = {}
+        pinned: dict[At, int] = {}
+        total: dict[UserName, int] = {}
+        for (user, models), gpus in self.demands.items():
+            total[user] = total.get(user, 0) + gpus
+            for model in models:
+                usable[user, model] = usable.get((user, model), 0) + gpus
+            if len(models) == 1:
+                pinned[user, models[0]] = pinned.get((user, models[0]), 0) + gpus
+        users = dict.fromkeys(user for user, _ in self.demands)
+        for user in users:
+            for model, _ in self.pools:
+                usable.setdefault((user, model), 0)
+        return Needs(usable=usable, pinned=pinned, total=total)
+
+
+def look(snapshot: Snapshot, leaving: Leaving) -> World:
+    hosts = {host.name: host for host in sorted(snapshot.hosts, key=lambda host: host.name)}
+    jobs = sorted(snapshot.jobs, key=lambda job: job.id)
+    world = World(snapshot, hosts, pools(snapshot), jobs)
+    for host in hosts.values():
+        rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
+        world.racks[rack] = world.racks.get(rack, 0) + 1
+    free = {name for name, host in hosts.items() if host.accepts or not host.connected}
+    demands = world.demands
+    for job in jobs:
+        models = _seat(world, job, leaving, free) if job.hosts else world.usable(job)
+        if not job.hosts:
+            world.new.append(job)
+        if models:
+            demand = (job.user, models)
+            demands[demand] = demands.get(demand, 0) + job.gang
+    world.new.sort(key=by_arrival)
+    world.leavers.sort(key=by_arrival)
+    return world
+
+
+def _seat(world: World, job: JobFacts, leaving: Leaving, free: set[HostName]) -> tuple[str, ...]:
+    """Where a job that has a home stands; the pools that it is demand for."""
+    hosts, home = world.hosts, job.hosts
+    if not hosts.keys() >= set(home):
+        if job.started or not job.movable:
+            world.lost.append(job)
+            return ()
+        world.new.append(job)
+        return world.usable(job)
+    stays = free.issuperset(home)
+    if not job.started and job.movable and not stays:
+        world.new.append(job)
+        return world.usable(job)
+    world.homes[job.id] = home
+    model = hosts[home[0]].model
+    able = all(job.per_node <= hosts[name].gpus for name in home)
+    away = not all(hosts[name].connected for name in home)
+    target = leaving.get(job.id)
+    if target is not None and _under_way(world, job, target):
+        world.leaving[job.id] = world.effective[job.id] = target
+        world.settle(job, target)
+        return _with(world.usable(job), model if able else None, world)
+    if able:
+        world.settle(job, home)
+    else:
+        world.unable.add(job.id)
+    if not job.movable or away or (job.migrate is Migrate.NEVER and job.started):
+        return (model,) if able else ()
+    if not stays or not able:
+        world.leavers.append(job)
+    if job.migrate is Migrate.SAME_TYPE and job.started:
+        return (model,) if able or model in world.usable(job) else ()
+    return _with(world.usable(job), model if able else None, world)
+
+
+def _under_way(world: World, job: JobFacts, target: Home) -> bool:
+    return not job.movable and job.started and job.hosts != target and world.hosts.keys() >= set(target)
+
+
+def _with(models: tuple[str, ...], own: str | None, world: World) -> tuple[str, ...]:
+    if own is None or own in models:
+        return models
+    return tuple(model for model, _ in world.pools if model in models or model == own)
+
+
+def tickets_per_gpu(entitled: Mapping[At, Fraction], gpus: Mapping[At, int]) -> dict[At, Fraction]:
+    """ticketsPerGPU[u, g] = e[u, g] / Σ gangs of u in g (eq 1)."""
+    zero = Fraction(0)
+    return {at: entitled.get(at, zero) / total for at, total in gpus.items() if total > 0}
