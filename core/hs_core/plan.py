@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, MoveReason, Migrate
+from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
 
 
