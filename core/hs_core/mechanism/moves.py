@@ -28,7 +28,7 @@ class Limits:
 
     started_a_quantum: int = 8  # moves of jobs that have a process; drains besides
     waiting_a_quantum: int = 64  # of jobs that have none: they cost nothing but words
-    cool_down_s: float = 900.0  # since a job was placed or last moved
+    cool_down_quanta: float = 15.0  # since a job was placed or last moved
     pool_gain: float = 0.1  # of a job's effective rate now, that its user's sum must grow by
     fairer: float = (
         1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
@@ -65,7 +65,8 @@ class Mover:
         """Without urgency."""
         if not job.movable or job.id in self._moved or job.id in self.world.effective:
             return False
-        if self.world.snapshot.now_s - job.settled_s < self.limits.cool_down_s:
+        cool_down_s = self.limits.cool_down_quanta * self.world.snapshot.quantum_s
+        if self.world.snapshot.now_s - job.settled_s < cool_down_s:
             return False
         if not job.started:
             return self._waiting_left > 0
