@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
 
 
@@ -29,7 +29,7 @@ def _check_homes(
     for job in jobs.values():
         if job.started and plan.homes.get(job.id) != job.hosts and all(name in hosts for name in job.hosts):
             _check_move(job, plan, hosts)
-            moved += 1
+            moved += plan.moves[job.id][0] is not MoveReason.DRAIN  # an administrator's word is not budgeted
     if moved > snapshot.migrations_left:
         raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
 

@@ -109,8 +109,8 @@ class Honest(RuleBasedStateMachine):
         self.tell(UserSet(now_s=0.0, name=ALICE))
         for name in NAMES:
             self.connect(name)
-        for nodes in (1, 2):
-            self.submit(nodes=nodes, partition=OnPartition.CONTINUE, retries=1)
+        self.submit(nodes=1, partition=OnPartition.FENCE, retries=1)
+        self.submit(nodes=2, partition=OnPartition.CONTINUE, retries=1)
 
     # --- the wires ----------------------------------------------------------------------------------------------
 
@@ -276,6 +276,13 @@ class Honest(RuleBasedStateMachine):
         self.agents[name].linked = False
         self.tell(HostLeft(now_s=self.now_s, host=name))
 
+    @rule(name=st.sampled_from(NAMES), seconds=st.sampled_from([10.0, FENCE_S - 1, FENCE_S + 1, 60.0]))
+    def a_host_is_cut_off_for_long(self, name: HostName, seconds: float) -> None:
+        self.all_jobs_get_on()
+        self.a_link_breaks(name)
+        self.time_passes(seconds)
+        self.a_link_is_back(name)
+
     @rule(name=st.sampled_from(NAMES))
     def a_link_is_back(self, name: HostName) -> None:
         if not self.agents[name].linked and name not in self.gone:
@@ -389,4 +396,4 @@ class Honest(RuleBasedStateMachine):
 
 
 def test_honest_hosts_and_every_kind_of_fault() -> None:
-    run_state_machine_as_test(Honest, settings=budget(max_examples=120, stateful_step_count=40))
+    run_state_machine_as_test(Honest, settings=budget(max_examples=40, stateful_step_count=30))

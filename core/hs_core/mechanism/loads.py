@@ -29,8 +29,8 @@ class Pool:
         self.memory = np.array([host.gpu_memory_bytes for host in hosts], dtype=np.int64)
         self.accepts = np.array([takes_new(host) for host in hosts], dtype=bool)
         self.width = np.maximum(self.gpus, 1)
-        self.tickets = np.zeros(len(hosts))
-        self.asked = np.zeros(len(hosts), dtype=np.int64)  # GPUs that jobs there ask for
+        self.tickets: NDArray[np.float64] = np.zeros(len(hosts), dtype=np.float64)
+        self.asked: NDArray[np.int64] = np.zeros(len(hosts), dtype=np.int64)  # GPUs that jobs there ask for
         self.users: dict[UserName, dict[int, int]] = {}  # user → server → GPUs asked for
         self.per_gpu: dict[UserName, float] = {}
         self._fits: dict[Shape, NDArray[np.bool_]] = {}
@@ -99,28 +99,28 @@ class Board:
         self._fill()
 
     def _fill(self) -> None:
-        hosts, pools = self.world.hosts, self.pools
-        asked: dict[tuple[HostName, UserName], int] = {}
-        for name, there in self.world.at.items():
-            for job in there:
-                key = (name, job.user)
-                asked[key] = asked.get(key, 0) + job.gang
-        for job in self.world.jobs:
-            if job.nodes == 1 or job.id not in self.world.homes or job.id in self.world.unable:
-                continue
-            for name in self.world.where(job):
-                asked[name, job.user] = asked.get((name, job.user), 0) + job.per_node
-        for (name, user), count in asked.items():
-            pool = pools[hosts[name].model]
-            pool.users.setdefault(user, {})[pool.index[name]] = count
-        for pool in pools.values():
-            # Sums in one order, whatever the order of the snapshot: floats do not add up the same otherwise.
-            for user in sorted(pool.users):
-                mine, per_gpu = pool.users[user], pool.per_gpu[user]
-                at = np.fromiter(mine.keys(), dtype=np.int64, count=len(mine))
-                gpus = np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
-                pool.tickets[at] += gpus * per_gpu
-                pool.asked[at] += gpus
+        # In the order of jobs' ids, whatever the order of the snapshot: floats do not add up the same otherwise.
+        homes, effective = self.world.homes, self.world.effective
+        where: dict[str, tuple[list[int], list[int], list[float]]] = {m: ([], [], []) for m in self.pools}
+        for (user, _, model), jobs in self.world.kinds.items():
+            pool = self.pools[model]
+            index, per_gpu = pool.index, pool.per_gpu[user]
+            mine = pool.users.setdefault(user, {})
+            servers, gpus, tickets = where[model]
+            for job in jobs:
+                count = job.per_node if job.nodes > 1 else job.gang
+                for name in effective.get(job.id) or homes[job.id]:
+                    at = index[name]
+                    mine[at] = mine.get(at, 0) + count
+                    servers.append(at)
+                    gpus.append(count)
+                    tickets.append(count * per_gpu)
+        for model, (servers, gpus, tickets) in where.items():
+            pool = self.pools[model]
+            if servers:
+                size = len(pool.names)
+                pool.tickets = np.bincount(servers, weights=tickets, minlength=size).astype(np.float64)
+                pool.asked = np.bincount(servers, weights=gpus, minlength=size).astype(np.int64)
 
     def loads(self) -> dict[HostName, float]:
         return {

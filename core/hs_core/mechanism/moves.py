@@ -7,6 +7,7 @@ a pool makes idle GPUs fewer or, with no more of them, loads more equal. In a wo
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import inf
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from hs_core.mechanism.world import At, Kind, shape_of
 from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
 from hs_core.policy import JobFacts
 
+SLACK = 1e-9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -27,6 +30,9 @@ class Limits:
     waiting_a_quantum: int = 64  # of jobs that have none: they cost nothing but words
     cool_down_quanta: float = 15.0  # since a job was placed or last moved
     pool_gain: float = 0.1  # of a job's effective rate now, that its user's sum must grow by
+    fairer: float = (
+        1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
+    )
     load_gap: float = 0.15  # of the pool's mean load, between two servers
     idle_gpus: float = 0.5  # GPUs that would no longer idle, for a move that packs
     packed_load: float = 1.5  # times the pool's mean: packing makes no server fuller than that
@@ -146,7 +152,7 @@ class Mover:
             gain = self._gain(worth, job, source, target)
             if gain is None:
                 continue
-            if heap and -gain > heap[0][0] + 1e-12:  # it was worth more before others moved
+            if heap and -gain > heap[0][0] + SLACK / 1e3:  # it was worth more before others moved
                 heappush(heap, (-gain, user, job_class, source, target))
                 continue
             to = self.board.find(job, target)
@@ -168,8 +174,13 @@ class Mover:
                 yield -gain, user, job_class, source, target
 
     def _gain(self, worth: "_Worth", job: JobFacts, source: str, target: str) -> float | None:
-        own, gain = worth.gain(job, source, target)
-        return gain if gain is not None and gain > self.limits.pool_gain * job.gang * own + 1e-9 else None
+        """What the user's sum grows by, if that is worth a move. One that only the job gains by, much, comes after all others."""
+        now, then, gain = worth.gain(job, source, target)
+        if gain > self.limits.pool_gain * job.gang * now + SLACK:
+            return gain
+        if gain > -SLACK and then > self.limits.fairer * now + SLACK:
+            return SLACK * (then - now)
+        return None
 
     def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
         """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
@@ -242,7 +253,7 @@ class Mover:
             rank = (round(float(worst), 9), _cost(job), job)
             if (best is None or rank[:2] < best[:2]) and self._waste_change(
                 pool, job, source, target
-            ) <= 1e-9:
+            ) <= SLACK:
                 best = rank
         return best[2] if best else None
 
@@ -383,22 +394,23 @@ class _Worth:
                 scouted = self._world.kind_gpus.get((user, job_class, target), 0) > 0
                 if part < 1 and not (one is not None and scouted):
                     yield target
-            elif other * self._part(user, target) >= one * part * (1 - 1e-9):
+            elif other * self._part(user, target) >= one * part * (1 - SLACK):
                 yield target
 
-    def gain(self, job: JobFacts, source: str, target: str) -> tuple[float, float | None]:
-        """(the job's effective rate now, what the user's sum grows by if it moves); None: the job would be worse off."""
+    def gain(self, job: JobFacts, source: str, target: str) -> tuple[float, float, float]:
+        """The job's effective rate now and then, and what the user's sum grows by; -inf: the job would be worse off."""
         user, gang = job.user, job.gang
         one, other, known = self._pair(job.job_class, source, target)
         before, after = self._part(user, source), self._part_with(user, target, gang)
-        if other * after < one * before * (1 - 1e-9) or (not known and after < 1 - 1e-9):
-            return one * before, None
+        now, then = one * before, other * after
+        if then < now * (1 - SLACK) or (not known and before > 0 and after < 1 - SLACK):
+            return now, then, -inf
         here, there = self._sum(user, source), self._sum(user, target)
         rest = here - gang * (self._speeds.get(job.job_class, source) or 1.0)
         more = there + gang * (self._speeds.get(job.job_class, target) or 1.0)
         was = here * before + there * self._part(user, target)
         will = rest * self._part_with(user, source, -gang) + more * after
-        return one * before, will - was
+        return now, then, will - was
 
     def explain(self, job: JobFacts, source: str, target: str) -> str:
         """Before the move."""

@@ -154,6 +154,7 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
         world.racks[rack] = world.racks.get(rack, 0) + 1
     calm = {name: host for name, host in hosts.items() if takes_new(host)}
     demands, auto, usable, homes = world.demands, Migrate.AUTO, world.usable, world.homes
+    kinds, at = world.kinds, world.at
     for job in jobs:
         home = job.hosts
         if not home:
@@ -167,13 +168,22 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
             and job.migrate is auto
         ):  # nothing is odd about it, as about most: by far the shortest way
             homes[job.id] = home
-            world.settle(job, home)
+            kind = (job.user, job.job_class, host_there.model)
+            if kind in kinds:
+                kinds[kind].append(job)
+            else:
+                kinds[kind] = [job]
+            at[home[0]].append(job)
             models = usable(job)
         else:
             models = _seat(world, job, leaving)
         if models:
             demand = (job.user, models)
             demands[demand] = demands.get(demand, 0) + job.gang
+    for kind, there in kinds.items():
+        user, _, model = kind
+        world.kind_gpus[kind] = count = sum(job.gang for job in there)
+        world.gpus[user, model] = world.gpus.get((user, model), 0) + count
     world.new.sort(key=by_arrival)
     world.leavers.sort(key=by_arrival)
     return world
@@ -196,10 +206,10 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     target = leaving.get(job.id)
     if target is not None and _under_way(world, job, target):
         world.leaving[job.id] = world.effective[job.id] = target
-        world.settle(job, target)
+        _count(world, job, target)
         return _with(world.usable(job), model if able else None, world)
     if able:
-        world.settle(job, home)
+        _count(world, job, home)
     else:
         world.unable.add(job.id)
     fixed = job.started and job.migrate is Migrate.NEVER
@@ -210,6 +220,13 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     if job.started and job.migrate is Migrate.SAME_TYPE:
         return (model,) if able or model in world.usable(job) else ()
     return _with(world.usable(job), model if able else None, world)
+
+
+def _count(world: World, job: JobFacts, home: Home) -> None:
+    """As `settle`; sums of GPUs are made once, after all jobs."""
+    world.kinds.setdefault((job.user, job.job_class, world.model(home)), []).append(job)
+    if job.nodes == 1:
+        world.at[home[0]].append(job)
 
 
 def _under_way(world: World, job: JobFacts, target: Home) -> bool:

@@ -19,7 +19,7 @@ from hs_core.mechanism.placing import LEAST, Home, why_nowhere
 from hs_core.mechanism.rates import Bids, Speeds
 from hs_core.mechanism.slots import lost
 from hs_core.mechanism.world import At, World, look, tickets_per_gpu
-from hs_core.model import HostName, JobId, UserName
+from hs_core.model import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.shares import entitle_pools
 
@@ -77,23 +77,15 @@ def _remember(
 def _tickets(world: World, entitled: Mapping[At, Fraction]) -> dict[JobId, Fraction]:
     """jobTickets (eq 3); the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
     per_gpu = tickets_per_gpu(entitled, world.gpus)
-    known: dict[tuple[At, int], Fraction] = {}
-    tickets: dict[JobId, Fraction] = {}
-    hosts, homes, effective, unable = world.hosts, world.homes, world.effective, world.unable
-    for job in world.jobs:
-        home = homes.get(job.id)
-        if home is None:
-            continue
-        if job.id in unable:
-            tickets[job.id] = LEAST * job.gang
-            continue
-        if effective and job.id in effective:
-            home = effective[job.id]
-        key = ((job.user, hosts[home[0]].model), job.gang)
-        found = known.get(key)
-        if found is None:
-            found = known[key] = (per_gpu.get(key[0]) or LEAST) * job.gang
-        tickets[job.id] = found
+    tickets = {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
+    for (user, _, model), jobs in world.kinds.items():
+        unit = per_gpu.get((user, model)) or LEAST
+        known = {1: unit}
+        for job in jobs:
+            gang = job.gang
+            if gang not in known:
+                known[gang] = unit * gang
+            tickets[job.id] = known[gang]
     return tickets
 
 
@@ -157,30 +149,36 @@ def _sum(tickets: list[Fraction]) -> Fraction:
 
 def _why(world: World, board: Board, turns: Mapping[HostName, Turn]) -> dict[JobId, str]:
     loads = board.loads()
-    known: dict[tuple[HostName, UserName, int], str] = {}
     nowhere: dict[tuple[Any, ...], str] = {}
     why: dict[JobId, str] = {}
-    hosts, homes, unable = world.hosts, world.homes, world.unable
+    hosts, homes = world.hosts, world.homes
     away = {name for name, host in hosts.items() if not host.connected}
+    odd = bool(away or world.unable or world.leaving)
+    for (user, _, model), jobs in world.kinds.items():
+        part = board.per_gpu(user, model)
+        for job in jobs:
+            home = homes[job.id]
+            if job.nodes > 1:
+                if not job.running or job.id not in _in_turn(turns, home):
+                    why[job.id] = _why_odd(world, job, away) or _why_waiting(job, home, part, loads)
+            elif not job.running:
+                line = _why_odd(world, job, away) if odd or home != job.hosts else ""
+                why[job.id] = line or _why_waiting(job, home, part, loads)
     for job in world.jobs:
-        home = homes.get(job.id)
-        if home is None:
+        if job.id not in homes:
             why[job.id] = _why_homeless(world, job, nowhere)
-        elif job.running and not (job.nodes > 1 and job.id not in _in_turn(turns, home)):
-            continue
-        elif job.id in unable or (away and not away.isdisjoint(home)):
-            why[job.id] = _why_unable(world, job, home)
-        elif job.id in world.leaving or (job.started and home != job.hosts):
-            why[job.id] = f"it is on its way to {', '.join(world.leaving.get(job.id, home))}"
-        elif job.nodes > 1:
-            why[job.id] = _why_waiting(job, home, board, loads)
-        else:
-            key = (home[0], job.user, job.gang)
-            line = known.get(key)
-            if line is None:
-                line = known[key] = _why_waiting(job, home, board, loads)
-            why[job.id] = line
+        elif job.id in world.unable and not job.running:
+            why[job.id] = _why_odd(world, job, away)
     return why
+
+
+def _why_odd(world: World, job: JobFacts, away: set[HostName]) -> str:
+    home = world.homes[job.id]
+    if job.id in world.unable or not away.isdisjoint(home):
+        return _why_unable(world, job, home)
+    if job.id in world.leaving or (job.started and home != job.hosts):
+        return f"it is on its way to {', '.join(world.leaving.get(job.id, home))}"
+    return ""
 
 
 def _in_turn(turns: Mapping[HostName, Turn], home: Home) -> tuple[JobId, ...]:
@@ -205,14 +203,13 @@ def _why_unable(world: World, job: JobFacts, home: Home) -> str:
     return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
 
 
-def _why_waiting(job: JobFacts, home: Home, board: Board, loads: Mapping[HostName, float]) -> str:
-    at = max(home, key=lambda name: (loads[name], name))
-    load, part = loads[at], board.per_gpu(job.user, board.world.model(home))
+def _why_waiting(job: JobFacts, home: Home, part: float, loads: Mapping[HostName, float]) -> str:
+    at = home[0] if len(home) == 1 else max(home, key=lambda name: (loads[name], name))
     where = at if len(home) == 1 else f"{len(home)} servers, of which {at} is the fullest"
     if part <= 0:
         return f"waiting for its turn on {where}: {job.user} has no share of these GPUs now"
-    share = min(1.0, part / load) if load > 0 else 1.0
-    return f"waiting for its turn on {where}: its share is {share:.0%} of the quanta"
+    share = 100 * part / loads[at] if loads[at] > part else 100.0
+    return f"waiting for its turn on {where}: its share is {share:.0f}% of the quanta"
 
 
 GANDIVA_FAIR = Policy(name="gandiva-fair", needs=Needs(every_quantum=True, fair=True), decide=decide)
