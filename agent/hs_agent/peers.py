@@ -109,6 +109,7 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
+            await self._sender.close()
 
     def _node(self, context: Any) -> str | None:
         """The caller's, from its certificate; a certificate of anybody but an agent gets nothing."""

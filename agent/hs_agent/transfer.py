@@ -8,7 +8,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import grpc
 import structlog
@@ -39,6 +39,8 @@ class TornError(Exception):
 class Carrier:
     """The other end of carrier.py."""
 
+    _endings: ClassVar[set[asyncio.Task[None]]] = set()
+
     def __init__(self, order: Mapping[str, Any], who: Account) -> None:
         identity = {"uid": who.uid, "gid": who.gid, "groups": list(who.groups)}
         self._order = dict(order, identity=identity if os.geteuid() == 0 else None)
@@ -50,19 +52,37 @@ class Carrier:
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
             cwd="/", env={}, start_new_session=True, limit=1 << 20,
         )  # fmt: skip
-        await self.say(**self._order)
+        try:
+            await self.say(**self._order)
+        except BaseException:
+            await self._end()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
+        """To its end, also where whoever waits is cancelled meanwhile."""
+        task = asyncio.create_task(self._reap())
+        Carrier._endings.add(task)
+        task.add_done_callback(Carrier._endings.discard)
+        await asyncio.shield(task)
+
+    async def _reap(self) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self._process.stdout is not None
+        self._process.stdin.transport.abort()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
-        assert self._process.stdout is not None
         while await self._process.stdout.read(1 << 20):
             pass  # else asyncio keeps the pipe
         await self._process.wait()
+
+    @classmethod
+    async def all_ended(cls) -> None:
+        await asyncio.gather(*cls._endings, return_exceptions=True)
 
     async def write(self, kind: bytes, data: bytes) -> None:
         assert self._process is not None
@@ -103,6 +123,11 @@ class Sender:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._room = asyncio.Semaphore(SENT_AT_ONCE)
+
+    async def close(self) -> None:
+        """When the server has stopped."""
+        await asyncio.sleep(0)  # handlers that were cancelled get to their ends
+        await Carrier.all_ended()
 
     async def send(self, lend: Lend, request: agent_pb2.FetchRequest, write: Write) -> None:
         kept = self._launcher.kept(lend.job)
@@ -169,6 +194,7 @@ class Fetches:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await Carrier.all_ended()
 
     async def _fetch(self, key: Key, order: Fetch) -> None:
         source = order.wanted.source

@@ -193,6 +193,8 @@ def test_a_flipped_byte_is_refused_at_its_source_and_when_it_was_flipped_here(tw
     file.write_bytes(good)
     # Half of it lies here, and a bit of that is wrong.
     part = two.folders[1] / f"gen-{GENERATION}/rank0.pt.part"
+    manifest = (two.folders[0] / f"gen-{GENERATION}/manifest.json").read_bytes()
+    part.with_name(".of.part").write_text(hashlib.sha256(manifest).hexdigest())
     part.write_bytes(b"?" + good[1 : MIB // 2])
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
