@@ -7,6 +7,7 @@ and its bytes. Sending: frames of what is there. Taking: what is there already, 
 # ruff: noqa: PTH100, PTH103, PTH120, PTH208
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -182,32 +183,34 @@ class Taker:
             with folder(name, root, links=False) as here:
                 have, of = self.found(here)
                 self.pipe.say(have=have)
-                self.begin(here, root, have, of)
-            if self.alone:
+                word = self.fill(here, root, have, of)
+            if self.alone and "done" in word:
                 self.clear_others(root)
+        self.pipe.say(**word)
 
     def found(self, here: int) -> tuple[dict[str, int], str]:
-        """What earlier tries got, and the digest of the manifest that it belongs to."""
-        sizes = {}
-        for name in os.listdir(here):
+        """What earlier tries got (or is there, on a shared file system), and the digest of the manifest that it belongs to."""
+        sizes, names = {}, os.listdir(here)
+        for name in names:
             whole = name.removesuffix(".part")
-            if name != whole and _RANK_FILE.fullmatch(whole):
+            if _RANK_FILE.fullmatch(whole) and (name != whole or self.manifest_name in names):
                 sizes[whole] = os.stat(name, dir_fd=here, follow_symlinks=False).st_size
+        if self.manifest_name in names:
+            return sizes, ""
         with contextlib.suppress(OSError, TornError):
             return sizes, read_small(here, ".of.part").decode("ascii", "replace")
         return {}, ""
 
-    def begin(self, here: int, root: int, have: dict[str, int], of: str) -> None:
+    def fill(self, here: int, root: int, have: dict[str, int], of: str) -> dict[str, Any]:
+        """How it went."""
         manifest = self.manifest()
         files, step = files_of(manifest, self.generation)
         own = hashlib.sha256(manifest).hexdigest()
         if self.present(here, manifest, files):
-            self.pipe.say(done=True, step=step, copied=0)
-            return
+            return {"done": True, "step": step, "copied": 0}
         if have and of != own:
             self.clear(here)
-            self.pipe.say(again=True)
-            return
+            return {"again": True}
         self.room(here, sum(size for size, _ in files.values()) - sum(have.values()))
         if of != own:
             self.clear(here)
@@ -220,7 +223,7 @@ class Taker:
         os.unlink(".of.part", dir_fd=here)
         os.fsync(here)
         os.fsync(root)
-        self.pipe.say(done=True, step=step, copied=copied)
+        return {"done": True, "step": step, "copied": copied}
 
     def header(self, name: str) -> dict[str, Any]:
         kind, data = self.pipe.read()
@@ -307,7 +310,7 @@ class Taker:
                 while data:
                     written = os.pwrite(fd, data, at)
                     data, at = data[written:], at + written
-            if digest.hexdigest() != expected or self.trailer() != expected:
+            if self.trailer() != expected or digest.hexdigest() != expected:
                 os.ftruncate(fd, 0)
                 raise TornError(f"{name} arrived with another SHA-256 than its manifest says")
             os.fsync(fd)
@@ -327,7 +330,7 @@ class Taker:
 
 def main() -> None:
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from hs_agent.shim import become
+    from hs_agent.bare.kernel import become
 
     for fd in (0, 1):
         with contextlib.suppress(OSError):
@@ -345,8 +348,12 @@ def main() -> None:
     except EOFError:
         pipe.say(error="cut off", torn=False)
     except (TornError, OSError) as error:
-        why = str(error) if isinstance(error, TornError) else f"{error.strerror}: {error.filename or ''}"
-        pipe.say(error=why, torn=isinstance(error, TornError))
+        if isinstance(error, TornError):
+            pipe.say(error=str(error), torn=True)
+            return
+        # What is missing, or is a link, will be so the next time as well.
+        torn = order["what"] == "send" and error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}
+        pipe.say(error=f"{error.strerror}: {error.filename or ''}", torn=torn)
 
 
 if __name__ == "__main__":

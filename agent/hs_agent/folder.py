@@ -88,6 +88,11 @@ class Folder:
     def launch(self) -> dict[str, Any] | None:
         return read_json(self.path / "launch.json")
 
+    def write_lease(self, until_s: float) -> None:
+        """On the host's boot clock. Its shim ends the job when that has passed."""
+        with contextlib.suppress(OSError):  # a full disk: it ends early rather than late
+            write_atomically(self.path / "lease", f"{until_s:.3f}".encode(), sync=False)
+
     def shim_state(self) -> ShimState | None:
         value = read_json(self.path / "shim.json")
         if value is None:

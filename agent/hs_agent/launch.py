@@ -21,7 +21,7 @@ from hs_agent.folder import Folder, Key, read_json, write_atomically
 from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import WantedJob
-from hs_core.model import Gpu, JobId, SuspendMode
+from hs_core.model import Gpu, JobId, OnPartition, SuspendMode
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -252,6 +252,8 @@ class Launcher:
             "output": spec.output,
             "make_dirs": [spec.checkpoint_dir] if spec.checkpoint_dir else [],
             "log_limit": self.config.log_limit_bytes,
+            "lease": spec.on_partition is OnPartition.FENCE,
+            "grace_s": self.config.kill_grace_s,
             "gpus": [gpu.id for gpu in gpus],
             "uid": who.uid,
             "gid": who.gid,

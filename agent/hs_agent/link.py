@@ -6,11 +6,11 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import structlog
@@ -19,7 +19,8 @@ from hs_agent import logs, procs
 from hs_agent.clock import Delay
 from hs_agent.config import Config
 from hs_agent.devices import Reading
-from hs_core.errors import RefusedError
+from hs_agent.secure import Secure
+from hs_core.errors import Kind, RefusedError
 from hs_core.events import Wanted
 from hs_core.model import Gpu, JobId, JobReport
 from hs_proto import convert
@@ -67,13 +68,21 @@ def distribution_version() -> str:
 
 
 class Link:
-    def __init__(self, config: Config, side: Side, *, dice: Callable[[], float] = random.random) -> None:
+    def __init__(
+        self,
+        config: Config,
+        side: Side,
+        identity: Secure | None = None,
+        *,
+        dice: Callable[[], float] = random.random,
+    ) -> None:
         self.config, self.side = config, side
+        self._identity = identity if config.secure else None
         self.connected = False
         self._dice = dice
 
     async def run(self) -> None:
-        """Until cancelled. Agents that lost one controller together come back spread out: full jitter."""
+        """Until cancelled, or refused for good (RefusedError). Agents that lost one controller together come back spread out: full jitter."""
         attempt = 0
         while True:
             began_s = procs.now_s()
@@ -94,28 +103,39 @@ class Link:
             ("grpc.max_receive_message_length", MAX_MESSAGE),
             ("grpc.enable_http_proxy", 0),
             ("grpc.max_reconnect_backoff_ms", 1000),
-            # The name in the authority of a unix socket would be its path, percent-encoded; some servers refuse that.
-            ("grpc.default_authority", "localhost"),
             # Connections are not shared between clients of one process: each says hello on its own.
             ("grpc.use_local_subchannel_pool", 1),
         ]
         try:
-            async with grpc.aio.insecure_channel(self.config.controller, options=options) as channel:
+            async with self._channel(options) as channel:
                 stub = agent_pb2_grpc.AgentLinkStub(channel)
                 call = stub.Connect(metadata=self._metadata())
                 connection = _Connection(self.config, self.side, call)
+                if self._identity is not None:
+                    self._identity.renewed.clear()
                 try:
-                    await connection.run(self._welcomed)
+                    await connection.run(self._welcomed, self._identity)
                 finally:
                     call.cancel()
             return "the controller ended the stream"
         except grpc.aio.AioRpcError as error:
+            if self._identity is not None and error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                why = f"the controller at {self.config.controller} refuses this host: {error.details()}"
+                log.error(why, name=self.config.name)
+                raise RefusedError(why, Kind.NOT_ALLOWED) from None
             return f"{error.code().name}: {error.details()}"
         except (TimeoutError, OSError, RefusedError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
         except Exception as error:
             log.exception("the link broke")
             return f"{type(error).__name__}: {error}"
+
+    def _channel(self, options: Sequence[tuple[str, int | str]]) -> grpc.aio.Channel:
+        if self._identity is not None:
+            return self._identity.channel(self.config.controller, None, options)
+        # The name in the authority of a unix socket would be its path, percent-encoded; some servers refuse that.
+        options = [*options, ("grpc.default_authority", "localhost")]
+        return grpc.aio.insecure_channel(self.config.controller, options=options)
 
     def _welcomed(self, welcome: agent_pb2.Welcome) -> None:
         self.connected = True
@@ -146,7 +166,7 @@ class _Connection:
         self._logs: dict[int, asyncio.Task[None]] = {}
         self._delay = Delay()
 
-    async def run(self, welcomed: Callable[[agent_pb2.Welcome], None]) -> None:
+    async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> None:
         await self._write(agent_pb2.FromAgent(hello=self._hello()))
         first = await self.call.read()
         if not isinstance(first, agent_pb2.ToAgent) or first.WhichOneof("body") != "welcome":
@@ -158,12 +178,15 @@ class _Connection:
         self.side.heard_controller()
         reporting = asyncio.create_task(self._report_on())
         listening = asyncio.create_task(self._listen())
+        ends: set[asyncio.Task[Any]] = {reporting, listening}
+        if identity is not None:
+            ends.add(asyncio.create_task(_renewed(identity)))
         try:
-            done, _ = await asyncio.wait({reporting, listening}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            tasks = [reporting, listening, *self._logs.values()]
+            tasks = [*ends, *self._logs.values()]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -293,3 +316,8 @@ class _Connection:
         await self._write(
             agent_pb2.FromAgent(log=agent_pb2.LogData(request_id=request_id, end=True, error=error))
         )
+
+
+async def _renewed(identity: Secure) -> None:
+    await identity.renewed.wait()
+    raise RefusedError("this host has a new certificate")

@@ -19,9 +19,10 @@ from hs_agent.gangs import Gang
 from hs_agent.jobs import LOST_WITH_HOST, Jobs, found_frozen
 from hs_agent.jobsock import JobSocket
 from hs_agent.launch import Launcher
+from hs_agent.leases import Leases
 from hs_agent.peers import Grants, PeerDialer, PeerDoor
 from hs_agent.rendezvous import Rendezvous
-from hs_agent.secure import Identity
+from hs_agent.secure import Secure
 from hs_agent.transfer import Fetches, Sender
 from hs_core.errors import RefusedError
 from hs_core.events import (
@@ -65,7 +66,7 @@ class Agent:
     """Bodies for the commands of one HostMachine. Everything but `close` runs on the event loop."""
 
     def __init__(
-        self, config: Config, devices: Devices, groups: cgroup.Cgroups, identity: Identity | None = None
+        self, config: Config, devices: Devices, groups: cgroup.Cgroups, identity: Secure | None = None
     ) -> None:
         self.config, self.devices = config, devices
         self.launcher = Launcher(config, groups)
@@ -79,6 +80,7 @@ class Agent:
         self.door = PeerDoor(config, self.grants, Sender(self.launcher), self.jobs.head, identity)
         self.fetches = Fetches(self.launcher, dial, self.post)
         self.rendezvous = Rendezvous(config.rendezvous_ports)
+        self.leases = Leases(self.launcher)
         self.machine: HostMachine | None = None
         self.stopping = False
         self.broken = asyncio.Event()
@@ -276,6 +278,7 @@ class Agent:
         )
         gang, sock = await self._open_socket(job_folder)
         self.rendezvous.release(key)
+        self.leases.write(key)
         try:
             pid = self.launcher.start(job_folder)
         except BaseException:
@@ -330,12 +333,15 @@ class Agent:
         self._declared_bytes = {job.job: job.spec.gpu_memory_bytes for job in wanted.jobs}
         now = {Key(job.job, job.epoch) for job in wanted.jobs}
         self.fetches.stop(lambda key: key in now)
+        self.leases.wanted(wanted, procs.now_s())
         self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
         if lent - self.grants.lends():
             self._forget_checkpoints()
 
     def heard_controller(self) -> None:
-        self.post(ControllerHeard(now_s=procs.now_s()))
+        now_s = procs.now_s()
+        self.leases.heard(now_s)
+        self.post(ControllerHeard(now_s=now_s))
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 

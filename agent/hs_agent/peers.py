@@ -6,7 +6,7 @@ Whoever calls shows the grant that the controller gave for the (job, epoch); to 
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import structlog
@@ -14,7 +14,7 @@ import structlog
 from hs_agent.config import Config, is_loopback, split_address
 from hs_agent.folder import Key
 from hs_agent.gangs import HeadGang, Member
-from hs_agent.secure import Identity
+from hs_agent.secure import Secure
 from hs_agent.transfer import Sender, TornError
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Lend, Peer, Wanted, WantedJob
@@ -23,6 +23,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 HELLO_S = 10.0
 MAX_MESSAGE = 1 << 20
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
 UNKNOWN = "there is no such thing here"
 
 log = structlog.get_logger("peers")
@@ -69,7 +70,7 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         grants: Grants,
         sender: Sender,
         gang: Callable[[Key], HeadGang | None],
-        identity: Identity | None,
+        identity: Secure | None,
     ) -> None:
         self.config, self.grants = config, grants
         self.address = ""
@@ -111,20 +112,18 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
 
     def _node(self, context: Any) -> str | None:
         """The caller's, from its certificate; a certificate of anybody but an agent gets nothing."""
-        return None if self._identity is None else self._identity.peer_node(context)
+        return None if self._identity is None else self._identity.node_of(context)
 
-    async def Fetch(  # noqa: N802 — gRPC's name
-        self,
-        request: agent_pb2.FetchRequest,
-        context: "grpc.aio.ServicerContext[agent_pb2.FetchRequest, agent_pb2.FetchChunk]",
-    ) -> AsyncIterator[agent_pb2.FetchChunk]:
+    # grpc.aio takes handlers that write as well as those that yield; the stubs know only the latter.
+    async def Fetch(  # type: ignore[override]  # noqa: N802
+        self, request: agent_pb2.FetchRequest, context: Context
+    ) -> None:
         lend = self.grants.lend(request)
         if lend is None or self._node(context) == "":
             await context.abort(grpc.StatusCode.NOT_FOUND, UNKNOWN)
         log.info("lends", job=lend.job, epoch=lend.epoch, generation=lend.generation, peer=context.peer())
         try:
-            async for chunk in self._sender.chunks(lend, request):
-                yield chunk
+            await self._sender.send(lend, request, context.write)
         except TornError as error:
             log.error("what is lent is torn", job=lend.job, generation=lend.generation, why=str(error))
             await context.abort(grpc.StatusCode.DATA_LOSS, str(error))
@@ -133,11 +132,9 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         except OSError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error.strerror or error))
 
-    async def Gang(  # noqa: N802 — gRPC's name
-        self,
-        request_iterator: AsyncIterator[agent_pb2.GangUp],
-        context: "grpc.aio.ServicerContext[agent_pb2.GangUp, agent_pb2.GangDown]",
-    ) -> AsyncIterator[agent_pb2.GangDown]:
+    async def Gang(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[agent_pb2.GangUp], context: Context
+    ) -> None:
         try:
             async with asyncio.timeout(HELLO_S):
                 first = await anext(request_iterator)
@@ -155,7 +152,7 @@ class PeerDoor(agent_pb2_grpc.AgentPeerServicer):
         reading = asyncio.create_task(_read(request_iterator, gang, member))
         try:
             while (down := await member.down.get()) is not None:
-                yield down
+                await context.write(down)
         finally:
             reading.cancel()
             gang.left(member)
@@ -185,7 +182,7 @@ def _told(host: str) -> str:
 class PeerDialer:
     """Channels to other agents."""
 
-    def __init__(self, config: Config, identity: Identity | None) -> None:
+    def __init__(self, config: Config, identity: Secure | None) -> None:
         self._config, self._identity = config, identity
 
     def __call__(self, peer: Peer) -> grpc.aio.Channel:
@@ -196,7 +193,7 @@ class PeerDialer:
             ("grpc.use_local_subchannel_pool", 1), ("grpc.max_reconnect_backoff_ms", 1000),
         ]  # fmt: skip
         if self._identity is not None:
-            return self._identity.channel(peer.address, f"agent/{peer.host}", options)
+            return self._identity.channel(peer.address, peer.host, options)
         place = split_address(peer.address)
         if place is None or not is_loopback(place[0]):
             raise BrokenError(f"peer {peer.host} at {peer.address!r} is not on loopback, and dev = true")

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import signal
+from typing import Any
 
 import structlog
 
@@ -12,6 +13,7 @@ from hs_agent.config import Config
 from hs_agent.devices import open_devices
 from hs_agent.link import Link
 from hs_agent.loop import Agent
+from hs_core.errors import RefusedError
 
 BROKEN = 70  # EX_SOFTWARE: systemd starts us again, and the jobs have not noticed
 
@@ -24,34 +26,40 @@ async def serve(config: Config) -> int:
     devices = open_devices(config)
     groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     try:
-        agent = Agent(config, devices, groups, secure.load(config))
+        identity = secure.load(config)
+        agent = Agent(config, devices, groups, identity)
         for warning in agent.warnings:
             log.warning("host", warning=warning)
         loop = asyncio.get_running_loop()
         told_to_stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, told_to_stop.set)
-        return await _run(agent, told_to_stop)
+        return await _run(agent, identity, told_to_stop)
     finally:
         cgroup.tidy(groups)
         devices.close()
         os.close(lock)
 
 
-async def _run(agent: Agent, told_to_stop: asyncio.Event) -> int:
+async def _run(agent: Agent, identity: secure.Secure | None, told_to_stop: asyncio.Event) -> int:
     await agent.start()
-    link = asyncio.create_task(Link(agent.config, agent).run())
+    link = asyncio.create_task(Link(agent.config, agent, identity).run())
     stop = asyncio.create_task(told_to_stop.wait())
     broken = asyncio.create_task(agent.broken.wait())
+    tasks: list[asyncio.Task[Any]] = [link, stop, broken]
+    if identity is not None and agent.config.secure:
+        tasks.append(asyncio.create_task(identity.keeper.run()))
     gc.freeze()  # what start-up made stays: collections need not look at it again
     notify.notify(f"READY=1\nSTATUS={agent.devices.description}")
     try:
         await asyncio.wait({link, stop, broken}, return_when=asyncio.FIRST_COMPLETED)
         notify.notify("STOPPING=1")
+        if link.done() and isinstance(refused := link.exception(), RefusedError):
+            raise refused
         return BROKEN if agent.broken.is_set() or link.done() else 0
     finally:
-        for task in (link, stop, broken):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(link, stop, broken, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await agent.stop()
         log.info("agent stops", jobs_left_running=not agent.config.end_jobs_on_stop)

@@ -1,28 +1,57 @@
 """Who this agent is to the controller and to its peers: its certificate, or nobody where all is on this machine."""
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 
+from hs_agent import identity
 from hs_agent.config import Config
 from hs_core.errors import Kind, RefusedError
+from hs_core.model import HostName
 
 Options = Sequence[tuple[str, Any]]
 
 
-class Identity(Protocol):
-    def server_credentials(self) -> grpc.ServerCredentials: ...
+class Secure:
+    """mTLS with the newest certificate."""
 
-    def channel(self, address: str, role: str, options: Options) -> grpc.aio.Channel:
-        """Where nobody but `role` ("agent/NAME", "controller") is talked to."""
+    def __init__(self, own: identity.Identity, controller: str) -> None:
+        self.keeper = identity.Keeper(own, controller, self._changed)
+        self.renewed = asyncio.Event()  # the link to the controller begins anew, and clears it
 
-    def peer_node(self, context: Any) -> str:
-        """The node whose certificate the caller showed; empty: it is no agent."""
+    def _changed(self, _: identity.Identity) -> None:
+        self.renewed.set()
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        return identity.server_credentials(self.keeper.identity, lambda: self.keeper.identity)
+
+    def channel(self, address: str, node: HostName | None, options: Options) -> grpc.aio.Channel:
+        """Where nobody but this node is talked to; None: nobody but the controller."""
+        expected = identity.expects_controller() if node is None else identity.expects_peer(node)
+        credentials = identity.channel_credentials(self.keeper.identity)
+        return grpc.aio.secure_channel(address, credentials, options=[*options, expected])
+
+    def node_of(self, context: Any) -> str:
+        """Whose certificate the caller showed; empty: no agent's."""
+        return identity.peer_node(context.auth_context()) or ""
 
 
-def load(config: Config) -> Identity | None:
+def load(config: Config) -> Secure | None:
     """None: everything stays on this machine."""
     if not config.secure and (config.dev or not config.peer_listen):
         return None
-    raise RefusedError(f"{config.name} has no certificate: join the cluster first", Kind.NOT_ALLOWED)
+    folder = config.state_dir / "identity"
+    own = identity.load_identity(folder)
+    if own is None:
+        raise RefusedError(
+            f"{folder}: this host has no certificate: `hsctl node enroll {config.name}` where an administrator is, then `hs-agent join` here",
+            Kind.NOT_ALLOWED,
+        )
+    if own.node != config.name:
+        raise RefusedError(
+            f"{folder}: the certificate is of node {own.node!r}, but name = {config.name!r}: set the name, or join anew",
+            Kind.NOT_ALLOWED,
+        )
+    return Secure(own, config.controller)

@@ -4,320 +4,35 @@ Run as `python -I -S shim.py <folder>` (docs/job-folder.md). Standard library on
 and may be an older one than the agent that adopts it.
 """
 # pathlib would add to the memory of every job:
-# ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH116, PTH118, PTH123, PTH208
+# ruff: noqa: PTH100, PTH108, PTH110, PTH118, PTH120, PTH123
 
 import array
 import contextlib
-import ctypes
-import errno
 import json
 import os
 import select
 import signal
 import socket
-import stat
 import sys
 import time
 from collections.abc import Iterable
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = (
-    1,
-    24,
-    36,
-    38,
-    47,
-)
-PR_CAP_AMBIENT_CLEAR_ALL = 4
-CAPABILITY_VERSION_3 = 0x20080522
+if __name__ == "__main__":  # by its path, without a way to its neighbours
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from hs_agent.bare.child import execute
+from hs_agent.bare.family import read_stat, signal_all
+from hs_agent.bare.files import replace_json, write_file
+from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
+from hs_agent.bare.log import Log
 
 CHUNK = 64 << 10
 # A job that floods its output is slowed by its full pipe, so that copying it cannot eat the host's processors.
 FLOOD_BYTES, FLOOD_WINDOW_S = 4 << 20, 0.1
 PURGE_EVERY_S = 0.02
 MAX_LINE = 4096
-
-libc = ctypes.CDLL(None, use_errno=True)
-
-
-def prctl(option: int, value: int) -> None:
-    if (
-        libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
-        != 0
-    ):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-def write_file(path: str, data: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, data.encode())
-    finally:
-        os.close(fd)
-
-
-def replace_json(folder: str, name: str, value: dict[str, Any]) -> None:
-    """Durable and whole: the reader sees the old file, none, or this one."""
-    temporary = os.path.join(folder, f".{name}.tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        os.write(fd, json.dumps(value).encode())
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    os.rename(temporary, os.path.join(folder, name))
-    folder_fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder_fd)
-    finally:
-        os.close(folder_fd)
-
-
-# --- other processes ------------------------------------------------------------------------------------------------
-
-
-def read_stat(pid: int) -> tuple[int, str, int] | None:
-    """(parent, state, start time)."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
-        return None
-    fields = text[text.rindex(")") + 2 :].split()
-    return int(fields[1]), fields[0], int(fields[19])
-
-
-def descendants() -> list[tuple[int, str, int]]:
-    """(pid, state, start time) of all that came from here; as the subreaper nobody can leave this tree."""
-    children: dict[int, list[tuple[int, str, int]]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            found = read_stat(int(name))
-            if found is not None:
-                children.setdefault(found[0], []).append((int(name), found[1], found[2]))
-    tree: list[tuple[int, str, int]] = []
-    todo = [os.getpid()]
-    while todo:
-        below = children.pop(todo.pop(), [])
-        tree += below
-        todo += [child[0] for child in below]
-    return tree
-
-
-def send(pid: int, start: int, number: int) -> None:
-    """Signal this very process or nobody: the pid of a grandchild may have changed hands since it was listed."""
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return
-    try:
-        found = read_stat(pid)
-        if found is not None and found[2] == start:
-            signal.pidfd_send_signal(pidfd, number)
-    except OSError:
-        pass
-    finally:
-        os.close(pidfd)
-
-
-def signal_all(number: int, skip: str = "Z") -> int:
-    """How many were signalled; those in a state named by `skip` are left alone."""
-    count = 0
-    for pid, state, start in descendants():
-        if state not in skip:
-            send(pid, start, number)
-            count += 1
-    return count
-
-
-# --- the child, between fork and exec -------------------------------------------------------------------------------
-
-
-def empty_capabilities() -> None:
-    class Header(ctypes.Structure):
-        _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
-
-    class Data(ctypes.Structure):
-        _fields_ = (
-            ("effective", ctypes.c_uint32),
-            ("permitted", ctypes.c_uint32),
-            ("inheritable", ctypes.c_uint32),
-        )
-
-    header, data = Header(CAPABILITY_VERSION_3, 0), (Data * 2)()
-    if libc.capset(ctypes.byref(header), ctypes.byref(data)) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-
-
-def drop_bounding_set() -> None:
-    for capability in range(64):
-        try:
-            prctl(PR_CAPBSET_DROP, capability)
-        except OSError as error:
-            if error.errno == errno.EINVAL:  # past the last one this kernel knows
-                return
-            raise
-
-
-def become(identity: dict[str, Any] | None) -> None:
-    """Turn into the user for good. Without an identity (the agent is not root) it is that user already."""
-    if identity is not None:
-        uid, gid = int(identity["uid"]), int(identity["gid"])
-        os.setgroups([int(group) for group in identity["groups"]])
-        os.setresgid(gid, gid, gid)
-        # A job of root (allow_root, one's own machine) keeps root's rights: it would get them back at exec anyhow,
-        # and without them root could not read its users' files. It gains nothing it did not have.
-        if uid != 0:
-            drop_bounding_set()
-        with contextlib.suppress(OSError):  # kernels before 4.3 have no ambient set
-            if libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0:
-                raise OSError(ctypes.get_errno(), "ambient capabilities")
-        os.setresuid(uid, uid, uid)
-        if uid != 0:
-            empty_capabilities()
-    prctl(PR_SET_NO_NEW_PRIVS, 1)
-
-
-def open_output(path: str) -> int:
-    """As the user, whose own rights decide; never through a link in the last step, and a plain file only."""
-    flags = (
-        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-    )
-    fd = os.open(path, flags, 0o644)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a plain file")
-    return fd
-
-
-class LaunchError(Exception):
-    """What could not be done before the job's first instruction."""
-
-
-def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None:
-    os.setsid()
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a job whose shim was killed cannot be supervised any more
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
-    for path in launch["cgroup"]["procs"]:
-        try:
-            write_file(path, "0")
-        except OSError as error:
-            raise LaunchError(f"cannot enter control group {path}: {error.strerror}") from None
-    if launch["identity"] is not None:
-        with contextlib.suppress(OSError):
-            write_file("/proc/self/oom_score_adj", "0")
-    try:
-        become(launch["identity"])
-    except OSError as error:
-        raise LaunchError(f"cannot become {launch['identity']}: {error.strerror}") from None
-    os.umask(0o022)
-    who = f"as uid {os.getuid()}"
-    for folder in launch["make_dirs"]:
-        with contextlib.suppress(OSError):  # the job finds out by itself, if it ever needs it
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-    try:
-        os.chdir(launch["workdir"])
-    except OSError as error:
-        raise LaunchError(
-            f"cannot enter the working folder {launch['workdir']} {who}: {error.strerror}"
-        ) from None
-    if launch["output"]:
-        try:
-            fd = open_output(launch["output"])
-        except OSError as error:
-            reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
-            raise LaunchError(f"cannot write the output file {launch['output']} {who}: {reason}") from None
-        channel.sendmsg([b"output"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
-        os.close(fd)
-
-
-def execute(launch: dict[str, Any], channel: socket.socket, pipe: int, parent: int) -> None:
-    """Never returns."""
-    try:
-        for number in range(1, signal.NSIG):
-            with contextlib.suppress(OSError, ValueError):
-                signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
-        prepare(launch, channel, parent)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(pipe, 1)
-        os.dup2(pipe, 2)
-        # Python opens everything close-on-exec; this is for what it was started with.
-        for fd in map(int, os.listdir("/proc/self/fd")):
-            if fd > 2:
-                with contextlib.suppress(OSError):
-                    os.set_inheritable(fd, False)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        program = launch["argv"][0]
-        try:
-            os.execvpe(program, launch["argv"], launch["env"])  # noqa: S606 — argv as it is: no shell
-        except OSError as error:
-            where = "" if "/" in program else f" on PATH={launch['env'].get('PATH', os.defpath)}"
-            raise LaunchError(f"cannot run {program}{where} as uid {os.getuid()}: {error.strerror}") from None
-    except LaunchError as error:
-        channel.send(f"error {error}".encode()[: CHUNK - 1])
-    except BaseException as error:
-        channel.send(f"error {type(error).__name__}: {error}".encode()[: CHUNK - 1])
-    finally:
-        os._exit(127)
-
-
-# --- the log --------------------------------------------------------------------------------------------------------
-
-
-class Log:
-    """Two halves of the limit: `log` grows to a half and becomes `log.1`; what that pushed out is counted."""
-
-    def __init__(self, folder: str, limit: int) -> None:
-        self.path, self.older = os.path.join(folder, "log"), os.path.join(folder, "log.1")
-        self.half = max(limit // 2, 4096)
-        self.dropped = 0
-        self.fd = -1
-        self.size = 0
-        self.open()
-
-    def open(self) -> None:
-        self.fd = os.open(
-            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        self.size = os.fstat(self.fd).st_size
-
-    def turn(self) -> None:
-        with contextlib.suppress(OSError):
-            self.dropped += os.stat(self.older).st_size
-        os.rename(self.path, self.older)
-        os.close(self.fd)
-        self.open()
-        if self.dropped:
-            self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
-
-    def append(self, data: bytes) -> None:
-        """A full disk loses output, never the job."""
-        try:
-            written = os.write(self.fd, data)
-        except OSError:
-            written = 0
-        self.size += written
-        self.dropped += len(data) - written
-
-    def write(self, data: bytes) -> None:
-        while data:
-            if self.size >= self.half:
-                try:
-                    self.turn()
-                except OSError:
-                    self.dropped += len(data)
-                    return
-            room = max(self.half - self.size, 1)
-            self.append(data[:room])
-            data = data[room:]
-
-
-# --- the shim -------------------------------------------------------------------------------------------------------
+LEASE_LOOK_S = 5.0  # at least so often, where there is one: it may have become shorter
 
 
 class Shim:
@@ -335,6 +50,8 @@ class Shim:
         self.frozen = False
         self.deadline_s: float | None = None
         self.launch_error = ""
+        self.fenced = ""
+        self.lease_look_s = 0.0 if self.launch["lease"] else float("inf")
         self.output = -1  # the user's own file
         self.pipe = -1
         self.channel: socket.socket | None = None
@@ -425,13 +142,15 @@ class Shim:
             self.serve(ready)
             self.reap()
             now_s = time.monotonic()
+            if now_s >= self.lease_look_s:
+                self.look_at_lease()
             if self.paused and now_s - self.window_s >= FLOOD_WINDOW_S:
                 self.resume_reading()
             if self.status is not None or (self.deadline_s is not None and now_s >= self.deadline_s):
                 self.purge()
         self.hear()
         self.drain()
-        self.finish(self.launch_error)
+        self.finish(self.launch_error or self.fenced)
 
     def serve(self, ready: Iterable[int]) -> None:
         for fd in ready:
@@ -453,6 +172,8 @@ class Shim:
             waits.append(self.window_s + FLOOD_WINDOW_S)
         if self.deadline_s is not None:
             waits.append(self.deadline_s + (PURGE_EVERY_S if self.purging else 0.0))
+        if self.lease_look_s < float("inf"):
+            waits.append(self.lease_look_s)
         if not waits:
             return None
         return max(int((min(waits) - time.monotonic()) * 1000) + 1, 20 if self.purging else 0)
@@ -555,6 +276,20 @@ class Shim:
                 self.freeze()
             elif words == ["thaw"]:
                 self.thaw()
+
+    def look_at_lease(self) -> None:
+        """A job that must not go on without the controller's word ends by itself, also where no agent is left to end it."""
+        try:
+            with open(os.path.join(self.folder, "lease"), encoding="ascii") as file:
+                left_s = float(file.read()) - time.clock_gettime(time.CLOCK_BOOTTIME)
+        except (OSError, ValueError):
+            left_s = LEASE_LOOK_S  # none was given yet
+        if left_s > 0:
+            self.lease_look_s = time.monotonic() + min(left_s, LEASE_LOOK_S)
+            return
+        self.lease_look_s = float("inf")
+        self.fenced = "fenced: no word from the controller, as its lease says"
+        self.end(self.launch["grace_s"])
 
     def end(self, grace_s: float) -> None:
         signal_all(signal.SIGTERM)

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ SENT_AT_ONCE = 4
 
 log = structlog.get_logger("transfer")
 
+Write = Callable[[agent_pb2.FetchChunk], Awaitable[None]]
 Dial = Callable[[Peer], grpc.aio.Channel]
 
 
@@ -58,6 +59,9 @@ class Carrier:
         self._process.stdin.close()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+        assert self._process.stdout is not None
+        while await self._process.stdout.read(1 << 20):
+            pass  # else asyncio keeps the pipe
         await self._process.wait()
 
     async def write(self, kind: bytes, data: bytes) -> None:
@@ -100,9 +104,7 @@ class Sender:
         self._launcher = launcher
         self._room = asyncio.Semaphore(SENT_AT_ONCE)
 
-    async def chunks(
-        self, lend: Lend, request: agent_pb2.FetchRequest
-    ) -> AsyncIterator[agent_pb2.FetchChunk]:
+    async def send(self, lend: Lend, request: agent_pb2.FetchRequest, write: Write) -> None:
         kept = self._launcher.kept(lend.job)
         if kept is None:
             raise RefusedError(f"job {lend.job} has no checkpoints here", Kind.NOT_FOUND)
@@ -118,7 +120,7 @@ class Sender:
             while True:
                 kind, data = await source.read()
                 if kind == b"D":
-                    yield agent_pb2.FetchChunk(name=name, offset=at, data=data, size=size)
+                    await write(agent_pb2.FetchChunk(name=name, offset=at, data=data, size=size))
                     at += len(data)
                     continue
                 word = json.loads(data)
@@ -129,7 +131,7 @@ class Sender:
                 if "name" in word:
                     name, size, at = word["name"], word["size"], word["offset"]
                 else:
-                    yield agent_pb2.FetchChunk(name=name, offset=at, size=size, sha256=word["sha256"])
+                    await write(agent_pb2.FetchChunk(name=name, offset=at, size=size, sha256=word["sha256"]))
 
 
 # --- fetching -------------------------------------------------------------------------------------------------------
@@ -302,7 +304,8 @@ async def _pump(
                         f"a chunk of {len(chunk.data)} bytes: expected at most {carrier.CHUNK}"
                     )
                 await sink.write(b"D", chunk.data)
-                progress()
+                if not name.startswith("manifest"):  # which comes each time
+                    progress()
             if chunk.sha256:
                 await sink.say(sha256=chunk.sha256)
         await sink.say(done=True)

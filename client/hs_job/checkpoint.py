@@ -1,7 +1,8 @@
 """Checkpoints on disk: written whole or not at all, verified before they are believed, never through a link.
 
-A generation is a folder with a file per rank, beside each a note of its size and digest, and a manifest that rank 0 writes from
-these notes, last: without a valid manifest there is no checkpoint.
+A generation is a folder with a file per rank, beside each a note of its size and digest, and a manifest that the node's first rank
+writes from these notes, last: without a valid manifest there is no checkpoint. Each node of a job has its own ranks' files only, and a
+manifest of its own, under a name of its own since nodes may share a folder; the nodes agree on a generation before they take it up.
 """
 # Descriptors of folders and O_NOFOLLOW are os; one place turns errors into reasons:
 # ruff: noqa: PTH103, PTH118, PTH208, TRY301
@@ -17,10 +18,9 @@ import shutil
 import stat
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 KEPT = 2
-_MANIFEST = "manifest.json"
 _MAX_JSON = 1 << 20
 _CHUNK = 1 << 20
 _POLL_S = 0.005
@@ -65,13 +65,42 @@ class _Sink:
         return self._digest.hexdigest()
 
 
+class Node:
+    """Which ranks run on this host: consecutive ones, as torchrun numbers them."""
+
+    def __init__(self, first: int = 0, count: int = 1, number: int = 0, nodes: int = 1) -> None:
+        self.first = first
+        self.count = count
+        self.number = number
+        self.nodes = nodes
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first, self.first + self.count)
+
+    @property
+    def manifest(self) -> str:
+        return "manifest.json" if self.nodes <= 1 else f"manifest-{self.number}.json"
+
+
 class Folder:
     """HS_CHECKPOINT_DIR, as one rank sees it."""
 
-    def __init__(self, path: str, rank: int, world: int) -> None:
+    def __init__(self, path: str, rank: int, world: int, node: Optional[Node] = None) -> None:
         self.path = path
         self.rank = rank
         self.world = world
+        self._node = node
+
+    @property
+    def node(self) -> Node:
+        """All ranks run here, unless it was said otherwise."""
+        return self._node if self._node is not None else Node(0, self.world)
+
+    @property
+    def leads(self) -> bool:
+        """This rank writes the manifest."""
+        return self.rank == self.node.first
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -84,7 +113,7 @@ class Folder:
         abandoned: Callable[[], bool] = lambda: False,
         wait_for_manifest: bool = True,
     ) -> str:
-        """This rank's part; rank 0 ends it with the manifest, and the others wait for that. Gives this rank's digest."""
+        """This rank's part; the node's first one ends it with the manifest, and its others wait for that. Gives this rank's digest."""
         try:
             return self._write(generation, step, content, abandoned, wait_for_manifest)
         except CheckpointError as error:
@@ -109,31 +138,34 @@ class Folder:
                 note = {"step": step, "size": size, "sha256": digest}
                 _write_json(here, f"rank{self.rank}.json", note)
                 os.fsync(root)
-                if self.rank == 0:
+                manifest = self.node.manifest
+                if self.leads:
                     notes = self._gather(here, step, abandoned)
-                    _write_json(here, _MANIFEST, self._manifest(generation, step, notes))
+                    _write_json(here, manifest, self._manifest(generation, step, notes))
                     os.fsync(root)
                 elif wait_for_manifest:
-                    _await(lambda: _exists(here, _MANIFEST), abandoned)
-        if self.rank == 0:
+                    _await(lambda: _exists(here, manifest), abandoned)
+        if self.leads:
             self._prune(generation)
         return digest
 
     def _gather(self, here: int, step: int, abandoned: Callable[[], bool]) -> List[Dict[str, Any]]:
         notes = []
-        for rank in range(self.world):
+        for rank in self.node.ranks:
             name = f"rank{rank}.json"
             _await(lambda name=name: _exists(here, name), abandoned)  # type: ignore[misc]
             note = _read_json(here, name)
             if note.get("step") != step:
-                raise CheckpointError(f"rank {rank} stands at step {note.get('step')}, rank 0 at {step}")
+                raise CheckpointError(
+                    f"rank {rank} stands at step {note.get('step')}, rank {self.rank} at {step}"
+                )
             notes.append(note)
         return notes
 
     def _manifest(self, generation: int, step: int, notes: List[Dict[str, Any]]) -> Dict[str, Any]:
         files = [
             {"name": f"rank{rank}.pt", "size": note["size"], "sha256": note["sha256"]}
-            for rank, note in enumerate(notes)
+            for rank, note in enumerate(notes, self.node.first)
         ]
         return {"generation": generation, "step": step, "world": self.world, "files": files}
 
@@ -143,7 +175,7 @@ class Folder:
         with contextlib.suppress(OSError), _folder(self.path) as root:
             with _folder(f"gen-{generation}", root, links=False) as here:
                 for name in os.listdir(here):
-                    if name.startswith(mine) or (self.rank == 0 and name.startswith(_MANIFEST)):
+                    if name.startswith(mine) or (self.leads and name.startswith(self.node.manifest)):
                         os.unlink(name, dir_fd=here)
             os.rmdir(f"gen-{generation}", dir_fd=root)
 
@@ -153,7 +185,7 @@ class Folder:
             path = os.path.join(self.path, f"gen-{generation}")
             if generation > newest:
                 continue
-            if whole < KEPT and os.path.lexists(os.path.join(path, _MANIFEST)):
+            if whole < KEPT and os.path.lexists(os.path.join(path, self.node.manifest)):
                 whole += 1
             else:
                 shutil.rmtree(path, ignore_errors=True)  # never follows links
@@ -172,31 +204,44 @@ class Folder:
     def newest(self) -> int:
         return max(self.generations(), default=-1)
 
-    def read(self, asked: int) -> Tuple[Optional[Dict[str, Any]], int, str]:
+    def read(
+        self, asked: int, agree: Callable[[int], Tuple[int, bool]] = lambda generation: (generation, True)
+    ) -> Tuple[Optional[Dict[str, Any]], int, str]:
         """This rank's content of the asked generation, else of the newest valid one before; and a note on those that were not.
 
-        Each rank verifies the files of all, so that all come to the same answer.
+        Each rank verifies the files of all on its node, so that these come to the same answer; `agree` gives the lowest of what
+        all ranks say, and whether they all say that.
         """
-        notes = []
-        candidates = [asked, *(each for each in self.generations() if each < asked)]
+        notes: List[str] = []
+        while True:
+            content, generation = self._newest_valid(asked, notes)
+            asked, unanimous = agree(generation)
+            if unanimous:
+                break
+            if asked < generation:
+                notes.append(f"generation {generation}: another node does not have it whole")
+        if content is None:
+            notes.append("no valid checkpoint: started afresh")
+        return content, generation, "; ".join(dict.fromkeys(notes))
+
+    def _newest_valid(self, asked: int, notes: List[str]) -> Tuple[Optional[Dict[str, Any]], int]:
+        candidates = [asked, *(each for each in self.generations() if each < asked)] if asked >= 0 else []
         for generation in candidates:
             try:
-                content = self._read(generation)
+                return self._read(generation), generation
             except (TornError, OSError) as error:
                 notes.append(f"generation {generation}: {error}")
-            else:
-                return content, generation, "; ".join(notes)
-        notes.append("no valid checkpoint: started afresh")
-        return None, -1, "; ".join(notes)
+        return None, -1
 
     def _read(self, generation: int) -> Dict[str, Any]:
         with _folder(self.path) as root, _folder(f"gen-{generation}", root, links=False) as here:
-            files = _checked(_read_json(here, _MANIFEST), generation, self.world)
+            node = self.node
+            files = _checked(_read_json(here, node.manifest), generation, self.world, node.ranks)
             fds: List[int] = []
             try:
                 for each in files:
                     fds.append(_open_verified(here, each))  # noqa: PERF401 - what is open is closed whatever follows
-                content = _load(fds[self.rank])
+                content = _load(fds[self.rank - node.first])
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -289,15 +334,17 @@ def _read_json(here: int, name: str) -> Dict[str, Any]:
     return value
 
 
-def _checked(manifest: Dict[str, Any], generation: int, world: int) -> List[Dict[str, Any]]:
+def _checked(
+    manifest: Dict[str, Any], generation: int, world: int, ranks: Sequence[int]
+) -> List[Dict[str, Any]]:
     if manifest.get("generation") != generation:
         raise TornError(f"its manifest is of generation {manifest.get('generation')!r}")
     if manifest.get("world") != world:
         raise TornError(f"it is of {manifest.get('world')!r} ranks; the job has {world}")
     files = manifest.get("files")
-    expected = [f"rank{rank}.pt" for rank in range(world)]
+    expected = [f"rank{rank}.pt" for rank in ranks]
     if not isinstance(files, list) or [isinstance(f, dict) and f.get("name") for f in files] != expected:
-        raise TornError(f"its manifest does not name {world} files")
+        raise TornError(f"its manifest does not name the files of ranks {ranks[0]} to {ranks[-1]}")
     return files
 
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from hs_job import rng, runtime
 from hs_job.inject import hook_torch
@@ -54,6 +54,7 @@ class Handed:
         self._ready = False
         self._fetched = 0
         self._loop_begun = False
+        self._rounds = 0
 
     # --- saving ----------------------------------------------------------------------------------------------------
 
@@ -75,7 +76,7 @@ class Handed:
         rt = self._rt
         if rt.restore < 0 or rt.folder is None:
             return
-        content, generation, note = rt.folder.read(rt.restore)
+        content, generation, note = rt.folder.read(rt.restore, agree=self._agree)
         if content is not None:
             self._check(content)
             self._content = content
@@ -88,6 +89,24 @@ class Handed:
             else:
                 self._draw_on()
         rt.tell_restored(rt.count, generation, note)
+
+    def _agree(self, generation: int) -> Tuple[int, bool]:
+        """The lowest that any rank has found whole, and whether all found that. By the ranks' store: a collective would need to know their devices."""
+        folder, torch = self._rt.folder, sys.modules.get("torch")
+        assert folder is not None
+        if folder.node.nodes <= 1:
+            return generation, True
+        if torch is None or not torch.distributed.is_initialized():
+            raise RuntimeError(
+                "hs_job.state in a job over several nodes: call torch.distributed.init_process_group first, "
+                "so that the nodes agree on a checkpoint"
+            )
+        store = torch.distributed.distributed_c10d._get_default_store()
+        self._rounds += 1
+        rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        store.set(f"heteroshare/{self._rounds}/{rank}", str(generation))
+        found = {int(store.get(f"heteroshare/{self._rounds}/{each}")) for each in range(world)}
+        return min(found), len(found) == 1
 
     def _check(self, content: Dict[str, Any]) -> None:
         saved, here = set(content["objects"]), set(self.objects)

@@ -19,7 +19,7 @@ from hs_job.inject import say
 from hs_job.link import Link, Message
 
 if TYPE_CHECKING:
-    from hs_job.checkpoint import Folder
+    from hs_job.checkpoint import Folder, Node
     from hs_job.handed import Handed
     from hs_job.swap import Swapper
 
@@ -180,7 +180,7 @@ class Runtime:
         if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
             if self.folder is not None:
-                self.folder.rank, self.folder.world = self.rank, self.world
+                self.folder = _folder(self._environment, self.rank, self.world)
         os.environ[_HELPER] = str(os.getpid())
         with self._lock:
             self._phase = Phase.WAITING
@@ -536,7 +536,23 @@ def _folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Fold
         return None
     from hs_job.checkpoint import Folder
 
-    return Folder(path, rank, world)
+    return Folder(path, rank, world, _node(environment, rank, world))
+
+
+def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:
+    """None: all ranks are here, as far as that is known."""
+    from hs_job.checkpoint import Node
+
+    def number(name: str, default: int) -> int:
+        text = environment.get(name, "")
+        return int(text) if text.isdecimal() else default
+
+    nodes = number("HS_NNODES", 1)
+    if nodes <= 1:
+        return None
+    count = number("LOCAL_WORLD_SIZE", max(world // nodes, 1))
+    local = number("LOCAL_RANK", rank % count)
+    return Node(rank - local, count, number("HS_NODE_RANK", 0), nodes)
 
 
 def _vanish() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import structlog
 
-from hs_controller import app, config, pki
+from hs_controller import app, backup, config, pki
 from hs_controller.callers import SecretError
 from hs_controller.config import ConfigError
 from hs_controller.doors import DoorError
@@ -86,6 +86,27 @@ def init(file: Path) -> None:
     except PkiError as error:
         sys.exit(_complain(error, REFUSED_TO_START))
     print(f"CA SHA-256: {sha256}")
+
+
+@cli.command()
+@_config_option
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="What `hsctl backup` wrote.",
+)
+@click.option("--force", is_flag=True, help="Put a journal that is there aside.")
+def restore(file: Path, source: Path, force: bool) -> None:
+    """Put a backup in the journal's place, while no controller runs."""
+    try:
+        jobs, aside = backup.restore(_settings(file).state_dir, source, force=force)
+    except ConfigError as error:
+        sys.exit(_complain(error, BAD_CONFIG))
+    except StoreError as error:
+        sys.exit(_complain(error, REFUSED_TO_START))
+    print(f"restored, with {jobs} jobs" + (f"; what was there is now {aside}" if aside else ""))
 
 
 def _settings(file: Path) -> config.Config:

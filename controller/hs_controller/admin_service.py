@@ -1,37 +1,196 @@
-"""What administrators ask for: nodes, users' tokens, trades, policy, backup."""
+"""What administrators ask for: users, nodes, the policy, trades, backups. Each change is an event with who made it."""
 
-from collections.abc import AsyncIterator
-from typing import NoReturn
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 
-from hs_controller.calls import Calls, Context
+from hs_controller import backup, views
+from hs_controller.accounts import check_account
+from hs_controller.calls import Calls, Context, audit, key_of, seconds
+from hs_controller.gate import CALLER
+from hs_controller.loop import Make
+from hs_controller.permissions import Caller
+from hs_controller.rows import Event, Kept
+from hs_controller.sqlite import StoreError
+from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
+from hs_core.events import ClusterEvent, Fact, GpusDrained, HostDrained, HostRemoved, HostUndrained, UserSet
+from hs_core.model import Host, HostName, JobId, JobState, UserName
+from hs_core.policies import POLICIES
 from hs_proto.v1 import controller_pb2 as pb
 
-
-def _unbuilt(name: str) -> NoReturn:
-    raise RefusedError(f"{name}: this controller does not offer it", Kind.UNAVAILABLE)
+TRADES_DEFAULT, TRADES_MOST = 1000, 10_000
 
 
 class AdminCalls(Calls):
-    async def ListTrades(self, request: pb.ListTradesRequest, context: Context) -> pb.ListTradesReply:
-        _unbuilt("ListTrades")
+    # --- users ------------------------------------------------------------------------------------------------------
 
-    async def GetPolicy(self, request: pb.PolicyRequest, context: Context) -> pb.PolicyView:
-        _unbuilt("GetPolicy")
+    async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
+        caller = CALLER.get()
+        key = key_of(caller, "SetUser", request)
+        run_as = request.run_as if request.HasField("run_as") else None
+        if run_as:
+            check_account(run_as)
+        name, by = UserName(request.name), UserName(caller.name)
+        tickets = request.tickets if request.HasField("tickets") else None
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            return [UserSet(now_s=now_s, by=by, name=name, tickets=tickets, run_as=run_as)]
+
+        def render(_outcomes: Sequence[Outcome]) -> bytes:
+            user = self._loop.mind.machine.user(name)
+            assert user is not None
+            return views.user_view(user).SerializeToString()
+
+        return pb.UserView.FromString(await self._loop.ask(make, render, key))
+
+    # --- nodes ------------------------------------------------------------------------------------------------------
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.NodeView:
-        _unbuilt("DrainNode")
+        caller, node = CALLER.get(), HostName(request.node)
+        deadline_s = seconds(request.deadline_s, "deadline_s")
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            return [
+                HostDrained(
+                    now_s=now_s,
+                    by=UserName(caller.name),
+                    host=node,
+                    reason=request.reason,
+                    deadline_s=now_s + deadline_s if deadline_s else None,
+                )
+            ]
+
+        return await self._change_node(caller, "DrainNode", request, make)
 
     async def UndrainNode(self, request: pb.NodeRequest, context: Context) -> pb.NodeView:
-        _unbuilt("UndrainNode")
+        caller, node = CALLER.get(), HostName(request.node)
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            return [HostUndrained(now_s=now_s, by=UserName(caller.name), host=node)]
+
+        return await self._change_node(caller, "UndrainNode", request, make)
 
     async def SetGpuDrain(self, request: pb.SetGpuDrainRequest, context: Context) -> pb.NodeView:
-        _unbuilt("SetGpuDrain")
+        caller, node = CALLER.get(), HostName(request.node)
+        if not request.gpus:
+            raise RefusedError("gpus: none was named; their indices were expected")
+
+        def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            host = _known(machine, node)
+            by_index = {gpu.index: gpu.id for gpu in host.gpus}
+            unknown = sorted(set(request.gpus) - set(by_index))
+            if unknown:
+                there = ", ".join(map(str, sorted(by_index)))
+                raise RefusedError(f"gpus: {node} has no GPU {unknown[0]}; it has {there}", Kind.NOT_FOUND)
+            named = frozenset(by_index[index] for index in request.gpus)
+            gpus = host.drained_gpus | named if request.drain else host.drained_gpus - named
+            by = UserName(caller.name)
+            return [GpusDrained(now_s=now_s, by=by, host=node, gpus=gpus, reason=request.reason)]
+
+        return await self._change_node(caller, "SetGpuDrain", request, make)
+
+    async def _change_node(
+        self,
+        caller: Caller,
+        method: str,
+        request: pb.DrainNodeRequest | pb.NodeRequest | pb.SetGpuDrainRequest,
+        make: Make,
+    ) -> pb.NodeView:
+        def render(_outcomes: Sequence[Outcome]) -> bytes:
+            mind = self._loop.mind
+            host = _known(mind.machine, HostName(request.node))
+            return views.node(mind, host, self._hub.link(host.name)).SerializeToString()
+
+        return pb.NodeView.FromString(await self._loop.ask(make, render, key_of(caller, method, request)))
 
     async def RemoveNode(self, request: pb.NodeRequest, context: Context) -> pb.RemoveNodeReply:
-        _unbuilt("RemoveNode")
+        """Its jobs are queued again, its certificates and invitations count no more, its connection ends."""
+        caller, node = CALLER.get(), HostName(request.node)
+        key = key_of(caller, "RemoveNode", request)
+        there: list[JobId] = []
+
+        def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent | Kept]:
+            registry = self._loop.mind.registry
+            known, identity = machine.host(node), registry.node(node)
+            invitations = registry.invitations(node)
+            if known is None and identity is None and not invitations:
+                raise RefusedError(f"unknown server {node!r}", Kind.NOT_FOUND)
+            by = UserName(caller.name)
+            facts: tuple[Fact, ...] = ()
+            if known is None and (invitations or (identity is not None and not identity.removed)):
+                facts = (audit(now_s, "host-removed", f"{by} removed {node}", by=by, host=node),)
+            there[:] = [row.id for row in machine.jobs_at(node)]
+            gone = Kept(now_s=now_s, rows=(registry.removed(node, now_s),), gone=invitations, facts=facts)
+            return [gone] if known is None else [HostRemoved(now_s=now_s, by=by, host=node), gone]
+
+        def render(_outcomes: Sequence[Outcome]) -> bytes:
+            rows = [row for job in there if (row := self._loop.mind.machine.find(job)) is not None]
+            queued = [row.id for row in rows if row.state is JobState.QUEUED]
+            return pb.RemoveNodeReply(node=node, requeued_jobs=queued).SerializeToString()
+
+        answer = await self._loop.ask(make, render, key)
+        link = self._hub.link(node)
+        if link is not None and self._loop.mind.machine.host(node) is None:
+            link.close(f"{node} was removed from the cluster")
+        return pb.RemoveNodeReply.FromString(answer)
+
+    # --- policy and trades ------------------------------------------------------------------------------------------
+
+    async def GetPolicy(self, request: pb.PolicyRequest, context: Context) -> pb.PolicyView:
+        machine, watched = await self._loop.settled(), self._loop.mind.watched
+        needs = machine.policy.needs
+        return pb.PolicyView(
+            name=machine.policy.name,
+            available=sorted(POLICIES),
+            quantum_s=machine.settings.quantum_s,
+            fair=needs.fair,
+            preemptive=needs.preemptive,
+            work_conserving=needs.work_conserving,
+            decided_at=watched.decided_s,
+            decision_s=watched.took_s,
+            text=watched.text,
+        )
+
+    async def ListTrades(self, request: pb.ListTradesRequest, context: Context) -> pb.ListTradesReply:
+        if request.limit > TRADES_MOST:
+            raise RefusedError(f"limit: {request.limit}: at most {TRADES_MOST} was expected")
+        limit = request.limit or TRADES_DEFAULT
+        undone: tuple[Event, ...] = ()
+        if request.all:
+            undone = await self._loop.store.read(
+                lambda journal: journal.events(kind="trade-undone", limit=limit, newest=True)
+            )
+        machine = await self._loop.settled()
+        trades = [views.trade(trade) for trade in machine.trades()]
+        trades += [views.undone_trade(event) for event in undone]
+        trades.sort(key=lambda view: (view.at, view.gives, view.receives, view.fast, view.slow))
+        return pb.ListTradesReply(trades=trades[-limit:])
+
+    # --- backup -----------------------------------------------------------------------------------------------------
 
     async def Backup(self, request: pb.BackupRequest, context: Context) -> AsyncIterator[pb.BackupChunk]:
-        chunks: tuple[pb.BackupChunk, ...] = ()
-        for chunk in chunks:
-            yield chunk
+        caller = CALLER.get()
+        if self._copying.locked():
+            raise RefusedError("a backup is under way; try again when it is done", Kind.UNAVAILABLE)
+        async with self._copying:
+
+            def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
+                fact = audit(now_s, "backup", f"{caller.name} takes a backup", by=caller.name)
+                return [Kept(now_s=now_s, facts=(fact,))]
+
+            await self._loop.ask(make, lambda _outcomes: b"", None)
+            try:
+                copy = await asyncio.to_thread(backup.take, self._loop.config.state_dir)
+            except StoreError as error:
+                raise RefusedError(f"no backup could be made: {error}", Kind.UNAVAILABLE) from None
+            with copy:
+                for chunk in copy.chunks():
+                    yield pb.BackupChunk(data=chunk.data, sha256=chunk.sha256)
+
+
+def _known(machine: ClusterMachine, node: HostName) -> Host:
+    host = machine.host(node)
+    if host is None:
+        known = ", ".join(sorted(one.name for one in machine.hosts())[:10]) or "none yet"
+        raise RefusedError(f"unknown server {node!r}; known: {known}", Kind.NOT_FOUND)
+    return host

@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from hs_controller import callers
+from hs_controller.accounts import check_account
 from hs_controller.agents import AgentService
 from hs_controller.callers import Guest, Known, TokenHolder, node_guest
 from hs_controller.config import Config, ConfigError
@@ -21,7 +22,7 @@ from hs_controller.loop import Loop
 from hs_controller.notify import notify, watchdog_s
 from hs_controller.permissions import Caller, Role
 from hs_controller.pki import Authority, PkiError
-from hs_controller.service import Service, check_account, version
+from hs_controller.service import Service, version
 from hs_controller.token_service import IdentityService
 from hs_core.errors import RefusedError
 from hs_core.policy import Policy
@@ -57,7 +58,9 @@ class Controller:
         try:
             authority = await asyncio.to_thread(Authority.load, self.config.state_dir)
             secret = await asyncio.to_thread(callers.secret, self.config.state_dir / "token.secret")
-            self._loop = await Loop.start(journal, self.config, self._policy)
+            self._loop = await Loop.start(
+                journal, self.config, self._policy, grant_key=callers.derived(secret, "grants")
+            )
         except BaseException:
             journal.close()
             raise
@@ -161,7 +164,7 @@ class Controller:
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ),
         )
-        self._service = Service(self.loop, self._hub, authority, secret)
+        self._service = Service(self.loop, self._hub, authority, callers.derived(secret, "tokens"))
         controller_pb2_grpc.add_HeteroShareServicer_to_server(self._service, server)
         controller_pb2_grpc.add_IdentityServicer_to_server(IdentityService(self.loop, authority), server)
         agent_pb2_grpc.add_AgentLinkServicer_to_server(AgentService(self.loop, self._hub), server)

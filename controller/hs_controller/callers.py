@@ -167,3 +167,8 @@ def secret(file: Path) -> str:
     if mode & 0o077:
         raise SecretError(f"{file}: can be read by others; chmod 600 it, or remove it to have a new one made")
     return text
+
+
+def derived(text: str, use: str) -> str:
+    """A secret of its own for each use."""
+    return hmac.digest(text.encode(), use.encode(), hashlib.sha256).hex()

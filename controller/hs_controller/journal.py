@@ -263,7 +263,14 @@ class Journal:
         return tuple(JOB.validate_json(doc) for doc in docs)
 
     def events(
-        self, *, after_seq: int = 0, job: int = 0, user: str = "", limit: int = 1000, newest: bool = False
+        self,
+        *,
+        after_seq: int = 0,
+        job: int = 0,
+        user: str = "",
+        kind: str = "",
+        limit: int = 1000,
+        newest: bool = False,
     ) -> tuple[Event, ...]:
         """In order; at most `limit`, the first ones after `after_seq` or the newest."""
         query = sa.select(EVENTS).where(EVENTS.c.seq > after_seq)
@@ -271,6 +278,8 @@ class Journal:
             query = query.where(EVENTS.c.job == job)
         if user:
             query = query.where(EVENTS.c.user == user)
+        if kind:
+            query = query.where(EVENTS.c.kind == kind)
         query = query.order_by(EVENTS.c.seq.desc() if newest else EVENTS.c.seq).limit(limit)
         with self._read() as db:
             rows = db.execute(query).all()

@@ -84,7 +84,9 @@ class Watch:
 
 
 class Loop:
-    def __init__(self, store: Store, config: Config, policy: Policy, clock: Clock, mind: Mind) -> None:
+    def __init__(
+        self, store: Store, config: Config, policy: Policy, clock: Clock, mind: Mind, *, grant_key: str
+    ) -> None:
         self.store = store
         self.config = config
         self.clock = clock
@@ -94,6 +96,7 @@ class Loop:
         self.events: deque[Event] = deque(maxlen=LIVE_EVENTS)
         self.committed_seq = mind.last_seq
         self._policy = policy
+        self._grant_key = grant_key
         self._queue: deque[_Item] = deque()
         self._something = asyncio.Event()
         self._settled = asyncio.Event()
@@ -113,13 +116,14 @@ class Loop:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     @classmethod
-    async def start(cls, journal: Journal, config: Config, policy: Policy) -> "Loop":
+    async def start(cls, journal: Journal, config: Config, policy: Policy, *, grant_key: str = "") -> "Loop":
         """Takes office: a term above all before it, and everything the journal knows."""
         store = Store(journal)
         await store.begin_term()
         loaded = await store.load()
         clock = Clock(loaded.last_s)
-        loop = cls(store, config, policy, clock, Mind(loaded, config, policy, clock.now_s()))
+        mind = Mind(loaded, config, policy, clock.now_s(), grant_key=grant_key)
+        loop = cls(store, config, policy, clock, mind, grant_key=grant_key)
         loop._put_config_users()
         log.info(
             "in-office",
@@ -293,7 +297,7 @@ class Loop:
             self._flush.cancel()
             self._flush = None
         if draft.weighty or self.mind.unwritten:
-            await self.store.commit(self.mind.batch(draft, self.clock.now_s()))
+            await self.store.commit(self.mind.batch(draft, self.clock.now_s(), last=self._closing))
             self._retry_s = RETRY_S[0]
 
     def _flush_later(self) -> None:
@@ -374,7 +378,7 @@ class Loop:
 
     async def _rebuild(self) -> None:
         loaded = await self.store.load()
-        self.mind = Mind(loaded, self.config, self._policy, self.clock.now_s())
+        self.mind = Mind(loaded, self.config, self._policy, self.clock.now_s(), grant_key=self._grant_key)
         self._flush_due = False
         if self._flush is not None:
             self._flush.cancel()

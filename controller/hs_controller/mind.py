@@ -9,14 +9,17 @@ from hs_controller.config import Config
 from hs_controller.registry import Registry
 from hs_controller.rows import Account, Answered, Batch, Credential, Event, Kept, Loaded, NodeIdentity, Usage
 from hs_controller.usage import Ledger
+from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake, Wanted
-from hs_core.model import Host, HostName, Job, JobId, User, UserName
+from hs_core.model import Host, HostName, Job, JobId, Phase, User, UserName
 from hs_core.policy import Policy
 
 KEYS_KEPT = 50_000
 KEYS_KEPT_S = 24 * 3600.0
+
+PROFILE_EVERY_S = 30.0  # measured rates: what is lost of them is measured again
 
 _HELD_ANSWER_BYTES = 4096  # larger ones are looked up in the journal: retries are rare
 
@@ -29,9 +32,11 @@ class Known:
     answer: bytes | None  # None: too large to hold, the journal has it
 
 
-def settings_of(config: Config) -> Settings:
+def settings_of(config: Config, grant_key: str) -> Settings:
     limits = config.limits
-    base = Settings(quantum_s=config.quantum_s, settle_s=min(0.1, config.quantum_s))
+    # People with quanta of a minute do not notice a quarter of a second; it is what deciding about 1,000 servers takes.
+    settle_s = min(0.25, max(0.1, config.quantum_s / 100), config.quantum_s)
+    base = Settings(quantum_s=config.quantum_s, settle_s=settle_s)
     return Settings(
         quantum_s=config.quantum_s,
         seed=config.seed,
@@ -40,6 +45,11 @@ def settings_of(config: Config) -> Settings:
         max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
         keep_ended=min(config.ended_limit, base.keep_ended),
         settle_s=base.settle_s,
+        lease_s=config.lease_s,
+        fence_after_s=config.fence_after_s,
+        migrations_per_hour=config.migrations_per_hour,
+        move_deadline_s=config.move_deadline_s,
+        grant_key=grant_key,
     )
 
 
@@ -65,7 +75,9 @@ class Draft:
 class Mind:
     """The machine and what is kept beside it. Everything in it is in the journal, or is reported again by the agents."""
 
-    def __init__(self, loaded: Loaded, config: Config, policy: Policy, now_s: float) -> None:
+    def __init__(
+        self, loaded: Loaded, config: Config, policy: Policy, now_s: float, *, grant_key: str = ""
+    ) -> None:
         state = State(
             jobs={job.id: job for job in (*loaded.ended, *loaded.jobs)},
             users={user.name: user for user in loaded.users},
@@ -74,8 +86,14 @@ class Mind:
             term=loaded.term,
             quantum=int(loaded.meta.get("quantum", 0)),
             memory=loaded.meta.get("memory", {}),
+            budget=None if (budget := loaded.meta.get("budget")) is None else (budget[0], budget[1]),
+            profile=loaded.meta.get("profile", []),
         )
-        self.machine = ClusterMachine(policy, settings_of(config), state)
+        self.watched = Watched(policy)
+        self.machine = ClusterMachine(self.watched.policy, settings_of(config, grant_key), state)
+        self._memory = self.machine.memory  # as it is in the journal
+        self._profile_s = now_s  # when it was last written
+        self._profile_dirty = False
         self.machine.begin_term(loaded.term)
         self.registry = Registry(loaded.credentials)
         every_s = min(10.0, max(1.0, config.quantum_s / 2))
@@ -97,6 +115,7 @@ class Mind:
         before = self._reported(event)
         outcome = self.machine.handle(event)
         touched = outcome.touched
+        self._profile_dirty |= touched.profile
         rows = {job: row for job in touched.jobs if (row := self.machine.find(job)) is not None}
         for row in rows.values():
             self.ledger.charge(row)
@@ -164,11 +183,15 @@ class Mind:
 
     def _meta(self) -> dict[str, Any]:
         machine = self.machine
-        return {
+        meta: dict[str, Any] = {
             "next_job_id": machine.next_job_id,
             "quantum": machine.quantum,
-            "memory": dict(machine.memory),
+            "budget": machine.budget,
         }
+        if machine.memory is not self._memory:  # it may be large
+            self._memory = machine.memory
+            meta["memory"] = dict(machine.memory)
+        return meta
 
     # --- requests that were carried out -----------------------------------------------------------------------------
 
@@ -190,12 +213,15 @@ class Mind:
 
     @property
     def unwritten(self) -> bool:
-        return bool(self._unwritten)
+        return bool(self._unwritten) or self.registry.used
 
-    def batch(self, draft: Draft, now_s: float) -> Batch:
+    def batch(self, draft: Draft, now_s: float, *, last: bool = False) -> Batch:
         """Everything that is not in the journal yet: rows and the totals charged from them go together."""
         jobs = {**self._unwritten, **draft.jobs}
         self._unwritten = {}
+        if self._profile_dirty and (last or not 0 <= now_s - self._profile_s < PROFILE_EVERY_S):
+            draft.meta["profile"] = self.machine.profile
+            self._profile_s, self._profile_dirty = now_s, False
         return Batch(
             jobs=tuple(jobs.values()),
             users=tuple(draft.users.values()),
@@ -230,13 +256,17 @@ def _but_counters(old: Job, new: Job) -> bool:
         and old.epoch == new.epoch
         and old.hosts == new.hosts
         and old.move == new.move
+        and old.stored == new.stored
+        and old.migrations == new.migrations
         and old.first_run_s == new.first_run_s
-        and old.report is not None
-        and new.report is not None
-        and old.report.phase is new.report.phase
+        and _phases(old) == _phases(new)
         and old.exit is None
         and new.exit is None
     )
+
+
+def _phases(row: Job) -> dict[HostName, tuple[Phase, str]]:
+    return {host: (report.phase, report.rendezvous) for host, report in row.reports.items()}
 
 
 def refuse_other_body() -> RefusedError:

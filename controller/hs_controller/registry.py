@@ -58,6 +58,10 @@ class Registry:
             row = self._tokens[row.digest] = self._used[row.id] = replace(row, last_used_s=now_s)
         return row.user
 
+    @property
+    def used(self) -> bool:
+        return bool(self._used)
+
     def take_used(self) -> tuple[UserToken, ...]:
         """Rows to be written when something is written anyway."""
         used = tuple(self._used.values())
@@ -94,7 +98,10 @@ class Registry:
             raise RefusedError(
                 f"node: {row.node!r} differs from {twin!r} in capitals only; certificates do not tell them apart"
             )
-        return tuple(one for one in self._invitations.values() if one.node == row.node)
+        return self.invitations(row.node)
+
+    def invitations(self, node: str) -> tuple[JoinToken, ...]:
+        return tuple(one for one in self._invitations.values() if one.node == node)
 
     def invitation(self, node: str, token: str, now_s: float) -> JoinToken:
         """Raises RefusedError; what it says does not help to guess."""

@@ -1,7 +1,6 @@
 """What users and admins can ask for (HeteroShare in controller.proto): messages in, events for the loop, views out."""
 
 import contextlib
-import pwd
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,6 +12,7 @@ from hs_controller.clock import boot_s
 from hs_controller.gate import CALLER, ResyncError
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
+from hs_controller.mind import Mind
 from hs_controller.permissions import Caller
 from hs_controller.pki import Authority
 from hs_controller.rows import Event
@@ -169,28 +169,6 @@ class Service(AdminCalls, TokenCalls):
         machine = await self._loop.settled()
         old = await self._from_store([job for job in ids if machine.find(job) is None])
         return pb.JobsReply.FromString(await self._loop.ask(make, render, key, old))
-
-    # --- users ------------------------------------------------------------------------------------------------------
-
-    async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
-        caller = CALLER.get()
-        key = key_of(caller, "SetUser", request)
-        run_as = request.run_as if request.HasField("run_as") else None
-        if run_as:
-            check_account(run_as)
-        name = UserName(request.name)
-        tickets = request.tickets if request.HasField("tickets") else None
-
-        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
-            by = UserName(caller.name)
-            return [UserSet(now_s=now_s, by=by, name=name, tickets=tickets, run_as=run_as)]
-
-        def render(_outcomes: Sequence[Outcome]) -> bytes:
-            user = self._loop.mind.machine.user(name)
-            assert user is not None
-            return views.user_view(user).SerializeToString()
-
-        return pb.UserView.FromString(await self._loop.ask(make, render, key))
 
     # --- jobs, looked at ---------------------------------------------------------------------------------------------
 
@@ -358,7 +336,11 @@ class Service(AdminCalls, TokenCalls):
         return views.usage_rows(grown, request.user)
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:
-        return views.nodes(await self._loop.settled(), self._hub)
+        return views.nodes(await self._settled_mind(), self._hub)
+
+    async def _settled_mind(self) -> Mind:
+        await self._loop.settled()
+        return self._loop.mind
 
     async def Events(self, request: pb.EventsRequest, context: Context) -> AsyncIterator[pb.Event]:
         with self._watcher():
@@ -456,13 +438,6 @@ def _must_be_visible(row: Job | None, job: JobId, caller: Caller, method: str) -
 
 def _no_job(job: int) -> RefusedError:
     return RefusedError(f"there is no job {job}", Kind.NOT_FOUND)
-
-
-def check_account(name: str) -> None:
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        raise RefusedError(f"run_as: {name!r}: the operating system has no such account") from None
 
 
 def _tail(job: Job, lines: int) -> bytes:

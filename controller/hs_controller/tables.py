@@ -57,6 +57,7 @@ EVENTS = sa.Table(
     sa.Column("data", sa.Text, nullable=False),  # JSON
     sa.Index("events_by_job", "job", "seq"),
     sa.Index("events_by_user", "user", "seq"),
+    sa.Index("events_by_kind", "kind", "seq"),
 )
 USAGE = sa.Table(
     "usage",

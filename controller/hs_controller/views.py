@@ -6,7 +6,8 @@ from hs_controller.links import Hub, Link
 from hs_controller.mind import Mind
 from hs_controller.rows import Event, Usage
 from hs_core.cluster import ClusterMachine, Why
-from hs_core.model import Host, Job, JobId, JobState, Phase, User, UserName, job_class
+from hs_core.model import Host, Job, JobId, JobReport, JobState, Phase, User, UserName, job_class
+from hs_core.policy import Trade
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2
 
@@ -39,6 +40,9 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         sliceable=report.sliceable if report else True,
         checkpoint_step=report.checkpoint_step if report else -1,
         priority=spec.priority,
+        hosts=job.hosts,
+        nodes=spec.nodes,
+        migrations=job.migrations,
         array_id=spec.array_id or 0,
     )
     if spec.array_index is not None:
@@ -49,6 +53,13 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         view.suspends, view.resumes = report.suspends, report.resumes
         view.suspend_s, view.resume_s = report.suspend_s, report.resume_s
         view.tier, view.note = report.tier, report.note
+    if job.move is not None:
+        view.moving_to, view.moving_why = ", ".join(job.move.to), job.move.text or job.move.reason
+    if report is not None and report.checkpoint_step >= 0:
+        view.checkpoint_on.extend(job.hosts)
+    elif job.stored is not None:
+        view.checkpoint_step = job.stored.step
+        view.checkpoint_on.extend(job.stored.hosts)
     if job.exit is not None:
         view.exit.CopyFrom(convert.from_exit(job.exit))
         if not mine:
@@ -82,17 +93,18 @@ def job_detail(
 
 
 def _rates(machine: ClusterMachine, job: Job) -> list[controller_pb2.Rate]:
-    """Newest rates of the live jobs of its class, averaged by GPU model."""
-    wanted = job_class(job.user, job.spec)
-    rates: dict[str, list[float]] = {}
-    of_user = machine.jobs(user=job.user)
-    for one in {row.id: row for row in (*of_user, job)}.values():
-        rate = one.report.steps_per_s if one.report else 0.0
-        if rate > 0 and one.gpu_model and job_class(one.user, one.spec) == wanted:
-            rates.setdefault(one.gpu_model, []).append(rate)
+    """What was measured of its class; of a job that ended long ago nothing is looked up."""
+    if machine.find(job.id) is None:
+        return []
     return [
-        controller_pb2.Rate(gpu_model=model, steps_per_s=sum(found) / len(found), samples=len(found))
-        for model, found in sorted(rates.items())
+        controller_pb2.Rate(
+            gpu_model=rate.model,
+            steps_per_s=rate.steps_per_s,
+            samples=rate.samples,
+            speedup=rate.speedup,
+            newest_at=rate.newest_s,
+        )
+        for rate in machine.rates(job.id)
     ]
 
 
@@ -135,9 +147,9 @@ def user_view(user: User) -> controller_pb2.UserView:
 
 def shares(mind: Mind, window_s: float, now_s: float) -> controller_pb2.SharesReply:
     machine, ledger = mind.machine, mind.ledger
-    entitled, demand = machine.entitled(), machine.demand()
+    entitled, base, demand = machine.entitled(), machine.base(), machine.demand()
     known: dict[UserName, User] = {user.name: user for user in machine.users()}
-    accounts = sorted({*entitled, *demand, *ledger.totals})
+    accounts = sorted({*entitled, *base, *demand, *ledger.totals})
     reply = controller_pb2.SharesReply(window_s=ledger.covered_s(window_s, now_s), pools=pools(machine))
     for account in accounts:
         name, model = account
@@ -150,6 +162,7 @@ def shares(mind: Mind, window_s: float, now_s: float) -> controller_pb2.SharesRe
             entitled_gpus=entitled.get(account, 0.0),
             received_gpus=ledger.received_gpus(account, window_s, now_s),
             received_gpu_s=ledger.totals.get(account, Usage()).gpu_s,
+            base_gpus=base.get(account, 0.0),
         )
     return reply
 
@@ -158,7 +171,10 @@ def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
     gpus: dict[str, list[int]] = {}
     for host in machine.hosts():
         busy = {
-            gpu for row in machine.jobs_at(host.name) if _runs(row) and row.report for gpu in row.report.gpus
+            gpu
+            for row in machine.jobs_at(host.name)
+            if (report := row.reports.get(host.name)) is not None and _runs(report)
+            for gpu in report.gpus
         }
         pool = gpus.setdefault(host.model, [0, 0, 0])
         pool[0] += len(host.gpus)
@@ -170,8 +186,8 @@ def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
     ]
 
 
-def _runs(job: Job) -> bool:
-    return job.report is not None and job.report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
+def _runs(report: JobReport) -> bool:
+    return report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
 
 
 def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> controller_pb2.UsageReply:
@@ -193,31 +209,40 @@ def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> contr
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-def nodes(machine: ClusterMachine, hub: Hub) -> controller_pb2.ListNodesReply:
-    known = {host.name: host for host in machine.hosts()}
+def nodes(mind: Mind, hub: Hub) -> controller_pb2.ListNodesReply:
+    known = {host.name: host for host in mind.machine.hosts()}
     for name in hub.names():  # one that joined while the journal cannot be written
         link = hub.link(name)
         assert link is not None
         known.setdefault(name, link.host)
     return controller_pb2.ListNodesReply(
-        nodes=[_node(machine, known[name], hub.link(name)) for name in sorted(known)]
+        nodes=[node(mind, known[name], hub.link(name)) for name in sorted(known)]
     )
 
 
-def _node(machine: ClusterMachine, host: Host, link: Link | None) -> controller_pb2.NodeView:
+def node(mind: Mind, host: Host, link: Link | None) -> controller_pb2.NodeView:
+    rows = mind.machine.jobs_at(host.name)
+    drain = host.drain
     view = controller_pb2.NodeView(
         name=host.name,
         state="up" if link else "away",
-        version=link.version if link else "",
+        version=link.version if link else host.version,
         gpus=link.gpus if link else [convert.from_gpu(gpu) for gpu in host.gpus],
         warnings=host.warnings,
         last_report_at=link.last_report_s if link else 0.0,
+        draining=drain is not None,
+        drain_reason=drain.reason if drain else "",
+        drain_deadline_at=(drain.deadline_s or 0.0) if drain else 0.0,
+        jobs=len(rows),
+        drained_gpus=sorted(gpu.index for gpu in host.gpus if gpu.id in host.drained_gpus),
+        certificate_until=mind.registry.certificate_until_s(host.name),
     )
     bound: dict[str, list[JobId]] = {}
     running: dict[str, Job] = {}
-    for job in machine.jobs_at(host.name):
-        for gpu in job.report.gpus if job.report else ():
-            if _runs(job):
+    for job in rows:
+        report = job.reports.get(host.name)
+        for gpu in report.gpus if report is not None else ():
+            if report is not None and _runs(report):
                 running[gpu] = job
             else:
                 bound.setdefault(gpu, []).append(job.id)
@@ -230,3 +255,28 @@ def _node(machine: ClusterMachine, host: Host, link: Link | None) -> controller_
             bound_jobs=bound.get(device.id, ()),
         )
     return view
+
+
+# --- trades -----------------------------------------------------------------------------------------------------------
+
+
+def trade(one: Trade) -> controller_pb2.TradeView:
+    return controller_pb2.TradeView(
+        at=one.since_s,
+        fast=one.fast,
+        slow=one.slow,
+        gives=one.giver,
+        receives=one.taker,
+        fast_gpus=float(one.fast_gpus),
+        slow_gpus=float(one.slow_gpus),
+        price=one.price,
+        giver_speedup=one.giver_speedup,
+        taker_speedup=one.taker_speedup,
+    )
+
+
+def undone_trade(event: Event) -> controller_pb2.TradeView:
+    """As the audit tells it: its data are a TradeView's fields, and why it was undone."""
+    data = dict(event.fact.data)
+    why = str(data.pop("why", ""))
+    return controller_pb2.TradeView(**data, undone=event.fact.now_s, why_undone=why)  # type: ignore[arg-type]

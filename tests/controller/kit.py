@@ -60,6 +60,7 @@ class FakeAgent:
         self.cancelled: set[int] = set()
         self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
         self.error: grpc.aio.AioRpcError | None = None
+        self.on_any: Callable[[agent_pb2.ToAgent], None] = lambda _message: None
         self._changed = asyncio.Condition()
         self._call = agent_pb2_grpc.AgentLinkStub(channel).Connect()
         self._reading: asyncio.Task[None] | None = None
@@ -74,6 +75,7 @@ class FakeAgent:
     async def _read(self) -> None:
         try:
             async for message in self._call:
+                self.on_any(message)
                 match message.WhichOneof("body"):
                     case "welcome":
                         self.welcome = message.welcome

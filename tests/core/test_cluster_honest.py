@@ -109,6 +109,8 @@ class Honest(RuleBasedStateMachine):
         self.tell(UserSet(now_s=0.0, name=ALICE))
         for name in NAMES:
             self.connect(name)
+        self.submit(nodes=1, partition=OnPartition.FENCE, retries=1)
+        self.submit(nodes=2, partition=OnPartition.CONTINUE, retries=1)
 
     # --- the wires ----------------------------------------------------------------------------------------------
 
@@ -256,17 +258,30 @@ class Honest(RuleBasedStateMachine):
         for job in self.pick(which):
             self.tell(verb(now_s=self.now_s, by=ALICE, jobs=(job,)))
 
-    @rule(which=st.integers(0, 9), to=st.permutations(NAMES))
-    def a_job_is_to_move(self, which: int, to: list[HostName]) -> None:
+    @rule(which=st.integers(0, 9), to=st.permutations(NAMES), gets=st.integers(0, 4))
+    def a_job_is_to_move(self, which: int, to: list[HostName], gets: int) -> None:
         for job in self.pick(which):
             nodes = self.world.machine.job(job).spec.nodes
             self.wishes[job] = (tuple(to[:nodes]), MoveReason.BALANCE, "")
-            self.tell(QuantumEnded(now_s=self.now_s))
+            for _ in range(gets):
+                self.advance(job)
+            self.tell(
+                UserSet(now_s=self.now_s, name=ALICE, tickets=self.now_s + 1.0)
+            )  # something to decide about
+            for _ in range(gets):
+                self.advance(job)
 
     @rule(name=st.sampled_from(NAMES))
     def a_link_breaks(self, name: HostName) -> None:
         self.agents[name].linked = False
         self.tell(HostLeft(now_s=self.now_s, host=name))
+
+    @rule(name=st.sampled_from(NAMES), seconds=st.sampled_from([10.0, FENCE_S - 1, FENCE_S + 1, 60.0]))
+    def a_host_is_cut_off_for_long(self, name: HostName, seconds: float) -> None:
+        self.all_jobs_get_on()
+        self.a_link_breaks(name)
+        self.time_passes(seconds)
+        self.a_link_is_back(name)
 
     @rule(name=st.sampled_from(NAMES))
     def a_link_is_back(self, name: HostName) -> None:

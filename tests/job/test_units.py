@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from hs_job import runtime
 from hs_job.checkpoint import CheckpointError, Folder
 from hs_job.link import Frames, frame
 from hs_job.pack import PackError, pack, unpack
@@ -141,6 +142,83 @@ def test_a_checkpoint_is_never_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         Folder(str(checkpoints), 0, 1).write(0, 1, content())
     assert list(outside.iterdir()) == []
+
+
+def nodes(path: Path, **changes: str) -> list[Folder]:
+    """Two nodes with two ranks each, as their processes see them."""
+    made = []
+    for rank in range(4):
+        environment = {
+            "HS_CHECKPOINT_DIR": str(path), "HS_NNODES": "2", "HS_NODE_RANK": str(rank // 2),
+            "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank % 2), **changes,
+        }  # fmt: skip
+        folder = runtime._folder(environment, rank, 4)
+        assert folder is not None
+        made.append(folder)
+    return made
+
+
+def write_all(folders: list[Folder], generation: int, step: int) -> None:
+    threads = [
+        threading.Thread(target=each.write, args=(generation, step, content(step))) for each in folders
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def read_all(folders: list[Folder], asked: int) -> list[tuple[Any, int, str]]:
+    """Each rank in a thread; they agree by a dictionary instead of torch's store."""
+    said: dict[tuple[int, int], int] = {}
+    heard, answers = threading.Condition(), [None] * len(folders)
+
+    def read(number: int) -> None:
+        rounds = 0
+
+        def agree(generation: int) -> tuple[int, bool]:
+            nonlocal rounds
+            rounds += 1
+            with heard:
+                said[rounds, number] = generation
+                heard.notify_all()
+                assert heard.wait_for(lambda: all((rounds, n) in said for n in range(len(folders))), 20)
+            found = {said[rounds, n] for n in range(len(folders))}
+            return min(found), len(found) == 1
+
+        answers[number] = folders[number].read(asked, agree)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(len(folders))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    return answers
+
+
+def test_each_node_keeps_its_own_ranks_also_in_a_folder_that_the_nodes_share(tmp_path: Path) -> None:
+    folders = nodes(tmp_path)
+    for generation in range(4):
+        write_all(folders, generation, 10 * generation)
+    names = {path.name for path in (tmp_path / "gen-3").iterdir() if not path.name.startswith("rank")}
+    assert names == {"manifest-0.json", "manifest-1.json"}
+    assert folders[0].generations() == [3, 2], "the two newest stay"
+    for name in ("rank2.pt", "rank3.pt", "manifest-1.json"):
+        (tmp_path / "gen-3" / name).unlink()
+    assert folders[1].read(3)[1] == 3, "a node needs only what is its own"
+    assert folders[2].read(3)[1] == 2
+
+
+def test_nodes_take_up_the_same_generation_where_one_of_them_lacks_the_newest(tmp_path: Path) -> None:
+    folders = nodes(tmp_path)
+    for generation in (0, 1):
+        write_all(folders, generation, 10 * generation)
+    flip(tmp_path / "gen-1" / "rank3.pt")
+    answers = read_all(folders, 1)
+    assert {generation for _, generation, _ in answers} == {0}
+    assert {got["step"] for got, _, _ in answers} == {0}
+    assert "another node does not have it whole" in answers[0][2]
+    assert "rank3.pt has another SHA-256" in answers[3][2]
 
 
 def test_a_gangs_manifest_comes_last_and_all_ranks_take_the_same_generation(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Snapshots for tests: built by hand, drawn by hypothesis, and carried from one quantum to the next."""
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from hs_core.events import Turn
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import HostName, JobId, Migrate, UserName
-from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot, Verdict
+from hs_core.plan import check
+from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
 
 GIB = 2**30
 MODELS = {"V100": 16 * GIB, "K80": 12 * GIB, "Q9": 8 * GIB}
@@ -119,6 +122,74 @@ def after(
     return replace(
         asked, jobs=jobs, quantum=asked.quantum + quanta, now_s=asked.now_s + quanta * asked.quantum_s
     )
+
+
+@dataclass
+class Run:
+    """A policy and a world, quantum after quantum: jobs run as agents would run them, and moves take `delay` quanta."""
+
+    policy: Policy
+    asked: Snapshot
+    delay: int = 0
+    memory: Memory = field(default_factory=dict)
+    strides: Strides = field(default_factory=Strides)
+    gpus: Counter[JobId] = field(default_factory=Counter)  # GPU-quanta received
+    moved: list[tuple[int, JobId]] = field(
+        default_factory=list
+    )  # started jobs that were told to move, and when
+    free_moves: int = 0  # of jobs not started
+    idle: Counter[HostName] = field(default_factory=Counter)  # GPU-quanta
+    _moving: dict[JobId, tuple[tuple[HostName, ...], int]] = field(default_factory=dict)
+
+    def step(self) -> Verdict:
+        asked = self.asked
+        verdict = self.policy.decide(asked, json.loads(json.dumps(self.memory)))
+        check(asked, verdict.plan)
+        self.memory = verdict.memory
+        present = {job.id: job for job in asked.jobs}
+        for job_id, home in verdict.plan.homes.items():
+            job = present[job_id]
+            if job.hosts and home != job.hosts:
+                if job.started:
+                    self.moved.append((asked.quantum, job_id))
+                    self._moving[job_id] = (home, asked.quantum + self.delay)
+                else:
+                    self.free_moves += 1
+        ran = self.strides.run(asked, verdict.plan)
+        for name, jobs in ran.items():
+            for job_id in jobs:
+                self.gpus[job_id] += present[job_id].per_node
+            used = sum(present[job_id].per_node for job_id in jobs)
+            self.idle[name] += next(h.gpus for h in asked.hosts if h.name == name) - used
+        following = after(asked, verdict, ran)
+        self.asked = replace(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
+        return verdict
+
+    def _arrive(self, job: JobFacts, before: Mapping[JobId, JobFacts]) -> JobFacts:
+        if job.id not in self._moving:
+            return job
+        to, ready = self._moving[job.id]
+        if ready <= self.asked.quantum:
+            del self._moving[job.id]
+            return replace(job, hosts=to, movable=True, settled_s=self.asked.now_s)
+        old = before[job.id]
+        return replace(job, hosts=old.hosts, movable=False, settled_s=old.settled_s, started=True)
+
+    def go(self, quanta: int) -> Verdict:
+        for _ in range(quanta):
+            verdict = self.step()
+        return verdict
+
+    def change(self, **facts: object) -> None:
+        self.asked = replace(self.asked, **facts)  # type: ignore[arg-type]  # the tests' own facts
+
+    def by_user(self) -> Counter[str]:
+        users = {job.id: job.user for job in self.asked.jobs}
+        total: Counter[str] = Counter()
+        for job_id, gpus in self.gpus.items():
+            if job_id in users:
+                total[users[job_id]] += gpus
+        return total
 
 
 @st.composite

@@ -74,7 +74,7 @@ def test_gpus_that_are_given_away_while_their_job_is_still_stopping_are_found(mo
         job.free(self.now_s)
 
     monkeypatch.setattr(Board, "suspend", at_once)
-    monkeypatch.setattr("hs_core.host.machine.broken_laws", lambda _board: [])
+    monkeypatch.setattr("hs_core.host.machine.broken_laws", lambda *_: [])
     assert "and given to job" in found().what
 
 

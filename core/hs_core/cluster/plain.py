@@ -54,12 +54,13 @@ def plain_policy(*, every_quantum: bool = False, wishes: Wishes | None = None) -
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         homes: dict[JobId, tuple[HostName, ...]] = {job.id: job.hosts for job in snapshot.jobs if job.hosts}
         moves: dict[JobId, tuple[MoveReason, str]] = {}
+        left = snapshot.migrations_left
         load = {host.name: 0 for host in snapshot.hosts}
         for job in snapshot.jobs:
             for name in job.hosts:
                 load[name] += job.per_node
         for job in sorted(snapshot.jobs, key=lambda j: (j.arrival_s, j.id)):
-            wish = _wish(job, snapshot, load, wishes or {})
+            wish = _wish(job, snapshot, load, wishes or {}, left)
             if wish is None:
                 continue
             homes[job.id], reason = wish
@@ -67,6 +68,7 @@ def plain_policy(*, every_quantum: bool = False, wishes: Wishes | None = None) -
                 load[name] += job.per_node
             if job.started:
                 moves[job.id] = reason
+                left -= reason[0] is not MoveReason.DRAIN
         tickets = _tickets(snapshot, homes)
         why = {
             job.id: f"no server has {job.gang} GPUs for it" for job in snapshot.jobs if job.id not in homes
@@ -80,7 +82,7 @@ def plain_policy(*, every_quantum: bool = False, wishes: Wishes | None = None) -
 
 
 def _wish(
-    job: JobFacts, snapshot: Snapshot, load: Mapping[HostName, int], wishes: Wishes
+    job: JobFacts, snapshot: Snapshot, load: Mapping[HostName, int], wishes: Wishes, moves_left: int
 ) -> tuple[tuple[HostName, ...], tuple[MoveReason, str]] | None:
     """Where else it is to live; None: as it is, or nowhere."""
     by_name = {host.name: host for host in snapshot.hosts}
@@ -94,7 +96,7 @@ def _wish(
     if job.id in wishes:
         to, reason, text = wishes[job.id]
         able = all(name in by_name and _can_hold(by_name[name], job) for name in to)
-        allowed = reason is MoveReason.DRAIN or not job.started or snapshot.migrations_left > 0
+        allowed = reason is MoveReason.DRAIN or not job.started or moves_left > 0
         return (to, (reason, text)) if able and allowed and to != job.hosts else None
     if any(name in by_name and not by_name[name].accepts for name in job.hosts):
         found = _home(job, snapshot, load)

@@ -26,6 +26,7 @@ class Sight:
         self._hosts_version = -1
         self._doomed: frozenset[HostName] = frozenset()
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
+        self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
 
     def class_of(self, row: Job) -> str:
         found = self._classes.get(row.id)
@@ -150,9 +151,17 @@ class Sight:
         return dict(sorted(demand.items()))
 
     def hosts(self) -> tuple[HostFacts, ...]:
-        return tuple(
-            _host_facts(host, connected=host.name in self._connected) for host in self._book.hosts_sorted()
-        )
+        if len(self._hosts) > 2 * len(self._book.hosts):
+            self._hosts.clear()  # most of them were removed
+        return tuple(self._host(host) for host in self._book.hosts_sorted())
+
+    def _host(self, host: Host) -> HostFacts:
+        """Made again only where the server is another: there are thousands, and few change between two decisions."""
+        connected = host.name in self._connected
+        known = self._hosts.get(host.name)
+        if known is None or known[0] is not host or known[1].connected is not connected:
+            known = self._hosts[host.name] = (host, _host_facts(host, connected=connected))
+        return known[1]
 
 
 def _host_facts(host: Host, *, connected: bool) -> HostFacts:

@@ -4,8 +4,15 @@ Who may run is decided at the edges of quanta (`turns`), at a fixed cadence from
 quantum at once. A quantum lasts as configured, or longer where switching is slow: at least `switch_ratio` times the measured mean of
 suspend plus resume, at most ten times what is configured. In between, GPUs that become idle are given away at once.
 
-Without the controller the last `Wanted` stands. Where it had switched the local stride off (`turn.local`) and a gang of its turn
-ends, the GPUs stay idle for one quantum, in case it answers; then the other jobs fill them by stride: work goes on while it is away.
+Where a part of a gang over several hosts lives, quanta begin when the cluster's do and turns come one ahead (`agenda`); a part runs in
+the turns that the controller gives it and no others, while GPUs that they leave are shared by the host's own stride.
+
+Without the controller the last `Wanted` stands, and quanta that nobody spoke of repeat earlier ones. Where it had switched the local
+stride off (`turn.local`) and a gang of its turn ends, the GPUs stay idle for one quantum, in case it answers; then the other jobs
+fill them by stride: work goes on while it is away. After a long silence jobs that ask for it are ended (`away`).
+
+A job is started when nothing but GPUs is missing: a rendezvous that its nodes know, a checkpoint fetched from where it lies; one that is
+to leave goes through a checkpoint as soon as it can write one (`comings`).
 
 After a restart: construct with what `saved()` gave last, then tell what was found as events: `JobExited` for what ended meanwhile,
 nothing for what lives. What was ordered and not answered is ordered again, but for
@@ -397,8 +404,10 @@ class HostMachine:
         board = self._board
         away.fence(board)
         for job in board.in_order:
-            comings.prepare(board, job)
-            comings.leave(board, job)
+            if not job.alive:
+                comings.prepare(board, job)
+            elif job.wanted.leave:
+                comings.leave(board, job)
         board.enqueue()
         self._expire()
         if board.wanted_quantum_s > 0.0:

@@ -15,14 +15,21 @@ def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others: Sequence[Host
     return job.memory_bytes + sum(o.memory_bytes for o in others) - capacity
 
 
-def residents(board: Board, job: HostedJob, gpu: GpuId) -> list[HostedJob]:
-    return [other for other in board.on((gpu,)) if other is not job and other.resident]
+def residents(board: Board) -> dict[GpuId, list[HostedJob]]:
+    """Jobs whose state lies on each GPU."""
+    found: dict[GpuId, list[HostedJob]] = {}
+    for job in board.jobs.values():
+        if job.resident:
+            for gpu in job.gpus:
+                found.setdefault(gpu, []).append(job)
+    return found
 
 
 def fits_now(board: Board, job: HostedJob) -> bool:
-    return job.resident or all(
-        excess_bytes(board, job, gpu, residents(board, job, gpu)) <= 0 for gpu in job.gpus
-    )
+    if job.resident:
+        return True
+    there = residents(board)
+    return all(excess_bytes(board, job, gpu, there.get(gpu, ())) <= 0 for gpu in job.gpus)
 
 
 def parked_bytes(board: Board) -> int:
@@ -56,21 +63,28 @@ def make_room(
     board: Board,
     job: HostedJob,
     gpus: Sequence[GpuId],
+    *,
+    there: Mapping[GpuId, Sequence[HostedJob]],
     parked: Mapping[JobId, Tier],
     rank: Mapping[JobId, int],
 ) -> dict[JobId, Tier] | None:
     """Whom to park, and how, so that `job` fits on these GPUs, besides those parked already; None if it can't fit.
 
     Those whose turn is furthest away go first. A job whose state is on the GPU already fits; but where jobs turned out
-    larger than they had said, others leave as far as they can.
+    larger than they had said, others leave as far as they can. `there`: the residents.
     """
     more: dict[JobId, Tier] = {}
     for gpu in gpus:
         staying = [
             other
-            for other in residents(board, job, gpu)
-            if not other.leaving_memory and other.id not in parked and other.id not in more
+            for other in there.get(gpu, ())
+            if other is not job
+            and not other.leaving_memory
+            and other.id not in parked
+            and other.id not in more
         ]
+        if excess_bytes(board, job, gpu, staying) <= 0:
+            continue
         for other in sorted(staying, key=lambda o: -rank.get(o.id, len(rank))):
             if excess_bytes(board, job, gpu, staying) <= 0:
                 break

@@ -7,7 +7,7 @@ from fractions import Fraction
 from hs_core.host.binding import choose
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.hosted import HostedJob
-from hs_core.host.room import fits_now, make_room, spare_for_preload
+from hs_core.host.room import fits_now, make_room, residents, spare_for_preload
 from hs_core.model import GpuId, JobId, Phase, Tier
 
 
@@ -18,6 +18,7 @@ class Walk:
     board: Board
     order: list[JobId]
     rank: dict[JobId, int]
+    there: dict[GpuId, list[HostedJob]]  # whose state lies on each GPU
     claimed: dict[GpuId, JobId] = field(default_factory=dict)
     picks: list[HostedJob] = field(default_factory=list)
     parked: dict[JobId, Tier] = field(default_factory=dict)
@@ -67,7 +68,7 @@ class Walk:
         return True
 
     def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
-        return make_room(self.board, job, gpus, self.parked, self.rank)
+        return make_room(self.board, job, gpus, there=self.there, parked=self.parked, rank=self.rank)
 
     def choose(self, job: HostedJob, allowed: Collection[GpuId]) -> tuple[GpuId, ...] | None:
         gpu_rank: dict[GpuId, int] = {}
@@ -81,7 +82,7 @@ class Walk:
 
 def walk(board: Board) -> Walk:
     order = list(board.queue.order())
-    return Walk(board, order, {job: i for i, job in enumerate(order)})
+    return Walk(board, order, {job: i for i, job in enumerate(order)}, residents(board))
 
 
 def able(board: Board, job: HostedJob) -> bool:

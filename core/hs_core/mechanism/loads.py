@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.placing import Home, takes_new
-from hs_core.mechanism.world import At, Shape, World
+from hs_core.mechanism.world import At, Shape, World, shape_of
 from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
 
@@ -29,8 +29,8 @@ class Pool:
         self.memory = np.array([host.gpu_memory_bytes for host in hosts], dtype=np.int64)
         self.accepts = np.array([takes_new(host) for host in hosts], dtype=bool)
         self.width = np.maximum(self.gpus, 1)
-        self.tickets = np.zeros(len(hosts))
-        self.asked = np.zeros(len(hosts), dtype=np.int64)  # GPUs that jobs there ask for
+        self.tickets: NDArray[np.float64] = np.zeros(len(hosts), dtype=np.float64)
+        self.asked: NDArray[np.int64] = np.zeros(len(hosts), dtype=np.int64)  # GPUs that jobs there ask for
         self.users: dict[UserName, dict[int, int]] = {}  # user → server → GPUs asked for
         self.per_gpu: dict[UserName, float] = {}
         self._fits: dict[Shape, NDArray[np.bool_]] = {}
@@ -65,7 +65,7 @@ class Pool:
 
     def best(self, job: JobFacts, per_gpu: float) -> Home:
         """The servers with least load once the job is there; ties: the fullest that still fits, then by name."""
-        fits = self.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))
+        fits = self.fits(shape_of(job))
         tickets = self.tickets
         mine, change = self.users.get(job.user), per_gpu - self.per_gpu.get(job.user, 0.0)
         if change and mine:
@@ -99,28 +99,35 @@ class Board:
         self._fill()
 
     def _fill(self) -> None:
-        hosts, pools = self.world.hosts, self.pools
-        asked: dict[tuple[str, UserName, HostName], int] = {}
-        unable, effective, homes = self.world.unable, self.world.effective, self.world.homes
-        for job in self.world.jobs:
-            home = homes.get(job.id)
-            if home is None or job.id in unable:
-                continue
-            if job.id in effective:
-                home = effective[job.id]
-            model = hosts[home[0]].model
-            for name in home:
-                key = (model, job.user, name)
-                asked[key] = asked.get(key, 0) + job.per_node
-        for (model, user, name), gpus in asked.items():
-            pool = pools[model]
-            pool.users.setdefault(user, {})[pool.index[name]] = gpus
-        for pool in pools.values():
-            # Sums in one order, whatever the order of the snapshot: floats do not add up the same otherwise.
-            for user in sorted(pool.users):
-                for at, gpus in pool.users[user].items():
-                    pool.tickets[at] += gpus * pool.per_gpu[user]
-                    pool.asked[at] += gpus
+        # In the order of jobs' ids, whatever the order of the snapshot: floats do not add up the same otherwise.
+        homes, effective = self.world.homes, self.world.effective
+        where: dict[str, tuple[list[int], list[int], list[float]]] = {m: ([], [], []) for m in self.pools}
+        for (user, _, model), jobs in self.world.kinds.items():
+            pool = self.pools[model]
+            index, per_gpu = pool.index, pool.per_gpu[user]
+            mine = pool.users.setdefault(user, {})
+            servers, gpus, tickets = where[model]
+            for job in jobs:
+                count = job.per_node if job.nodes > 1 else job.gang
+                for name in effective.get(job.id) or homes[job.id]:
+                    at = index[name]
+                    mine[at] = mine.get(at, 0) + count
+                    servers.append(at)
+                    gpus.append(count)
+                    tickets.append(count * per_gpu)
+        for model, (servers, gpus, tickets) in where.items():
+            pool = self.pools[model]
+            if servers:
+                size = len(pool.names)
+                pool.tickets = np.bincount(servers, weights=tickets, minlength=size).astype(np.float64)
+                pool.asked = np.bincount(servers, weights=gpus, minlength=size).astype(np.int64)
+
+    def loads(self) -> dict[HostName, float]:
+        return {
+            name: float(load)
+            for pool in self.pools.values()
+            for name, load in zip(pool.names, pool.load(), strict=True)
+        }
 
     def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
         """Tickets per GPU of the user there, with so many more GPUs asked for."""

@@ -7,6 +7,7 @@ a pool makes idle GPUs fewer or, with no more of them, loads more equal. In a wo
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import inf
 
 import numpy as np
 
@@ -14,9 +15,11 @@ from hs_core.mechanism.loads import Board, Pool
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.world import At, Kind, Shape
+from hs_core.mechanism.world import At, Kind, shape_of
 from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
 from hs_core.policy import JobFacts
+
+SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +28,11 @@ class Limits:
 
     started_a_quantum: int = 8  # moves of jobs that have a process; drains besides
     waiting_a_quantum: int = 64  # of jobs that have none: they cost nothing but words
-    cool_down_s: float = 900.0  # since a job was placed or last moved
+    cool_down_quanta: float = 15.0  # since a job was placed or last moved
     pool_gain: float = 0.1  # of a job's effective rate now, that its user's sum must grow by
+    fairer: float = (
+        1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
+    )
     load_gap: float = 0.15  # of the pool's mean load, between two servers
     idle_gpus: float = 0.5  # GPUs that would no longer idle, for a move that packs
     packed_load: float = 1.5  # times the pool's mean: packing makes no server fuller than that
@@ -52,7 +58,6 @@ class Mover:
         self._budget = self.world.snapshot.migrations_left
         self._started_left = limits.started_a_quantum
         self._waiting_left = limits.waiting_a_quantum
-        self._at: dict[HostName, list[JobFacts]] | None = None
 
     # --- what all have in common ------------------------------------------------------------------------------------
 
@@ -60,7 +65,8 @@ class Mover:
         """Without urgency."""
         if not job.movable or job.id in self._moved or job.id in self.world.effective:
             return False
-        if self.world.snapshot.now_s - job.settled_s < self.limits.cool_down_s:
+        cool_down_s = self.limits.cool_down_quanta * self.world.snapshot.quantum_s
+        if self.world.snapshot.now_s - job.settled_s < cool_down_s:
             return False
         if not job.started:
             return self._waiting_left > 0
@@ -90,11 +96,6 @@ class Mover:
                 self._started_left -= 1
         else:
             self._waiting_left -= 1
-        if self._at is not None:
-            for name in old:
-                self._at[name] = [other for other in self._at[name] if other.id != job.id]
-            for name in to:
-                self._at.setdefault(name, []).append(job)
         self.done.append(Moved(job, to, reason, text))
 
     # --- servers that should be empty, or can no longer run the job -------------------------------------------------
@@ -151,7 +152,7 @@ class Mover:
             gain = self._gain(worth, job, source, target)
             if gain is None:
                 continue
-            if heap and -gain > heap[0][0] + 1e-12:  # it was worth more before others moved
+            if heap and -gain > heap[0][0] + SLACK / 1e3:  # it was worth more before others moved
                 heappush(heap, (-gain, user, job_class, source, target))
                 continue
             to = self.board.find(job, target)
@@ -173,8 +174,13 @@ class Mover:
                 yield -gain, user, job_class, source, target
 
     def _gain(self, worth: "_Worth", job: JobFacts, source: str, target: str) -> float | None:
-        own, gain = worth.gain(job, source, target)
-        return gain if gain is not None and gain > self.limits.pool_gain * job.gang * own + 1e-9 else None
+        """What the user's sum grows by, if that is worth a move. One that only the job gains by, much, comes after all others."""
+        now, then, gain = worth.gain(job, source, target)
+        if gain > self.limits.pool_gain * job.gang * now + SLACK:
+            return gain
+        if gain > -SLACK and then > self.limits.fairer * now + SLACK:
+            return SLACK * (then - now)
+        return None
 
     def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
         """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
@@ -206,12 +212,7 @@ class Mover:
 
     def _jobs_at(self, name: HostName) -> list[JobFacts]:
         """Jobs of one node that live there."""
-        if self._at is None:
-            self._at = {}
-            for job in self.world.jobs:
-                if job.nodes == 1 and job.id in self.world.homes and job.id not in self.world.unable:
-                    self._at.setdefault(self.world.where(job)[0], []).append(job)
-        return self._at.get(name, [])
+        return self.world.at[name]
 
     def _balance(self, pool: Pool, mean: float) -> bool:
         """One job from a more to a less loaded server, if jobs wait there; whether one moved."""
@@ -243,7 +244,7 @@ class Mover:
         high, low = pool.tickets[source], pool.tickets[target]
         best: tuple[float, tuple[bool, bool, int, float, JobId], JobFacts] | None = None
         for job in jobs:
-            if not pool.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))[target]:
+            if not pool.fits(shape_of(job))[target]:
                 continue
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             worst = max((high - tickets) / pool.width[source], (low + tickets) / pool.width[target])
@@ -252,7 +253,7 @@ class Mover:
             rank = (round(float(worst), 9), _cost(job), job)
             if (best is None or rank[:2] < best[:2]) and self._waste_change(
                 pool, job, source, target
-            ) <= 1e-9:
+            ) <= SLACK:
                 best = rank
         return best[2] if best else None
 
@@ -296,7 +297,7 @@ class Mover:
                 continue
             seen.add((job.gang, job.user))
             after = (pool.tickets[target] + job.gang * pool.per_gpu.get(job.user, 0.0)) / pool.width[target]
-            fits = pool.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))[target]
+            fits = pool.fits(shape_of(job))[target]
             if fits and after <= self.limits.packed_load * mean:
                 yield job
 
@@ -393,22 +394,23 @@ class _Worth:
                 scouted = self._world.kind_gpus.get((user, job_class, target), 0) > 0
                 if part < 1 and not (one is not None and scouted):
                     yield target
-            elif other * self._part(user, target) >= one * part * (1 - 1e-9):
+            elif other * self._part(user, target) >= one * part * (1 - SLACK):
                 yield target
 
-    def gain(self, job: JobFacts, source: str, target: str) -> tuple[float, float | None]:
-        """(the job's effective rate now, what the user's sum grows by if it moves); None: the job would be worse off."""
+    def gain(self, job: JobFacts, source: str, target: str) -> tuple[float, float, float]:
+        """The job's effective rate now and then, and what the user's sum grows by; -inf: the job would be worse off."""
         user, gang = job.user, job.gang
         one, other, known = self._pair(job.job_class, source, target)
         before, after = self._part(user, source), self._part_with(user, target, gang)
-        if other * after < one * before * (1 - 1e-9) or (not known and after < 1 - 1e-9):
-            return one * before, None
+        now, then = one * before, other * after
+        if then < now * (1 - SLACK) or (not known and before > 0 and after < 1 - SLACK):
+            return now, then, -inf
         here, there = self._sum(user, source), self._sum(user, target)
         rest = here - gang * (self._speeds.get(job.job_class, source) or 1.0)
         more = there + gang * (self._speeds.get(job.job_class, target) or 1.0)
         was = here * before + there * self._part(user, target)
         will = rest * self._part_with(user, source, -gang) + more * after
-        return one * before, will - was
+        return now, then, will - was
 
     def explain(self, job: JobFacts, source: str, target: str) -> str:
         """Before the move."""

@@ -1,7 +1,7 @@
 """Speeds of job classes on pools, as ratios that can be compared between users."""
 
 from collections.abc import Iterable, Mapping
-from math import fsum
+from math import fsum, inf
 
 from hs_core.mechanism.world import World
 from hs_core.model import UserName
@@ -12,21 +12,23 @@ class Speeds:
 
     def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
         known = set(models)
-        slowest: dict[str, float] = {}
+        self._rates = rates
+        self._slowest: dict[str, float] = {}
+        slowest = self._slowest
         for (job_class, model), rate in rates.items():
-            if model in known and rate > 0:
-                slowest[job_class] = min(rate, slowest.get(job_class, rate))
-        self._of = {
-            (job_class, model): rate / slowest[job_class]
-            for (job_class, model), rate in rates.items()
-            if model in known and rate > 0
-        }
+            if model in known and rate < slowest.get(job_class, inf):
+                slowest[job_class] = rate
 
     def get(self, job_class: str, model: str) -> float | None:
-        return self._of.get((job_class, model))
+        rate = self._rates.get((job_class, model))
+        return None if rate is None else rate / self._slowest[job_class]
+
+    def rate(self, job_class: str, model: str) -> float | None:
+        """Mini-batches a second."""
+        return self._rates.get((job_class, model))
 
     def measured(self, job_class: str, models: Iterable[str]) -> bool:
-        return all((job_class, model) in self._of for model in models)
+        return all((job_class, model) in self._rates for model in models)
 
 
 class Bids:
@@ -52,7 +54,7 @@ class Bids:
     def _find(self, user: UserName, fast: str, slow: str) -> float | None:
         parts: list[tuple[int, float]] = []
         for job_class, gpus in sorted(self._classes.get(user, {}).items()):
-            over, under = self._speeds.get(job_class, fast), self._speeds.get(job_class, slow)
+            over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
             if over is not None and under is not None and gpus > 0:
                 parts.append((gpus, over / under))
         total = sum(gpus for gpus, _ in parts)

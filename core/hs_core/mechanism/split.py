@@ -15,6 +15,7 @@ Numbers are exact fractions; where denominators grow beyond 64 bits (tickets cha
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import gcd, lcm
 from typing import Any
 
 from hs_core.errors import BrokenError
@@ -59,9 +60,7 @@ class _Entity:
     got: Fraction  # GPU-quanta, less its part of its component's
     given: int = 0  # GPUs in this quantum
     forced: bool = False
-
-    def lag(self) -> float:
-        return round(float(self.got) / float(self.tickets), TIE)
+    lag: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +75,11 @@ def play(gangs: Sequence[Gang], servers: Iterable[Server], books: Mapping[str, s
     """One quantum: chooses, and charges. `books`: what the last round returned."""
     at = {server.name: server for server in servers}
     entities = _entities(gangs, at, books)
-    groups = _components(entities)
-    for group in groups:
-        _clamp(group)
+    groups = [_Group(members) for members in _components(entities)]
     runs = _walk(entities, at)
+    got: dict[str, str] = {}
     for group in groups:
-        _charge(group)
-    got = {_name(entity.key): _text(entity.got) for entity in entities}
+        got |= group.charge()
     for gang in gangs:
         if not gang.able and (kept := books.get(_name(gang.job))) is not None:
             got[_name(gang.job)] = kept
@@ -140,13 +137,46 @@ def _components(entities: Sequence[_Entity]) -> list[list[_Entity]]:
     return list(groups.values())
 
 
-def _clamp(group: Sequence[_Entity]) -> None:
-    """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
-    lags = [entity.got / entity.tickets for entity in group]
-    shift = max(min(lags), ZERO) + min(max(lags), ZERO)
-    if shift:
-        for entity in group:
-            entity.got -= shift * entity.tickets
+class _Group:
+    """The books of a component, in whole numbers over one unit: exact where the unit is short, else rounded to 2^-48."""
+
+    def __init__(self, members: list[_Entity]) -> None:
+        self.members = members
+        unit = lcm(*(e.tickets.denominator for e in members), *(e.got.denominator for e in members))
+        self.exact = unit.bit_length() <= FINEST
+        self.unit = unit if self.exact else ROUNDED
+        self.tickets = [self._whole(entity.tickets) for entity in members]
+        self.got = [self._whole(entity.got) for entity in members]
+        self._clamp()
+        for entity, got, tickets in zip(members, self.got, self.tickets, strict=True):
+            entity.lag = round(got / tickets, TIE)
+
+    def _whole(self, value: Fraction) -> int:
+        return value.numerator * self.unit // value.denominator or (1 if value > 0 else 0)
+
+    def _clamp(self) -> None:
+        """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
+        if min(self.got) <= 0 <= max(self.got):
+            return
+        lags = [Fraction(got, tickets) for got, tickets in zip(self.got, self.tickets, strict=True)]
+        shift = min(lags) if lags[0] > 0 else max(lags)
+        for at, tickets in enumerate(self.tickets):
+            self.got[at] -= shift.numerator * tickets // shift.denominator
+
+    def charge(self) -> dict[str, str]:
+        """Each is charged what it was given, less its part of what all were given."""
+        handed = sum(entity.given for entity in self.members)
+        total = sum(self.tickets)
+        # Parts are fractions of the sum of tickets: over a unit so much finer they are whole.
+        finer = total // gcd(total, handed * self.unit) if self.exact else 1
+        if (self.unit * finer).bit_length() > 2 * FINEST:
+            finer = 1
+        unit = self.unit * finer
+        books: dict[str, str] = {}
+        for entity, got, tickets in zip(self.members, self.got, self.tickets, strict=True):
+            now = got * finer + entity.given * unit - handed * unit * tickets // total
+            books[_name(entity.key)] = _text(now, unit)
+        return books
 
 
 def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[HostName, list[JobId]]:
@@ -154,7 +184,7 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[Ho
     free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
     taken: set[HostName] = set()  # whose small jobs have all they want
     runs: dict[HostName, list[JobId]] = {}
-    for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag(), entity.order)):
+    for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag, entity.order)):
         if entity.order[0] == 0:
             name = entity.servers[0]
             wants = max(0, entity.gpus - at[name].stuck)
@@ -174,34 +204,21 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[Ho
     return runs
 
 
-def _charge(group: Sequence[_Entity]) -> None:
-    handed = sum(entity.given for entity in group)
-    if not handed:
-        return
-    per_ticket = handed / sum((entity.tickets for entity in group), ZERO)
-    for entity in group:
-        entity.got = _coarse(entity.got + entity.given - per_ticket * entity.tickets)
-
-
-def _coarse(value: Fraction) -> Fraction:
-    if value.denominator.bit_length() <= FINEST:
-        return value
-    return Fraction(round(value * ROUNDED), ROUNDED)
-
-
 def _name(key: Key) -> str:
     return f"h:{key}" if isinstance(key, str) else f"j:{key}"
 
 
-def _text(value: Fraction) -> str:
-    return f"{value.numerator}/{value.denominator}"
+def _text(value: int, unit: int) -> str:
+    common = gcd(value, unit)
+    return f"{value // common}/{unit // common}"
 
 
 def _number(text: str | None) -> Fraction:
     if text is None:
         return ZERO
     above, below = text.split("/")
-    return Fraction(int(above), int(below))
+    number = Fraction(int(above), int(below))
+    return number if number.denominator.bit_length() <= FINEST else Fraction(round(number * ROUNDED), ROUNDED)
 
 
 def dump_turns(turns: Mapping[HostName, Turn]) -> dict[str, list[int]]:

@@ -186,10 +186,9 @@ class Market:
         for trade in reversed(list(self._trades)):
             giver = self._speedups(trade.giver, trade.fast, trade.slow)
             taker = self._speedups(trade.taker, trade.fast, trade.slow)
-            price = trade.slow_gpus / trade.fast_gpus
-            if giver is not None and giver > price:
+            if giver is not None and giver > trade.price:
                 self._undo(trade, f"{trade.giver}'s jobs are now {giver:.3g} times as fast on a {trade.fast}")
-            elif taker is not None and taker < price:
+            elif taker is not None and taker < trade.price:
                 self._undo(
                     trade, f"{trade.taker}'s jobs are now only {taker:.3g} times as fast on a {trade.fast}"
                 )

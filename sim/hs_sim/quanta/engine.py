@@ -16,12 +16,13 @@ from math import floor
 import numpy as np
 
 from hs_core import plan as plans
+from hs_core.cluster.budget import Budget
 from hs_core.cluster.state import Settings
 from hs_core.errors import BrokenError
 from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate
 from hs_core.policies import find
-from hs_core.policy import Memory, Snapshot, Verdict
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
@@ -44,16 +45,18 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
-def run_quanta(experiment: Experiment, *, progress: Watch | None = None) -> Result:
-    """Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
-    return _Run(experiment, progress).run()
+def run_quanta(
+    experiment: Experiment, *, policy: Policy | None = None, progress: Watch | None = None
+) -> Result:
+    """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
+    return _Run(experiment, policy or find(experiment.policy), progress).run()
 
 
 class _Run:
-    def __init__(self, experiment: Experiment, progress: Watch | None) -> None:
+    def __init__(self, experiment: Experiment, policy: Policy, progress: Watch | None) -> None:
         self._experiment = experiment
         self._progress = progress
-        self._policy = find(experiment.policy)
+        self._policy = policy
         self._costs = experiment.costs
         self._quantum_s = experiment.quantum_s
         self._fleet = fleet = Fleet(experiment)
@@ -81,8 +84,7 @@ class _Run:
         self._quanta = self._decisions = 0
         self._decision_s = self._decision_s_max = 0.0
         self._trades: list[dict[str, object]] = []
-        self._moves_s: list[float] = []  # when started jobs were moved, within the last hour
-        self._settings = Settings(quantum_s=self._quantum_s, settle_s=0.0)
+        self._budget = Budget(Settings().migrations_per_hour, None)
 
     # --- the clock --------------------------------------------------------------------------------------------------
 
@@ -264,7 +266,7 @@ class _Run:
         """Its process is being started, ahead of its turn, from that time on."""
         fleet = self._fleet
         fleet.started[job] = False
-        self._movable[job] = False
+        self._movable[job] = True
         fleet.ready_s[job] = from_s + self._costs.start_s
         fleet.changed([job])
         self._rising[job] = None
@@ -303,12 +305,12 @@ class _Run:
         snapshot = Snapshot(
             now_s=now_s,
             quantum_s=self._quantum_s,
-            quantum=self._quantum,
+            quantum=self._quantum + 1,
             hosts=fleet.host_facts,
             jobs=facts,
             tickets={fleet.users[at]: fleet.tickets[fleet.users[at]] for at in sorted(users)},
             rates=self._measured.rates(),
-            migrations_left=self._migrations_left(now_s),
+            migrations_left=self._budget.left(now_s),
             seed=self._experiment.seed,
         )
         began_s = time.perf_counter()
@@ -322,10 +324,6 @@ class _Run:
         self._wants_edges = self._policy.needs.every_quantum and verdict.wants_edges
         self._obey(verdict, snapshot, now_s)
 
-    def _migrations_left(self, now_s: float) -> int:
-        self._moves_s = [at_s for at_s in self._moves_s if at_s > now_s - 3600.0]
-        return max(0, MIGRATIONS_PER_HOUR - len(self._moves_s))
-
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
         for facts in snapshot.jobs:
@@ -335,7 +333,7 @@ class _Run:
             job = facts.id - 1
             home = tuple(fleet.row_of[name] for name in names)
             if facts.started:
-                self._moves_s.append(now_s)
+                self._budget.take(now_s)
                 self._move(job, home, now_s)
             elif job not in self._moving:
                 self._place(job, home, now_s)
@@ -535,9 +533,9 @@ class _Run:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
         if not self._run_now.size:
             return
-        self._charge(self._run_now, end_s)
         fleet = self._fleet
         training = self._run_now[fleet.from_s[self._run_now] < end_s]
+        self._charge(self._run_now, end_s)
         if training.size:
             pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
             if self._measured.report(pairs):
@@ -598,9 +596,6 @@ class _Run:
             cpu_s=cpu_s,
             trades=tuple(self._trades),
         )
-
-
-MIGRATIONS_PER_HOUR = 1_000_000  # until the controller has a budget of its own
 
 
 def _as_float(tickets: Fraction) -> float:

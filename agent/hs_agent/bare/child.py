@@ -1,0 +1,103 @@
+"""Between fork and exec: the child turns into the job."""
+# pathlib would add to the memory of every job:
+# ruff: noqa: PTH103, PTH208
+
+import array
+import contextlib
+import errno
+import os
+import signal
+import socket
+import stat
+from typing import Any
+
+from hs_agent.bare.files import write_file
+from hs_agent.bare.kernel import PR_SET_PDEATHSIG, become, prctl
+
+MAX_WORD = 64 << 10
+
+
+def open_output(path: str) -> int:
+    """As the user, whose own rights decide; never through a link in the last step, and a plain file only."""
+    flags = (
+        os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    )
+    fd = os.open(path, flags, 0o644)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a plain file")
+    return fd
+
+
+class LaunchError(Exception):
+    """What could not be done before the job's first instruction."""
+
+
+def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None:
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a job whose shim was killed cannot be supervised any more
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for path in launch["cgroup"]["procs"]:
+        try:
+            write_file(path, "0")
+        except OSError as error:
+            raise LaunchError(f"cannot enter control group {path}: {error.strerror}") from None
+    if launch["identity"] is not None:
+        with contextlib.suppress(OSError):
+            write_file("/proc/self/oom_score_adj", "0")
+    try:
+        become(launch["identity"])
+    except OSError as error:
+        raise LaunchError(f"cannot become {launch['identity']}: {error.strerror}") from None
+    os.umask(0o022)
+    who = f"as uid {os.getuid()}"
+    for folder in launch["make_dirs"]:
+        with contextlib.suppress(OSError):  # the job finds out by itself, if it ever needs it
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+    try:
+        os.chdir(launch["workdir"])
+    except OSError as error:
+        raise LaunchError(
+            f"cannot enter the working folder {launch['workdir']} {who}: {error.strerror}"
+        ) from None
+    if launch["output"]:
+        try:
+            fd = open_output(launch["output"])
+        except OSError as error:
+            reason = "it is a link" if error.errno == errno.ELOOP else error.strerror
+            raise LaunchError(f"cannot write the output file {launch['output']} {who}: {reason}") from None
+        channel.sendmsg([b"output"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+        os.close(fd)
+
+
+def execute(launch: dict[str, Any], channel: socket.socket, pipe: int, parent: int) -> None:
+    """Never returns."""
+    try:
+        for number in range(1, signal.NSIG):
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        prepare(launch, channel, parent)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(pipe, 1)
+        os.dup2(pipe, 2)
+        # Python opens everything close-on-exec; this is for what it was started with.
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if fd > 2:
+                with contextlib.suppress(OSError):
+                    os.set_inheritable(fd, False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        program = launch["argv"][0]
+        try:
+            os.execvpe(program, launch["argv"], launch["env"])  # noqa: S606 — argv as it is: no shell
+        except OSError as error:
+            where = "" if "/" in program else f" on PATH={launch['env'].get('PATH', os.defpath)}"
+            raise LaunchError(f"cannot run {program}{where} as uid {os.getuid()}: {error.strerror}") from None
+    except LaunchError as error:
+        channel.send(f"error {error}".encode()[: MAX_WORD - 1])
+    except BaseException as error:
+        channel.send(f"error {type(error).__name__}: {error}".encode()[: MAX_WORD - 1])
+    finally:
+        os._exit(127)

@@ -1,0 +1,216 @@
+"""A real `hs-controller` on one core under the load of a large cluster: 1,000 agents at a report a second and 100 submits a second.
+
+Goals: at most 85 % of that core, a submit acknowledged durably within 100 ms (p99), at most 400 MB. The agents are played by one process on the
+other cores: each takes what is wanted of it, starts it, reports its counters every second, and ends a job after a while, so that jobs come and go.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, controller_pb2_grpc
+from hs_proto.v1 import controller_pb2 as pb
+
+MODELS = ("V100", "P100", "K80")
+GPUS = 4
+CHANNELS = 50  # agents of this process share connections; on the wire each has a stream of its own
+LIMIT_CPU, LIMIT_P99_S, LIMIT_MIB = 0.85, 0.100, 400 * 1e6 / 2**20
+
+
+def start(folder: Path, quantum_s: float) -> subprocess.Popen[bytes]:
+    """The daemon on the first core, this process on the others; returns when it is ready."""
+    file = folder / "controller.toml"
+    file.write_text(
+        f'state_dir = "{folder}/state"\nsocket = "{folder}/c.sock"\nquantum_s = {quantum_s}\n'
+        "[limits]\nconnections_per_uid = 2000\n"
+    )
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, (folder / "log").open("wb") as log:
+        told.bind(str(folder / "notify"))
+        told.settimeout(30)
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[:1])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "hs_controller", "--config", str(file)],
+            env={**os.environ, "NOTIFY_SOCKET": str(folder / "notify")},
+            stderr=log,
+        )
+        os.sched_setaffinity(0, cores[1:] or cores)
+        told.recv(100)
+    return process
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@dataclass
+class Played:
+    """A job on a played agent."""
+
+    epoch: int
+    life_s: float
+    gpus: list[str]
+    began_s: float = field(default_factory=time.monotonic)
+
+    def report(self, job: int) -> common_pb2.JobReport:
+        ran_s = time.monotonic() - self.began_s
+        over = ran_s > self.life_s
+        report = common_pb2.JobReport(
+            job_id=job,
+            epoch=self.epoch,
+            phase="exited" if over else "running",
+            gpus=self.gpus,
+            step=int(ran_s * 10),
+            steps_per_s=10.0,
+            gpu_s=ran_s * len(self.gpus),
+            run_s=ran_s,
+            sliceable=True,
+            checkpoint_step=-1,
+            checkpoint_generation=-1,
+        )
+        if over:
+            report.exit.CopyFrom(common_pb2.Exit(code=0))
+        return report
+
+
+class Agent:
+    def __init__(self, number: int, channel: grpc.aio.Channel, life_s: float, dice: random.Random) -> None:
+        self.name = f"v{number}"
+        self.gpus = [
+            common_pb2.Gpu(
+                id=f"GPU-{number}-{i}", index=i, model=MODELS[number % 3], memory_bytes=16 << 30, healthy=True
+            )
+            for i in range(GPUS)
+        ]
+        self.jobs: dict[int, Played] = {}
+        self._life_s, self._dice = life_s, dice
+        self._call = agent_pb2_grpc.AgentLinkStub(channel).Connect()
+
+    async def run(self) -> None:
+        hello = agent_pb2.Hello(host=self.name, boot_id="b", version="load", gpus=self.gpus)
+        await self._call.write(agent_pb2.FromAgent(hello=hello))
+        reading = asyncio.create_task(self._read())
+        try:
+            await asyncio.sleep(self._dice.random())
+            while not reading.done():
+                began_s = time.monotonic()
+                report = agent_pb2.Report(jobs=[one.report(job) for job, one in self.jobs.items()])
+                await self._call.write(agent_pb2.FromAgent(report=report))
+                await asyncio.sleep(max(0.0, began_s + 1.0 - time.monotonic()))
+        finally:
+            reading.cancel()
+            self._call.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        async for message in self._call:
+            if message.WhichOneof("body") != "wanted":
+                continue
+            wanted = {one.job_id: one for one in message.wanted.jobs}
+            self.jobs = {job: one for job, one in self.jobs.items() if job in wanted}
+            for job, one in wanted.items():
+                if job not in self.jobs or self.jobs[job].epoch != one.epoch:
+                    gpus = [gpu.id for gpu in self.gpus[: one.spec.gpus]]
+                    self.jobs[job] = Played(one.epoch, self._life_s * (0.5 + self._dice.random()), gpus)
+
+
+async def submit(stub: "controller_pb2_grpc.HeteroShareAsyncStub", number: int) -> float:
+    spec = common_pb2.JobSpec(
+        name=f"train-{number}",
+        command=["python", "train.py", "--lr", str(number)],
+        gpus=1,
+        workdir="/home/ann",
+    )
+    began_s = time.perf_counter()
+    request = pb.SubmitRequest(key=f"{os.getpid()}-{number}", as_user=f"user{number % 100}", jobs=[spec])
+    await stub.Submit(request)
+    return time.perf_counter() - began_s
+
+
+async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
+    agents, rate, seconds, life_s = asked.agents, asked.rate, asked.seconds, asked.life
+    dice = random.Random(1)
+    async with contextlib.AsyncExitStack() as stack:
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        channels = [
+            await stack.enter_async_context(
+                grpc.aio.insecure_channel(f"unix:{folder}/c.sock", options=options)
+            )
+            for _ in range(min(agents, CHANNELS) + 1)
+        ]
+        stub = controller_pb2_grpc.HeteroShareStub(channels.pop())
+        for user in range(100):
+            await stub.SetUser(pb.SetUserRequest(key=f"user{user}", name=f"user{user}", tickets=100))
+        played = [Agent(number, channels[number % len(channels)], life_s, dice) for number in range(agents)]
+        running = [asyncio.create_task(agent.run()) for agent in played]
+        while len((await stub.ListNodes(pb.ListNodesRequest())).nodes) < agents:  # noqa: ASYNC110 — it rings no bell
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(2)
+        before_s, began_s = cpu_s(pid), time.perf_counter()
+        tasks = []
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, began_s + number / rate - time.perf_counter()))
+            tasks.append(asyncio.create_task(submit(stub, number)))
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        share = (cpu_s(pid) - before_s) / (time.perf_counter() - began_s)
+        jobs = len((await stub.ListJobs(pb.ListJobsRequest(limit=5000))).jobs)
+        policy = await stub.GetPolicy(pb.PolicyRequest())
+        ended = [task for task in running if task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    took = [answer for answer in answers if isinstance(answer, float)]
+    refused = len(answers) - len(took)
+    p99_s, memory = statistics.quantiles(took, n=100)[98], rss_mib(pid)
+    print(f"{agents} agents at 1 report/s, {rate:g} submits/s, {seconds:g} s, {jobs} jobs live at its end")
+    print(f"controller   {share:6.0%} of one core   (at most {LIMIT_CPU:.0%})")
+    print(
+        f"submit       p50 {statistics.median(took) * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms, max {max(took) * 1e3:.0f} ms"
+        f"   (p99 at most {LIMIT_P99_S * 1e3:.0f} ms)"
+    )
+    print(f"memory       {memory:6.0f} MiB   (at most {LIMIT_MIB:.0f})")
+    print(
+        f"last decision {policy.decision_s * 1e3:.0f} ms; agents that were cut off: {len(ended)}, submits refused: {refused}"
+    )
+    return share <= LIMIT_CPU and p99_s <= LIMIT_P99_S and memory <= LIMIT_MIB and not ended and not refused
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--agents", type=int, default=1000)
+    parser.add_argument("--rate", type=float, default=100.0, help="submits a second")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--life", type=float, default=20.0, help="seconds that a job runs, on average")
+    parser.add_argument("--quantum", type=float, default=60.0)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hs-load-") as name:
+        folder = Path(name)
+        process = start(folder, asked.quantum)
+        try:
+            well = asyncio.run(measure(folder, process.pid, asked))
+        finally:
+            process.terminate()
+            process.wait(30)
+    return 0 if well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

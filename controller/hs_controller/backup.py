@@ -1,0 +1,155 @@
+"""A consistent copy of the journal while it is written to, and how one is put back."""
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Self
+
+import sqlalchemy as sa
+
+from hs_controller.sqlite import (
+    StoreRefusedError,
+    StoreUnavailableError,
+    check_schema,
+    engine,
+    locked,
+    mark,
+    wal,
+)
+from hs_controller.tables import put_meta, read_meta
+
+CHUNK_BYTES = 256 << 10
+JOB_IDS_SKIPPED = 1_000_000  # jobs that came after the backup had such numbers: agents may still know them
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    data: bytes
+    sha256: str = ""  # of all of it, with the last chunk
+
+
+class Copy:
+    """An open copy that has no name any more: it goes when it is closed, or with the process."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def chunks(self) -> Iterator[Chunk]:
+        digest = hashlib.sha256()
+        data = self._file.read(CHUNK_BYTES)
+        while data:
+            digest.update(data)
+            after = self._file.read(CHUNK_BYTES)
+            yield Chunk(data) if after else Chunk(data, digest.hexdigest())
+            data = after
+
+
+def take(folder: Path) -> Copy:
+    """Raises StoreUnavailableError. Beside the journal, as only there is surely room for another of its size, or not."""
+    file = folder / "backup.tmp"
+    file.unlink(missing_ok=True)
+    try:
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with (
+            contextlib.closing(sqlite3.connect(folder / "journal.db", timeout=30)) as source,
+            contextlib.closing(sqlite3.connect(file, isolation_level=None)) as target,
+        ):
+            source.backup(target)  # in one step: nothing that is committed meanwhile can tear it
+            target.execute("PRAGMA journal_mode = DELETE")
+        return Copy(file.open("rb"))
+    except (OSError, sqlite3.Error) as error:
+        raise StoreUnavailableError(f"{file}: {error}") from None
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | None]:
+    """Puts a copy in the journal's place; the number of jobs in it, and where what was there is now. Raises StoreRefusedError, and then nothing has changed.
+
+    Terms and job numbers begin far above all that agents may have heard of since the copy was made.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
+    lock = locked(folder)
+    try:
+        journal = folder / "journal.db"
+        if journal.exists() and journal.stat().st_size and not force:
+            raise StoreRefusedError(
+                f"{journal}: there is a journal; --force puts it aside and the backup in its place"
+            )
+        fresh = folder / "journal.restoring"
+        jobs = _prepared(source, fresh)
+        aside = _put_aside(journal)
+        fresh.rename(journal)
+        mark(folder / "initialized")
+        _sync(folder)
+    except (OSError, sqlite3.Error, sa.exc.DBAPIError) as error:
+        raise StoreRefusedError(f"{source}: cannot be put back: {error}") from None
+    else:
+        return jobs, aside
+    finally:
+        os.close(lock)
+
+
+def _prepared(source: Path, fresh: Path) -> int:
+    """A checked copy that is ready to be opened, on the disk."""
+    for old in (fresh, wal(fresh), fresh.with_name(fresh.name + "-shm")):
+        old.unlink(missing_ok=True)
+    os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    with source.open("rb") as data, fresh.open("wb") as out:
+        while chunk := data.read(CHUNK_BYTES):
+            out.write(chunk)
+    opened = engine(fresh, "IMMEDIATE")
+    try:
+        check_schema(opened, source)
+        with opened.begin() as db:
+            meta = read_meta(db)
+            put_meta(
+                db,
+                {
+                    # Terms grow by one a start: no controller ever came near the seconds since 1970.
+                    "term": max(int(meta.get("term", 0)), int(time.time())),
+                    "next_job_id": int(meta.get("next_job_id", 1)) + JOB_IDS_SKIPPED,
+                },
+            )
+            jobs = db.exec_driver_sql("SELECT count(*) FROM jobs").scalar_one()
+    finally:
+        opened.dispose()
+    with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as db_file:
+        db_file.execute("PRAGMA journal_mode = DELETE")
+    with fresh.open("rb") as written:
+        os.fsync(written.fileno())
+    return int(jobs)
+
+
+def _put_aside(journal: Path) -> Path | None:
+    """Under another name with its log, so that whoever was too quick can still go back."""
+    if not journal.exists():
+        return None
+    aside = journal.with_name(f"journal.db.before-{int(time.time())}")
+    for end in ("", "-wal", "-shm"):
+        part = journal.with_name(journal.name + end)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + end))
+    return aside
+
+
+def _sync(folder: Path) -> None:
+    there = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(there)
+    finally:
+        os.close(there)

@@ -1,0 +1,75 @@
+"""Two agents on loopback: a gang over both, and what moves between them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
+
+from hosts import ENV, Hosts, free_port
+
+from conftest import wait_for
+from hs_core.model import Phase
+
+TRAIN = str(Path(__file__).parent.parent / "job/train.py")
+
+
+@pytest.fixture
+def hosts(place: Path, request: pytest.FixtureRequest) -> Iterator[Hosts]:
+    made = Hosts(place, 2, **getattr(request, "param", {}))
+    yield made
+    made.close()
+
+
+def uninterrupted(*argv: str) -> list[str]:
+    run = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=2",
+           "--master-addr=127.0.0.1", f"--master-port={free_port()}", *argv]  # fmt: skip
+    output = subprocess.run(run, capture_output=True, text=True, check=True, env=ENV, timeout=120).stdout
+    return sorted(line for line in output.splitlines() if line[:2] in ("0:", "1:"))
+
+
+def said(*logs: str) -> list[str]:
+    return sorted(line for log in logs for line in log.splitlines() if line[:2] in ("0:", "1:"))
+
+
+@pytest.mark.parametrize("hosts", [{"pace": [{"base_s": 0.012}]}], indirect=True)
+def test_a_gang_over_two_hosts_stops_at_one_step_and_trains_as_if_it_had_not_been_stopped(
+    hosts: Hosts, job
+) -> None:
+    argv = (TRAIN, "--ddp", "--handed", "epoch", "--epochs", "40")
+    hosts.start()
+    both = hosts.over_all(
+        job(1, sys.executable, *argv, nodes=2, torchrun=True, env=ENV), f"127.0.0.1:{free_port()}"
+    )
+    hosts.want(both)
+    hosts.all_report(1, lambda r: r.phase is Phase.RUNNING and r.step > 0, "training")
+    for turn in range(3):
+        hosts.want([replace(each, paused=rank == turn % 2 or turn > 1) for rank, each in enumerate(both)])
+        stopped = wait_for(lambda turn=turn: _stops(hosts, turn + 1), "both stopped")
+        assert stopped[0][-1][0] == stopped[1][-1][0]
+        hosts.want(both)
+        hosts.all_report(1, lambda r: r.phase is Phase.RUNNING, "on")
+    hosts.all_report(1, lambda r: r.exit, "an exit")
+    assert [each.reports[1].exit.code for each in hosts.controllers] == [0, 0]
+    assert said(hosts.log(0, 1), hosts.log(1, 1)) == uninterrupted(*argv)
+    skews_s = [abs(a - b) for (_, a), (_, b) in zip(*_stops(hosts, 3), strict=True)]
+    sys.stdout.write(f"skew of the stops in ms: {[round(1000 * each, 1) for each in skews_s]}\n")
+    assert max(skews_s) < 0.1
+
+
+def _stops(hosts: Hosts, count: int) -> list[list[tuple[int, float]]] | None:
+    """Step and time of each stop, as each agent's log has them."""
+    found = []
+    for daemon in hosts.daemons:
+        lines = [json.loads(line) for line in daemon.said().splitlines() if line.startswith("{")]
+        found.append([
+            (int(line["text"].split("step ")[1].split()[0]), datetime.fromisoformat(line["timestamp"]).timestamp())
+            for line in lines if line["event"] == "suspended"
+        ])  # fmt: skip
+    return found if all(len(each) >= count for each in found) else None

@@ -1,0 +1,287 @@
+"""Checkpoints between agents: whole or not at all, only to who was granted them, never through a link."""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hs_agent import cgroup, launch, peers, transfer
+from hs_agent.config import Config
+from hs_agent.folder import Key
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed, Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.model import HostName, JobId
+
+GENERATION, STEP = 4, 120
+MIB = 1 << 20
+
+
+def run(work: Awaitable[Any]) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+def write(folder: Path, sizes: dict[str, int], seed: int = 1, manifest: str = "manifest.json") -> None:
+    here = folder / f"gen-{GENERATION}"
+    here.mkdir(parents=True, exist_ok=True)
+    dice, files = random.Random(seed), []
+    for name, size in sizes.items():
+        data = dice.randbytes(size)
+        (here / name).write_bytes(data)
+        files.append({"name": name, "size": size, "sha256": hashlib.sha256(data).hexdigest()})
+    value = {"generation": GENERATION, "step": STEP, "world": len(files), "files": files}
+    (here / manifest).write_text(json.dumps(value))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / f"gen-{GENERATION}").iterdir()}
+
+
+class Two:
+    """The host that lends, and the one that fetches; between them a proxy that can be told to cut."""
+
+    def __init__(self, settings: Callable[..., Config], job: Callable[..., WantedJob], place: Path) -> None:
+        self.configs = [
+            settings(name=f"host-{name}", state_dir=f"{place}/{name}", dev=True, peer_listen="127.0.0.1:0")
+            for name in "ab"
+        ]
+        self.launchers = [launch.Launcher(config, cgroup.Cgroups()) for config in self.configs]
+        self.folders = [launcher.checkpoints / "7" for launcher in self.launchers]
+        self.job = job(7, "train.py", epoch=1)
+        self.grants = peers.Grants()
+        self.events: list[Any] = []
+        self.cut_after: int | None = None
+        self.carried: list[int] = []
+        self.give_up_s = 20.0
+        who = launch.account(self.job.run_as, self.configs[0])
+        self.launchers[0].make_checkpoint_dir(self.job, who)
+
+    def lend(self, grant: str = "sesame") -> None:
+        lend = Lend(job=JobId(7), epoch=1, generation=GENERATION, grant=grant)
+        self.grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(), lends=(lend,)))
+
+    @contextlib.asynccontextmanager
+    async def proxy(self, port: int) -> AsyncIterator[int]:
+        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, down: bool) -> None:
+            try:
+                while data := await reader.read(MIB):
+                    if down:
+                        self.carried[-1] += len(data)
+                        if self.cut_after is not None and self.carried[-1] > self.cut_after:
+                            self.cut_after = None
+                            break
+                    writer.write(data)
+                    await writer.drain()
+            except OSError:
+                pass
+            finally:
+                writer.transport.abort()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.add(task)
+            self.carried.append(0)
+            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.gather(pump(reader, up_writer, False), pump(up_reader, writer, True))
+
+        tasks: set[asyncio.Task[Any]] = set()
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        try:
+            yield server.sockets[0].getsockname()[1]
+        finally:
+            server.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks)
+            await asyncio.sleep(0)  # closed transports say so
+
+    def wanted(self, address: str, grant: str = "sesame", **changes: Any) -> WantedJob:
+        from dataclasses import replace
+
+        source = Source(
+            peer=Peer(host=HostName("host-a"), address=address), epoch=1, generation=GENERATION, step=STEP
+        )
+        return replace(self.job, epoch=2, source=source, grant=grant, **changes)
+
+    async def fetch(self, grant: str = "sesame", **changes: Any) -> Any:
+        door = peers.PeerDoor(
+            self.configs[0], self.grants, transfer.Sender(self.launchers[0]), lambda _: None, None
+        )
+        await door.start()
+        heard = asyncio.Event()
+
+        def post(event: Any) -> None:
+            self.events.append(event)
+            heard.set()
+
+        dial = peers.PeerDialer(self.configs[1], None)
+        fetches = transfer.Fetches(self.launchers[1], dial, post, give_up_s=self.give_up_s)
+        try:
+            async with self.proxy(int(door.address.rpartition(":")[2])) as port:
+                fetches.start(Fetch(wanted=self.wanted(f"127.0.0.1:{port}", grant, **changes)))
+                await heard.wait()
+        finally:
+            await fetches.close()
+            await door.stop()
+        return self.events[-1]
+
+
+@pytest.fixture
+def two(settings, job, place: Path) -> Two:
+    return Two(settings, job, place)
+
+
+def test_a_checkpoint_arrives_whole_and_belongs_to_the_jobs_user(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 3 * MIB + 17, "rank1.pt": 0, "rank2.pt": 5})
+    (two.folders[0] / f"gen-{GENERATION}" / "rank0.json").write_text("{}")
+    (two.folders[1] / "gen-2").mkdir(parents=True)
+    two.lend()
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step, event.epoch) == (GENERATION, STEP, 2)
+    sent = contents(two.folders[0])
+    del sent["rank0.json"]
+    assert contents(two.folders[1]) == sent
+    assert (two.folders[1] / f"gen-{GENERATION}/rank0.pt").stat().st_uid == os.geteuid()
+    assert not (two.folders[1] / "gen-2").exists(), "what an earlier stay left is nothing to fall back to"
+
+
+def test_what_was_cut_in_the_middle_goes_on_where_it_was(two: Two) -> None:
+    size = 24 * MIB
+    write(two.folders[0], {"rank0.pt": size // 2, "rank1.pt": size // 2})
+    two.lend()
+    two.cut_after = 16 * MIB
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert contents(two.folders[1]) == contents(two.folders[0])
+    assert len(two.carried) >= 2
+    assert sum(two.carried) < size + 8 * MIB
+
+
+def test_a_half_fetched_generation_of_another_content_is_begun_anew(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": MIB})
+    here = two.folders[1] / f"gen-{GENERATION}"
+    here.mkdir(parents=True)
+    (here / ".of.part").write_text("0" * 64)
+    (here / "rank0.pt.part").write_bytes(b"x" * 4096)
+    two.lend()
+    assert isinstance(run(two.fetch()), CheckpointFetched)
+    assert contents(two.folders[1]) == contents(two.folders[0])
+
+
+def test_a_flipped_byte_is_refused_at_its_source_and_when_it_was_flipped_here(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": MIB})
+    file = two.folders[0] / f"gen-{GENERATION}/rank0.pt"
+    good = file.read_bytes()
+    file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    two.lend()
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed)
+    assert "rank0.pt has another SHA-256" in event.why
+    assert not (two.folders[1] / f"gen-{GENERATION}/manifest.json").exists()
+    file.write_bytes(good)
+    # Half of it lies here, and a bit of that is wrong.
+    part = two.folders[1] / f"gen-{GENERATION}/rank0.pt.part"
+    part.write_bytes(b"?" + good[1 : MIB // 2])
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed)
+    assert "arrived with another SHA-256" in event.why
+    assert isinstance(run(two.fetch()), CheckpointFetched), "what was wrong is not kept"
+
+
+@pytest.mark.parametrize("grant", ["", "sesamE", "other"])
+def test_without_the_grant_there_is_no_such_thing(two: Two, grant: str) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    two.lend()
+    two.give_up_s = 0.3
+    event = run(two.fetch(grant))
+    assert isinstance(event, FetchFailed)
+    assert "NOT_FOUND: there is no such thing here" in event.why
+
+
+def test_an_empty_grant_opens_nothing_even_where_nothing_else_was_given(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    two.lend("")
+    two.give_up_s = 0.3
+    assert "NOT_FOUND" in run(two.fetch("")).why
+
+
+@pytest.mark.parametrize("trap", ["link", "fifo", "folder-link", "escape", "absurd", "huge"])
+def test_traps_in_the_jobs_folder_lead_nowhere(two: Two, place: Path, trap: str) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    here = two.folders[0] / f"gen-{GENERATION}"
+    secret = place / "secret"
+    secret.write_bytes(b"0123456789")
+    match trap:
+        case "link":
+            (here / "rank0.pt").unlink()
+            (here / "rank0.pt").symlink_to(secret)
+        case "fifo":
+            (here / "rank0.pt").unlink()
+            os.mkfifo(here / "rank0.pt")
+        case "folder-link":
+            here.rename(place / "elsewhere")
+            here.symlink_to(place / "elsewhere")
+        case "escape":
+            text = (here / "manifest.json").read_text()
+            (here / "manifest.json").write_text(text.replace("rank0.pt", "../../../secret"))
+        case "absurd":
+            (here / "manifest.json").write_text("[" * 5000)
+        case "huge":
+            (here / "manifest.json").write_bytes(b" " * (2 * MIB))
+    two.lend()
+    two.give_up_s = 0.3
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    there = two.folders[1] / f"gen-{GENERATION}"
+    assert not list(there.glob("rank*.pt")), event
+    assert not (there / "manifest.json").exists()
+
+
+def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
+    from dataclasses import replace
+
+    shared = place / "shared"
+    two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(shared)))
+    write(shared, {"rank0.pt": 8 * MIB})
+    (shared / "gen-3").mkdir()
+    two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
+    two.lend()
+    assert isinstance(run(two.fetch()), CheckpointFetched)
+    assert sum(two.carried) < 2 * MIB
+    assert (shared / "gen-3").exists(), "what a user keeps in a folder of theirs is theirs"
+
+
+def test_each_node_of_a_job_gets_its_own_part(two: Two) -> None:
+    from dataclasses import replace
+
+    nodes = tuple(Peer(host=HostName(f"host-{n}"), address="127.0.0.1:1") for n in "ab")
+    two.job = replace(two.job, nodes=nodes, node_rank=1)
+    two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
+    write(two.folders[0], {"rank2.pt": 20, "rank3.pt": 30}, manifest="manifest-1.json")
+    two.lend()
+    assert isinstance(run(two.fetch()), CheckpointFetched)
+    assert set(contents(two.folders[1])) == {"rank2.pt", "rank3.pt", "manifest-1.json"}
+
+
+def test_checkpoints_stay_as_long_as_they_are_lent(two: Two) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    launcher = two.launchers[0]
+    launcher.forget(Key(JobId(7), 1))
+    launcher.forget_checkpoints({JobId(7)})
+    assert launcher.kept(JobId(7)) is not None
+    assert two.folders[0].exists()
+    launcher.forget_checkpoints(frozenset())
+    assert launcher.kept(JobId(7)) is None
+    assert not two.folders[0].exists()

@@ -1,0 +1,278 @@
+"""What administrators do to nodes and the journal: audited, repeatable, refused to others (that is in test_permissions)."""
+
+import asyncio
+import hashlib
+import sqlite3
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import grpc
+import pytest
+
+from hs_controller import views
+from hs_controller.app import Controller
+from hs_controller.config import Config
+from hs_controller.journal import Journal
+from hs_controller.rows import Event
+from hs_core.events import Fact
+from hs_core.model import UserName
+from hs_core.policy import Trade
+from hs_proto.v1 import controller_pb2 as pb
+from tests.controller.kit import PLAIN, spec, started, until
+from tests.controller.test_daemon import Daemon
+
+
+async def kinds(here) -> list[tuple[str, str]]:
+    call = here.client.stub.Events(pb.EventsRequest())
+    return [(event.kind, event.data.get("by", "")) async for event in call]
+
+
+def refused_as(error, code: grpc.StatusCode, words: str) -> None:
+    assert (error.value.code(), words in error.value.details()) == (code, True), error.value.details()
+
+
+def test_a_node_is_drained_and_undrained_once_however_often_it_is_asked(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            stub, you = here.client.stub, (await here.client.stub.Info(pb.InfoRequest())).you
+            agent = await here.agent().join()
+            request = pb.DrainNodeRequest(key="d", node="h1", reason="new fan", deadline_s=600)
+            first = await stub.DrainNode(request)
+            assert (first.draining, first.drain_reason, first.state) == (True, "new fan", "up")
+            assert 590 < first.drain_deadline_at - here.loop.clock.now_s() <= 600
+            assert await stub.DrainNode(request) == first, "the same key, the same answer"
+            [job] = await here.client.submit(spec())
+            await until(lambda: here.loop.mind.watched.decided_s > 0)
+            assert (await here.client.view(job)).host == "", "nothing new comes to it"
+            for key in ("u", "v"):
+                assert not (await stub.UndrainNode(pb.NodeRequest(key=key, node="h1"))).draining
+            await agent.until(lambda: agent.wants(job) is not None)
+            told = await kinds(here)
+            assert told.count(("host-drained", you)) == told.count(("host-undrained", you)) == 1
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.DrainNode(pb.DrainNodeRequest(key="x", node="h9"))
+            refused_as(error, grpc.StatusCode.NOT_FOUND, "unknown server 'h9'")
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.DrainNode(pb.DrainNodeRequest(node="h1"))
+            refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "idempotency key")
+
+    asyncio.run(story())
+
+
+def test_gpus_are_drained_by_their_indices_and_stay_so_after_a_restart(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            stub = here.client.stub
+            await here.agent().join()
+            drain = await stub.SetGpuDrain(pb.SetGpuDrainRequest(key="a", node="h1", gpus=[1, 2], drain=True))
+            assert list(drain.drained_gpus) == [1, 2]
+            less = await stub.SetGpuDrain(pb.SetGpuDrainRequest(key="b", node="h1", gpus=[2]))
+            assert list(less.drained_gpus) == [1]
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.SetGpuDrain(pb.SetGpuDrainRequest(key="c", node="h1", gpus=[7], drain=True))
+            refused_as(error, grpc.StatusCode.NOT_FOUND, "no GPU 7; it has 0, 1, 2, 3")
+        async with started(config) as here:
+            await here.agent().join()
+            [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert list(node.drained_gpus) == [1]
+
+    asyncio.run(story())
+
+
+def test_a_removed_node_is_gone_and_its_jobs_are_queued_again(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            stub = here.client.stub
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec())
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.RemoveNode(pb.NodeRequest(key="r", node="h1"))
+            refused_as(error, grpc.StatusCode.ABORTED, "drain it first")
+            await agent.leave()
+            await until(lambda: not here.loop.mind.machine.connected)
+            answer = await stub.RemoveNode(pb.NodeRequest(key="r2", node="h1"))
+            assert (answer.node, list(answer.requeued_jobs)) == ("h1", [job])
+            assert not (await stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert (await stub.RemoveNode(pb.NodeRequest(key="r3", node="h1"))).node == "h1", "safe to repeat"
+            told = await kinds(here)
+            assert [kind for kind, _ in told].count("host-removed") == 1
+        async with started(config) as here:
+            assert not (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes, "after a restart too"
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_says_nothing_is_away_when_its_lease_is_over(config: Config) -> None:
+    quick = Config(file=config.file, state_dir=config.state_dir, socket=config.socket, lease_s=0.3)
+
+    async def story() -> None:
+        async with started(quick) as here:
+            agent = await here.agent().join()
+            await until(lambda: agent.error is not None)
+            assert "said nothing for 0.3 s" in agent.error.details()
+            await until(lambda: not here.loop.mind.machine.connected)
+
+    asyncio.run(story())
+
+
+def test_agents_hear_the_controller_though_it_has_nothing_to_say(config: Config) -> None:
+    quick = Config(file=config.file, state_dir=config.state_dir, socket=config.socket, fence_after_s=0.4)
+
+    async def story() -> None:
+        async with started(quick) as here:
+            agent = await here.agent().join()
+            stamps: list[float] = []
+            agent.on_any = lambda message: stamps.append(message.sent_s)
+            await until(lambda: len(stamps) >= 3)
+            assert stamps == sorted(stamps)
+
+    asyncio.run(story())
+
+
+def test_the_policy_says_what_it_is_and_how_long_it_took(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            await here.agent().join()
+            await here.client.submit(spec())
+            await until(lambda: here.loop.mind.watched.decided_s > 0)
+            view = await here.client.stub.GetPolicy(pb.PolicyRequest())
+            assert (view.name, view.quantum_s, view.fair) == ("plain", 1.0, False)
+            assert "gandiva-fair" in view.available
+            assert view.decided_at > 0
+            assert view.decision_s > 0
+
+    asyncio.run(story())
+
+
+def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Config) -> None:
+    trade = Trade(
+        fast="V100",
+        slow="K80",
+        giver=UserName("ann"),
+        taker=UserName("bob"),
+        fast_gpus=Fraction(1),
+        slow_gpus=Fraction(3),
+        price=3.0,
+        giver_speedup=1.5,
+        taker_speedup=5.0,
+        since_s=5.0,
+    )
+    shown = views.trade(trade)
+    assert (shown.gives, shown.receives, shown.price, shown.undone) == ("ann", "bob", 3.0, 0.0)
+    from hs_core.cluster.decisions import _trade_data
+
+    fact = Fact(now_s=9.0, kind="trade-undone", text="…", data={**_trade_data(trade), "why": "bob left"})
+    undone = views.undone_trade(Event(seq=1, fact=fact))
+    assert (undone.undone, undone.why_undone) == (9.0, "bob left")
+    undone.ClearField("undone")
+    undone.ClearField("why_undone")
+    assert undone == shown
+
+    async def story() -> None:
+        async with started(config) as here:
+            assert not (await here.client.stub.ListTrades(pb.ListTradesRequest(all=True))).trades
+
+    asyncio.run(story())
+
+
+async def backup_of(config: Config, jobs: int) -> bytes:
+    async with started(config) as here:
+        for number in range(jobs):
+            await here.client.submit(spec(f"job-{number}"))
+        data, digest = b"", ""
+        async for chunk in here.client.stub.Backup(pb.BackupRequest()):
+            assert not digest, "the digest comes with the last chunk"
+            data, digest = data + chunk.data, chunk.sha256
+        assert hashlib.sha256(data).hexdigest() == digest
+        assert ("backup", (await here.client.stub.Info(pb.InfoRequest())).you) in await kinds(here)
+        await here.client.submit(spec("after the backup"))
+    return data
+
+
+def test_a_backup_is_put_back_whole_and_above_all_terms_and_numbers_before(
+    config: Config, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(asyncio.run(backup_of(config, 3)))
+    assert not list(config.state_dir.glob("backup*"))
+    config.file.write_text(f'state_dir = "{config.state_dir}"\n')
+    argv = [
+        sys.executable,
+        "-m",
+        "hs_controller",
+        "restore",
+        "--config",
+        str(config.file),
+        "--from",
+        str(copy),
+    ]
+
+    def restore(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=30, check=False)
+
+    there = restore()
+    assert (there.returncode, "--force" in there.stderr) == (1, True)
+    held = Journal.open(config.state_dir)
+    term = held.begin_term()
+    locked = restore("--force")
+    assert (locked.returncode, "another controller" in locked.stderr) == (1, True)
+    held.close()
+    torn = tmp_path / "torn.db"
+    torn.write_bytes(copy.read_bytes()[:5000])
+    before = (config.state_dir / "journal.db").read_bytes()
+    argv[-1] = str(torn)
+    assert restore("--force").returncode == 1
+    assert (config.state_dir / "journal.db").read_bytes() == before, "what cannot be put back changes nothing"
+    argv[-1] = str(copy)
+    done = restore("--force")
+    assert done.returncode == 0, done.stderr
+    assert "restored, with 3 jobs" in done.stdout
+
+    async def story() -> None:
+        async with started(config) as here:
+            jobs = (await here.client.stub.ListJobs(pb.ListJobsRequest())).jobs
+            assert sorted(job.name for job in jobs) == ["job-0", "job-1", "job-2"]
+            assert here.loop.mind.machine.term > term + 1_000_000
+            assert await here.client.submit(spec()) == [1_000_004]
+
+    asyncio.run(story())
+
+
+def test_a_backup_goes_to_a_new_machine(config: Config, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(asyncio.run(backup_of(config, 1)))
+    new = tmp_path / "new"
+    new.mkdir()
+    daemon = Daemon(new)
+    argv = [sys.executable, "-m", "hs_controller", "restore", "--config", str(daemon.file), "--from"]
+    foreign = tmp_path / "foreign.db"
+    with sqlite3.connect(foreign) as db:
+        db.execute("CREATE TABLE theirs (x)")
+    db.close()
+    wrong = subprocess.run([*argv, str(foreign)], capture_output=True, text=True, timeout=30, check=False)
+    assert (wrong.returncode, "not a HeteroShare journal" in wrong.stderr) == (1, True)
+    done = subprocess.run([*argv, str(copy)], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0, done.stderr
+    daemon.start()
+    assert daemon.end() == 0
+
+
+def test_memory_is_written_when_it_changed_and_rates_now_and_then(config: Config) -> None:
+    async def story() -> None:
+        controller = Controller(config, PLAIN)
+        await controller.start()
+        try:
+            mind = controller.loop.mind
+            assert "memory" not in mind._meta(), "as it is in the journal"
+            mind.machine._memory = {"rounds": 1}
+            assert mind._meta()["memory"] == {"rounds": 1}
+            assert "memory" not in mind._meta()
+        finally:
+            await controller.stop()
+
+    asyncio.run(story())

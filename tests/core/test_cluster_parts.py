@@ -1,0 +1,164 @@
+"""The small parts of the controller's mind: edges, the budget of moves, measured rates, trades and their laws."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from hs_core.cluster import ClusterMachine, Settings
+from hs_core.cluster.budget import Budget
+from hs_core.cluster.edges import Edges
+from hs_core.cluster.harness import World, plain_policy
+from hs_core.cluster.plain import Wishes
+from hs_core.errors import BrokenError
+from hs_core.model import HostName, JobId, MoveReason, UserName
+from hs_core.policy import Memory, Needs, Policy, Snapshot, Trade, TradeNews, Verdict
+
+ALICE, BOB = UserName("alice"), UserName("bob")
+
+
+def test_late_timers_and_clocks_that_are_set_never_take_a_quantum_back() -> None:
+    edges = Edges(20.0, 7)
+    edges.keep(100.0, needed=True)
+    assert [edges.passed(now_s) for now_s in (119.0, 120.0, 120.0, 185.0)] == [0, 1, 0, 3]
+    assert (edges.quantum, edges.at_s) == (11, 200.0)
+    assert edges.passed(-3600.0) == 0
+    assert edges.at_s == -3580.0
+    assert edges.passed(-3580.0) == 1
+    edges.keep(-3580.0, needed=False)
+    assert edges.passed(1e9) == 0
+    assert edges.quantum == 12
+
+
+def test_a_budget_fills_with_time_and_not_by_starting_again() -> None:
+    budget = Budget(120.0, None)  # one in 30 s, ten at once
+    for _ in range(10):
+        assert budget.left(0.0) >= 1
+        budget.take(0.0)
+    assert budget.left(0.0) == 0
+    again = Budget(120.0, budget.saved)
+    assert [again.left(now_s) for now_s in (0.0, 29.0, 30.0, 1e6)] == [0, 0, 1, 10]
+    assert again.left(-1e6) == 0
+    assert Budget(0.0, None).left(1e9) == 0
+
+
+def test_moves_take_from_the_budget_but_drains_do_not() -> None:
+    wishes: Wishes = {}
+    settings = Settings(quantum_s=10.0, settle_s=0.0, migrations_per_hour=1.0)
+    at = World(plain_policy(wishes=wishes), settings, wishes=wishes)
+    for line in (
+        "user alice",
+        "host n1 V100:4",
+        "submit alice a count=3",
+        "report n1 1:0=running can_checkpoint=yes 2:0=running can_checkpoint=yes 3:0=running can_checkpoint=yes",
+        "host n2 V100:4",
+    ):
+        at.do(line)
+    for job in (1, 2):
+        wishes[JobId(job)] = ((HostName("n2"),), MoveReason.BALANCE, "")
+    wishes[JobId(3)] = ((HostName("n2"),), MoveReason.DRAIN, "")
+    at.do("user alice 50")
+    assert [row.move is not None for row in at.machine.jobs()] == [True, False, True]
+    left = ClusterMachine(at.policy, settings, at.machine.state).budget
+    assert left is not None
+    assert left[0] < 1
+
+
+def test_rates_are_measured_in_turns_and_shown_by_pool() -> None:
+    at = World(plain_policy(), Settings(quantum_s=20.0, settle_s=0.0))
+    for line in (
+        "user alice",
+        "host n1 V100:1",
+        "host k1 K80:1",
+        "submit alice v gpu_types=V100 job_class=net",
+        "submit alice k gpu_types=K80 job_class=net",
+    ):
+        at.do(line)
+    for turn in range(1, 5):
+        at.now_s += 20
+        for host, job, rate in (("n1", 1, 10.0), ("k1", 2, 2.0)):
+            at.do(f"report {host} {job}:0=running resumes={turn} step={turn} run_s={20 * (turn - 1)}")
+            told = f"resumes={turn} step={turn + 1} run_s={20 * turn - 10} steps_per_s={rate}"
+            at.do(f"report {host} {job}:0=running {told}")
+            assert at.outcome.touched.profile
+            at.do(f"report {host} {job}:0=running {told}")
+            assert not at.outcome.touched.profile, "what is repeated is no sample"
+    assert [(r.model, r.steps_per_s, r.samples, r.speedup) for r in at.machine.rates(JobId(1))] == [
+        ("K80", 2.0, 4, 1.0),
+        ("V100", 10.0, 4, 5.0),
+    ]
+    again = ClusterMachine(at.policy, at.settings, at.machine.state)
+    assert again.rates(JobId(2)) == at.machine.rates(JobId(1))
+    assert again.profile == at.machine.profile
+
+
+def a_trade(**changes: object) -> Trade:
+    trade = Trade(
+        fast="V100",
+        slow="K80",
+        giver=ALICE,
+        taker=BOB,
+        fast_gpus=Fraction(1),
+        slow_gpus=Fraction(2),
+        price=2.0,
+        giver_speedup=1.25,
+        taker_speedup=5.0,
+        since_s=3.0,
+    )
+    return replace(trade, **changes)  # type: ignore[arg-type]
+
+
+def trading(trade: Trade, *, undone: bool = False, entitled: int = 1) -> Policy:
+    plain = plain_policy()
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = plain.decide(snapshot, memory)
+        news = TradeNews(trade=trade, undone=undone, why="its base no longer carries it" if undone else "")
+        base = {(ALICE, "V100"): Fraction(1)}
+        after = {(BOB, "V100"): Fraction(entitled)}
+        return replace(verdict, trades=(trade,), news=(news,), entitled=after, base=base)
+
+    return Policy(name="trading", needs=Needs(), decide=decide)
+
+
+def test_a_trade_is_told_with_everything_about_it_and_shown() -> None:
+    at = World(trading(a_trade()), Settings(settle_s=0.0))
+    for line in ("user alice", "host n1 V100:1", "submit alice a"):
+        at.do(line)
+    fact = next(fact for fact in at.outcome.facts if fact.kind == "trade")
+    assert fact.data == {
+        "at": 3.0,
+        "fast": "V100",
+        "slow": "K80",
+        "gives": "alice",
+        "receives": "bob",
+        "fast_gpus": 1.0,
+        "slow_gpus": 2.0,
+        "price": 2.0,
+        "giver_speedup": 1.25,
+        "taker_speedup": 5.0,
+    }
+    assert at.machine.trades() == (a_trade(),)
+    assert (at.machine.base(), at.machine.entitled()) == ({(ALICE, "V100"): 1.0}, {(BOB, "V100"): 1.0})
+    undone = World(trading(a_trade(), undone=True), Settings(settle_s=0.0))
+    for line in ("user alice", "host n1 V100:1", "submit alice a"):
+        undone.do(line)
+    told = next(fact for fact in undone.outcome.facts if fact.kind == "trade-undone")
+    assert told.data["why"] == "its base no longer carries it"
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        (trading(a_trade(giver_speedup=3.0)), "alice loses"),
+        (trading(a_trade(taker_speedup=1.5)), "bob loses"),
+        (trading(a_trade(fast_gpus=Fraction(-1))), "of -1 for 2"),
+        (trading(a_trade(), entitled=2), "entitled to 2.0 of V100"),
+    ],
+)
+def test_a_trade_that_somebody_loses_by_stops_the_controller(policy: Policy, words: str) -> None:
+    at = World(policy, Settings(settle_s=0.0))
+    at.do("user alice")
+    at.do("host n1 V100:1")
+    with pytest.raises(BrokenError, match=words):
+        at.do("submit alice a")

@@ -1,0 +1,310 @@
+"""Gandiva_fair over many servers and pools: split stride, pools by effective rate, moves, drains, trades."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.policies import find
+from hs_core.policies.gandiva_fair import LIMITS
+from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
+
+from .worlds import Run, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+GANDIVA_FAIR = find("gandiva-fair")
+LONG_AGO = 1e6  # seconds: every cool-down is over
+
+
+def ask(hosts: list[HostFacts], jobs: list[JobFacts], **facts: object) -> Snapshot:
+    settled = [replace(one, movable=True) for one in jobs]
+    return snapshot(hosts, settled, **{"now_s": LONG_AGO, "migrations_left": 1_000, **facts})  # type: ignore[arg-type]  # the tests' own facts
+
+
+def at(name: str, *jobs: JobFacts) -> list[JobFacts]:
+    return [replace(one, hosts=tuple(map(HostName, name.split("+"))), started=True) for one in jobs]
+
+
+def run(hosts: list[HostFacts], jobs: list[JobFacts], *, delay: int = 0, **facts: object) -> Run:
+    return Run(GANDIVA_FAIR, ask(hosts, jobs, **facts), delay=delay)
+
+
+def decide(hosts: list[HostFacts], jobs: list[JobFacts], **facts: object) -> Verdict:
+    return GANDIVA_FAIR.decide(ask(hosts, jobs, **facts), {})
+
+
+def moves(verdict: Verdict) -> dict[int, MoveReason]:
+    return {int(job_id): reason for job_id, (reason, _) in verdict.plan.moves.items()}
+
+
+def sweep(first: int, count: int, user: str, gang: int = 1, of: str = "", **facts: object) -> list[JobFacts]:
+    return [job(first + n, user, gang, job_class=of or f"{user}/x", **facts) for n in range(count)]
+
+
+def rates(**classes: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    return {(f"{user}/x", model): rate for user, of in classes.items() for model, rate in of.items()}
+
+
+def where(verdict: Verdict) -> Counter[str]:
+    return Counter(homes_of(verdict).values())
+
+
+# --- split stride -----------------------------------------------------------------------------------------------------
+
+
+def test_section_5_2_two_thirds_of_four_gpus_each_then_four_and_four() -> None:
+    """Figure 5: an 8-GPU job, two of 2 GPUs, four of 1 GPU, on two servers of 4."""
+    jobs = [job(1, "A", 8, nodes=2), *sweep(2, 2, "B", 2), *sweep(4, 4, "C", 1)]
+    world = run([host("x"), host("y")], jobs)
+    world.go(90)
+    assert world.by_user() == {"A": 240, "B": 240, "C": 240}
+    world.change(jobs=tuple(one for one in world.asked.jobs if one.user != "A"))
+    world.gpus.clear()
+    verdict = world.go(30)
+    assert world.by_user() == {"B": 120, "C": 120}
+    assert verdict.plan.turns == {}
+    assert "books" not in verdict.memory
+
+
+def test_a_large_job_lives_on_the_least_loaded_servers_of_one_pool() -> None:
+    hosts = [host("a"), host("b"), host("c"), host("k", 8, "K80")]
+    jobs = [*at("a", job(1, "B", 4)), job(2, "A", 8, nodes=2)]
+    assert homes_of(decide(hosts, jobs))[2] == "b+c"
+    verdict = decide([host("a"), host("k", 4, "K80")], [job(2, "A", 8, nodes=2)])
+    assert "asks for 2 servers of one model with 4 GPUs each; there are 1" in verdict.why[JobId(2)]
+
+
+def test_a_quantum_is_charged_once_however_often_it_is_decided() -> None:
+    jobs = [job(1, "A", 8, nodes=2), *sweep(2, 8, "B")]
+    world = run([host("x"), host("y")], jobs)
+    world.go(3)
+    first = GANDIVA_FAIR.decide(world.asked, world.memory)
+    again = GANDIVA_FAIR.decide(world.asked, first.memory)
+    assert again.plan.turns == first.plan.turns
+    assert again.memory == first.memory
+    gone = replace(world.asked, jobs=world.asked.jobs[1:])
+    assert GANDIVA_FAIR.decide(gone, first.memory).plan.turns == {}
+
+
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+HETERO = [host("k", 4, "K80"), host("v", 4, "V100")]
+
+
+def test_eight_vae_end_half_on_each_model() -> None:
+    """The spec's golden case: speed-up 1.25, four V100 and four K80."""
+    world = run(HETERO, at("v", *sweep(1, 8, "A")), rates=rates(A={"V100": 1.25, "K80": 1.0}))
+    verdict = world.go(3)
+    assert where(verdict) == {"v": 4, "k": 4}
+    assert len(world.moved) == 4
+    world.go(200)
+    assert len(world.moved) == 4
+
+
+def test_dcgan_at_five_times_stays_on_the_fast_ones() -> None:
+    world = run(HETERO, at("v", *sweep(1, 8, "A")), rates=rates(A={"V100": 5.0, "K80": 1.0}))
+    assert where(world.go(50)) == {"v": 8}
+    assert world.moved == []
+
+
+def test_moves_under_way_are_not_made_twice() -> None:
+    facts = {"rates": rates(A={"V100": 1.25, "K80": 1.0})}
+    world = run(HETERO, at("v", *sweep(1, 8, "A")), delay=5, **facts)
+    assert where(world.go(20)) == {"v": 4, "k": 4}
+    assert len(world.moved) == 4
+
+
+def test_one_job_finds_out_about_a_pool_that_its_class_was_not_measured_on() -> None:
+    world = run(HETERO, at("v", *sweep(1, 8, "A")), rates=rates(A={"V100": 5.0}))
+    verdict = world.go(10)
+    assert where(verdict) == {"v": 7, "k": 1}
+    assert len(world.moved) == 1
+
+
+def test_classes_without_any_rate_are_spread_over_the_shares() -> None:
+    assert where(run(HETERO, at("v", *sweep(1, 8, "A"))).go(10)) == {"v": 4, "k": 4}
+
+
+def test_a_new_job_goes_where_its_effective_rate_is_highest() -> None:
+    there = at("v", *sweep(1, 4, "A"))
+    known = rates(A={"V100": 5.0, "K80": 1.0})
+    assert homes_of(decide(HETERO, [*there, *sweep(9, 1, "A")], rates=known))[9] == "v"
+    known = rates(A={"V100": 1.1, "K80": 1.0})
+    assert homes_of(decide(HETERO, [*there, *sweep(9, 1, "A")], rates=known))[9] == "k"
+
+
+@pytest.mark.parametrize("migrate", [Migrate.NEVER, Migrate.SAME_TYPE])
+def test_who_must_not_change_the_model_does_not(migrate: Migrate) -> None:
+    jobs = at("v", *sweep(1, 8, "A", migrate=migrate))
+    world = run(HETERO, jobs, rates=rates(A={"V100": 1.0, "K80": 1.0}))
+    verdict = world.go(5)
+    assert world.moved == []
+    assert verdict.entitled == {("A", "V100"): 4}
+
+
+def test_pins_are_demand_for_their_pool_only() -> None:
+    jobs = [*at("v", *sweep(1, 8, "A", gpu_types=("V100",))), *at("k", *sweep(20, 4, "B"))]
+    verdict = decide(HETERO, jobs)
+    assert verdict.entitled == {("A", "V100"): 2, ("B", "V100"): 2, ("B", "K80"): 2} or verdict.entitled == {
+        ("A", "V100"): 2, ("B", "V100"): 2, ("B", "K80"): 2,
+    }  # fmt: skip
+
+
+# --- trades -----------------------------------------------------------------------------------------------------------
+
+TABLE_3_HOSTS = [host(f"v{n}", 4, "V100") for n in range(3)] + [host(f"k{n:02}", 4, "K80") for n in range(15)]
+TABLE_3_RATES = rates(A={"V100": 1.25, "K80": 1.0}, B={"V100": 5.0, "K80": 1.0}, C={"V100": 6.25, "K80": 1.0})
+
+
+def table_3(each: int = 60) -> list[JobFacts]:
+    return [one for n, user in enumerate("ABC") for one in sweep(1 + n * 100, each, user)]
+
+
+def test_table_3_from_jobs_to_trades_and_shares() -> None:
+    verdict = decide(TABLE_3_HOSTS, table_3(), rates=TABLE_3_RATES)
+    assert verdict.base == {
+        (user, model): gpus for user in "ABC" for model, gpus in (("V100", 4), ("K80", 20))
+    }
+    assert verdict.entitled == {("A", "K80"): 40, ("B", "V100"): 4, ("B", "K80"): 20, ("C", "V100"): 8}
+    assert sum(trade.fast_gpus for trade in verdict.trades) == 4
+    assert {trade.price for trade in verdict.trades} == {5.0}
+
+
+def test_jobs_follow_the_trades_and_users_gain() -> None:
+    world = run(TABLE_3_HOSTS, table_3(), delay=1, migrations_left=100)
+    world.go(2)
+    world.change(rates=TABLE_3_RATES, now_s=world.asked.now_s + 10 * LIMITS.cool_down_s)
+    world.go(60)
+    model = {h.name: h.model for h in TABLE_3_HOSTS}
+    homes = Counter((one.user, model[one.hosts[0]]) for one in world.asked.jobs)
+    assert homes["A", "V100"] == 0
+    assert homes["A", "K80"] == 60
+    assert homes["C", "V100"] > 8
+    before = Counter(world.gpus)
+    world.go(60)
+    speed = {"A": 1.25, "B": 5.0, "C": 6.25}
+    got: Counter[str] = Counter()
+    for one in world.asked.jobs:
+        rate = speed[one.user] if model[one.hosts[0]] == "V100" else 1.0
+        got[one.user] += (world.gpus[one.id] - before[one.id]) * rate / 60
+    assert got["A"] > 25
+    assert got["B"] > 40 * 0.97
+    assert got["C"] > 45
+
+
+def test_a_user_who_comes_takes_back_what_the_others_no_longer_have() -> None:
+    world = run(TABLE_3_HOSTS, table_3(), rates=TABLE_3_RATES)
+    first = world.step()
+    assert first.news
+    assert not any(news.undone for news in first.news)
+    world.change(
+        jobs=(*world.asked.jobs, *(replace(one, movable=True) for one in sweep(900, 60, "D"))),
+        tickets={**world.asked.tickets, "D": Fraction(100)},
+    )
+    after = world.step()
+    assert any(news.undone for news in after.news)
+    assert all(gpus >= 0 for gpus in after.entitled.values())
+    assert sum(after.entitled.values()) == 72
+
+
+# --- moves within a pool ------------------------------------------------------------------------------------------------
+
+
+def test_load_is_balanced_and_then_left_alone() -> None:
+    world = run([host("a"), host("b")], at("a", *sweep(1, 8, "A")))
+    verdict = world.go(3)
+    assert where(verdict) == {"a": 4, "b": 4}
+    world.go(100)
+    assert len(world.moved) == 4
+
+
+def test_servers_that_nobody_waits_on_are_left_alone() -> None:
+    world = run([host("a"), host("b")], at("a", *sweep(1, 4, "A")))
+    world.go(20)
+    assert world.moved == []
+
+
+def test_a_job_is_not_moved_before_its_cool_down() -> None:
+    jobs = [replace(one, settled_s=LONG_AGO) for one in at("a", *sweep(1, 8, "A"))]
+    world = run([host("a"), host("b")], jobs)
+    world.go(5)
+    assert world.moved == []
+    world.go(20)
+    assert len(world.moved) == 4
+
+
+def test_moves_stay_within_the_budget_and_a_few_a_quantum() -> None:
+    jobs = at("a", *sweep(1, 40, "A"))
+    hosts = [host("a"), *(host(f"b{n}") for n in range(9))]
+    assert len(decide(hosts, jobs, migrations_left=3).plan.moves) == 3
+    assert len(decide(hosts, jobs, migrations_left=0).plan.moves) == 0
+    assert len(decide(hosts, jobs).plan.moves) == LIMITS.started_a_quantum
+
+
+def test_jobs_that_were_not_started_move_without_a_budget() -> None:
+    waiting = [replace(one, started=False) for one in at("a", *sweep(1, 8, "A"))]
+    verdict = decide([host("a"), host("b")], waiting, migrations_left=0)
+    assert where(verdict) == {"a": 4, "b": 4}
+
+
+def test_gpus_that_idle_beside_a_gang_are_filled() -> None:
+    """The paper's 3.3: a 1-GPU and a 4-GPU job on 4 GPUs leave 3 idle every other quantum; two such servers need not."""
+    jobs = [*at("a", job(1, "A"), job(2, "B", 4)), *at("b", job(3, "A"), job(4, "B", 4))]
+    world = run([host("a"), host("b")], jobs)
+    verdict = world.step()
+    assert moves(verdict) in ({1: MoveReason.PACKING}, {3: MoveReason.PACKING})
+    assert "fewer GPUs idle" in verdict.plan.moves[next(iter(verdict.plan.moves))][1]
+    world.go(200)
+    assert len(world.moved) <= 3
+    world.idle.clear()
+    world.go(60)
+    apart = Run(GANDIVA_FAIR, replace(ask([host("a"), host("b")], jobs), migrations_left=0))
+    apart.go(60)
+    assert sum(world.idle.values()) < sum(apart.idle.values()) / 2
+
+
+# --- drains -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_server_is_emptied_at_once_and_says_why() -> None:
+    jobs = [replace(one, settled_s=LONG_AGO) for one in at("a", *sweep(1, 4, "A"))]
+    verdict = decide([host("a", accepts=False), host("b"), host("c")], jobs)
+    assert moves(verdict) == dict.fromkeys(range(1, 5), MoveReason.DRAIN)
+    assert where(verdict) == {"b": 2, "c": 2}
+    assert "a is drained" in verdict.plan.moves[JobId(1)][1]
+
+
+def test_a_gang_leaves_with_all_its_parts() -> None:
+    jobs = at("a+b", job(1, "A", 8, nodes=2))
+    verdict = decide([host("a", accepts=False), host("b"), host("c")], jobs)
+    assert set(homes_of(verdict)[1].split("+")) == {"b", "c"}
+    assert moves(verdict) == {1: MoveReason.DRAIN}
+
+
+def test_who_may_not_or_cannot_move_stays_on_a_drained_server() -> None:
+    hosts = [host("a", accepts=False), host("k", model="K80")]
+    jobs = at("a", job(1, migrate=Migrate.NEVER), job(2, migrate=Migrate.SAME_TYPE), job(3))
+    assert where(decide(hosts, jobs)) == {"a": 2, "k": 1}
+    stuck = replace(ask(hosts, jobs), jobs=tuple(replace(one, movable=False) for one in jobs))
+    assert where(GANDIVA_FAIR.decide(stuck, {})) == {"a": 3}
+
+
+def test_a_job_whose_server_lost_gpus_goes_to_one_that_has_them() -> None:
+    verdict = decide([host("a", 2), host("b")], at("a", job(1, "A", 4)))
+    assert where(verdict) == {"b": 1}
+
+
+def test_a_drain_goes_on_as_the_budget_allows() -> None:
+    world = run([host("a", accepts=False), host("b")], at("a", *sweep(1, 4, "A")), migrations_left=1)
+    world.go(4)
+    assert [quantum for quantum, _ in world.moved] == [0, 1, 2, 3]
+
+
+# --- edges --------------------------------------------------------------------------------------------------------------
+
+
+def test_edges_are_wanted_where_there_is_something_to_decide() -> None:
+    assert not decide([host("a")], [job(1)]).wants_edges
+    assert decide([host("a"), host("b")], [job(1)]).wants_edges

@@ -1,0 +1,144 @@
+"""Split stride: gangs over several servers and the servers' own jobs share by tickets."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.events import Turn
+from hs_core.mechanism.split import Gang, Round, Server, dump_turns, keep_turns, play
+from hs_core.model import HostName, JobId
+
+X, Y, Z = (HostName(name) for name in "xyz")
+
+
+def gang(
+    job: int, *servers: HostName, per_node: int = 4, tickets: Fraction | int = 100, **facts: bool
+) -> Gang:
+    return Gang(
+        job=JobId(job),
+        arrival_s=float(job),
+        servers=servers,
+        per_node=per_node,
+        tickets=Fraction(tickets),
+        **facts,
+    )
+
+
+def server(
+    name: HostName, gangs: tuple[int, ...] = (1, 1, 1, 1), tickets: Fraction | int = 100, stuck: int = 0
+) -> Server:
+    return Server(name=name, gpus=4, small=gangs, tickets=Fraction(tickets), stuck=stuck)
+
+
+def rounds(gangs: list[Gang], servers: list[Server], quanta: int) -> list[Round]:
+    books: dict[str, str] = {}
+    made = []
+    for _ in range(quanta):
+        made.append(play(gangs, servers, books))
+        books = dict(made[-1].got)
+    return made
+
+
+def runs(made: list[Round]) -> Counter[JobId]:
+    return Counter(job for one in made for job in {job for turn in one.turns.values() for job in turn.gangs})
+
+
+def test_a_gang_over_two_servers_gets_exactly_every_third_quantum() -> None:
+    made = rounds([gang(1, X, Y, tickets=100)], [server(X), server(Y)], 90)
+    ran = [bool(one.turns) for one in made]
+    assert ran == [False, True, False] * 30
+    assert made[1].turns == {name: Turn(gangs=(JobId(1),), local=True) for name in (X, Y)}
+
+
+def test_servers_without_jobs_of_their_own_leave_all_to_gangs() -> None:
+    made = rounds([gang(1, X, Y), gang(2, Y, Z)], [server(X, ()), server(Y, ()), server(Z, ())], 40)
+    assert runs(made) == {1: 20, 2: 20}
+    assert all(one.turns for one in made)
+
+
+def test_gangs_that_fit_beside_each_other_run_together() -> None:
+    made = rounds([gang(1, X, Y, per_node=2), gang(2, X, Y, per_node=2)], [server(X, ()), server(Y, ())], 5)
+    assert made[0].turns[X].gangs == (1, 2)
+    assert runs(made) == {1: 5, 2: 5}
+
+
+def test_small_jobs_are_charged_for_what_gangs_leave_to_them() -> None:
+    # The gang takes 2 of 4 GPUs; small jobs get the other 2 then, and all 4 in their own quanta. Equal tickets per GPU of use:
+    # 4 of 8 GPUs each, so the gang runs always, but for the first.
+    made = rounds([gang(1, X, Y, per_node=2, tickets=4)], [server(X, tickets=2), server(Y, tickets=2)], 60)
+    assert runs(made)[JobId(1)] >= 59
+
+
+def test_a_gang_that_cannot_be_suspended_runs_in_every_quantum() -> None:
+    made = rounds([gang(1, X, Y, forced=True), gang(2, X, Y)], [server(X), server(Y)], 10)
+    assert runs(made) == {1: 10}
+
+
+def test_small_jobs_that_cannot_be_suspended_keep_their_gpus() -> None:
+    made = rounds([gang(1, X, Y, per_node=4)], [server(X, stuck=1), server(Y)], 5)
+    assert runs(made) == {}
+    made = rounds([gang(1, X, Y, per_node=3)], [server(X, (1, 1, 1, 1), stuck=1), server(Y)], 9)
+    assert runs(made)[JobId(1)] > 0
+
+
+def test_a_gang_whose_server_is_away_waits_and_keeps_its_place() -> None:
+    made = rounds([gang(1, X, Y)], [server(X), server(Y)], 4)
+    kept = play([gang(1, X, Y, able=False)], [server(X), server(Y)], made[-1].got)
+    assert kept.turns == {}
+    assert kept.got == {"j:1": made[-1].got["j:1"]}
+
+
+def test_mid_quantum_turns_stay_but_for_jobs_that_are_gone() -> None:
+    (one,) = rounds([gang(1, X, Y), gang(2, Z)], [server(X, ()), server(Y, ()), server(Z, ())], 1)
+    assert keep_turns(dump_turns(one.turns), {JobId(1): (X, Y), JobId(2): (Z,)}) == one.turns
+    assert keep_turns(dump_turns(one.turns), {JobId(2): (Z,)}) == {Z: one.turns[Z]}
+    assert keep_turns(dump_turns(one.turns), {JobId(1): (X, Z), JobId(2): (Z,)}) == {Z: one.turns[Z]}
+
+
+def test_books_do_not_drift() -> None:
+    gangs, servers = (
+        [gang(1, X, Y, tickets=Fraction(8, 3))],
+        [server(X, tickets=Fraction(8, 3)), server(Y, tickets=Fraction(8, 3))],
+    )
+    made = rounds(gangs, servers, 3_000)
+    assert runs(made) == {1: 1_000}
+    assert set(made[-1].got.values()) == {"0/1"}
+
+
+def test_books_stay_short_however_odd_tickets_are() -> None:
+    books: dict[str, str] = {}
+    for quantum in range(200):
+        odd = Fraction(10**9 + quantum * 7, 10**9 + 3 + quantum * 11)
+        books = dict(play([gang(1, X, Y, tickets=odd)], [server(X), server(Y, tickets=odd * 3)], books).got)
+    assert max(len(text) for text in books.values()) < 80
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sets(st.sampled_from([X, Y, Z]), min_size=2), st.sampled_from([1, 2, 4]), st.integers(1, 9)), min_size=1, max_size=4),
+       st.integers(1, 9))  # fmt: skip
+def test_no_gpu_is_promised_twice_and_nobody_starves(
+    drawn: list[tuple[set[HostName], int, int]], local: int
+) -> None:
+    gangs = [
+        gang(at, *sorted(servers), per_node=per_node, tickets=tickets)
+        for at, (servers, per_node, tickets) in enumerate(drawn)
+    ]
+    made = rounds(gangs, [server(name, tickets=local) for name in (X, Y, Z)], 120)
+    facts = {one.job: one for one in gangs}
+    for one in made:
+        for name, turn in one.turns.items():
+            assert sum(facts[job].per_node for job in turn.gangs) <= 4
+            assert all(job in one.turns[other].gangs for job in turn.gangs for other in facts[job].servers)
+            assert name in (X, Y, Z)
+    ran = runs(made)
+    assert all(ran[one.job] > 0 for one in gangs)
+
+
+@pytest.mark.parametrize("tickets", [1, 2, 5])
+def test_gpu_time_follows_tickets(tickets: int) -> None:
+    made = rounds([gang(1, X, Y, tickets=tickets)], [server(X, tickets=1), server(Y, tickets=1)], 700)
+    # 8 GPUs by tickets : 1 : 1, of which each server's jobs can have 4 only where the gang does not run.
+    assert runs(made)[JobId(1)] / 700 == pytest.approx(tickets / (tickets + 2), abs=0.01)
