@@ -67,7 +67,9 @@ class WantedJob:
     )
     # Moving.
     leave: bool = False  # checkpoint it, let the process go, and keep it so: it is about to move
-    source: Source | None = None  # where this part of its state is to be had from; None: here, or nowhere
+    source: Source | None = (
+        None  # where this part of its state is to be had from (of several nodes: maybe this host); None: here, or nowhere
+    )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
 
 

@@ -70,7 +70,7 @@ def case_of(seed: int) -> Case:
             rates={("c", pool.model): 10.0 if pool.model == "V100" else 5.0 for pool in pools},
             source=f"hs_sim.faults, seed {seed}",
         ),
-        policy=dice.choice(POLICIES[3:] if any(job.nodes > 1 for job in jobs) else POLICIES),
+        policy=dice.choice(POLICIES),
         quantum_s=QUANTUM_S,
         seed=seed,
         costs=Costs(start_s=2.0),

@@ -90,7 +90,7 @@ def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
         return replace(job.spec(), checkpoint_interval_s=20.0)
 
     experiment = an_experiment(a_job(1, steps=1000), costs=Costs(start_s=1.0))
-    plan = FaultPlan(faults=(Fault(kind=Kind.REBOOT, at_s=50.0, host=HostName("v100-1")),))
+    plan = FaultPlan(faults=(Fault(kind=Kind.REBOOT, at_s=50.0, host=HostName("v100-0001")),))
     world = World(experiment, faults=plan, specs=spec, watched=True)
     result = world.run()
     (job,) = result.jobs

@@ -76,9 +76,9 @@ class Orders:
         return tuple(Peer(host=name, address=hosts[name].peer if name in hosts else "") for name in row.hosts)
 
     def _source(self, row: Job, rank: int) -> Source | None:
-        """Where this rank's part of its state is; None where that is this host, which looks in its own folder."""
+        """Where this rank's part of its state is; None where a job lives on the one host that has it: it looks in its own folder."""
         stored = row.stored
-        if stored is None or stored.hosts[rank] == row.hosts[rank]:
+        if stored is None or (row.spec.nodes == 1 and stored.hosts[rank] == row.hosts[rank]):
             return None
         host = self._book.hosts[stored.hosts[rank]]
         return Source(

@@ -47,7 +47,9 @@ class Board:
     lends: frozenset[tuple[JobId, int]] = (
         frozenset()
     )  # (job, epoch) whose checkpoints others may still fetch here
-    kept: set[tuple[JobId, int]] = field(default_factory=set)  # of these, jobs that have left
+    kept: dict[tuple[JobId, int], tuple[int, int]] = field(
+        default_factory=dict
+    )  # of these, jobs that have left: generation and step of what is lent
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)
     facts: deque[Fact] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
@@ -238,16 +240,22 @@ class Board:
         """What is left of it goes, unless others are to fetch its checkpoint."""
         key = job.id, job.wanted.epoch
         if key in self.lends:
-            self.kept.add(key)
+            self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
         else:
             self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
 
     def lend(self, lends: Iterable[Lend]) -> None:
-        """These, and no longer the others."""
         self.lends = frozenset((lend.job, lend.epoch) for lend in lends)
-        for job, epoch in sorted(self.kept - self.lends):
-            self.kept.discard((job, epoch))
+
+    def let_go(self) -> None:
+        """Of what is lent no longer, once those that come back have taken theirs up."""
+        for job, epoch in sorted(self.kept.keys() - self.lends):
+            del self.kept[job, epoch]
             self.out.append(Forget(job=job, epoch=epoch))
+
+    def lent_by(self, job: JobId) -> tuple[int, int]:
+        """Generation and step of what it left here, where it comes back before it got anywhere else."""
+        return max((kept for (other, _), kept in self.kept.items() if other == job), default=(-1, -1))
 
     # --- the queue
 

@@ -227,6 +227,7 @@ class HostMachine:
         for job in board.in_order:
             if job.id not in listed:
                 wants.drop(board, job)
+        board.let_go()
         self._left_behind()
         board.queue.set_tickets({j.id: tickets_of(j) for j in board.jobs.values() if j.id in board.queue})
         board.gang_ended_s = None
@@ -366,10 +367,12 @@ class HostMachine:
         board = self._board
         if job.phase is Phase.EXITED:
             return
-        parked = job.asked is Tier.CHECKPOINT and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
+        # Who stops one part of a gang over several hosts stops all, whether this host has been told yet or not.
+        asked = job.asked is Tier.CHECKPOINT or (job.part and not job.ended)
+        parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
         if job.phase is Phase.CHECKPOINTED or parked:
             if job.phase is not Phase.CHECKPOINTED:
-                # Durable, or it would not have left like this; the word of it was lost with an agent.
+                # Durable, or it would not have left like this; the word of it was lost with an agent, or with node 0.
                 job.checkpoint_generation += 1
                 job.checkpoint_step = job.step
                 board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)

@@ -42,7 +42,7 @@ def save(board: Board) -> dict[str, Any]:
         "unhooked_classes": sorted(board.unhooked_classes),
         "drained": sorted(board.drained),
         "lends": sorted(board.lends),
-        "kept": sorted(board.kept),
+        "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
         "queue": board.queue.dump(),
         "jobs": [plain(job) for job in board.jobs.values()],
     }
@@ -62,7 +62,7 @@ def load(board: Board, saved: Mapping[str, Any]) -> None:
     board.unhooked_classes = set(saved["unhooked_classes"])
     board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])
     board.lends = frozenset((job, epoch) for job, epoch in saved["lends"])
-    board.kept = {(job, epoch) for job, epoch in saved["kept"]}
+    board.kept = {(job, epoch): (generation, step) for job, epoch, generation, step in saved["kept"]}
     board.queue = StrideQueue.load(saved["queue"])
     jobs = [revive(HostedJob, job) for job in saved["jobs"]]
     board.jobs = {job.id: job for job in jobs}

@@ -35,6 +35,11 @@ def want(board: Board, entry: WantedJob) -> None:
 def take_up(board: Board, entry: WantedJob) -> HostedJob:
     board.arrivals += 1
     job = HostedJob(wanted=entry, order=board.arrivals, came_s=board.now_s)
+    source = entry.source
+    if source is None and not job.part:
+        job.checkpoint_generation, job.checkpoint_step = board.lent_by(job.id)
+    elif source is not None and source.peer in entry.nodes[entry.node_rank : entry.node_rank + 1]:
+        job.checkpoint_generation, job.checkpoint_step = source.generation, source.step  # it lies here
     board.jobs[entry.job] = job
     board.tell("arrived", f"wants {entry.spec.gpus} GPUs", job)
     return job
@@ -68,6 +73,9 @@ def bury(board: Board, job: HostedJob) -> None:
         board.queue.remove(job.id)
     del board.jobs[job.id]
     if job.next is not None:
-        # A new incarnation on the same host goes on from the newest checkpoint of the one before.
+        # A new incarnation on the same host goes on from the newest checkpoint of the one before; the parts of
+        # a gang over several hosts all go on from one, which the controller names.
         heir = take_up(board, job.next)
+        if heir.part:
+            return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step

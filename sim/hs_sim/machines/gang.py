@@ -99,7 +99,8 @@ class Gang:
         self.restored, self.generation = part_steps, generation
         self.done = float(part_steps)
         if part.rank == 0:
-            self.world.truth.restored(self.job, part_steps, clock.now_s)
+            reach = self.world.within_reach(self.key[0], self.nodes)
+            self.world.truth.restored(self.job, part_steps, reach, clock.now_s)
         read_s = self._bytes_s() if generation >= 0 else 0.0
         clock.after(start_s * HOOK_PART, self._hook, part)
         clock.after(start_s + read_s, self._up, part)

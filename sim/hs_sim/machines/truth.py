@@ -6,7 +6,7 @@ What must never happen is refused here, at the moment when it would.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hs_core.model import GpuId, HostName, JobId, JobSpec
+from hs_core.model import GpuId, HostName, JobId, JobSpec, OnPartition
 from hs_sim.model import SimJob
 
 
@@ -66,7 +66,11 @@ class Truth:
     def stands(self, job: JobTruth) -> None:
         job.busy -= 1
 
-    def restored(self, job: JobTruth, step: int, now_s: float) -> None:
+    def restored(self, job: JobTruth, step: int, within_reach: int, now_s: float) -> None:
+        """`within_reach`: newest step of a checkpoint that the controller could have it fetched from."""
+        if job.spec.on_partition is OnPartition.FENCE:
+            # Who asks to be started elsewhere asks not to wait for a server that is cut off.
+            job.acknowledged = min(job.acknowledged, max(step, within_reach))
         if step < job.acknowledged:
             raise LawBrokenError(
                 f"at {now_s:.3f}: job {job.id} goes on at step {step}; step {job.acknowledged} was acknowledged as safe"

@@ -250,6 +250,14 @@ class World:
             job.restarts += 1
         job.last_home, job.last_epoch = home, gang.key[1]
 
+    def within_reach(self, job: JobId, nodes: int) -> int:
+        """Newest step that all parts of have a checkpoint on servers that are connected."""
+        parts: dict[int, int] = {}
+        for name in self.controller.sides:
+            for _, step in self.agents[name].stores.get(job, {}).values():
+                parts[step] = parts.get(step, 0) + 1
+        return max((step for step, held in parts.items() if held >= nodes), default=-1)
+
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
             gang.job.ended_s = self.clock.now_s
