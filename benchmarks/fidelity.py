@@ -121,9 +121,15 @@ def play(client: Client) -> tuple[list[tuple[str, Job]], list[JobView], list[flo
 
 def _start_s(client: Client, job: int) -> float:
     """From its place to its first step edge, as its story tells it."""
-    story = client.job(job).story
-    placed = next(event.at for event in story if event.kind == "placed")
-    return next(event.at for event in story if event.kind in {"ready", "running"}) - placed
+    at_s: dict[str, float] = {}
+    for event in client.job(job).story:
+        at_s.setdefault(event.kind, event.at)
+    up = [at_s[kind] for kind in ("ready", "running") if kind in at_s]
+    if "placed" not in at_s or not up:
+        sys.exit(
+            f"the story of job {job} tells of {', '.join(at_s)}; placed, and ready or running, were expected"
+        )
+    return min(up) - at_s["placed"]
 
 
 def measured(submitted: list[tuple[str, Job]], views: list[JobView], starts: list[float]) -> Live:

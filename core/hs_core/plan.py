@@ -23,12 +23,8 @@ def _check_homes(
         job = jobs.get(job_id)
         if job is None:
             raise BrokenError(f"job {job_id} has a home on {', '.join(home)}; the snapshot has no such job")
-        if unknown := [name for name in home if name not in hosts]:
-            raise BrokenError(f"job {job_id} has a home on {unknown[0]}; the snapshot has no such server")
-        if len(home) != job.nodes or len(set(home)) != len(home):
-            raise BrokenError(f"job {job_id} needs {job.nodes} servers; its home is {', '.join(home)}")
-        if home != job.hosts:
-            _check_entrance(job, [hosts[name] for name in home])
+        if home != job.hosts or job.nodes != 1 or home[0] not in hosts:
+            _check_home(job, home, hosts)
     moved = 0
     for job in jobs.values():
         if job.started and plan.homes.get(job.id) != job.hosts and all(name in hosts for name in job.hosts):
@@ -36,6 +32,15 @@ def _check_homes(
             moved += 1
     if moved > snapshot.migrations_left:
         raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
+
+
+def _check_home(job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts]) -> None:
+    if unknown := [name for name in home if name not in hosts]:
+        raise BrokenError(f"job {job.id} has a home on {unknown[0]}; the snapshot has no such server")
+    if len(home) != job.nodes or len(set(home)) != len(home):
+        raise BrokenError(f"job {job.id} needs {job.nodes} servers; its home is {', '.join(home)}")
+    if home != job.hosts:
+        _check_entrance(job, [hosts[name] for name in home])
 
 
 def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) -> None:
@@ -80,7 +85,7 @@ def _check_tickets(plan: Plan) -> None:
     for job_id, tickets in plan.tickets.items():
         if job_id not in plan.homes:
             raise BrokenError(f"job {job_id} has tickets and no home")
-        if tickets <= 0:
+        if tickets.numerator <= 0:
             raise BrokenError(f"job {job_id} has {tickets} tickets; expected more than 0")
 
 

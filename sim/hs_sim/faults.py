@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 
+from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.model import HostName, JobSpec, OnPartition, UserName
+from hs_core.policies import find
 from hs_sim.cluster import servers
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
 from hs_sim.machines.trouble import ON_A_HOST, Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
@@ -27,6 +30,9 @@ TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
 CALM = 8  # one seed in so many has no faults: then the ledger is judged strictly
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
+POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
+GANGS = 0.25  # how likely a job spans two servers
+LEASE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,8 @@ class Case:
     experiment: Experiment
     plan: FaultPlan
     cannot_checkpoint: frozenset[int]
+    fence_after_s: float
+    moving: float  # how likely a job is moved in a quantum, for no reason
     specs: dict[int, JobSpec]
 
 
@@ -62,6 +70,7 @@ def case_of(seed: int) -> Case:
             rates={("c", pool.model): 10.0 if pool.model == "V100" else 5.0 for pool in pools},
             source=f"hs_sim.faults, seed {seed}",
         ),
+        policy=dice.choice(POLICIES[3:] if any(job.nodes > 1 for job in jobs) else POLICIES),
         quantum_s=QUANTUM_S,
         seed=seed,
         costs=Costs(start_s=2.0),
@@ -71,6 +80,8 @@ def case_of(seed: int) -> Case:
     return Case(
         experiment=experiment,
         plan=FaultPlan() if seed % CALM == 0 else _plan(dice, names),
+        fence_after_s=dice.choice([0.0, 5.0, 12.0]),
+        moving=dice.choice([0.0, 0.02, 0.1, 0.3]),
         cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.15),
         specs={job.id: _spec(dice, job) for job in jobs},
     )
@@ -105,9 +116,6 @@ def _jobs(dice: Random, pools: Sequence[Pool]) -> tuple[SimJob, ...]:
             )
         )
     return tuple(jobs)
-
-
-GANGS = 0.0  # how likely a job spans two servers
 
 
 def _spec(dice: Random, job: SimJob) -> JobSpec:
@@ -149,7 +157,13 @@ def run_seed(seed: int, prepare: Callable[[World], None] | None = None) -> Failu
     """`prepare` may put something broken into the world before it starts."""
     case = case_of(seed)
     world = World(
-        case.experiment, faults=case.plan, timing=TIMING, specs=lambda job: case.specs[job.id], watched=True
+        case.experiment,
+        faults=case.plan,
+        timing=TIMING,
+        specs=lambda job: case.specs[job.id],
+        settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S, migrations_per_hour=10_000.0),
+        policy=restless(find(case.experiment.policy), case.moving),
+        watched=True,
     )
     world.cannot_checkpoint = case.cannot_checkpoint
     laws = Laws(world)

@@ -109,6 +109,8 @@ class Honest(RuleBasedStateMachine):
         self.tell(UserSet(now_s=0.0, name=ALICE))
         for name in NAMES:
             self.connect(name)
+        for nodes in (1, 2):
+            self.submit(nodes=nodes, partition=OnPartition.CONTINUE, retries=1)
 
     # --- the wires ----------------------------------------------------------------------------------------------
 
@@ -256,12 +258,18 @@ class Honest(RuleBasedStateMachine):
         for job in self.pick(which):
             self.tell(verb(now_s=self.now_s, by=ALICE, jobs=(job,)))
 
-    @rule(which=st.integers(0, 9), to=st.permutations(NAMES))
-    def a_job_is_to_move(self, which: int, to: list[HostName]) -> None:
+    @rule(which=st.integers(0, 9), to=st.permutations(NAMES), gets=st.integers(0, 4))
+    def a_job_is_to_move(self, which: int, to: list[HostName], gets: int) -> None:
         for job in self.pick(which):
             nodes = self.world.machine.job(job).spec.nodes
             self.wishes[job] = (tuple(to[:nodes]), MoveReason.BALANCE, "")
-            self.tell(QuantumEnded(now_s=self.now_s))
+            for _ in range(gets):
+                self.advance(job)
+            self.tell(
+                UserSet(now_s=self.now_s, name=ALICE, tickets=self.now_s + 1.0)
+            )  # something to decide about
+            for _ in range(gets):
+                self.advance(job)
 
     @rule(name=st.sampled_from(NAMES))
     def a_link_breaks(self, name: HostName) -> None:
@@ -381,4 +389,4 @@ class Honest(RuleBasedStateMachine):
 
 
 def test_honest_hosts_and_every_kind_of_fault() -> None:
-    run_state_machine_as_test(Honest, settings=budget(max_examples=40, stateful_step_count=30))
+    run_state_machine_as_test(Honest, settings=budget(max_examples=120, stateful_step_count=40))

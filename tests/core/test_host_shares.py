@@ -60,3 +60,31 @@ def test_figure_4_gives_each_user_a_third(interleaved: bool):
             gpus = (received[start + 30][user] - received[start][user]) / (30 * sim.quantum_s)
             assert gpus == pytest.approx(4 / 3, rel=0.02), (start, user)
     assert not any("checkpoint" in words for _, words in sim.log)
+
+
+def three_pairs(*, can_checkpoint: bool) -> list[float]:
+    """Shares of the time that three jobs of 2 GPUs get on 4, equal tickets."""
+    sim = HostSim()
+    jobs = [
+        sim.job(n, 2, user=user, ways=Ways(hold_s=0.01, resume_s=0.01, can_checkpoint=can_checkpoint))
+        for n, user in enumerate("ABC", start=1)
+    ]
+    sim.send()
+    sim.quanta(20)
+    before = [sim.gpu_s(job) for job in jobs]
+    sim.quanta(240)
+    return [(sim.gpu_s(job) - was) / (240 * 60 * 2) for job, was in zip(jobs, before, strict=True)]
+
+
+def test_jobs_that_can_move_get_equal_shares_where_blocks_do_not_divide_evenly():
+    assert three_pairs(can_checkpoint=True) == pytest.approx(
+        [2 / 3] * 3, rel=0.07
+    )  # each move costs one of them a start
+
+
+def test_jobs_that_stay_where_they_were_started_get_the_most_that_the_least_of_them_can():
+    """Two of three run in each quantum, on other GPUs: bound for ever, only one pair of them can be apart. Any binding gives
+    some job half of the time at the most, and one whose pairs overlap leaves GPUs idle besides."""
+    shares = three_pairs(can_checkpoint=False)
+    assert min(shares) == pytest.approx(1 / 2, rel=0.02)
+    assert sum(shares) == pytest.approx(2.0, rel=0.02)

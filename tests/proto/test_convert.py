@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hs_core import model
 from hs_core.errors import RefusedError
-from hs_core.events import Turn, Wanted, WantedJob
+from hs_core.events import Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, common_pb2
 
@@ -25,6 +25,7 @@ SPECS = st.builds(
     checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, array_id=st.none() | st.integers(1, 9),
     array_index=st.none() | NON_NEGATIVE, array_limit=NON_NEGATIVE,
 )  # fmt: skip
+PEER = Peer(host=model.HostName("v1"), address="10.0.0.2:7444")
 EXITS = st.none() | st.builds(
     model.Exit, code=st.integers(-9, 300), signal=st.integers(0, 64), why=TEXT, log_tail=TEXT
 )
@@ -34,7 +35,8 @@ REPORTS = st.builds(
     step=NON_NEGATIVE, steps_per_s=st.floats(0, 1e9), gpu_s=st.floats(0, 1e9), run_s=st.floats(0, 1e9),
     suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
     lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(model.Tier), sliceable=st.booleans(), note=TEXT,
-    device_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99), exit=EXITS,
+    device_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99),
+    rendezvous=TEXT, can_checkpoint=st.booleans(), exit=EXITS,
 )  # fmt: skip
 
 
@@ -55,8 +57,13 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
     spec: model.JobSpec, gangs: list[Any], flag: bool
 ) -> None:
     job = WantedJob(job=model.JobId(7), epoch=3, user=model.UserName("a"), run_as="b", job_class="c", spec=spec,
-                    tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5)  # fmt: skip
-    wanted = Wanted(term=1, seq=2, quantum_s=60.0, turn=Turn(gangs=tuple(gangs), local=flag), jobs=(job,))
+                    tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
+                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", leave=flag, grant="secret",
+                    source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
+    turn = Turn(gangs=tuple(gangs), local=flag)
+    lend = Lend(job=model.JobId(8), epoch=2, generation=3, grant="other")
+    wanted = Wanted(term=1, seq=2, quantum_s=60.0, turn=turn, jobs=(job,), quantum=5, edge_in_s=0.5 if flag else None,
+                    next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0)  # fmt: skip
     wire = convert.from_wanted(wanted).SerializeToString()
     assert convert.to_wanted(agent_pb2.Wanted.FromString(wire)) == wanted
 

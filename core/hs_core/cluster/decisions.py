@@ -1,6 +1,6 @@
 """When the policy is asked, about what, and what becomes of its verdict."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hs_core import plan
@@ -185,7 +185,7 @@ class Decisions(Requests):
 
     def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:
         """Only where a gang over several servers has a part, quanta begin together and turns come one ahead."""
-        planned = orders.turn_among(self._planned_turns.get(name, _LOCAL), jobs)
+        planned = self._turn(name, self._planned_turns, jobs)
         common = self._book.spanned.get(name, 0) > 0 and self._edges.at_s is not None
         host = self._book.hosts[name]
         wanted = Wanted(
@@ -203,11 +203,23 @@ class Decisions(Requests):
         assert self._edges.at_s is not None
         return replace(
             wanted,
-            turn=orders.turn_among(self._turns.get(name, _LOCAL), jobs),
+            turn=self._turn(name, self._turns, jobs),
             quantum=self._edges.quantum,
             edge_in_s=max(0.0, self._edges.at_s - now_s),
             next_turn=planned,
         )
+
+    def _turn(self, name: HostName, turns: Mapping[HostName, Turn], jobs: Sequence[WantedJob]) -> Turn:
+        """Without those that cannot take it any more, nor gangs that have got another home since: they run whole."""
+        turn = turns.get(name, _LOCAL)
+        if not turn.gangs:
+            return turn
+        parted = {
+            job
+            for job in self._book.spanning.intersection(turn.gangs)
+            if any(job not in turns.get(host, _LOCAL).gangs for host in self._book.live[job].hosts)
+        }
+        return orders.turn_among(turn, [job for job in jobs if job.job not in parted])
 
 
 _LOCAL = Turn()

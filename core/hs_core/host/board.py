@@ -91,7 +91,11 @@ class Board:
     def on(self, gpus: Iterable[GpuId]) -> list[HostedJob]:
         """Jobs with a process bound to any of these GPUs."""
         wanted = frozenset(gpus)
-        return [job for job in self.jobs.values() if job.alive and not wanted.isdisjoint(job.gpus)]
+        return [
+            job
+            for job in self.jobs.values()
+            if job.launched_s is not None and not wanted.isdisjoint(job.gpus)
+        ]
 
     def load(self) -> dict[GpuId, Fraction]:
         """Tickets per GPU of the jobs bound to it."""
@@ -253,13 +257,16 @@ class Board:
         A paused job that can't be stopped runs on, and is charged for it.
         """
         for job in self.jobs.values():
-            runs_on = job.occupying and not self.sliceable(job)
-            belongs = not job.ended and not job.dropped and (not job.wanted.paused or runs_on)
-            if belongs and job.id not in self.queue:
+            belongs = not job.ended and not job.dropped
+            if belongs and job.wanted.paused:
+                belongs = job.occupying and not self.sliceable(job)
+            if belongs == (job.id in self.queue):
+                continue
+            if belongs:
                 order = (job.order, job.id)
                 self.queue.add(job.id, job.gang, tickets_of(job), order, job.carry, kin=job.wanted.user)
                 job.carry = None
-            elif not belongs and job.id in self.queue:
+            else:
                 job.carry = self.queue.remove(job.id)
                 job.in_turn = False
 

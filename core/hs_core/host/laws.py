@@ -21,35 +21,46 @@ def broken_laws(board: Board, touched: Collection[HostedJob], orders: Collection
 
 
 def _of_job(board: Board, job: HostedJob) -> Iterator[str]:
-    phase, occupying = job.phase, job.occupying
-    if job.alive and phase in (Phase.WAITING, Phase.EXITED):
+    phase, occupying, alive = job.phase, job.occupying, job.alive
+    if not alive:
+        yield from _of_none_alive(job)
+    elif phase is Phase.WAITING or phase is Phase.EXITED:
         yield "has a process"
-    if not job.alive and phase not in WITHOUT_PROCESS:
-        yield "has no process"
-    if (job.alive or (job.in_turn and job.gpus)) and len(set(job.gpus)) != job.gang:
+    if (alive or (job.in_turn and job.gpus)) and len(set(job.gpus)) != job.gang:
         yield f"is bound to {job.gpus}, its gang is {job.gang}"
-    if not job.alive and not job.in_turn and job.gpus:
-        yield f"keeps {job.gpus} without a process or a turn"
-    if occupying and not job.alive:
-        yield "is charged without a process"
-    if occupying and phase in OFF_THE_GPU:
+    stands = phase in OFF_THE_GPU
+    if occupying and stands:
         yield "is charged though it stands"
-    if phase in (Phase.RUNNING, Phase.SUSPENDING) and not occupying:
+    if not occupying and (phase is Phase.RUNNING or phase is Phase.SUSPENDING):
         yield "runs uncharged"
-    if (phase is Phase.SUSPENDING) != (job.asked is not None and phase not in OFF_THE_GPU):
+    if (phase is Phase.SUSPENDING) != (job.asked is not None and not stands):
         yield f"was asked {job.asked}"
-    if job.in_turn and (job.id not in board.queue or phase in (Phase.SUSPENDING, Phase.KILLING)):
-        yield "is in its turn"
-    if phase is Phase.RUNNING and not job.in_turn and not job.dropped:
+    if job.in_turn:
+        yield from _of_its_turn(board, job)
+    elif phase is Phase.RUNNING and not job.dropped:
         yield "runs out of its turn"
     if job.gpu_s < 0 or job.run_s < 0 or job.suspend_s < 0 or job.resume_s < 0 or job.lost_gpu_s < 0:
         yield "has a negative counter"
     if job.ended and job.id in board.queue:
         yield "is in the stride queue"
-    if job.part and job.in_turn and job.id not in board.turn.gangs and not board.immovable(job):
-        yield "is a part of several and in a turn that is not its own"
-    if job.next is not None and not job.alive:
+
+
+def _of_none_alive(job: HostedJob) -> Iterator[str]:
+    if job.phase not in WITHOUT_PROCESS:
+        yield "has no process"
+    if job.gpus and not job.in_turn:
+        yield f"keeps {job.gpus} without a process or a turn"
+    if job.occupying:
+        yield "is charged without a process"
+    if job.next is not None:
         yield f"is gone, and incarnation {job.next.epoch} waits for that"
+
+
+def _of_its_turn(board: Board, job: HostedJob) -> Iterator[str]:
+    if job.id not in board.queue or job.phase in (Phase.SUSPENDING, Phase.KILLING):
+        yield "is in its turn"
+    if job.part and job.id not in board.turn.gangs and not board.immovable(job):
+        yield "is a part of several and in a turn that is not its own"
 
 
 def _of_orders(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:

@@ -394,8 +394,10 @@ class HostMachine:
         board = self._board
         away.fence(board)
         for job in board.in_order:
-            comings.prepare(board, job)
-            comings.leave(board, job)
+            if not job.alive:
+                comings.prepare(board, job)
+            elif job.wanted.leave:
+                comings.leave(board, job)
         board.enqueue()
         self._expire()
         if board.wanted_quantum_s > 0.0:

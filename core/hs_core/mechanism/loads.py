@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.placing import Home, takes_new
-from hs_core.mechanism.world import At, Shape, World
+from hs_core.mechanism.world import At, Shape, World, shape_of
 from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
 
@@ -65,7 +65,7 @@ class Pool:
 
     def best(self, job: JobFacts, per_gpu: float) -> Home:
         """The servers with least load once the job is there; ties: the fullest that still fits, then by name."""
-        fits = self.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))
+        fits = self.fits(shape_of(job))
         tickets = self.tickets
         mine, change = self.users.get(job.user), per_gpu - self.per_gpu.get(job.user, 0.0)
         if change and mine:
@@ -100,27 +100,34 @@ class Board:
 
     def _fill(self) -> None:
         hosts, pools = self.world.hosts, self.pools
-        asked: dict[tuple[str, UserName, HostName], int] = {}
-        unable, effective, homes = self.world.unable, self.world.effective, self.world.homes
+        asked: dict[tuple[HostName, UserName], int] = {}
+        for name, there in self.world.at.items():
+            for job in there:
+                key = (name, job.user)
+                asked[key] = asked.get(key, 0) + job.gang
         for job in self.world.jobs:
-            home = homes.get(job.id)
-            if home is None or job.id in unable:
+            if job.nodes == 1 or job.id not in self.world.homes or job.id in self.world.unable:
                 continue
-            if job.id in effective:
-                home = effective[job.id]
-            model = hosts[home[0]].model
-            for name in home:
-                key = (model, job.user, name)
-                asked[key] = asked.get(key, 0) + job.per_node
-        for (model, user, name), gpus in asked.items():
-            pool = pools[model]
-            pool.users.setdefault(user, {})[pool.index[name]] = gpus
+            for name in self.world.where(job):
+                asked[name, job.user] = asked.get((name, job.user), 0) + job.per_node
+        for (name, user), count in asked.items():
+            pool = pools[hosts[name].model]
+            pool.users.setdefault(user, {})[pool.index[name]] = count
         for pool in pools.values():
             # Sums in one order, whatever the order of the snapshot: floats do not add up the same otherwise.
             for user in sorted(pool.users):
-                for at, gpus in pool.users[user].items():
-                    pool.tickets[at] += gpus * pool.per_gpu[user]
-                    pool.asked[at] += gpus
+                mine, per_gpu = pool.users[user], pool.per_gpu[user]
+                at = np.fromiter(mine.keys(), dtype=np.int64, count=len(mine))
+                gpus = np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
+                pool.tickets[at] += gpus * per_gpu
+                pool.asked[at] += gpus
+
+    def loads(self) -> dict[HostName, float]:
+        return {
+            name: float(load)
+            for pool in self.pools.values()
+            for name, load in zip(pool.names, pool.load(), strict=True)
+        }
 
     def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
         """Tickets per GPU of the user there, with so many more GPUs asked for."""

@@ -14,7 +14,7 @@ from hs_core.mechanism.loads import Board, Pool
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.world import At, Kind, Shape
+from hs_core.mechanism.world import At, Kind, shape_of
 from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
 from hs_core.policy import JobFacts
 
@@ -52,7 +52,6 @@ class Mover:
         self._budget = self.world.snapshot.migrations_left
         self._started_left = limits.started_a_quantum
         self._waiting_left = limits.waiting_a_quantum
-        self._at: dict[HostName, list[JobFacts]] | None = None
 
     # --- what all have in common ------------------------------------------------------------------------------------
 
@@ -91,11 +90,6 @@ class Mover:
                 self._started_left -= 1
         else:
             self._waiting_left -= 1
-        if self._at is not None:
-            for name in old:
-                self._at[name] = [other for other in self._at[name] if other.id != job.id]
-            for name in to:
-                self._at.setdefault(name, []).append(job)
         self.done.append(Moved(job, to, reason, text))
 
     # --- servers that should be empty, or can no longer run the job -------------------------------------------------
@@ -207,12 +201,7 @@ class Mover:
 
     def _jobs_at(self, name: HostName) -> list[JobFacts]:
         """Jobs of one node that live there."""
-        if self._at is None:
-            self._at = {}
-            for job in self.world.jobs:
-                if job.nodes == 1 and job.id in self.world.homes and job.id not in self.world.unable:
-                    self._at.setdefault(self.world.where(job)[0], []).append(job)
-        return self._at.get(name, [])
+        return self.world.at[name]
 
     def _balance(self, pool: Pool, mean: float) -> bool:
         """One job from a more to a less loaded server, if jobs wait there; whether one moved."""
@@ -244,7 +233,7 @@ class Mover:
         high, low = pool.tickets[source], pool.tickets[target]
         best: tuple[float, tuple[bool, bool, int, float, JobId], JobFacts] | None = None
         for job in jobs:
-            if not pool.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))[target]:
+            if not pool.fits(shape_of(job))[target]:
                 continue
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             worst = max((high - tickets) / pool.width[source], (low + tickets) / pool.width[target])
@@ -297,7 +286,7 @@ class Mover:
                 continue
             seen.add((job.gang, job.user))
             after = (pool.tickets[target] + job.gang * pool.per_gpu.get(job.user, 0.0)) / pool.width[target]
-            fits = pool.fits(Shape(job.per_node, job.nodes, job.gpu_memory_bytes, ()))[target]
+            fits = pool.fits(shape_of(job))[target]
             if fits and after <= self.limits.packed_load * mean:
                 yield job
 

@@ -50,7 +50,7 @@ class World:
     effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
     new: list[JobFacts] = field(default_factory=list)  # look for a home
     leavers: list[JobFacts] = field(default_factory=list)  # should leave their servers, and can
-    lost: list[JobFacts] = field(default_factory=list)
+    at: dict[HostName, list[JobFacts]] = field(default_factory=dict)  # jobs of one server where they live
     unable: set[JobId] = field(default_factory=set)  # at home on servers that lack GPUs for them now
     gpus: dict[At, int] = field(default_factory=dict)  # that a user's jobs ask for, where they live
     kinds: dict[Kind, list[JobFacts]] = field(default_factory=dict)  # jobs by class where they live
@@ -59,7 +59,7 @@ class World:
     leaving: dict[JobId, Home] = field(default_factory=dict)  # of those that were told to move, who still are
     racks: dict[_Rack, int] = field(default_factory=dict)
     _classes: dict[UserName, list[str]] = field(default_factory=dict)
-    _usable: dict[Shape, tuple[str, ...]] = field(default_factory=dict)
+    _usable: dict[tuple[int, int, int, tuple[str, ...]], tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def models(self) -> list[str]:
@@ -74,10 +74,10 @@ class World:
 
     def usable(self, job: JobFacts) -> tuple[str, ...]:
         """Pools that could take the job, newest first."""
-        shape = Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
-        found = self._usable.get(shape)
+        key = (job.gang, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+        found = self._usable.get(key)
         if found is None:
-            found = self._usable[shape] = self._find(shape)
+            found = self._usable[key] = self._find(shape_of(job))
         return found
 
     def _find(self, shape: Shape) -> tuple[str, ...]:
@@ -90,12 +90,17 @@ class World:
 
     def settle(self, job: JobFacts, home: Home) -> None:
         """The job lives there from now on (or will, once it has moved)."""
-        model = self.hosts[home[0]].model
+        model, gang = self.hosts[home[0]].model, job.gang
         at = (job.user, model)
-        self.gpus[at] = self.gpus.get(at, 0) + job.gang
+        self.gpus[at] = self.gpus.get(at, 0) + gang
         kind = (job.user, job.job_class, model)
-        self.kind_gpus[kind] = self.kind_gpus.get(kind, 0) + job.gang
-        self.kinds.setdefault(kind, []).append(job)
+        if (there := self.kinds.get(kind)) is None:
+            self.kinds[kind], self.kind_gpus[kind] = [job], gang
+        else:
+            there.append(job)
+            self.kind_gpus[kind] += gang
+        if job.nodes == 1:
+            self.at[home[0]].append(job)
 
     def unsettle(self, job: JobFacts, home: Home) -> None:
         model = self.hosts[home[0]].model
@@ -103,6 +108,8 @@ class World:
         kind = (job.user, job.job_class, model)
         self.kind_gpus[kind] -= job.gang
         self.kinds[kind].remove(job)
+        if job.nodes == 1:
+            self.at[home[0]].remove(job)
 
     def classes(self, user: UserName) -> list[str]:
         """Of the user's placed jobs, wherever they are."""
@@ -134,19 +141,36 @@ class World:
         return Needs(usable=usable, pinned=pinned, total=total)
 
 
+def shape_of(job: JobFacts) -> Shape:
+    return Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+
+
 def look(snapshot: Snapshot, leaving: Leaving) -> World:
     hosts = {host.name: host for host in sorted(snapshot.hosts, key=lambda host: host.name)}
     jobs = sorted(snapshot.jobs, key=lambda job: job.id)
-    world = World(snapshot, hosts, pools(snapshot), jobs)
+    world = World(snapshot, hosts, pools(snapshot), jobs, at={name: [] for name in hosts})
     for host in hosts.values():
         rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
         world.racks[rack] = world.racks.get(rack, 0) + 1
-    free = {name for name, host in hosts.items() if host.accepts or not host.connected}
-    demands = world.demands
+    calm = {name: host for name, host in hosts.items() if takes_new(host)}
+    demands, auto, usable, homes = world.demands, Migrate.AUTO, world.usable, world.homes
     for job in jobs:
-        models = _seat(world, job, leaving, free) if job.hosts else world.usable(job)
-        if not job.hosts:
+        home = job.hosts
+        if not home:
             world.new.append(job)
+            models = usable(job)
+        elif (
+            job.nodes == 1
+            and (host_there := calm.get(home[0])) is not None
+            and job.gang <= host_there.gpus
+            and job.movable
+            and job.migrate is auto
+        ):  # nothing is odd about it, as about most: by far the shortest way
+            homes[job.id] = home
+            world.settle(job, home)
+            models = usable(job)
+        else:
+            models = _seat(world, job, leaving)
         if models:
             demand = (job.user, models)
             demands[demand] = demands.get(demand, 0) + job.gang
@@ -155,23 +179,20 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
     return world
 
 
-def _seat(world: World, job: JobFacts, leaving: Leaving, free: set[HostName]) -> tuple[str, ...]:
+def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     """Where a job that has a home stands; the pools that it is demand for."""
     hosts, home = world.hosts, job.hosts
-    if not hosts.keys() >= set(home):
-        if job.started or not job.movable:
-            world.lost.append(job)
-            return ()
-        world.new.append(job)
-        return world.usable(job)
-    stays = free.issuperset(home)
-    if not job.started and job.movable and not stays:
+    there = [hosts[name] for name in home if name in hosts]
+    known = len(there) == len(home)
+    stays = all(host.accepts or not host.connected for host in there)
+    if not known and (job.started or not job.movable):
+        return ()
+    if not known or (not job.started and job.movable and not stays):
         world.new.append(job)
         return world.usable(job)
     world.homes[job.id] = home
-    model = hosts[home[0]].model
-    able = all(job.per_node <= hosts[name].gpus for name in home)
-    away = not all(hosts[name].connected for name in home)
+    model = there[0].model
+    able = all(job.per_node <= host.gpus for host in there)
     target = leaving.get(job.id)
     if target is not None and _under_way(world, job, target):
         world.leaving[job.id] = world.effective[job.id] = target
@@ -181,11 +202,12 @@ def _seat(world: World, job: JobFacts, leaving: Leaving, free: set[HostName]) ->
         world.settle(job, home)
     else:
         world.unable.add(job.id)
-    if not job.movable or away or (job.migrate is Migrate.NEVER and job.started):
+    fixed = job.started and job.migrate is Migrate.NEVER
+    if fixed or not job.movable or not all(host.connected for host in there):
         return (model,) if able else ()
     if not stays or not able:
         world.leavers.append(job)
-    if job.migrate is Migrate.SAME_TYPE and job.started:
+    if job.started and job.migrate is Migrate.SAME_TYPE:
         return (model,) if able or model in world.usable(job) else ()
     return _with(world.usable(job), model if able else None, world)
 

@@ -7,6 +7,7 @@ a server, is the agents' (`mechanism.stride`). Departures are named in the modul
 
 from collections.abc import Mapping
 from fractions import Fraction
+from math import lcm
 from typing import Any
 
 from hs_core.events import Turn
@@ -18,12 +19,12 @@ from hs_core.mechanism.placing import LEAST, Home, why_nowhere
 from hs_core.mechanism.rates import Bids, Speeds
 from hs_core.mechanism.slots import lost
 from hs_core.mechanism.world import At, World, look, tickets_per_gpu
-from hs_core.model import HostName, JobId
-from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.model import HostName, JobId, UserName
+from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.shares import entitle_pools
 
 LIMITS = Limits()
-ONE = Fraction(1)
+EXACT = 64  # jobs: of more, tickets are not added exactly
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -48,7 +49,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             moves={move.job.id: (move.reason, move.text) for move in moved},
         ),
         memory=_remember(snapshot.quantum, leaving, traded, turns, books),
-        why=_why(world, tickets, turns),
+        why=_why(world, board, turns),
         entitled=traded.entitled,
         base=base if traded.trades else {},
         trades=traded.trades,
@@ -127,54 +128,58 @@ def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> spl
 
 
 def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
-    small: dict[HostName, list[JobFacts]] = {name: [] for name in shared}
-    for job in world.jobs:
-        if job.nodes == 1 and job.id in world.homes and job.id not in world.unable:
-            there = small.get(world.homes[job.id][0])
-            if there is not None:
-                there.append(job)
-    return [
-        split.Server(
-            name=name,
-            gpus=world.hosts[name].gpus,
-            small=tuple(job.gang for job in jobs),
-            stuck=min(
-                world.hosts[name].gpus, sum(job.gang for job in jobs if job.running and not job.sliceable)
-            ),
-            tickets=sum((tickets[job.id] for job in jobs), Fraction(0)),
+    servers = []
+    for name in sorted(shared):
+        gpus, jobs = world.hosts[name].gpus, world.at[name]
+        stuck = sum(job.gang for job in jobs if job.running and not job.sliceable)
+        servers.append(
+            split.Server(
+                name=name,
+                gpus=gpus,
+                small=tuple(job.gang for job in jobs),
+                stuck=min(gpus, stuck),
+                tickets=_sum([tickets[job.id] for job in jobs]),
+            )
         )
-        for name, jobs in small.items()
-    ]
+    return servers
+
+
+def _sum(tickets: list[Fraction]) -> Fraction:
+    """Exact as long as the common denominator is short; many users' odd tickets are added to 2^-48."""
+    unit = lcm(*{some.denominator for some in tickets[:EXACT]}) if len(tickets) <= EXACT else 0
+    if 0 < unit.bit_length() <= split.FINEST:
+        return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
+    return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
 
 
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
-def _why(world: World, tickets: Mapping[JobId, Fraction], turns: Mapping[HostName, Turn]) -> dict[JobId, str]:
-    loads: dict[HostName, float] = {}
-    asked: dict[HostName, int] = {}
-    for job in world.jobs:
-        for name in world.homes.get(job.id, ()):
-            loads[name] = loads.get(name, 0.0) + float(tickets[job.id]) / job.nodes
-            asked[name] = asked.get(name, 0) + job.per_node
-    known: dict[tuple[HostName, Fraction, int], str] = {}
-    why: dict[JobId, str] = {}
+def _why(world: World, board: Board, turns: Mapping[HostName, Turn]) -> dict[JobId, str]:
+    loads = board.loads()
+    known: dict[tuple[HostName, UserName, int], str] = {}
     nowhere: dict[tuple[Any, ...], str] = {}
+    why: dict[JobId, str] = {}
+    hosts, homes, unable = world.hosts, world.homes, world.unable
+    away = {name for name, host in hosts.items() if not host.connected}
     for job in world.jobs:
-        home = world.homes.get(job.id)
+        home = homes.get(job.id)
         if home is None:
             why[job.id] = _why_homeless(world, job, nowhere)
         elif job.running and not (job.nodes > 1 and job.id not in _in_turn(turns, home)):
             continue
-        elif job.id in world.unable or not all(world.hosts[name].connected for name in home):
+        elif job.id in unable or (away and not away.isdisjoint(home)):
             why[job.id] = _why_unable(world, job, home)
         elif job.id in world.leaving or (job.started and home != job.hosts):
-            why[job.id] = _why_moving(world, job, home)
+            why[job.id] = f"it is on its way to {', '.join(world.leaving.get(job.id, home))}"
+        elif job.nodes > 1:
+            why[job.id] = _why_waiting(job, home, board, loads)
         else:
-            key = (home[0], tickets[job.id], job.gang)
-            if key not in known:
-                known[key] = _why_waiting(job, [world.hosts[name] for name in home], tickets[job.id], loads)
-            why[job.id] = known[key]
+            key = (home[0], job.user, job.gang)
+            line = known.get(key)
+            if line is None:
+                line = known[key] = _why_waiting(job, home, board, loads)
+            why[job.id] = line
     return why
 
 
@@ -200,19 +205,13 @@ def _why_unable(world: World, job: JobFacts, home: Home) -> str:
     return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
 
 
-def _why_moving(world: World, job: JobFacts, home: Home) -> str:
-    to = ", ".join(world.leaving.get(job.id, home))
-    return f"it is on its way to {to}"
-
-
-def _why_waiting(
-    job: JobFacts, home: list[HostFacts], tickets: Fraction, loads: Mapping[HostName, float]
-) -> str:
-    at = max(home, key=lambda host: (loads[host.name] / host.gpus, host.name))
-    load = loads[at.name] / at.gpus
-    part = float(tickets) / job.gang
+def _why_waiting(job: JobFacts, home: Home, board: Board, loads: Mapping[HostName, float]) -> str:
+    at = max(home, key=lambda name: (loads[name], name))
+    load, part = loads[at], board.per_gpu(job.user, board.world.model(home))
+    where = at if len(home) == 1 else f"{len(home)} servers, of which {at} is the fullest"
+    if part <= 0:
+        return f"waiting for its turn on {where}: {job.user} has no share of these GPUs now"
     share = min(1.0, part / load) if load > 0 else 1.0
-    where = at.name if len(home) == 1 else f"{len(home)} servers, of which {at.name} is the fullest"
     return f"waiting for its turn on {where}: its share is {share:.0%} of the quanta"
 
 

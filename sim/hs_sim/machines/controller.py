@@ -57,7 +57,7 @@ class Controller:
         flush: bool,
     ) -> None:
         self._clock, self._network, self._timing = clock, network, timing
-        self._settings = settings
+        self.settings = settings
         self._policy = replace(policy, decide=self._timed(policy))
         self._flush = flush  # counters reach the disk by themselves too: matters only to who crashes
         self.journal = Journal()
@@ -107,7 +107,7 @@ class Controller:
         self.tell(_quantum_ended)
 
     def _make(self, state: Any) -> ClusterMachine:
-        return ClusterMachine(self._policy, self._settings, state)
+        return ClusterMachine(self._policy, self.settings, state)
 
     def crash(self) -> None:
         """What was not committed is gone, and so is every line."""
@@ -212,6 +212,8 @@ class Controller:
     def _write(self) -> None:
         drafts, self._unwritten = self._unwritten, []
         self.journal.commit(drafts)
+        if self._flush and any(draft.rates for draft in drafts):
+            self.journal.profile = self.machine.profile
         for draft in drafts:
             self.committed(draft)
 

@@ -19,6 +19,7 @@ class Draft:
     hosts: dict[HostName, Host | None] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     answers: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
+    rates: bool = False  # were measured
     weighty: bool = False  # committed before anything comes of it; else counters that agents repeat
 
     def take(self, machine: ClusterMachine, event: ClusterEvent, outcome: Outcome) -> None:
@@ -38,7 +39,9 @@ class Draft:
                 "next_job_id": machine.next_job_id,
                 "quantum": machine.quantum,
                 "memory": machine.memory,
+                "budget": machine.budget,
             }
+        self.rates = self.rates or touched.profile
         counters = isinstance(event, HostReported) and not (outcome.facts or touched.meta or touched.hosts)
         self.weighty = self.weighty or not counters
 
@@ -51,6 +54,7 @@ class Journal:
         self.answers: dict[str, tuple[JobId, ...]] = {}
         self.term = 0
         self._meta: Mapping[str, Any] = {}
+        self.profile: list[Any] = []
 
     def commit(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
@@ -76,4 +80,6 @@ class Journal:
             term=self.term,
             quantum=self._meta.get("quantum", 0),
             memory=json.loads(json.dumps(self._meta.get("memory", {}))),
+            budget=self._meta.get("budget"),
+            profile=json.loads(json.dumps(self.profile)),
         )

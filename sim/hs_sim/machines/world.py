@@ -24,13 +24,14 @@ from hs_core.events import (
 from hs_core.host import HostConfig
 from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
 from hs_core.policies import find
+from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.journal import Draft
-from hs_sim.machines.network import Network
+from hs_sim.machines.network import DOWN, Line, Network
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Truth
@@ -40,7 +41,6 @@ TRACE = 60  # lines kept of what happened last
 RETRY_S = 10.0  # who was not answered asks again
 ORDER_RETRY_S = 1.0
 FETCH_RETRIES, FETCH_RETRY_S = 5, 1.0
-PING_S = 5.0
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
 )
@@ -56,6 +56,7 @@ class World:
         specs: Callable[[SimJob], JobSpec] = SimJob.spec,
         settings: Settings | None = None,
         host_config: HostConfig | None = None,
+        policy: Policy | None = None,  # in place of the one that the experiment names
         watched: bool = False,  # keeps a trace, and goes on until the controller knows of every end
     ) -> None:
         self.experiment = experiment
@@ -75,12 +76,13 @@ class World:
             self.clock,
             self.network,
             self.timing,
-            find(experiment.policy),
+            policy or find(experiment.policy),
             replace(
                 base,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
+                settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
@@ -100,7 +102,7 @@ class World:
         self._sampled_steps: dict[UserName, float] = {}
         self._entitled: dict[tuple[UserName, str], float] = {}
         self._sampled_s = 0.0
-        self._pinging = self._watched = watched or bool(faults and faults.faults)
+        self._watched = watched or bool(faults and faults.faults)
         self.horizon_s: float | None = None  # by when everything has to have ended
         for job in experiment.workload.jobs:
             self.truth.jobs[job.id] = JobTruth(sim=job, spec=specs(job))
@@ -126,8 +128,10 @@ class World:
             clock.at(sim.arrival_s, self._submit, self.truth.jobs[sim.id])
         every_s = experiment.sample_s or experiment.quantum_s
         clock.at(every_s, self._sample, every_s, progress)
-        if self._pinging:
-            clock.after(PING_S, self._ping)
+        if self._watched:
+            settings = self.controller.settings
+            least_s = min(settings.lease_s, settings.fence_after_s or settings.lease_s, 20.0)
+            clock.after(least_s / 4, self._alive, least_s / 4)
         until_s = self._horizon_s() if experiment.until_s is None else experiment.until_s
         clock.run(until_s, self._finished)
         if experiment.until_s is None and not self._finished():
@@ -186,23 +190,24 @@ class World:
                 self.truth.by_id[ids[0]] = job
 
         self.controller.tell(make, f"job-{job.sim.id}", answered)
-        if self._pinging:
+        if self._watched:
             self.clock.after(RETRY_S, self._submit, job)
 
     def _refused(self, refused: RefusedError) -> None:
-        if not self._pinging:
+        if not self._watched:
             raise BrokenError(f"at {self.clock.now_s:.3f}: refused: {refused}")
         self.note(f"refused: {refused}")
 
-    def _ping(self) -> None:
-        for agent in self.agents.values():
-            line = agent.line
-            if line is not None and self.controller.alive:
-                down = not self.network.is_cut(agent.name, 0) and not self.network.is_cut(agent.name, 1)
-                side = self.controller.sides.get(agent.name)
-                if down and side is not None and side.line is line:
-                    agent.keepalive(line)
-        self.clock.after(PING_S, self._ping)
+    def _alive(self, every_s: float) -> None:
+        """Signs of life: jobs that fence count from the last one."""
+        controller = self.controller
+        if controller.alive and self.clock.now_s >= controller.paused_until_s:
+            for side in controller.sides.values():
+                self.network.send(side.line, DOWN, self._sign_of_life)
+        self.clock.after(every_s, self._alive, every_s)
+
+    def _sign_of_life(self, line: Line) -> None:
+        self.agents[line.host].keepalive(line)
 
     # --- what agents and jobs ask of the world ----------------------------------------------------------------------
 
@@ -211,7 +216,7 @@ class World:
 
     def ordered(self, agent: Agent, commands: Sequence[HostCommand]) -> None:
         words = tuple(type(command).__name__ for command in commands if not isinstance(command, WakeHost))
-        if words and self._pinging:
+        if words and self._watched:
             self.note(f"{agent.name}: {', '.join(_said(c) for c in commands if not isinstance(c, WakeHost))}")
             self.trouble.ordered(words, agent.name)
 
