@@ -17,7 +17,7 @@ from hs_sim.model import Result
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 DPI = 120
 SHOWN_USERS = 8
-WIDTH_S = 600.0  # of a moving mean, at least
+WIDTH_S = 720.0  # of a moving mean, at least: turns of 2, 3, 4 and 6 quanta of a minute come out even
 
 
 def _times(result: Result) -> list[float]:
@@ -33,11 +33,11 @@ def _smooth(values: Sequence[float], quanta: int) -> list[float]:
 
 
 def _step(result: Result) -> int:
-    """Samples that make ten quanta or ten minutes, whichever is more."""
+    """Samples that make twelve quanta or minutes, whichever is more."""
     if len(result.samples) < 2:
         return 1
     span_s = (result.samples[-1].at_s - result.samples[0].at_s) / (len(result.samples) - 1)
-    return max(1, round(max(WIDTH_S, 10 * result.experiment.quantum_s) / span_s))
+    return max(1, round(max(WIDTH_S, 12 * result.experiment.quantum_s) / span_s))
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -103,7 +103,7 @@ def received(
     """GPUs over time, a line a group of users."""
     figure, axes = plt.subplots(figsize=(8, 4.2))
     draw_received(axes, result, groups, total=total, ideal=ideal)
-    _dress(axes, title, "GPUs (mean of the last 10 minutes)")
+    _dress(axes, title, "GPUs (mean of the last 12 minutes)")
     axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=min(6, len(groups) + 1))
     _save(figure, path)
 

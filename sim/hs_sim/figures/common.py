@@ -180,6 +180,13 @@ def first_end_s(result: Result, users: Sequence[str]) -> float:
     return min(ends, default=result.ended_s)
 
 
+def mean_end_s(result: Result, user: str) -> float:
+    ends = [
+        job.ended_s if job.ended_s is not None else result.ended_s for job in result.jobs if job.user == user
+    ]
+    return fsum(ends) / len(ends)
+
+
 def worst_window(
     result: Result, users: Sequence[str], from_s: float, to_s: float, *, quanta: int, due: float
 ) -> float:
