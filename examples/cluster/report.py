@@ -68,7 +68,7 @@ def throughputs(recorder: Recorder, window: Window, rates: Rates) -> list[Throug
 
     def of(team: Team, curves_gpus: Mapping[str, float]) -> float:
         pace = {model: rates.get((team.user, model)) or team.steps_per_s(model) for model in MODELS}
-        return window.length_s * sum(gpus * pace[model] for model, gpus in curves_gpus.items())
+        return window.length_s * sum(gpus / team.gpus * pace[model] for model, gpus in curves_gpus.items())
 
     made = []
     for team in TEAMS:

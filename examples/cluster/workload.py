@@ -29,12 +29,13 @@ MODELS = ("V100", "P100", "K80")  # newest first
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """A user with one sweep of 1-GPU jobs: one job class."""
+    """A user with one sweep: jobs of one class."""
 
     user: str
     tickets: float
     job_class: str
     jobs_count: int
+    gpus: int  # of each job; one process, as with DataParallel
     steps: int
     hidden: int  # width of the network: different users train different models
     step_s: float  # on a K80
@@ -48,7 +49,7 @@ class Team:
         return [
             Job(
                 name=f"{self.job_class}-lr{rate}",
-                resources={"gpus": 1, "gpu_memory": "1G"},
+                resources={"gpus": self.gpus, "gpu_memory": "1G"},
                 run=[sys.executable, *self.script(rate)],
                 env={"OMP_NUM_THREADS": "1"},
                 job_class=self.job_class,
@@ -60,16 +61,16 @@ class Team:
         return self.script(float(name.rpartition("-lr")[2]))
 
     def steps_per_s(self, model: str) -> float:
-        """What an emulated GPU of that model is paced to."""
+        """What a job is paced to on emulated GPUs of that model."""
         return self.speedup[model] / self.step_s
 
 
 TEAMS = (
-    Team(user="ada", tickets=100, job_class="vae", jobs_count=5, steps=2200, hidden=48, step_s=0.06,
+    Team(user="ada", tickets=100, job_class="vae", jobs_count=4, gpus=1, steps=3000, hidden=48, step_s=0.06,
          speedup={"V100": 1.15, "P100": 1.1, "K80": 1.0}),
-    Team(user="bob", tickets=100, job_class="superres", jobs_count=5, steps=1400, hidden=64, step_s=0.1,
+    Team(user="bob", tickets=100, job_class="superres", jobs_count=4, gpus=1, steps=2000, hidden=64, step_s=0.1,
          speedup={"V100": 1.6, "P100": 1.35, "K80": 1.0}),
-    Team(user="eve", tickets=200, job_class="resnext", jobs_count=8, steps=2200, hidden=96, step_s=0.16,
+    Team(user="eve", tickets=200, job_class="resnext", jobs_count=4, gpus=2, steps=2600, hidden=96, step_s=0.16,
          speedup={"V100": 4.0, "P100": 2.2, "K80": 1.0}),
 )  # fmt: skip
 
