@@ -17,6 +17,7 @@ from hs_proto.v1 import agent_pb2, common_pb2
 
 log = structlog.get_logger("hs_controller.links")
 
+AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and then so long nobody
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
 
 
@@ -111,6 +112,9 @@ class Link:
         # What ended and is no longer wanted, the agent forgets, and so do we.
         named = {job.job for job in wanted.jobs}
         self.reports = {j: r for j, r in self.reports.items() if j in named or r.phase is not Phase.EXITED}
+
+    def release(self) -> None:
+        """What is wanted may go out now."""
         self._something.set()
 
     def log(self, job: JobId, *, tail_lines: int, follow: bool, limit_bytes: int) -> LogReader:
@@ -173,6 +177,8 @@ class Hub:
 
     def __init__(self) -> None:
         self._links: dict[HostName, Link] = {}
+        self._told: deque[Link] = deque()  # with something to be sent, in that order
+        self._pumping: asyncio.TimerHandle | None = None
 
     def attach(self, link: Link) -> None:
         old = self._links.get(link.host.name)
@@ -200,12 +206,24 @@ class Hub:
         link = self._links.get(host)
         if link is not None:  # else it is told when it is back
             link.direct(wanted, said_s)
+            self._told.append(link)
+            if self._pumping is None:
+                self._pump()
+
+    def _pump(self) -> None:
+        """A decision may have something to say to thousands; between them requests get their turn."""
+        for _ in range(min(AT_ONCE, len(self._told))):
+            self._told.popleft().release()
+        more = bool(self._told)
+        self._pumping = asyncio.get_running_loop().call_later(PAUSE_S, self._pump) if more else None
 
     def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
         link = self._links.get(host)
         return [] if link is None else [link.joined(now_s)]
 
     def close(self, why: str) -> None:
+        if self._pumping is not None:
+            self._pumping.cancel()
         for link in list(self._links.values()):
             link.close(why)
 

@@ -34,8 +34,8 @@ class Known:
 
 def settings_of(config: Config, grant_key: str) -> Settings:
     limits = config.limits
-    # People with quanta of a minute do not notice a quarter of a second; it is what deciding about 1,000 servers takes.
-    settle_s = min(0.25, max(0.1, config.quantum_s / 100), config.quantum_s)
+    # With quanta of a minute nobody notices half a second, in which one decision takes in what 1,000 servers have said.
+    settle_s = min(0.5, max(0.1, config.quantum_s / 100), config.quantum_s)
     base = Settings(quantum_s=config.quantum_s, settle_s=settle_s)
     return Settings(
         quantum_s=config.quantum_s,
