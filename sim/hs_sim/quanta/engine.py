@@ -65,14 +65,21 @@ class _Run:
         self._series = Series(fleet.users, fleet.models, experiment.sample_s)
         self._measured = Measured(fleet.pairs, fleet.rates.ravel(), experiment.noise.rate_cv, experiment.seed)
         self._memory: Memory = {}
-        self._turns: dict[int, Turn] = {}  # by row; left out: local
+        self._turns: dict[int, Turn] = {}  # by row, now; left out: local
+        self._planned: dict[int, Turn] = {}  # as decided last
+        self._ahead: dict[int, Turn] = {}  # as decided before this quantum began
+        self._spanned: Ints = np.zeros(
+            len(fleet.hosts), dtype=np.int64
+        )  # parts of gangs over several servers
         self._forced: Ints = np.empty(0, dtype=np.int64)  # whole gangs of the turns
         self._local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
+        self._up: list[int] = []  # placed, and nothing has to be waited for
         self._later: list[tuple[float, int, int]] = []  # (time, what, job)
         self._next_job = 0
         self._stale = False
@@ -124,7 +131,9 @@ class _Run:
         if until_s is not None:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
-        if self._fleet.live and (self._stale or self._wants_edges):
+        self._ahead = self._planned
+        self._take_turns()
+        if self._fleet.live and (self._stale or self._wants_edges or self._spanned.any()):
             self._decide(start_s)
         self._edge(start_s)
         self._inside(end_s)
@@ -212,6 +221,7 @@ class _Run:
         self._forced = self._forced[self._forced != job]
         if self._rows.row_of(job) >= 0:
             self._rows.remove(job)
+        self._span(job, -1)
         del fleet.live[job]
         fleet.changed([job])
         self._ended += 1
@@ -238,7 +248,7 @@ class _Run:
         if fleet.running[job]:
             self._stop(job, now_s)
         carry = self._rows.remove(job) if self._rows.row_of(job) >= 0 else None
-        fleet.settle(job, new, now_s)
+        self._settle(job, new, now_s)
         fleet.migrations[job] += 1
         bytes_ = float(fleet.state_bytes[job])
         self._rise(
@@ -259,8 +269,18 @@ class _Run:
     def _place(self, job: int, home: tuple[int, ...], now_s: float) -> None:
         if self._rows.row_of(job) >= 0:
             self._rows.remove(job)
-        self._fleet.settle(job, home, now_s)
+        self._settle(job, home, now_s)
         self._rise(job, now_s, None)
+
+    def _settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+        self._span(job, -1)
+        self._fleet.settle(job, home, now_s)
+        self._span(job, 1)
+
+    def _span(self, job: int, change: int) -> None:
+        home = self._fleet.home[job]
+        if len(home) > 1:
+            self._spanned[list(home)] += change
 
     def _rise(self, job: int, from_s: float, carry: float | None) -> None:
         """Its process is being started, ahead of its turn, from that time on."""
@@ -272,12 +292,15 @@ class _Run:
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
             self._rows.add(
-                job, fleet.home[job][0], int(fleet.per_node[job]), 1.0, kin=fleet.jobs[job].user, carry=carry
+                job,
+                fleet.home[job][0],
+                int(fleet.per_node[job]),
+                float(self._tickets[job]),
+                kin=fleet.jobs[job].user,
+                carry=carry,
             )
         if fleet.ready_s[job] <= self._now_s:
-            stale = self._stale
-            self._stand(job, self._now_s, edge=self._now_s <= self._edge_s)
-            self._stale = stale
+            self._up.append(job)  # once its tickets are known
         else:
             heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
 
@@ -338,6 +361,10 @@ class _Run:
             elif job not in self._moving:
                 self._place(job, home, now_s)
         self._weigh(plan.tickets)
+        for job in self._up:
+            self._stand(job, now_s, edge=now_s <= self._edge_s)
+        self._up.clear()
+        self._stale = False
         self._turns_of(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
@@ -345,20 +372,31 @@ class _Run:
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
         jobs = np.fromiter((job - 1 for job in tickets), dtype=np.int64, count=len(tickets))
         values = np.fromiter(map(_as_float, tickets.values()), dtype=np.float64, count=len(tickets))
+        self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
 
     def _turns_of(self, turns: Mapping[HostName, Turn]) -> None:
+        """What is planned. Where a gang over several servers has a part, turns come one quantum ahead; elsewhere they are for now."""
+        self._planned = {
+            self._fleet.row_of[name]: turn for name, turn in turns.items() if turn.gangs or not turn.local
+        }
+        self._take_turns()
+
+    def _take_turns(self) -> None:
         forced: dict[int, None] = {}
         self._local[:] = True
-        self._turns = {}
-        for name, turn in turns.items():
-            if turn.gangs or not turn.local:
-                row = self._fleet.row_of[name]
-                self._turns[row] = turn
-                self._local[row] = turn.local
-                forced.update(dict.fromkeys(job - 1 for job in turn.gangs))
-        self._forced = np.fromiter(forced, dtype=np.int64, count=len(forced))
+        self._turns = {row: turn for row, turn in self._ahead.items() if self._spanned[row]}
+        self._turns |= {row: turn for row, turn in self._planned.items() if not self._spanned[row]}
+        for row, turn in self._turns.items():
+            self._local[row] = turn.local
+            forced.update(dict.fromkeys(job - 1 for job in turn.gangs))
+        whole = [job for job in forced if self._told_everywhere(job)]
+        self._forced = np.array(whole, dtype=np.int64)
+
+    def _told_everywhere(self, job: int) -> bool:
+        home = self._fleet.home[job]
+        return bool(home) and all(row in self._turns and job + 1 in self._turns[row].gangs for row in home)
 
     # --- who runs ---------------------------------------------------------------------------------------------------
 
