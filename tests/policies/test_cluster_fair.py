@@ -175,7 +175,9 @@ def test_table_3_from_jobs_to_trades_and_shares() -> None:
 def test_jobs_follow_the_trades_and_users_gain() -> None:
     world = run(TABLE_3_HOSTS, table_3(), delay=1, migrations_left=100)
     world.go(2)
-    world.change(rates=TABLE_3_RATES, now_s=world.asked.now_s + 10 * LIMITS.cool_down_quanta * world.asked.quantum_s)
+    world.change(
+        rates=TABLE_3_RATES, now_s=world.asked.now_s + 10 * LIMITS.cool_down_quanta * world.asked.quantum_s
+    )
     world.go(60)
     model = {h.name: h.model for h in TABLE_3_HOSTS}
     homes = Counter((one.user, model[one.hosts[0]]) for one in world.asked.jobs)
