@@ -59,6 +59,7 @@ class SimJob:
             migrate=self.migrate,
             priority=self.priority,
             job_class=self.job_class,
+            steps=self.steps,
         )
 
 
