@@ -17,7 +17,6 @@ import numpy as np
 
 from hs_core import plan as plans
 from hs_core.cluster.budget import Budget
-from hs_core.cluster.state import Settings
 from hs_core.errors import BrokenError
 from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate
