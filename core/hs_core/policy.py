@@ -137,6 +137,7 @@ class Needs:
     work_conserving: bool = True
     fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
+    lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
