@@ -60,11 +60,11 @@ class Program:
         sharing = self.question.sharing
         assert sharing is not None
         first, kind = self.classes.first, self.kind
-        kinds = len(sharing.speed)
+        kinds, types = sharing.speed.shape[1:]
         heads = np.bincount(kind, self.classes.count, kinds)
-        gang, speed, can = np.zeros(kinds, np.int64), np.zeros((kinds, len(self.question.gpus)))
+        gang = np.zeros(kinds, np.int64)
+        speed, can = np.zeros((kinds, types)), np.zeros((kinds, types), bool)
         gang[kind], speed[kind] = self.question.gang[first], self.question.speed[first]
-        can = np.zeros(speed.shape, bool)
         can[kind] = self.question.can[first]
         mine, yours = sharing.speed, sharing.speed.transpose(1, 0, 2)
         good = (mine > 0) & (yours > 0) & can[:, None] & can[None, :]
