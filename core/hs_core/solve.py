@@ -273,3 +273,123 @@ class _Path:
 
 def _most(values: Floats) -> float:
     return float(np.abs(values).max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class IpAnswer:
+    x: Ints
+    value: int  # costs @ x
+    bound: int  # no point costs less
+
+    @property
+    def proved(self) -> bool:
+        return self.value == self.bound
+
+
+def ip(
+    costs: ArrayLike,
+    *,
+    a_ub: Matrix | None = None,
+    b_ub: ArrayLike = (),
+    a_eq: Matrix | None = None,
+    b_eq: ArrayLike = (),
+    lower: ArrayLike = 0,
+    upper: ArrayLike = 1,
+    hint: ArrayLike | None = None,
+    gap: float = 0.0,
+    effort: float = 1.0,
+    linearize: bool = True,
+) -> IpAnswer | None:
+    """Minimizes costs @ x over whole x as in `lp`, all numbers whole, by CP-SAT; None: nothing found within `effort`.
+
+    One worker, a fixed seed and deterministic time: `effort` is in CP-SAT's own seconds of work, the same on every machine and in every
+    run. Ends early when value and bound are within `gap` of each other. `linearize`: use LP relaxations wherever they help, which pays for
+    programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
+    """
+    from ortools.sat.python import cp_model  # noqa: PLC0415
+
+    c = _whole(costs, "costs")
+    low = np.broadcast_to(_whole(lower, "lower"), c.shape).tolist()
+    high = np.broadcast_to(_whole(upper, "upper"), c.shape).tolist()
+    model = cp_model.CpModel()
+    columns = [model.new_int_var(least, most, "") for least, most in zip(low, high, strict=True)]
+    for name, matrix, bound in (("ub", a_ub, b_ub), ("eq", a_eq, b_eq)):
+        limits = _whole(bound, f"b_{name}").tolist()
+        rows = _matrix(matrix, len(c), f"a_{name}")
+        if rows.shape != (len(limits), len(c)):
+            expected = f"{len(limits)} rows (b_{name}) by {len(c)} columns (costs)"
+            raise BrokenError(f"a_{name} is {rows.shape[0]} by {rows.shape[1]}; expected {expected}")
+        starts, at = rows.indptr.tolist(), rows.indices.tolist()
+        values = _whole(rows.data, f"a_{name}").tolist()
+        for row, limit in enumerate(limits):
+            span = slice(starts[row], starts[row + 1])
+            total = cp_model.LinearExpr.weighted_sum([columns[col] for col in at[span]], values[span])
+            model.add(total <= limit if name == "ub" else total == limit)
+    model.minimize(cp_model.LinearExpr.weighted_sum(columns, c.tolist()))
+    if hint is not None:
+        for column, value in zip(columns, _whole(hint, "hint").tolist(), strict=True):
+            model.add_hint(column, value)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = effort
+    solver.parameters.relative_gap_limit = gap
+    solver.parameters.linearization_level = 2 if linearize else 1
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        raise InfeasibleError(f"no whole point satisfies the {len(c)} columns' constraints")
+    if status == cp_model.UNKNOWN:
+        return None
+    if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        raise BrokenError(f"CP-SAT refuses the program: {model.validate()}")
+    x = np.array([solver.value(column) for column in columns], np.int64)
+    value = int(c @ x)
+    return IpAnswer(
+        x, value, value if status == cp_model.OPTIMAL and gap == 0 else round(solver.best_objective_bound)
+    )
+
+
+def _whole(values: ArrayLike, name: str) -> Ints:
+    array = np.asarray(values)
+    whole = array.astype(np.int64)
+    if not np.array_equal(whole, array):
+        raise BrokenError(f"{name} has values that are not whole; CP-SAT takes whole numbers")
+    return whole
+
+
+def assign(costs: Floats, *, most: bool = False) -> tuple[Ints, Ints]:
+    """Pairs (rows, columns) of least (`most`: largest) total; every row or every column is used once, whichever are fewer."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+
+    if np.isnan(costs).any():
+        raise BrokenError("costs has values that are not numbers; expected numbers")
+    rows, columns = linear_sum_assignment(costs, maximize=most)
+    return rows.astype(np.int64), columns.astype(np.int64)
+
+
+def match(gains: Entries) -> tuple[Ints, Ints]:
+    """Pairs (rows, columns) of largest total gain: no row or column twice, any may stay alone. Only the entries, which are positive, can be pairs.
+
+    The solver wants a full matching and takes an explicit 0 for an absent entry: so every row gets a column of its own that gains
+    nothing, and all weights are shifted above 0.
+    """
+    from scipy import sparse  # noqa: PLC0415
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching  # noqa: PLC0415
+
+    rows, columns = gains.shape
+    if not len(gains.value):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if not (gains.value > 0).all():
+        raise BrokenError("gains has values of 0 or less; expected positive ones, leave the others out")
+    shift = float(gains.value.max()) + 1
+    own = np.arange(rows)
+    graph = sparse.csr_matrix(
+        (
+            np.concatenate([shift - gains.value, np.full(rows, shift)]),
+            (np.concatenate([gains.row, own]), np.concatenate([gains.col, columns + own])),
+        ),
+        shape=(rows, columns + rows),
+    )
+    left, right = min_weight_full_bipartite_matching(graph)
+    paired = right < columns
+    return left[paired].astype(np.int64), right[paired].astype(np.int64)

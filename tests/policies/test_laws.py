@@ -244,5 +244,5 @@ def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
         RefusedError, match=r"'gandiva-fare'; there are fifo, .*; did you mean gandiva-fair\?"
     ):
         find("gandiva-fare")
-    with pytest.raises(RefusedError, match=r"there are fifo, gandiva-fair, gang-lottery, las, lottery$"):
+    with pytest.raises(RefusedError, match=rf"there are {', '.join(sorted(POLICIES))}$"):
         find("zzz")

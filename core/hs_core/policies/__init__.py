@@ -9,6 +9,11 @@ from hs_core.policies.gandiva_fair import GANDIVA_FAIR
 from hs_core.policies.gang_lottery import GANG_LOTTERY
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
+from hs_core.policies.sjf import SJF
+from hs_core.policies.srsf import SRSF
+from hs_core.policies.srtf import SRTF
+from hs_core.policies.tiresias import TIRESIAS
+from hs_core.policies.yarn_cs import YARN_CS
 from hs_core.policy import Policy
 
 POLICIES: Mapping[str, Policy] = {
@@ -16,7 +21,12 @@ POLICIES: Mapping[str, Policy] = {
     for policy in (
         GANDIVA_FAIR,
         FIFO,
+        YARN_CS,
+        SJF,
+        SRTF,
+        SRSF,
         LAS,
+        TIRESIAS,
         LOTTERY,
         GANG_LOTTERY,
     )

@@ -136,6 +136,8 @@ class Fleet:
             settled_s=float(self.settled_s[job]),
             running=bool(self.running[job]),
             attained_gpu_s=attained,
+            steps=spec.steps,
+            steps_done=spec.steps - float(self.steps_left[job]),
             sliceable=spec.sliceable,
         )
         return facts
