@@ -103,6 +103,11 @@ class Experiment:
     noise: Noise = field(default_factory=Noise)
     until_s: float | None = None  # None: until every job has ended
     sample_s: float = 0.0  # how often series are sampled; 0: every quantum
+    rounds: bool = (
+        False  # decisions at edges only: who comes waits for the next, who ends leaves GPUs idle till then
+    )
+    known_rates: bool = False  # policies know every class's rate on every model from the beginning
+    migrations_per_hour: float = 240.0  # of started jobs, as a controller is configured; inf: not limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,7 @@ class Sight:
             movable=here
             and row.move is None
             and (not started or (reachable and all(reports.can_leave(r) for r in row.reports.values()))),
+            rooted=any(reports.cannot_leave(r) for r in row.reports.values()),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
             running=report is not None and report.phase is Phase.RUNNING,

@@ -51,6 +51,7 @@ class Seats:
             for host in self._snapshot.hosts:
                 able[host.model] += takes_new(host) and fits(job, host) and self._slots.may_go(job, host)
             found = [model for model in self.models if able[model] >= job.nodes or model == here]
+            found = [model for model in found if self._snapshot.rates.get((job.job_class, model)) != 0.0]
             self._choices[key] = tuple(sorted(found, key=lambda model: -self.rate(job, model)))
         return self._choices[key]
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from hs_core.errors import Kind, RefusedError
+from hs_core.policies.fft import FFT
 from hs_core.policies.fifo import FIFO
 from hs_core.policies.gandiva_fair import GANDIVA_FAIR
 from hs_core.policies.gang_lottery import GANG_LOTTERY
@@ -27,6 +28,7 @@ POLICIES: Mapping[str, Policy] = {
         SRSF,
         LAS,
         TIRESIAS,
+        FFT,
         LOTTERY,
         GANG_LOTTERY,
     )
