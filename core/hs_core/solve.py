@@ -23,6 +23,7 @@ class Method(StrEnum):
     GLOP = "glop"  # simplex; the fastest up to some thousands of rows
     SIMPLEX = "highs-ds"
     INTERIOR = "highs-ipm"  # with crossover to a corner; the fastest for the largest
+    CENTRE = "centre"  # the middle of all optima, to 1e-8: equals get equal, whatever their order
 
 
 class InfeasibleError(Exception):
@@ -80,7 +81,9 @@ def lp(
         upper=np.broadcast_to(np.asarray(upper, float), c.shape),
     )
     program.check()
-    return _glop(program) if method is Method.GLOP else _highs(program, method)
+    if method is Method.GLOP:
+        return _glop(program)
+    return _centre(program) if method is Method.CENTRE else _highs(program, method)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +164,115 @@ def _glop(program: _Program) -> LpAnswer:
     prices = -np.asarray(solver.dual_values())
     rows = len(program.b_ub)
     return LpAnswer(x, float(program.costs @ x), prices[:rows], prices[rows:])
+
+
+def _centre(program: _Program) -> LpAnswer:
+    """A primal-dual interior point (Mehrotra's predictor and corrector) that ends before it has to choose a corner."""
+    from scipy import sparse  # noqa: PLC0415
+
+    bounded = np.isfinite(program.lower)
+    base = np.where(bounded, program.lower, 0.0)
+    capped = np.flatnonzero(np.isfinite(program.upper))
+    pick = sparse.csr_matrix(
+        (np.ones(len(capped)), (np.arange(len(capped)), capped)), (len(capped), len(base))
+    )
+    g = sparse.vstack([program.a_ub, pick], format="csc")
+    h = np.concatenate([program.b_ub, program.upper[capped]]) - g @ base
+    f = program.b_eq - program.a_eq @ base
+    path = _Path(c=program.costs, g=g, h=h, e=program.a_eq.tocsc(), f=f, bounded=bounded)
+    if not path.walk():
+        # It has no proof of infeasibility; who has says so.
+        return _highs(program, Method.SIMPLEX)
+    x = np.clip(path.x + base, program.lower, program.upper)
+    return LpAnswer(x, float(program.costs @ x), path.z[: len(program.b_ub)], path.y)
+
+
+class _Path:
+    """min c @ x with g @ x + s == h, e @ x == f, s >= 0, and x >= 0 where bounded; z, y, v are their prices."""
+
+    STEPS = 80
+    CLOSE = 1e-8
+    NEAR_WALL = 0.99
+
+    def __init__(
+        self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
+    ) -> None:
+        self.size = max(1e-300, float(np.abs(c).max(initial=0.0)))
+        self.c, self.g, self.h, self.e, self.f, self.bounded = c / self.size, g, h, e, f, bounded
+        self.x = np.where(bounded, 1.0, 0.0)
+        self.v = np.where(bounded, 1.0, 0.0)
+        self.s = np.maximum(1.0, h - g @ self.x)
+        self.z = np.ones(len(h))
+        self.y = np.zeros(len(f))
+
+    def walk(self) -> bool:
+        count = max(1, len(self.h) + int(self.bounded.sum()))
+        for _ in range(self.STEPS):
+            dual = -(self.c + self.g.T @ self.z + self.e.T @ self.y - self.v)
+            primal, equal = self.h - self.g @ self.x - self.s, self.f - self.e @ self.x
+            gap = (float(self.s @ self.z) + float(self.x[self.bounded] @ self.v[self.bounded])) / count
+            wrong = max(_most(dual), _most(primal) / (1 + _most(self.h)), _most(equal))
+            if wrong < self.CLOSE and gap * count < self.CLOSE * (1 + abs(float(self.c @ self.x))):
+                self.z, self.y = self.z * self.size, self.y * self.size
+                return True
+            if not np.isfinite(wrong + gap) or max(_most(self.x), _most(self.z)) > 1e14:
+                return False
+            if not self._step(dual, primal, equal, gap):
+                return False
+        return False
+
+    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float) -> bool:
+        from scipy import sparse  # noqa: PLC0415
+        from scipy.sparse.linalg import splu  # noqa: PLC0415
+
+        inside = np.where(self.bounded, self.x, 1.0)
+        # A hair on the diagonal keeps free columns and redundant equalities from making it singular.
+        across = sparse.diags(np.where(self.bounded, self.v / inside, 1e-11))
+        down, none = sparse.diags(-self.s / self.z), sparse.csc_matrix((len(self.h), len(self.f)))
+        corner = sparse.diags(np.full(len(self.f), -1e-11)) if len(self.f) else None
+        rows = [[across, self.g.T, self.e.T], [self.g, down, none], [self.e, none.T, corner]]
+        try:
+            factor = splu(
+                sparse.bmat(
+                    [row[: 2 + bool(len(self.f))] for row in rows[: 2 + bool(len(self.f))]], format="csc"
+                )
+            )
+        except RuntimeError:  # singular
+            return False
+
+        def move(of_s: Floats, of_x: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+            """Towards s * z == s * z + of_s and x * v == x * v + of_x."""
+            right = np.concatenate(
+                [dual + np.where(self.bounded, of_x / inside, 0.0), primal - of_s / self.z, equal]
+            )
+            dx, dz, dy = np.split(factor.solve(right), [len(self.x), len(self.x) + len(self.h)])
+            ds = primal - self.g @ dx
+            dv = np.where(self.bounded, (of_x - self.v * dx) / inside, 0.0)
+            return dx, ds, dz, dv, dy
+
+        b = self.bounded
+        dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
+        long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
+        ahead = (self.s + long * ds) @ (self.z + price * dz) + (self.x + long * dx)[b] @ (
+            self.v + price * dv
+        )[b]
+        aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
+        dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
+        long = min(1.0, self.NEAR_WALL * self._reach(dx, ds, self.x, self.s))
+        price = min(1.0, self.NEAR_WALL * self._reach(dv, dz, self.v, self.z))
+        self.x, self.s = self.x + long * dx, self.s + long * ds
+        self.z, self.y, self.v = self.z + price * dz, self.y + price * dy, self.v + price * dv
+        return True
+
+    def _reach(self, of_x: Floats, of_s: Floats, x: Floats, s: Floats) -> float:
+        """How far until something that may not be negative is 0."""
+        b = self.bounded & (of_x < 0)
+        n = of_s < 0
+        return float(min((-x[b] / of_x[b]).min(initial=1e3), (-s[n] / of_s[n]).min(initial=1e3)))
+
+
+def _most(values: Floats) -> float:
+    return float(np.abs(values).max(initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)
