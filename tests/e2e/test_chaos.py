@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.harness import Cluster, Step, alive, incarnations, learn, learned, uninterrupted, until
 
 NewCluster = Callable[..., Cluster]
-TROUBLE_S = 25.0
+TROUBLE_S = 16.0
 HOSTS = ("a", "b", "c")
 
 
@@ -75,7 +75,7 @@ def never_twice(rows: list[Step]) -> None:
             assert before[0].step <= steps[0] <= before[-1].step + 1
 
 
-@pytest.mark.parametrize("seed", [1])
+@pytest.mark.parametrize("seed", [2])
 def test_whatever_is_killed_no_job_runs_twice_none_is_lost_and_each_learns_what_it_would_have(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path, seed: int
 ) -> None:
@@ -86,12 +86,12 @@ def test_whatever_is_killed_no_job_runs_twice_none_is_lost_and_each_learns_what_
     ]
     cluster = new_cluster(*servers, "--quantum", "1", "--user", "ann", "--user", "bob")
     gang = cluster.submit(
-        "-N", "2", "-G", "1", "--torchrun", "--retry", "50", *learn(scripts, tmp_path / "gang", 250, 0.02), user="ann"
+        "-N", "2", "-G", "1", "--torchrun", "--retry", "50", *learn(scripts, tmp_path / "gang", 200, 0.02), user="ann"
     )  # fmt: skip
     files = {gang: tmp_path / "gang"}
-    for n in range(3):
+    for n in range(2):
         file = tmp_path / f"job-{n}"
-        files[cluster.submit("--retry", "50", *learn(scripts, file, 400, 0.02), user="bob")] = file
+        files[cluster.submit("--retry", "50", *learn(scripts, file, 500, 0.02), user="bob")] = file
     until(lambda: all(learned(file) for file in files.values()), "all train", 60)
 
     chaos = Chaos(cluster, files, Random(seed))
@@ -108,8 +108,8 @@ def test_whatever_is_killed_no_job_runs_twice_none_is_lost_and_each_learns_what_
     for job in files:
         ended = cluster.until_state(job, "succeeded", "failed", within_s=60)
         assert ended.state == "succeeded", f"{chaos.done}: job {job}: {ended.exit}"
-    alone = uninterrupted(scripts, tmp_path / "alone", 400)
-    pair = uninterrupted(scripts, tmp_path / "pair", 250, ranks=2)
+    alone = uninterrupted(scripts, tmp_path / "alone", 500)
+    pair = uninterrupted(scripts, tmp_path / "pair", 200, ranks=2)
     for job, file in files.items():
         for rank, same in enumerate(pair if job == gang else alone):
             rows = learned(file, rank)
