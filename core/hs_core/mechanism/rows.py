@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from statistics import median
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
+from hs_core.model import UserName
 from hs_core.policy import JobFacts, Snapshot
 
 Floats = NDArray[np.float64]
@@ -25,7 +27,7 @@ class Rows:
     speed: Floats  # (J, T) steps/s, measured or estimated; 0: it can't go there in this round
     gang: Ints  # (J,)
     gpus: Ints  # (T,) that can be handed out
-    tickets: Floats  # (J,) of the job: its user's, divided among the user's jobs here
+    tickets: Floats  # (J,) of the job: its user's, divided among the user's jobs here; of all they sum to 1
     steps: Floats  # (J,) in all
     steps_left: Floats  # (J,) above 0
     age_s: Floats  # (J,)
@@ -53,18 +55,20 @@ def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = Non
         [job.steps_left or max(1.0, typical_s * rate) for job, rate in zip(taken, best, strict=True)],
         dtype=float,
     )
-    several: dict[str, int] = {}
+    several: dict[UserName, int] = {}
     for job in taken:
         several[job.user] = several.get(job.user, 0) + 1
+    whole = sum((snapshot.tickets[user] for user in several), Fraction(0))
+    part = {  # exact: the scale of tickets does not matter
+        user: snapshot.tickets[user] / whole / count for user, count in several.items()
+    }
     return Rows(
         jobs=tuple(taken),
         models=models,
         speed=speed,
         gang=np.array([job.gang for job in taken], dtype=np.int64),
         gpus=np.array([seats.free(model) for model in models], dtype=np.int64),
-        tickets=np.array(
-            [float(snapshot.tickets[job.user]) / several[job.user] for job in taken], dtype=float
-        ),
+        tickets=np.array([float(part[job.user]) for job in taken], dtype=float),
         steps=left + np.array([job.steps_done for job in taken], dtype=float),
         steps_left=left,
         age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in taken], dtype=float),
