@@ -33,6 +33,7 @@ class JobFacts:
     settled_s: float = 0.0  # when it was placed or last moved
     running: bool = False  # in its turn right now
     attained_gpu_s: float = 0.0
+    state_bytes: int = 0  # that a move would take along; 0: not known
     steps: float = 0.0  # mini-batches in all; 0: not said by its user
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end

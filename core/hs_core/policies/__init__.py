@@ -4,9 +4,18 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from hs_core.errors import Kind, RefusedError
+from hs_core.policies.fft import FFT
 from hs_core.policies.fifo import FIFO
 from hs_core.policies.gandiva_fair import GANDIVA_FAIR
 from hs_core.policies.gang_lottery import GANG_LOTTERY
+from hs_core.policies.gavel_ftf import GAVEL_FTF
+from hs_core.policies.gavel_hierarchical import GAVEL_HIERARCHICAL
+from hs_core.policies.gavel_makespan import GAVEL_MAKESPAN
+from hs_core.policies.gavel_max_min import GAVEL_MAX_MIN
+from hs_core.policies.gavel_max_min_blind import GAVEL_MAX_MIN_BLIND
+from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
+from hs_core.policies.gavel_sjf import GAVEL_SJF
+from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.sjf import SJF
@@ -27,6 +36,15 @@ POLICIES: Mapping[str, Policy] = {
         SRSF,
         LAS,
         TIRESIAS,
+        FFT,
+        GAVEL_MAX_MIN,
+        GAVEL_MAX_MIN_BLIND,
+        GAVEL_WATER_FILLING,
+        GAVEL_HIERARCHICAL,
+        GAVEL_FTF,
+        GAVEL_MAKESPAN,
+        GAVEL_MAX_SUM,
+        GAVEL_SJF,
         LOTTERY,
         GANG_LOTTERY,
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hs_core import solve
 from hs_core.errors import BrokenError
-from hs_core.mechanism.fft.most import most_gpus
+from hs_core.mechanism.fft.most import Most, most_gpus
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,9 +28,10 @@ TINY = 1e-9
 @dataclass(frozen=True, slots=True)
 class Round:
     choice: Ints  # (J,) type of each job; -1: it waits
-    gpus: int  # in use; the largest possible number
+    gpus: int  # in use
     value: float  # sum of costs
     bound: float  # no choice that uses as many GPUs costs less
+    relaxed: float  # the LP's bound, which holds for mixtures of choices too
 
     @property
     def gap(self) -> float:
@@ -57,27 +58,28 @@ class _Lp:
     surplus: float  # of a GPU that is used beyond K
 
 
-def decide(costs: Floats, gpus: Ints, capacity: Ints, *, gap: float = GAP) -> Round:
+def decide(costs: Floats, gpus: Ints, capacity: Ints, *, gap: float = GAP, busy: bool = True) -> Round:
     """The round: `costs` (J, I), inf where a job can't run; `gpus` (J,) gang sizes; `capacity` (I,) GPUs of each type.
 
-    At most one type per job, no type oversubscribed, as many GPUs in use as any choice could use. Stops at relative gap `gap`. The same
-    question has the same answer. Raises BrokenError when shapes don't agree.
+    At most one type per job, no type oversubscribed, as many GPUs in use as any choice could use (`busy`; else only where that
+    lowers the sum of costs). Stops at relative gap `gap`. The same question has the same answer. Raises BrokenError when shapes don't agree.
     """
     if costs.shape != (len(gpus), len(capacity)):
         raise BrokenError(f"costs has shape {costs.shape}; expected {(len(gpus), len(capacity))}")
     eligible = np.isfinite(costs)
-    most = most_gpus(gpus, eligible, capacity)
-    if most.gpus == 0:
-        return Round(np.full(len(gpus), -1, np.int64), 0, 0.0, 0.0)
+    nobody = np.full(len(gpus), -1, np.int64)
+    if not eligible.any():
+        return Round(nobody, 0, 0.0, 0.0, 0.0)
+    most = most_gpus(gpus, eligible, capacity) if busy else Most(0, nobody, proved=True)
     case = _Case(costs, gpus, capacity, most.gpus)
     lp = _prices(case, most.choice)
-    return _rounded(case, lp, _round(case, most.choice, lp.bound), gap)
+    return _rounded(case, lp, _round(case, lp, most.choice, lp.bound), gap)
 
 
-def _round(case: _Case, choice: Ints, bound: float) -> Round:
+def _round(case: _Case, lp: _Lp, choice: Ints, bound: float) -> Round:
     runs = np.flatnonzero(choice >= 0)
     value = float(case.costs[runs, choice[runs]].sum())
-    return Round(choice, int(case.gpus[runs].sum()), value, min(bound, value))
+    return Round(choice, int(case.gpus[runs].sum()), value, min(bound, value), min(lp.bound, value))
 
 
 def _prices(case: _Case, start: Ints) -> _Lp:
@@ -130,7 +132,9 @@ def _rounded(case: _Case, lp: _Lp, best: Round, gap: float) -> Round:
             choice, above = found
             bound = max(best.bound, lp.bound + min(above, beyond))
             best = min(
-                _round(case, choice, bound), _round(case, best.choice, bound), key=lambda round_: round_.value
+                _round(case, lp, choice, bound),
+                _round(case, lp, best.choice, bound),
+                key=lambda round_: round_.value,
             )
         if best.gap <= gap or undecided >= len(order):
             return best

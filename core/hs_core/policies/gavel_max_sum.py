@@ -1,0 +1,24 @@
+"""Gavel's sum of throughputs, not normalized (OSDI'20, 4.2): fast jobs first, and slow ones may starve."""
+
+from functools import partial
+
+from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.gavel.sums import max_sum
+from hs_core.policy import Needs, Policy
+
+
+def allocate(case: Case) -> Allocation:
+    return max_sum(case.question, by_class=False)
+
+
+GAVEL_MAX_SUM = Policy(
+    name="gavel-max-sum",
+    needs=Needs(every_quantum=True),
+    decide=partial(decide, allocate=allocate, style=Style()),
+)
+COMPAT = Policy(
+    name="gavel-max-sum",
+    needs=Needs(every_quantum=True, work_conserving=False),
+    decide=partial(decide, allocate=allocate, style=Style(compat=True)),
+)
