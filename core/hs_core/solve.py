@@ -193,6 +193,7 @@ class _Path:
     STEPS = 80
     CLOSE = 1e-8
     NEAR_WALL = 0.99
+    EVEN = 0.9  # how much alike the products are at the centre
 
     def __init__(
         self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
@@ -206,22 +207,30 @@ class _Path:
         self.y = np.zeros(len(f))
 
     def walk(self) -> bool:
-        count = max(1, len(self.h) + int(self.bounded.sum()))
         for _ in range(self.STEPS):
             dual = -(self.c + self.g.T @ self.z + self.e.T @ self.y - self.v)
             primal, equal = self.h - self.g @ self.x - self.s, self.f - self.e @ self.x
-            gap = (float(self.s @ self.z) + float(self.x[self.bounded] @ self.v[self.bounded])) / count
+            products = np.concatenate([self.s * self.z, (self.x * self.v)[self.bounded]])
+            gap = float(products.mean()) if len(products) else 0.0
             wrong = max(_most(dual), _most(primal) / (1 + _most(self.h)), _most(equal))
-            if wrong < self.CLOSE and gap * count < self.CLOSE * (1 + abs(float(self.c @ self.x))):
-                self.z, self.y = self.z * self.size, self.y * self.size
-                return True
             if not np.isfinite(wrong + gap) or max(_most(self.x), _most(self.z)) > 1e14:
                 return False
-            if not self._step(dual, primal, equal, gap):
+            close = wrong < self.CLOSE and gap * len(products) < self.CLOSE * (
+                1 + abs(float(self.c @ self.x))
+            )
+            if (
+                close
+                and products.min(initial=gap) > self.EVEN * gap
+                and products.max(initial=gap) * self.EVEN < gap
+            ):
+                self.z, self.y = self.z * self.size, self.y * self.size
+                return True
+            if not self._step(dual, primal, equal, gap, stay=close):
                 return False
         return False
 
-    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float) -> bool:
+    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float, *, stay: bool) -> bool:
+        """`stay`: no nearer to the optimum, only to the middle."""
         from scipy import sparse  # noqa: PLC0415
         from scipy.sparse.linalg import splu  # noqa: PLC0415
 
@@ -251,13 +260,16 @@ class _Path:
             return dx, ds, dz, dv, dy
 
         b = self.bounded
-        dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
-        long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
-        ahead = (self.s + long * ds) @ (self.z + price * dz) + (self.x + long * dx)[b] @ (
-            self.v + price * dv
-        )[b]
-        aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
-        dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
+        if stay:
+            dx, ds, dz, dv, dy = move(gap - self.s * self.z, gap - self.x * self.v)
+        else:
+            dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
+            long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
+            long, price = min(1.0, long), min(1.0, price)
+            ahead = (self.s + long * ds) @ (self.z + price * dz)
+            ahead += (self.x + long * dx)[b] @ (self.v + price * dv)[b]
+            aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
+            dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
         long = min(1.0, self.NEAR_WALL * self._reach(dx, ds, self.x, self.s))
         price = min(1.0, self.NEAR_WALL * self._reach(dv, dz, self.v, self.z))
         self.x, self.s = self.x + long * dx, self.s + long * ds

@@ -62,9 +62,8 @@ def reset(
     against the deficit.
     """
     if fraction.ndim != 2 or len(fraction) != len(units) or not np.isfinite(fraction).all():
-        raise BrokenError(
-            f"fraction has shape {fraction.shape}; expected finite numbers, a row for each of {len(units)}"
-        )
+        expected = f"finite numbers, a row for each of {len(units)} units"
+        raise BrokenError(f"fraction has shape {fraction.shape}; expected {expected}")
     deficit = np.zeros_like(fraction)
     if before is not None and before.units:
         owed = before.deficit_s + before.fraction * (now_s - before.reset_s) - before.received_s
