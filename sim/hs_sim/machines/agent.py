@@ -359,10 +359,11 @@ class Agent:
     def wanted(self, line: Line, wanted: Wanted, sent_s: float) -> None:
         if line is not self.line or not self.up:
             return
-        self._leases.wanted(wanted)
+        self._leases.heard()
         if (wanted.term, wanted.seq) < self._newest:
             return  # said before what is known already
         self._newest = (wanted.term, wanted.seq)
+        self._leases.wanted(wanted)
         late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
         if wanted.edge_in_s is not None and late_s:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hs_core.events import Wanted
 from hs_core.host.away import LOST
 from hs_core.model import Exit, JobId, OnPartition
-from hs_sim.machines.gang import Part, Way
+from hs_sim.machines.gang import Way
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0  # leases are written so often, and are so much longer than the agent's own patience
 DIE_S = 0.2
+
+FENCED = Exit(signal=15, why=f"{LOST}: fenced: no word from the controller, as its lease says")
 
 Key = tuple[JobId, int]
 
@@ -69,11 +71,7 @@ class Leases:
                 del self._until_s[key]
             elif until_s <= self._clock.now_s:
                 del self._until_s[key]
-                self._clock.after(DIE_S, part.gang.end, part, _fenced(part))
+                self._clock.after(DIE_S, part.gang.end, part, FENCED)
         if self._until_s:
             self._looking = True
             self._clock.at(min(self._until_s.values()), self._look)
-
-
-def _fenced(part: Part) -> Exit:
-    return Exit(signal=15, why=f"{LOST}: fenced: no word from the controller, as its lease says")
