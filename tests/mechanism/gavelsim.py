@@ -96,6 +96,7 @@ def simulate(
     counts = np.array(gpus)
     dice = roll(shuffle or 0)
     ran: list[Job] = []
+    rule = Staleness(least_s=least_s, zero_is_never=True)
     while waiting or here:
         while waiting and waiting[0].arrival_s <= now_s:
             here.append(waiting.pop(0))
@@ -104,7 +105,8 @@ def simulate(
         if not here:
             now_s = waiting[0].arrival_s
             continue
-        if Staleness(least_s=least_s).due(books, now_s, changed=changed, idle=not ran and not waiting):
+        idle = not ran and not waiting
+        if rule.due(books, now_s - start_s, changed=changed, idle=idle):
             kind = np.array([job.kind for job in here])
             question = Question(
                 speed=tables.speed[kind],
@@ -127,7 +129,7 @@ def simulate(
             lps.append(found.lps)
             units = units_of([job.id for job in here], found.pairs)
             rows = np.concatenate([found.alone, found.paired.reshape(-1, len(gpus))])
-            books = reset(books, units, rows, now_s)
+            books = reset(books, units, rows, now_s - start_s)
             changed, solves = False, solves + 1
         assert books is not None
         known = {job.id: job for job in here}

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hs_core.dice import roll
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gavel.fair import Entity, Inside, hierarchical, max_min, water_fill
 from hs_core.mechanism.gavel.finish import Lives, finish_time_fair, rho
+from hs_core.mechanism.gavel.greedy import gandiva, in_order, isolated, shortest_first
 from hs_core.mechanism.gavel.question import (
     Allocation,
     Question,
@@ -279,9 +281,67 @@ def test_a_question_that_makes_no_sense_is_named() -> None:
         replace(good, gpus=np.ones(9, int))
 
 
+def test_in_order_each_takes_the_fastest_free_type_until_one_fits_nowhere() -> None:
+    asked = Question(
+        speed=np.array([[3.0, 2], [3, 2], [0, 5], [3, 2], [1, 1]]),
+        gang=np.array([1, 1, 1, 2, 1]),
+        gpus=np.array([2, 1]),
+    )
+    found = in_order(asked, range(5))
+    assert found.alone.tolist() == [[1, 0], [1, 0], [0, 1], [0, 0], [0, 0]]
+    # The third could run only on the second type, which is taken: it lets others by. The fourth fits nowhere, and holds up the last.
+    assert in_order(asked, [4, 2, 0, 3, 1]).alone.tolist() == [[1, 0], [0, 0], [0, 1], [0, 0], [1, 0]]
+    assert in_order(asked, [1, 3, 2, 4, 0]).alone.sum() == 1
+    assert in_order(asked, [1, 3, 2, 4, 0], blocking=False).alone.tolist() == [
+        [0, 0],
+        [1, 0],
+        [0, 1],
+        [0, 0],
+        [1, 0],
+    ]
+    with pytest.raises(BrokenError, match="each of 5 jobs once"):
+        in_order(asked, [0, 0, 1, 2, 3])
+
+
+def test_late_jobs_join_the_one_that_they_disturb_least() -> None:
+    beside = np.full((2, 2, 1), 0.8)
+    beside[0, 1] = beside[1, 0] = 0.7
+    asked = Question(
+        speed=np.ones((4, 1)),
+        gang=np.ones(4, int),
+        gpus=np.array([2]),
+        sharing=Sharing(kind=np.array([0, 1, 0, 1]), speed=beside),
+    )
+    found = in_order(asked, range(4))
+    assert found.pairs.tolist() == [[0, 2], [1, 3]]
+    assert found.throughput(asked) == pytest.approx(np.full(4, 0.8))
+    keeps_within(asked, found)
+
+
+def test_the_shortest_is_by_its_fastest_type_and_who_can_run_nowhere_is_last() -> None:
+    asked = Question(speed=np.array([[1.0, 2], [4, 1], [0, 0]]), gang=np.ones(3, int), gpus=np.array([1, 1]))
+    assert shortest_first(asked, np.array([10.0, 12.0, 1.0])).tolist() == [1, 0, 2]
+
+
+@given(SEEDS)
+@settings(max_examples=60)
+def test_greedy_allocations_keep_within_the_cluster(seed: int) -> None:
+    asked = question(seed, sharing=True)
+    jobs = len(asked.gang)
+    pairs = gandiva(asked, roll(seed)).pairs
+    for found in (
+        isolated(asked),
+        in_order(asked, range(jobs)),
+        in_order(asked, range(jobs), blocking=False),
+        gandiva(asked, roll(seed), [(one, other) for one, other in pairs.tolist()]),
+    ):
+        keeps_within(asked, found)
+
+
 # -- against the published runs of Gavel's simulator ---------------------------------------------------------------------------------
 
 CENTRE = Method.CENTRE
+STILL = {"multi_lam300": (27734, 86581), "single_lam300": (13373, 55999), "multi_static": (40941, 82622)}
 RUNS: dict[
     str, tuple[Callable[[Question, Lives], Allocation], bool, dict[str, tuple[float, float]], float]
 ] = {
@@ -291,6 +351,7 @@ RUNS: dict[
         {"multi_lam300": (19914, 70346)},
         0.02,
     ),
+    "fifo": (lambda asked, _: in_order(asked, range(len(asked.gang))), False, STILL, 1e-4),
     "max-min of corners": (
         lambda asked, _: max_min(asked),
         False,
@@ -331,7 +392,7 @@ def test_gavels_own_simulations_come_out_alike(name: str) -> None:
     tables = gavelsim.Tables.read(gavelsim.DATA / "gavel" / "throughputs.json")
     for trace, (jct_s, makespan_s) in traces.items():
         jobs = gavelsim.read_trace(gavelsim.DATA / "traces" / f"gen120_{trace}_seed0.trace", tables)
-        done = gavelsim.simulate(jobs, tables, (12, 12, 12), solve, sharing=sharing)
+        done = gavelsim.simulate(jobs, tables, (12, 12, 12), solve, sharing=sharing, skip_zero=name == "fifo")
         assert done.mean_jct_s == pytest.approx(jct_s, rel=tolerance), trace
         assert done.makespan_s == pytest.approx(makespan_s, rel=tolerance), trace
         assert max(done.lps) <= 6 or sharing

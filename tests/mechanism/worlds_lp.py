@@ -4,15 +4,15 @@ import numpy as np
 
 from hs_core.mechanism.gavel.question import Question, Sharing
 
-EVERY = 1e-6
+ABLE = 0.85  # chance that a kind can run on a type
 
 
-def question(seed: int, *, jobs: int | None = None, sharing: bool = False, able: float = 0.85) -> Question:
+def question(seed: int, *, sharing: bool = False) -> Question:
     dice = np.random.default_rng(seed)
     kinds, types = int(dice.integers(1, 4)), int(dice.integers(1, 4))
     gang = dice.choice([1, 1, 2, 4], kinds)
-    speed = dice.integers(1, 12, (kinds, types)) * (dice.random((kinds, types)) < able)
-    of = dice.integers(0, kinds, jobs or int(dice.integers(1, 9)))
+    speed = dice.integers(1, 12, (kinds, types)) * (dice.random((kinds, types)) < ABLE)
+    of = dice.integers(0, kinds, int(dice.integers(1, 9)))
     beside = np.zeros((kinds, kinds, types))
     for a in range(kinds):
         for b in range(kinds):

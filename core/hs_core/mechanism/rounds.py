@@ -154,9 +154,13 @@ class Staleness:
     """When to ask for a new allocation: only after something changed, and not too often."""
 
     least_s: float = RESET_S
+    zero_is_never: bool = False
+    """Gavel knows "no reset yet" by a last reset at 0, when its clock starts: its second allocation comes at the first change."""
 
     def due(self, books: Books | None, now_s: float, *, changed: bool, idle: bool = False) -> bool:
         """`changed`: jobs came or went since the last reset. `idle`: nothing runs and nobody is to come: waiting helps nobody."""
         if books is None:
             return True
+        if self.zero_is_never and books.reset_s == 0:
+            return changed
         return changed and (idle or now_s - books.reset_s >= self.least_s)

@@ -49,7 +49,7 @@ def run_quanta(
     experiment: Experiment, *, policy: Policy | None = None, progress: Watch | None = None
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
-    return _Run(experiment, policy or find(experiment.policy), progress).run()
+    return _Run(experiment, policy or find(experiment.policy, compat=experiment.compat), progress).run()
 
 
 class _Run:
@@ -596,6 +596,8 @@ class _Run:
         held_s = np.maximum(0.0, now_s - fleet.held_s[jobs])
         trained_s = np.maximum(0.0, now_s - fleet.from_s[jobs])
         steps = np.minimum(trained_s * fleet.rate[jobs], fleet.steps_left[jobs])
+        if self._experiment.rounds:
+            steps = np.floor(steps + EPSILON_S)  # a step that a round cuts off is done again
         fleet.steps_left[jobs] -= steps
         fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
         fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
