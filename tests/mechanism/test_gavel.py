@@ -1,6 +1,5 @@
 """Gavel's allocations: optimal against plain programs written out per job and pair, within capacity, and near the published runs."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations
 
@@ -342,42 +341,40 @@ def test_greedy_allocations_keep_within_the_cluster(seed: int) -> None:
 
 CENTRE = Method.CENTRE
 STILL = {"multi_lam300": (27734, 86581), "single_lam300": (13373, 55999), "multi_static": (40941, 82622)}
-RUNS: dict[
-    str, tuple[Callable[[Question, Lives], Allocation], bool, dict[str, tuple[float, float]], float]
-] = {
+RUNS: dict[str, tuple[gavelsim.Solve, bool, dict[str, tuple[float, float]], float]] = {
     "max-min": (
-        lambda asked, _: max_min(asked, method=CENTRE),
+        lambda asked, _, _ids: max_min(asked, method=CENTRE),
         False,
         {"multi_lam300": (19914, 70346)},
         0.02,
     ),
-    "fifo": (lambda asked, _: in_order(asked, range(len(asked.gang))), False, STILL, 1e-4),
+    "fifo": (lambda asked, _, _ids: in_order(asked, range(len(asked.gang))), False, STILL, 1e-4),
     "max-min of corners": (
-        lambda asked, _: max_min(asked),
+        lambda asked, _, _ids: max_min(asked),
         False,
         {"multi_lam300": (19914, 70346), "single_lam300": (11694, 50393), "multi_static": (31162, 65289)},
         0.02,
     ),
     "max-min packed": (
-        lambda asked, _: max_min(asked),
+        lambda asked, _, _ids: max_min(asked),
         True,
         {"multi_lam300": (17163, 65229), "single_lam300": (10644, 50120)},
         0.07,
     ),
     "finish-time fairness": (
-        lambda asked, lives: finish_time_fair(asked, lives, method=CENTRE),
+        lambda asked, lives, _ids: finish_time_fair(asked, lives, method=CENTRE),
         False,
         {"multi_lam300": (20407, 70321), "single_lam300": (12547, 50574)},
         0.02,
     ),
     "max sum": (
-        lambda asked, _: max_sum(asked, method=CENTRE),
+        lambda asked, _, _ids: max_sum(asked, method=CENTRE),
         False,
         {"multi_lam300": (21805, 77467)},
         0.07,
     ),
     "makespan": (
-        lambda asked, lives: least_makespan(asked, lives.steps_left, method=CENTRE),
+        lambda asked, lives, _ids: least_makespan(asked, lives.steps_left, method=CENTRE),
         False,
         {"multi_lam300": (44953, 64295)},
         0.02,
@@ -409,7 +406,7 @@ def test_the_blind_policy_comes_out_alike_whatever_order_the_types_are_shuffled_
                 jobs,
                 tables,
                 (12, 12, 12),
-                lambda asked, _: max_min(asked.blind(everywhere=True), method=CENTRE),
+                lambda asked, _, _ids: max_min(asked.blind(everywhere=True), method=CENTRE),
                 shuffle=seed,
             )
         )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hs_core import solve
 from hs_core.errors import BrokenError
+from hs_core.mechanism.tesserae.small import small_assignments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -248,17 +249,20 @@ def _common_content(old: Ints, new: Ints, kept: Floats) -> Floats:
 
 
 def _matched_rest(common: Floats, rest: Ints, source: Ints, saved: Floats) -> None:
-    """Matches in `common` (of pairs `rest`) into `source` and `saved`: at once where nobody has a choice, else by assignment."""
+    """Matches in `common` (of pairs `rest`) into `source` and `saved`: at once where nobody has a choice, else by assignments."""
     some = common > 0
     plain = (some.sum(axis=1) <= 1).all(axis=1) & (some.sum(axis=2) <= 1).all(axis=1)
     at, new, old = np.nonzero(some & plain[:, None, None])
     source[rest[at], new] = old
     np.add.at(saved, rest[at], common[at, new, old])
-    for pair in np.flatnonzero(~plain & some.any(axis=(1, 2))):
-        rows, columns = solve.assign(common[pair], most=True)
-        paired = common[pair][rows, columns] > 0
-        source[rest[pair], rows[paired]] = columns[paired]
-        saved[rest[pair]] += common[pair][rows[paired], columns[paired]].sum()
+    hard = np.flatnonzero(~plain & np.any(some, axis=(1, 2)))
+    if not len(hard):
+        return
+    chosen = small_assignments(common[hard])
+    got = np.take_along_axis(common[hard], chosen[..., None], axis=2)[..., 0]
+    at, new = np.nonzero(got > 0)
+    source[rest[hard[at]], new] = chosen[at, new]
+    np.add.at(saved, rest[hard[at]], got[at, new])
 
 
 def _moved(plans: _Plans, node: Ints, gpu: Ints) -> Ints:
