@@ -93,24 +93,21 @@ class Pool:
 class Board:
     """All pools, while jobs are placed and moved."""
 
-    def __init__(self, world: World, entitled: Mapping[At, Fraction]) -> None:
+    def __init__(
+        self,
+        world: World,
+        entitled: Mapping[At, Fraction],
+        levels: dict[str, Level],
+        factors: Mapping[At, Fraction],
+    ) -> None:
         self.world = world
         self.entitled = {at: float(gpus) for at, gpus in entitled.items()}
+        self._levels = levels
+        self._factors = {at: float(factor) for at, factor in factors.items()}
         self.pools = {model: Pool(world, model) for model in world.models}
         for user, model in world.gpus:
             self.pools[model].per_gpu[user] = self.per_gpu(user, model)
-        self._levels = self._find_levels()
         self._fill()
-
-    def _find_levels(self) -> dict[str, Level]:
-        entitled: dict[str, dict[UserName, float]] = {model: {} for model in self.pools}
-        asked: dict[str, dict[UserName, int]] = {model: {} for model in self.pools}
-        for (user, model), share in self.entitled.items():
-            entitled[model][user] = share
-        for (user, model), gpus in self.world.gpus.items():
-            asked[model][user] = gpus
-        sizes = dict(self.world.pools)
-        return {model: Level(sizes[model], entitled[model], asked[model]) for model in self.pools}
 
     def _fill(self) -> None:
         # In the order of jobs' ids, whatever the order of the snapshot: floats do not add up the same otherwise.
@@ -144,9 +141,10 @@ class Board:
         }
 
     def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
-        """Tickets per GPU of the user there, at most 1, with so many more GPUs asked for."""
-        gpus = self.world.gpus.get((user, model), 0) + more
-        return min(1.0, self.entitled.get((user, model), 0.0) / gpus) if gpus > 0 else 0.0
+        """Tickets per GPU of the user there, at most 1 but for what it lacks, with so many more GPUs asked for."""
+        at = (user, model)
+        gpus = self.world.gpus.get(at, 0) + more
+        return min(1.0, self.entitled.get(at, 0.0) / gpus) * self._factors.get(at, 1.0) if gpus > 0 else 0.0
 
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""
@@ -171,3 +169,13 @@ class Board:
         self._levels[model].ask(job.user, sign * job.gang)
         for name in home:
             pool.put(job.user, pool.index[name], sign * job.per_node)
+
+
+def find_levels(world: World, shares: Mapping[At, Fraction]) -> dict[str, Level]:
+    entitled: dict[str, dict[UserName, float]] = {model: {} for model in world.models}
+    asked: dict[str, dict[UserName, int]] = {model: {} for model in world.models}
+    for (user, model), share in shares.items():
+        entitled[model][user] = float(share)
+    for (user, model), gpus in world.gpus.items():
+        asked[model][user] = gpus
+    return {model: Level(gpus, entitled[model], asked[model]) for model, gpus in world.pools}

@@ -1,10 +1,10 @@
 """Who leaves its servers for others (Gandiva_fair, 3.3, 3.5): drains, better pools, idle GPUs beside gangs, unequal loads.
 
 Nothing moves to and fro: a job stays for its cool-down; a move to another pool makes its user's sum of effective rates grow, one within
-a pool makes its misplaced GPUs fewer (`mechanism.evening`). In a world that stands still both come to an end.
+a pool makes its loads more equal (`mechanism.evening`). In a world that stands still both come to an end.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -31,8 +31,7 @@ class Limits:
         1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
     )
     load_gap: float = 0.1  # of the pool's mean load, between two servers, half of the job's own taken off
-    idle_gpus: float = 0.5  # GPUs that would no longer idle, for a move that makes loads less equal
-    gain_gpus: float = 0.01  # of any move within a pool
+    gain_gpus: float = 0.01  # of any move within a pool, in squared loads
     servers_tried: int = 8  # most and least loaded ones, when a pair is looked for
 
 
@@ -70,6 +69,11 @@ class Mover:
         if job.migrate is Migrate.NEVER or not self._connected(job.hosts):
             return False
         return min(self._budget, self._started_left) > 0
+
+    def affords(self, jobs: Sequence[JobFacts]) -> bool:
+        """All of them, which `may_go` one by one."""
+        started = sum(job.started for job in jobs)
+        return started <= min(self._budget, self._started_left) and len(jobs) - started <= self._waiting_left
 
     @property
     def spent(self) -> bool:
