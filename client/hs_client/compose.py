@@ -81,6 +81,7 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         checkpoint_dir=_absolute(job.checkpoint.dir, workdir),
         checkpoint_interval_s=job.checkpoint.interval or 0.0,
         job_class=job.job_class or "",
+        steps=job.steps,
     )
 
 

@@ -234,6 +234,10 @@ class Job(_Part):
     on_partition: Literal["fence", "continue"] = "continue"
     job_class: NonEmpty | None = Field(None, alias="class", description="jobs of one class perform alike")
 
+    steps: Annotated[int, Field(ge=0, le=10**15)] = Field(
+        0, description="optimizer steps in all, as you expect them; policies that go by length need it"
+    )
+
     @field_validator("name", "job_class")
     @classmethod
     def _printable(cls, value: str | None) -> str | None:

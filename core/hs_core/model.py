@@ -25,6 +25,7 @@ class MoveReason(StrEnum):
     PACKING = "packing"  # GPUs would idle beside a gang
     POOL = "pool"  # it, or its user's other jobs, run better in another pool (also after a trade)
     DRAIN = "drain"  # an administrator wants the server empty
+    ROUND = "round"  # the policy hands the GPUs out anew each round
 
 
 class SuspendMode(StrEnum):
@@ -110,6 +111,7 @@ class JobSpec:
     checkpoint_dir: str = ""  # empty: the agent's state folder
     checkpoint_interval_s: float = 0.0  # 0: only when suspended to disk
     job_class: str = ""  # jobs with the same performance; empty: made from user and command
+    steps: int = 0  # mini-batches in all, as the user expects; 0: not said
     array_id: JobId | None = None  # first job of the array
     array_index: int | None = None
     array_limit: int = 0  # at most so many of the array live at once; 0: no limit

@@ -28,10 +28,14 @@ class JobFacts:
     hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
+    rooted: bool = False  # has a process that can never go elsewhere; a started one that is neither this nor movable soon will be
     migrate: Migrate = Migrate.AUTO
     settled_s: float = 0.0  # when it was placed or last moved
     running: bool = False  # in its turn right now
     attained_gpu_s: float = 0.0
+    state_bytes: int = 0  # that a move would take along; 0: not known
+    steps: float = 0.0  # mini-batches in all; 0: not said by its user
+    steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
 
     @property
@@ -42,6 +46,11 @@ class JobFacts:
     def per_node(self) -> int:
         """GPUs on each of its servers."""
         return self.gang // self.nodes
+
+    @property
+    def steps_left(self) -> float | None:
+        """None: its user did not say how many there are. Never below 1: it has not ended yet."""
+        return max(1.0, self.steps - self.steps_done) if self.steps else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +138,7 @@ class Needs:
     work_conserving: bool = True
     fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
+    lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

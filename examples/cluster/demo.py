@@ -27,14 +27,16 @@ from rich.table import Table
 from examples.cluster import report
 from examples.cluster.deployment import BrokenDeploymentError, Deployment
 from examples.cluster.network import Network, network
-from examples.cluster.record import Recorder
+from examples.cluster.record import STARTING, Recorder
 from examples.cluster.workload import GANG, LATE, MODELS, SERVERS, TEAMS
 from examples.common.showing import save_text
-from examples.common.training import result, uninterrupted
+from examples.common.training import result, same_weights, uninterrupted_all
 from hs_client import Client
+from hs_proto.v1.controller_pb2 import JobView
 
 SAMPLE_S = 0.5
-SETTLE_S = 10.0  # from the first trade, or the last start, until jobs are where the trade wants them
+SETTLE_S = 40.0  # at most, from the first trade until jobs are where it wants them
+CALM = 8  # samples
 JUDGED_S = 60.0
 DRAIN_S = 75.0
 TWINS = 3
@@ -170,12 +172,24 @@ def judge(show: Show) -> report.Window | None:
     if not show.until(lambda: recorder.first_trade_s is not None, 90):
         return None
     show.say("traded; jobs are moved to where their users now have GPUs", "first trade")
-    show.until(lambda: False, SETTLE_S)
+    show.until(_calm(recorder), SETTLE_S)
     from_s = show.now()
     show.say(f"judging {JUDGED_S:.0f} s")
     show.until(lambda: recorder.first_end_s is not None, JUDGED_S)
     to_s = recorder.received.end_s if recorder.first_end_s is None else recorder.first_end_s - SAMPLE_S
     return report.Window(from_s=from_s, to_s=to_s) if to_s - from_s > JUDGED_S / 2 else None
+
+
+def _calm(recorder: Recorder) -> Callable[[], bool]:
+    """Settled in several samples, one after another: then no job has just been told to move."""
+    seen = 0
+
+    def look() -> bool:
+        nonlocal seen
+        seen = seen + 1 if recorder.settled else 0
+        return seen > CALM
+
+    return look
 
 
 def grow(show: Show, cluster: Deployment) -> int:
@@ -200,9 +214,14 @@ def drain(show: Show, cluster: Deployment) -> list[str]:
     def left() -> int:
         return next(node.jobs for node in show.client.nodes() if node.name == name)
 
+    there = {view.id for view in show.recorder.views if name in view.hosts}
     empty = show.until(lambda: left() == 0, DRAIN_S)
     if empty:
-        show.say(f"{name} is empty, and takes jobs again", f"{name} empty")
+        show.say(f"{name} is empty; its {len(there)} jobs go on elsewhere", f"{name} empty")
+        show.until(
+            lambda: not any(v.state in STARTING for v in show.recorder.views if v.id in there), DRAIN_S
+        )
+        show.say(f"{name} takes jobs again", f"{name} back")
     cluster.hsctl("node", "undrain", name)
     return [] if empty else [f"{name} still had {left()} jobs {DRAIN_S:.0f} s after it was drained"]
 
@@ -220,39 +239,41 @@ def rates(client: Client) -> dict[tuple[str, str], float]:
     return found
 
 
-def compare(show: Show) -> list[report.Moved]:
-    """Jobs that crossed models, each against the same training without any cluster."""
+def compare(show: Show, gang: int) -> tuple[list[report.Moved], str, list[str]]:
+    """Jobs that crossed models and the one over two servers, each against the same training without any cluster."""
     recorder = show.recorder
     teams = {team.user: team for team in TEAMS}
     crossed = [view for view in recorder.views if recorder.crossed(view.id)]
     ended = [view for view in crossed if view.state == "succeeded"]
     chosen = sorted(ended, key=lambda view: -len(recorder.visits[view.id]))[:TWINS]
-    made = []
-    for view in crossed:
-        same = None
-        if view in chosen:
-            show.console.print(f"training {view.name} of {view.user} once more, without interruption …")
-            twin = uninterrupted(teams[view.user].script_of(view.name))
-            said = result(b"".join(show.client.logs(view.id)).decode(errors="replace"))
-            same = bool(twin.get("digest")) and twin["digest"] == said.get("digest")
-        made.append(
-            report.Moved(
-                job=view.id, name=view.name, user=view.user, path=report.path_of(recorder, view.id), same=same
-            )
+    show.console.print(f"training {len(chosen) + 1} of the jobs once more, without interruption …")
+    scripts = [(teams[view.user].script_of(view.name), 1) for view in chosen]
+    *twins, gangs_twin = uninterrupted_all([*scripts, (GANG.script(), GANG.nodes)])
+    said = {view.id: _said(show, view.id) for view in (*chosen, show.client.job(gang).view)}
+    same = {view.id: same_weights(twin, said[view.id]) for view, twin in zip(chosen, twins, strict=True)}
+    moved = [
+        report.Moved(
+            job=view.id,
+            name=view.name,
+            user=view.user,
+            path=report.path_of(recorder, view.id),
+            same=same.get(view.id),
         )
-    return made
+        for view in crossed
+    ]
+    return moved, *_gang(show.client.job(gang).view, gangs_twin, said[gang])
 
 
-def check_gang(show: Show, job: int) -> tuple[str, list[str]]:
-    view = show.client.job(job).view
+def _said(show: Show, job: int) -> dict[str, object]:
+    return result(b"".join(show.client.logs(job)).decode(errors="replace"))
+
+
+def _gang(view: JobView, twin: dict[str, object], said: dict[str, object]) -> tuple[str, list[str]]:
     if view.state != "succeeded":
-        return "", [
-            f"the job over {GANG.nodes} servers is {view.state}: {view.reason_text or view.exit.why or view.exit.code}"
-        ]
-    twin = uninterrupted(GANG.script(), ranks=GANG.nodes)
-    said = result(b"".join(show.client.logs(job)).decode(errors="replace"))
-    same = bool(twin.get("digest")) and twin["digest"] == said.get("digest")
-    line = f"the job over {', '.join(view.hosts)}: {view.step} steps, {view.suspends} suspends, weights {'the very same' if same else 'DIFFERENT'}"
+        why = view.reason_text or view.exit.why or view.exit.code
+        return "", [f"the job over {GANG.nodes} servers is {view.state}: {why}"]
+    same = same_weights(twin, said)
+    line = f"the job over {', '.join(view.hosts)}: {said.get('steps')} steps, {view.suspends} suspends, weights {'the very same' if same else 'DIFFERENT'}"
     return line, [] if same else [
         "the job over two servers did not end with the weights of an uninterrupted run"
     ]
@@ -322,8 +343,7 @@ def perform(options: Options, cluster: Deployment, show: Show) -> int:
     measured = rates(show.client)
     if late:
         show.client.cancel(*late)
-    moved = compare(show)
-    line, gang_wrong = check_gang(show, gang)
+    moved, line, gang_wrong = compare(show, gang)
     outcome = Outcome(
         window=window, measured=measured, moved=moved, lines=[line] if line else [], wrong=wrong + gang_wrong
     )

@@ -52,7 +52,7 @@ class Recorder:
             self.trades[trade.at, trade.gives, trade.receives, trade.fast, trade.slow] = trade
         if self.first_trade_s is None and self.trades:
             self.first_trade_s = at_s
-        if self.all_started_s is None and views and not any(view.state in STARTING for view in views):
+        if self.all_started_s is None and views and all(self._seen_steps.get(view.id) for view in views):
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
             self.first_end_s = at_s
@@ -72,6 +72,12 @@ class Recorder:
     def crossed(self, job: int) -> bool:
         """It has trained on GPUs of several models."""
         return len({visit.model for visit in self.visits.get(job, ())}) > 1
+
+    @property
+    def settled(self) -> bool:
+        """Somebody has traded, and every job is where it is to be."""
+        stand = any(not trade.undone for trade in self.trades.values())
+        return stand and not any(view.state in STARTING for view in self.views)
 
     @property
     def done(self) -> bool:

@@ -212,11 +212,14 @@ def picture(
             axes.axvline(at_s - start, color="grey", linewidth=0.8)
         size = sum(server.gpus for server in SERVERS if server.model == model)
         axes.set(ylabel=f"{model} GPUs", ylim=(0, size * 1.12), xlim=(0, None))
-    for at_s, words in marks:
-        panels[0].annotate(words, (at_s - start, 4.1), fontsize=8, rotation=0, ha="left", va="bottom")
+    for number, (at_s, words) in enumerate(marks):  # staggered: some come close together
+        panels[0].annotate(
+            words, (at_s - start, 1), xycoords=("data", "axes fraction"), xytext=(0, 2 + 9 * (number % 3)),
+            textcoords="offset points", fontsize=8, ha="left", va="bottom",
+        )  # fmt: skip
     panels[0].legend(loc="upper right", fontsize=8)
     panels[0].set_title(
-        "Three users on three GPU generations: received (lines) and entitled after trades (dashed)", pad=18
+        "Three users on three GPU generations: received (lines) and entitled after trades (dashed)", pad=34
     )
     panels[-1].set_xlabel("seconds; grey: the time that is judged")
     figure.savefig(path, dpi=120)

@@ -66,9 +66,9 @@ class Team:
 
 
 TEAMS = (
-    Team(user="ada", tickets=100, job_class="vae", jobs_count=4, gpus=1, steps=3000, hidden=48, step_s=0.06,
+    Team(user="ada", tickets=100, job_class="vae", jobs_count=4, gpus=1, steps=2700, hidden=48, step_s=0.06,
          speedup={"V100": 1.15, "P100": 1.1, "K80": 1.0}),
-    Team(user="bob", tickets=100, job_class="superres", jobs_count=4, gpus=1, steps=2000, hidden=64, step_s=0.1,
+    Team(user="bob", tickets=100, job_class="superres", jobs_count=4, gpus=1, steps=1900, hidden=64, step_s=0.1,
          speedup={"V100": 1.6, "P100": 1.35, "K80": 1.0}),
     Team(user="eve", tickets=200, job_class="resnext", jobs_count=4, gpus=2, steps=2600, hidden=96, step_s=0.16,
          speedup={"V100": 4.0, "P100": 2.2, "K80": 1.0}),

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
@@ -32,3 +33,16 @@ def uninterrupted(script: Sequence[str], ranks: int = 1) -> dict[str, object]:
             file=sys.stderr,
         )
     return result(done.stdout)
+
+
+Twin = tuple[Sequence[str], int]  # script, ranks
+
+
+def uninterrupted_all(twins: Sequence[Twin]) -> list[dict[str, object]]:
+    """Each as `uninterrupted`, two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda twin: uninterrupted(*twin), twins))
+
+
+def same_weights(one: dict[str, object], other: dict[str, object]) -> bool:
+    return bool(one.get("digest")) and one["digest"] == other.get("digest")

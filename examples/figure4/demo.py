@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.table import Table
 
 from examples.common.showing import hsctl, save_text
-from examples.common.training import result, uninterrupted
+from examples.common.training import result, same_weights, uninterrupted_all
 from examples.figure4 import report
 from examples.figure4.record import Recorder
 from examples.figure4.workload import GPUS, PACE_S, PERIOD, TEAMS
@@ -114,12 +114,12 @@ def results(client: Client, recorder: Recorder) -> dict[int, dict[str, object]]:
 
 def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[str, bool]:
     """One job of each gang size against its uninterrupted twin: the same weights, bit for bit."""
+    twins = uninterrupted_all([(team.script(0.005), team.gpus) for team in TEAMS])
     same = {}
-    for team in TEAMS:
+    for team, twin in zip(TEAMS, twins, strict=True):
         name = f"{team.user.lower()}-{team.gpus}gpu-lr0.005"
         job = next(v for v in recorder.views if v.name == name)
-        twin = uninterrupted(team.script(0.005), team.gpus)
-        same[name] = bool(twin.get("digest")) and twin["digest"] == outcome[job.id].get("digest")
+        same[name] = same_weights(twin, outcome[job.id])
     return same
 
 

@@ -75,8 +75,8 @@ def faults(
             found.append(
                 f"job {view.id} ({view.name}) ended with accuracy {accuracies.get(view.id)}; {ACCURACY} was expected"
             )
-        if view.epoch > 1:
-            found.append(f"job {view.id} ({view.name}) was started {view.epoch} times")
+        if view.epoch > 0:
+            found.append(f"job {view.id} ({view.name}) was started {view.epoch + 1} times")
     lost = recorder.total(lambda v: v.lost_gpu_s)
     if lost > 0:
         found.append(f"{lost:.1f} GPU-seconds of work were lost")

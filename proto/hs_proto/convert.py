@@ -70,6 +70,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         checkpoint_dir=pb.checkpoint_dir,
         checkpoint_interval_s=pb.checkpoint_interval_s,
         job_class=pb.job_class,
+        steps=pb.steps,
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
@@ -100,6 +101,7 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
         checkpoint_dir=spec.checkpoint_dir,
         checkpoint_interval_s=spec.checkpoint_interval_s,
         job_class=spec.job_class,
+        steps=spec.steps,
         array_limit=spec.array_limit,
         array_id=spec.array_id or 0,
     )

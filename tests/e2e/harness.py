@@ -6,7 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +39,52 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A line of scripts/learn.py."""
+
+    process: int
+    step: int
+    loss: str
+    at_s: float
+
+
+def learned(path: Path, rank: int = 0) -> list[Step]:
+    """What a job (or one rank of it) has trained so far, in the order of its doing. A line that is being written is left out."""
+    file = Path(f"{path}.{rank}")
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []
+    rows = [line.split() for line in lines]
+    return [Step(int(process), int(step), loss, float(at_s)) for process, step, loss, at_s in rows]
+
+
+def learn(scripts: Path, path: Path, steps: int, step_s: float) -> list[str]:
+    return ["--", sys.executable, str(scripts / "learn.py"), str(path), str(steps), str(step_s)]
+
+
+def uninterrupted(scripts: Path, path: Path, steps: int, ranks: int = 1) -> list[list[Step]]:
+    """The same training without any cluster, rank by rank."""
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
+    runtime = Path(__file__).resolve().parents[2] / "client"
+    subprocess.run(
+        [sys.executable, *run, str(scripts / "learn.py"), str(path), str(steps)],
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    return [learned(path, rank) for rank in range(ranks)]
+
+
+def incarnations(steps: Sequence[Step]) -> list[list[Step]]:
+    """Split where another process took over."""
+    found: list[list[Step]] = []
+    for before, step in pairwise([None, *steps]):
+        assert step is not None
+        if before is None or before.process != step.process:
+            found.append([])
+        found[-1].append(step)
+    return found
 
 
 class Cluster:
@@ -85,6 +134,19 @@ class Cluster:
         pid = self.pid(daemon)
         os.kill(pid, signal.SIGKILL)
         until(lambda: not alive(pid), f"{daemon} is gone")
+
+    def stops(self, agent: str, job: int) -> list[tuple[int, float]]:
+        """Step and time of each suspend, as the agent has logged it."""
+        lines = [
+            json.loads(line)
+            for line in (self.state / f"{agent}.log").read_text().splitlines()
+            if line.startswith("{")
+        ]
+        return [
+            (int(line["text"].split("step ")[1].split()[0]), datetime.fromisoformat(line["timestamp"]).timestamp())
+            for line in lines
+            if line.get("event") == "suspended" and line.get("job") == job
+        ]  # fmt: skip
 
     def submit(self, *words: str, user: str = "") -> int:
         as_user = ("--user", user) if user else ()

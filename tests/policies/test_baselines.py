@@ -8,13 +8,14 @@ from math import sqrt
 
 import pytest
 
-from hs_core.model import HostName, JobId
+from hs_core.model import HostName, JobId, MoveReason
 from hs_core.policies import find
-from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 
 from .worlds import TABLE_2, after, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 FIFO, LAS, LOTTERY, GANG_LOTTERY = (find(name) for name in ("fifo", "las", "lottery", "gang-lottery"))
+SJF, SRTF, SRSF, TIRESIAS, YARN_CS = (find(name) for name in ("sjf", "srtf", "srsf", "tiresias", "yarn-cs"))
 
 
 def turns(policy: Policy, asked: Snapshot, quanta: int) -> Iterator[tuple[Snapshot, Verdict, list[JobId]]]:
@@ -179,3 +180,92 @@ def test_the_waiting_queue_is_bounded() -> None:
     asked = snapshot([host("h")], jobs, {"A": 100_000, "B": 1})
     longest = max(len(verdict.memory["waiting"]) for _, verdict, _ in turns(GANG_LOTTERY, asked, 200))
     assert longest <= 64 * len(jobs)
+
+
+# --- by length ----------------------------------------------------------------------------------------------------
+
+RATES = {("x", "V100"): 2.0, ("x", "K80"): 1.0}
+
+
+def sized(at: int, steps: float, gang: int = 1, **facts: object) -> JobFacts:
+    return job(at, gang=gang, steps=steps, job_class="x", **facts)
+
+
+def gangs(verdict: Verdict) -> dict[str, tuple[int, ...]]:
+    return {str(name): tuple(map(int, turn.gangs)) for name, turn in verdict.plan.turns.items()}
+
+
+def test_srtf_goes_by_what_is_left_and_not_by_what_there_was() -> None:
+    jobs = [
+        sized(1, 1000.0, 2, steps_done=900.0, host=HostName("h"), started=True),
+        sized(2, 500.0, 2, host=HostName("h"), started=True, running=True),
+        sized(3, 300.0, 4),
+    ]
+    verdict = SRTF.decide(snapshot([host("h")], jobs, rates=RATES), {})
+    assert gangs(verdict) == {"h": (1, 2)}
+    assert verdict.why == {3: "jobs with less time left run first"}
+
+
+def test_srsf_multiplies_by_gpus() -> None:
+    jobs = [sized(1, 300.0, 4), sized(2, 500.0, 1), sized(3, 1100.0, 1)]
+    verdict = SRSF.decide(snapshot([host("h")], jobs, rates=RATES), {})
+    assert gangs(verdict) == {"h": (2, 3)}
+
+
+def test_sjf_never_takes_gpus_from_who_runs() -> None:
+    jobs = [
+        sized(1, 9000.0, 3, host=HostName("h"), started=True, running=True),
+        sized(2, 10.0, 2),
+        sized(3, 20.0),
+        sized(4, 15.0),
+    ]
+    verdict = SJF.decide(snapshot([host("h")], jobs, rates=RATES), {})
+    assert gangs(verdict) == {"h": (1, 4)}
+
+
+def test_what_was_never_measured_goes_first_and_what_has_no_length_last() -> None:
+    new = job(9, steps=1e9, job_class="new")
+    silent = job(1, job_class="x")
+    verdict = SRTF.decide(snapshot([host("h", 2)], [silent, sized(2, 10.0), new], rates=RATES), {})
+    assert gangs(verdict) == {"h": (2, 9)}
+    assert "--steps" in verdict.why[JobId(1)]
+
+
+def test_the_first_in_line_gets_the_fastest_pool_and_a_job_that_was_put_aside_moves_where_gpus_are_free() -> (
+    None
+):
+    hosts = [host("v"), host("k", model="K80")]
+    jobs = [
+        sized(1, 900.0, 4, host=HostName("v"), started=True, running=True, movable=True),
+        sized(2, 100.0, 4),
+    ]
+    asked = snapshot(hosts, jobs, rates=RATES, migrations_left=1)
+    verdict = SRTF.decide(asked, {})
+    assert homes_of(verdict) == {1: "k", 2: "v"}
+    assert verdict.plan.moves[JobId(1)][0] is MoveReason.ROUND
+    kept = SRTF.decide(replace(asked, migrations_left=0), {})
+    assert homes_of(kept) == {1: "v", 2: "v"}
+    assert gangs(kept)["v"] == (2,)
+
+
+def test_tiresias_demotes_by_gpu_time_and_is_first_in_first_out_inside_a_queue() -> None:
+    jobs = [
+        job(1, gang=2, attained_gpu_s=4000.0, host=HostName("h"), started=True, running=True),
+        job(2, gang=2, attained_gpu_s=3000.0),
+        job(3, gang=2, attained_gpu_s=10.0),
+    ]
+    verdict = TIRESIAS.decide(snapshot([host("h")], jobs), {})
+    assert gangs(verdict) == {"h": (2, 3)}
+    assert verdict.why == {1: "it had 4000 GPU-seconds, so those with less than 3250 run first"}
+
+
+def test_yarn_cs_serves_the_queue_that_uses_least_and_backfills() -> None:
+    jobs = [job(1, "A", 2), job(2, "A", 2), job(3, "B", 4), job(4, "B", 1), job(5, "B", 1)]
+    verdict = YARN_CS.decide(snapshot([host("h")], jobs), {})
+    assert gangs(verdict) == {"h": (1, 4, 5)}, "B's first does not fit beside A's, its others pass it"
+
+
+def test_yarn_cs_goes_by_tickets() -> None:
+    jobs = [job(at, "A") for at in range(1, 5)] + [job(at, "B") for at in range(5, 9)]
+    verdict = YARN_CS.decide(snapshot([host("h")], jobs, {"A": 300, "B": 100}), {})
+    assert gangs(verdict) == {"h": (1, 2, 3, 5)}

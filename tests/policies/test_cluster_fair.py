@@ -311,3 +311,20 @@ def test_a_drain_goes_on_as_the_budget_allows() -> None:
 def test_edges_are_wanted_where_there_is_something_to_decide() -> None:
     assert not decide([host("a")], [job(1)]).wants_edges
     assert decide([host("a"), host("b")], [job(1)]).wants_edges
+
+
+def test_shares_and_trades_stand_while_a_job_that_was_moved_is_starting() -> None:
+    hosts = [host("v", 8), host("k", 8, "K80")]
+    speeds = rates(A={"V100": 1.2, "K80": 1.0}, B={"V100": 4.0, "K80": 1.0})
+    jobs = [*at("v", *sweep(1, 8, "A")), *at("k", *sweep(9, 8, "A")), *at("v", *sweep(17, 16, "B"))]
+    calm = decide(hosts, jobs, rates=speeds)
+    assert calm.trades
+    starting = [replace(one, movable=one.id > 8) for one in ask(hosts, jobs).jobs]
+    asked = replace(ask(hosts, jobs, rates=speeds), jobs=tuple(starting))
+    verdict = GANDIVA_FAIR.decide(asked, calm.memory)
+    assert (verdict.trades, verdict.base) == (calm.trades, calm.base)
+    assert not any(one.undone for one in verdict.news)
+    rooted = replace(asked, jobs=tuple(replace(one, rooted=not one.movable) for one in starting))
+    assert GANDIVA_FAIR.decide(rooted, calm.memory).base != calm.base, (
+        "what is there for good asks for no other pool"
+    )

@@ -22,7 +22,7 @@ SPECS = st.builds(
     env=st.dictionaries(TEXT, TEXT, max_size=2), workdir=TEXT, output=TEXT, torchrun=st.booleans(),
     migrate=st.sampled_from(model.Migrate), suspend=st.sampled_from(model.SuspendMode),
     on_partition=st.sampled_from(model.OnPartition), retry_max=NON_NEGATIVE, checkpoint_dir=TEXT,
-    checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, array_id=st.none() | st.integers(1, 9),
+    checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, steps=st.integers(0, 10**15), array_id=st.none() | st.integers(1, 9),
     array_index=st.none() | NON_NEGATIVE, array_limit=NON_NEGATIVE,
 )  # fmt: skip
 PEER = Peer(host=model.HostName("v1"), address="10.0.0.2:7444")

@@ -43,6 +43,7 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "on_partition": (("on_partition",), str),
     "retry": (("retry", "max"), int),
     "job_class": (("class",), str),
+    "steps": (("steps",), int),
 }
 _WHAT_IS_RUN = {"file", "command"}
 
@@ -94,6 +95,7 @@ def job_options(function: F) -> F:
             "--sweep", metavar="NAME=V,V…", multiple=True, help="a job for each value, put in place of {NAME}"
         ),
         click.option("--class", "job_class", metavar="NAME", help="jobs of one class perform alike"),
+        click.option("--steps", type=int, metavar="N", help="optimizer steps in all, as you expect them"),
     ]
     for option in reversed(options):
         function = option(function)

@@ -106,6 +106,7 @@ def _check_numbers(spec: JobSpec, limits: Limits) -> None:
         ("retry_max", spec.retry_max, 0, limits.retries),
         ("array_limit", spec.array_limit, 0, limits.array_index),
         ("array_index", spec.array_index or 0, 0, limits.array_index),
+        ("steps", spec.steps, 0, 10**15),
     )
     for field, value, least, most in whole:
         if not least <= value <= most:

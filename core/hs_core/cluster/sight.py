@@ -122,10 +122,15 @@ class Sight:
             movable=here
             and row.move is None
             and (not started or (reachable and all(reports.can_leave(r) for r in row.reports.values()))),
+            rooted=any(reports.cannot_leave(r) for r in row.reports.values()),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
             running=report is not None and report.phase is Phase.RUNNING,
             attained_gpu_s=row.gpu_s,
+            steps=row.spec.steps,
+            steps_done=row.step
+            if row.spec.steps
+            else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
         )
 

@@ -16,7 +16,7 @@ from hs_core.mechanism.placing import (
     why_nowhere,
 )
 from hs_core.model import HostName, JobId, Migrate, MoveReason
-from hs_core.policy import JobFacts, Memory, Plan, Snapshot, Verdict
+from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 
 
 class Slots:
@@ -61,6 +61,26 @@ class Slots:
             return True
         return self._take(job, self._where(job))
 
+    def free(self, name: HostName) -> int:
+        """GPUs of a server that are nobody's yet in this quantum."""
+        return self._free[name]
+
+    def home(self, job: JobFacts) -> Home:
+        return self._homes.get(job.id, ())
+
+    def may_go(self, job: JobFacts, host: HostFacts) -> bool:
+        """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
+        home = self._homes.get(job.id)
+        if home is None or (job.movable and not job.started):
+            return True
+        if not job.movable or job.migrate is Migrate.NEVER or self._moves_left <= 0:
+            return False
+        return job.migrate is not Migrate.SAME_TYPE or host.model == self._hosts[home[0]].model
+
+    def take(self, job: JobFacts, home: Home, why: str) -> bool:
+        """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
+        return self._take(job, home, (MoveReason.ROUND, why))
+
     def _where(self, job: JobFacts) -> Home:
         home = self._homes.get(job.id)
         if not self.reachable(job):
@@ -84,13 +104,16 @@ class Slots:
             pinned = replace(job, gpu_types=(self._hosts[home[0]].model,))
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
-    def _take(self, job: JobFacts, home: Home) -> bool:
+    def _take(self, job: JobFacts, home: Home, reason: tuple[MoveReason, str] | None = None) -> bool:
         if not home or self.runs(job) or any(self._free[name] < job.per_node for name in home):
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
-            drained = next(name for name in old if not takes_new(self._hosts[name]))
-            self._moves[job.id] = (MoveReason.DRAIN, f"{drained} is drained; it goes to {', '.join(home)}")
+            drained = next((name for name in old if not takes_new(self._hosts[name])), None)
+            if drained is not None:
+                reason = (MoveReason.DRAIN, f"{drained} is drained; it goes to {', '.join(home)}")
+            assert reason is not None, "nothing else moves without a reason"
+            self._moves[job.id] = reason
             self._moves_left -= 1
         self._homes[job.id] = home
         for name in home:

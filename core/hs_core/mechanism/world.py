@@ -212,10 +212,11 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
         _count(world, job, home)
     else:
         world.unable.add(job.id)
-    fixed = job.started and job.migrate is Migrate.NEVER
-    if fixed or not job.movable or not all(host.connected for host in there):
+    fixed = job.rooted or (job.started and job.migrate is Migrate.NEVER)
+    if fixed or not all(host.connected for host in there):
         return (model,) if able else ()
-    if not stays or not able:
+    # One that is just starting is demand wherever it could be, as it was before: else shares and trades would waver with every move.
+    if job.movable and (not stays or not able):
         world.leavers.append(job)
     if job.started and job.migrate is Migrate.SAME_TYPE:
         return (model,) if able or model in world.usable(job) else ()

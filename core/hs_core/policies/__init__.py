@@ -4,11 +4,35 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from hs_core.errors import Kind, RefusedError
+from hs_core.policies import (
+    gavel_fifo,
+    gavel_ftf,
+    gavel_makespan,
+    gavel_max_min,
+    gavel_max_min_blind,
+    gavel_max_sum,
+    gavel_water_filling,
+)
+from hs_core.policies.fft import FFT
 from hs_core.policies.fifo import FIFO
 from hs_core.policies.gandiva_fair import GANDIVA_FAIR
 from hs_core.policies.gang_lottery import GANG_LOTTERY
+from hs_core.policies.gavel_fifo import GAVEL_FIFO
+from hs_core.policies.gavel_ftf import GAVEL_FTF
+from hs_core.policies.gavel_hierarchical import GAVEL_HIERARCHICAL
+from hs_core.policies.gavel_makespan import GAVEL_MAKESPAN
+from hs_core.policies.gavel_max_min import GAVEL_MAX_MIN
+from hs_core.policies.gavel_max_min_blind import GAVEL_MAX_MIN_BLIND
+from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
+from hs_core.policies.gavel_sjf import GAVEL_SJF
+from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
+from hs_core.policies.sjf import SJF
+from hs_core.policies.srsf import SRSF
+from hs_core.policies.srtf import SRTF
+from hs_core.policies.tiresias import TIRESIAS
+from hs_core.policies.yarn_cs import YARN_CS
 from hs_core.policy import Policy
 
 POLICIES: Mapping[str, Policy] = {
@@ -16,14 +40,46 @@ POLICIES: Mapping[str, Policy] = {
     for policy in (
         GANDIVA_FAIR,
         FIFO,
+        YARN_CS,
+        SJF,
+        SRTF,
+        SRSF,
         LAS,
+        TIRESIAS,
+        FFT,
+        GAVEL_MAX_MIN,
+        GAVEL_MAX_MIN_BLIND,
+        GAVEL_WATER_FILLING,
+        GAVEL_HIERARCHICAL,
+        GAVEL_FTF,
+        GAVEL_MAKESPAN,
+        GAVEL_MAX_SUM,
+        GAVEL_FIFO,
+        GAVEL_SJF,
         LOTTERY,
         GANG_LOTTERY,
     )
 }
 
+GAVEL_COMPAT: Mapping[str, Policy] = {
+    module.COMPAT.name: module.COMPAT
+    for module in (
+        gavel_fifo,
+        gavel_ftf,
+        gavel_makespan,
+        gavel_max_min,
+        gavel_max_min_blind,
+        gavel_max_sum,
+        gavel_water_filling,
+    )
+} | {"fifo": gavel_fifo.COMPAT}
+"""As Gavel's own simulator has them, for comparisons with its numbers."""
 
-def find(name: str) -> Policy:
+
+def find(name: str, *, compat: bool = False) -> Policy:
+    """`compat`: as in Gavel's simulator, where that differs. Raises RefusedError."""
+    if compat and name in GAVEL_COMPAT:
+        return GAVEL_COMPAT[name]
     if name in POLICIES:
         return POLICIES[name]
     close = get_close_matches(name, POLICIES, n=1)

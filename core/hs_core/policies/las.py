@@ -5,23 +5,23 @@ one quantum makes, so they alternate every few quanta and not in every one.
 """
 
 from hs_core.mechanism.placing import by_arrival
-from hs_core.mechanism.slots import Slots
+from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    slots = Slots(snapshot)
+    seats = Seats(snapshot)
 
     def attained(job: JobFacts) -> float:
         return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.running else 0.0)
 
-    jobs = sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
+    order = sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
+    seats.serve(order)
     why = {
         job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
-        for job in jobs
-        if not slots.offer(job)
+        for job in order
     }
-    return slots.verdict({}, why)
+    return seats.verdict({}, why, order)
 
 
 LAS = Policy(name="las", needs=Needs(every_quantum=True), decide=decide)

@@ -68,6 +68,7 @@ class JobSpec(_message.Message):
     JOB_CLASS_FIELD_NUMBER: _builtins.int
     ARRAY_LIMIT_FIELD_NUMBER: _builtins.int
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
@@ -93,6 +94,8 @@ class JobSpec(_message.Message):
     job_class: _builtins.str
     array_limit: _builtins.int
     array_index: _builtins.int
+    steps: _builtins.int
+    """expected in all; 0: not said"""
     array_id: _builtins.int
     """set by the controller; 0: not of an array"""
     @_builtins.property
@@ -130,11 +133,12 @@ class JobSpec(_message.Message):
         job_class: _builtins.str = ...,
         array_limit: _builtins.int = ...,
         array_index: _builtins.int | None = ...,
+        steps: _builtins.int = ...,
         array_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "array_index", b"array_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015

@@ -17,7 +17,6 @@ import numpy as np
 
 from hs_core import plan as plans
 from hs_core.cluster.budget import Budget
-from hs_core.cluster.state import Settings
 from hs_core.errors import BrokenError
 from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate
@@ -32,6 +31,7 @@ from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
 from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
+MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
 COME, END, STAND, WRITTEN = range(4)  # what happens inside quanta
 
@@ -51,7 +51,8 @@ def run_quanta(
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
-    return _Run(replace(experiment, workload=runs), policy or find(experiment.policy), progress).run()
+    policy = policy or find(experiment.policy, compat=experiment.compat)
+    return _Run(replace(experiment, workload=runs), policy, progress).run()
 
 
 class _Run:
@@ -65,7 +66,13 @@ class _Run:
         count = len(fleet.jobs)
         self._rows = Rows(len(fleet.hosts), count)
         self._series = Series(fleet.users, fleet.models, experiment.sample_s)
-        self._measured = Measured(fleet.pairs, fleet.rates.ravel(), experiment.noise.rate_cv, experiment.seed)
+        self._measured = Measured(
+            fleet.pairs,
+            fleet.rates.ravel(),
+            experiment.noise.rate_cv,
+            experiment.seed,
+            known=experiment.known_rates,
+        )
         self._memory: Memory = {}
         self._turns: dict[int, Turn] = {}  # by row, now; left out: local
         self._planned: dict[int, Turn] = {}  # as decided last
@@ -93,7 +100,7 @@ class _Run:
         self._quanta = self._decisions = 0
         self._decision_s = self._decision_s_max = 0.0
         self._trades: list[dict[str, object]] = []
-        self._budget = Budget(Settings().migrations_per_hour, None)
+        self._budget = Budget(min(experiment.migrations_per_hour, MANY), None)
 
     # --- the clock --------------------------------------------------------------------------------------------------
 
@@ -133,7 +140,7 @@ class _Run:
         if until_s is not None:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
-        self._ahead = self._planned
+        self._ahead = {} if self._experiment.rounds else self._planned
         self._take_turns()
         if self._fleet.live and (self._stale or self._wants_edges or self._spanned.any()):
             self._decide(start_s)
@@ -158,6 +165,7 @@ class _Run:
             touched = self._happen(at_s + EPSILON_S)
             if (
                 self._stale
+                and not self._experiment.rounds
                 and self._fleet.live
                 and len(self._fleet.live) <= PROMPT_JOBS
                 and at_s < end_s - EPSILON_S
@@ -316,6 +324,9 @@ class _Run:
             self._charge(np.array([job]), now_s)
             write_s += self._costs.suspend_s
             self._fleet.from_s[job] = np.inf  # it trains no more here
+        if write_s <= 0:
+            self._written(job, now_s)
+            return
         heappush(self._later, (now_s + write_s, WRITTEN, job))
 
     # --- decisions --------------------------------------------------------------------------------------------------
@@ -388,8 +399,9 @@ class _Run:
     def _take_turns(self) -> None:
         forced: dict[int, None] = {}
         self._local[:] = True
-        self._turns = {row: turn for row, turn in self._ahead.items() if self._spanned[row]}
-        self._turns |= {row: turn for row, turn in self._planned.items() if not self._spanned[row]}
+        late = np.zeros_like(self._local) if self._experiment.rounds else self._spanned > 0
+        self._turns = {row: turn for row, turn in self._ahead.items() if late[row]}
+        self._turns |= {row: turn for row, turn in self._planned.items() if not late[row]}
         for row, turn in self._turns.items():
             self._local[row] = turn.local
             forced.update(dict.fromkeys(job - 1 for job in turn.gangs))
@@ -587,6 +599,8 @@ class _Run:
         held_s = np.maximum(0.0, now_s - fleet.held_s[jobs])
         trained_s = np.maximum(0.0, now_s - fleet.from_s[jobs])
         steps = np.minimum(trained_s * fleet.rate[jobs], fleet.steps_left[jobs])
+        if self._experiment.rounds:
+            steps = np.floor(steps + EPSILON_S)  # a step that a round cuts off is done again
         fleet.steps_left[jobs] -= steps
         fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
         fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)

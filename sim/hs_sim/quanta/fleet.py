@@ -136,6 +136,9 @@ class Fleet:
             settled_s=float(self.settled_s[job]),
             running=bool(self.running[job]),
             attained_gpu_s=attained,
+            state_bytes=spec.state_bytes,
+            steps=spec.steps,
+            steps_done=spec.steps - float(self.steps_left[job]),
             sliceable=spec.sliceable,
         )
         return facts

@@ -13,13 +13,19 @@ ENOUGH = 3  # reports of a class on a model before a policy is told of the rate
 class Measured:
     """Of the newest `KEEP` quanta with reports the mean, by (class, model) as one number."""
 
-    def __init__(self, keys: list[tuple[str, str]], true: Floats, cv: float, seed: int) -> None:
+    def __init__(
+        self, keys: list[tuple[str, str]], true: Floats, cv: float, seed: int, *, known: bool = False
+    ) -> None:
+        """`known`: of everything as if reports enough had come before the run."""
         self._keys = keys
         self._true = true
         self._cv = cv
         self._dice = np.random.default_rng((seed, 0x5EED))
         self._ring: Floats = np.zeros((len(keys), KEEP if cv else 1))
-        self._reports: Ints = np.zeros(len(keys), dtype=np.int64)
+        self._reports: Ints = np.full(len(keys), ENOUGH if known else 0, dtype=np.int64)
+        if known and cv:
+            noise = self._dice.standard_normal(self._ring.shape)
+            self._ring = true[:, None] * np.maximum(0.05, 1.0 + cv * noise)
         self._known: dict[tuple[str, str], float] = {}
         self._stale = True
 

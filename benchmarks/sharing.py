@@ -1,0 +1,85 @@
+"""SJF-BSBF's choice of partners for one pending job: all running jobs at once against the paper's loop; goal: 15 times at 240 running."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+from literal import Length, Old, sharing_loop
+
+from hs_core.mechanism.sharing import (
+    Floats,
+    Interference,
+    Pending,
+    Running,
+    StepTimes,
+    accumulations,
+    best_partners,
+)
+
+GIB = 2.0**30
+REPEATS = 41
+
+
+BATCH = 128
+TIMES = StepTimes(compute_fixed_s=0.02, compute_per_sample_s=0.003, reduce_fixed_s=0.05, overlap=2)
+LENGTH = Length(10_000, BATCH, 0.02, 0.003, 0.05, 2)
+
+
+def instance(jobs: int) -> tuple[Running, Interference]:
+    dice = np.random.default_rng(jobs)
+    classes = 12
+    running = Running(
+        left_s=dice.exponential(3000, jobs),
+        gpus=dice.choice([1, 2, 4], jobs),
+        memory_bytes=dice.uniform(2, 6, jobs) * GIB,
+        gpu_bytes=np.full(jobs, 11 * GIB),
+        job_class=dice.integers(classes, size=jobs),
+    )
+    shape = (classes, classes, len(accumulations(BATCH)))
+    return running, Interference(dice.uniform(1, 2, shape), dice.uniform(1, 2, shape))
+
+
+def memory() -> Floats:
+    return (1 + 6 / accumulations(BATCH)) * GIB
+
+
+def fast(running: Running, interference: Interference) -> list[int] | None:
+    alone_s = LENGTH.iterations * TIMES.iteration_s(BATCH, 4, accumulations(BATCH))
+    found = best_partners(
+        running, Pending(gpus=4, alone_s=alone_s, memory_bytes=memory(), job_class=3), interference
+    )
+    return None if found is None else found.jobs.tolist()
+
+
+def olds(running: Running, interference: Interference) -> list[Old]:
+    newer, older = interference.ratios(3, running.job_class, len(accumulations(BATCH)))
+    free = (running.gpu_bytes - running.memory_bytes).tolist()
+    left, gpus = running.left_s.tolist(), running.gpus.tolist()
+    return list(map(Old, left, free, gpus, newer.tolist(), older.tolist()))
+
+
+def median_us(call: Callable[[], object]) -> float:
+    took = []
+    for _ in range(REPEATS):
+        start = time.process_time_ns()
+        for _ in range(5):
+            call()
+        took.append((time.process_time_ns() - start) / 5_000)
+    return statistics.median(took)
+
+
+def main() -> None:
+    print("CPU time for one pending job, 8 sub-batches; the same partners from both")
+    print(f"{'running':>8}  {'at once':>11}  {'loop':>12}  {'ratio':>6}")
+    for jobs in (16, 60, 240, 960):
+        running, interference = instance(jobs)
+        loop, sizes = olds(running, interference), memory().tolist()
+        assert fast(running, interference) == sharing_loop(loop, 4, LENGTH, sizes)
+        quick = median_us(lambda: fast(running, interference))  # noqa: B023
+        slow = median_us(lambda: sharing_loop(loop, 4, LENGTH, sizes))  # noqa: B023
+        print(f"{jobs:>8}  {quick:8.1f} us  {slow:9.1f} us  {slow / quick:5.1f}x")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Policies of Gavel's kind (OSDI'20): an allocation says what part of the time each job should run on each GPU model, rounds make it true.
+
+Between two allocations jobs are served by what they were promised over what they received (`rounds`). What was received is read off the
+jobs' own GPU-seconds, so a move, a failure or an edge that came late is not taken for service.
+
+Departures, outside `compat`: a newcomer, who has no fraction before the next allocation, may use GPUs that would idle; a rate measured
+for the first time counts as a change; where nobody said how many steps there are, `rows` fills in.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core import dice
+from hs_core.mechanism.gavel.question import Allocation, Question, isolated_speed
+from hs_core.mechanism.rounds import Books, Staleness, pick, receive, reset, units_of
+from hs_core.mechanism.rows import Rows, rows
+from hs_core.mechanism.seats import Seats
+from hs_core.model import JobId
+from hs_core.policy import Memory, Snapshot, Verdict
+
+Floats = NDArray[np.float64]
+FOREVER_S = 1e12  # of what cannot run in the isolated share
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What an allocation is made of."""
+
+    question: Question
+    rows: Rows
+    alone_s: (
+        Floats  # (J,) all of the job in the isolated share: what it would have taken so far, and what is left
+    )
+
+
+Allocate = Callable[[Case], Allocation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How rounds are filled."""
+
+    shuffled: bool = (
+        False  # types in another order each round (seeded): of policies that don't tell types apart
+    )
+    skip_zero: bool = False  # who has no claim gets nothing even where GPUs are left over
+    compat: bool = (
+        False  # as Gavel's simulator does it: newcomers wait for the next allocation beside idle GPUs
+    )
+
+
+def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
+    seats = Seats(snapshot)
+    table = rows(snapshot, seats)
+    books, lives = _past(memory, table)
+    signature, asked = _signature(snapshot, table, style), memory.get("asked")
+    idle = not any(job.running for job in snapshot.jobs)
+    if not table.jobs:
+        return seats.verdict(memory, {}, () if style.compat else None)
+    if books is None or Staleness().due(books, snapshot.now_s, changed=signature != asked, idle=idle):
+        asked = signature
+        question = Question(
+            speed=table.speed, gang=table.gang, gpus=table.gpus, weight=table.tickets * len(table.jobs)
+        )
+        lives, alone_s = _alone(table, question, lives)
+        found = allocate(Case(question=question, rows=table, alone_s=alone_s))
+        units = units_of([int(job.id) for job in table.jobs], found.pairs)
+        books = reset(
+            books,
+            units,
+            np.vstack([found.alone, found.paired.reshape(len(found.pairs), len(table.models))]),
+            snapshot.now_s,
+        )
+    chosen = _choose(snapshot, seats, table, books, style)
+    now = {
+        "models": list(table.models),
+        "books": books.dump(),
+        "asked": asked,
+        "alone": lives,
+        "chosen": chosen,
+        "attained": {str(job.id): job.attained_gpu_s for job in table.jobs if str(job.id) in chosen},
+    }
+    return seats.verdict(now, _why(table, books), () if style.compat else None)
+
+
+def _signature(snapshot: Snapshot, table: Rows, style: Style) -> list[Any]:
+    """Changes with whatever makes an allocation stale."""
+    classes = {job.job_class for job in table.jobs}
+    known = 0 if style.compat else sum(name in classes for name, _ in snapshot.rates)
+    return [[int(job.id) for job in table.jobs], known, table.gpus.tolist(), list(table.models)]
+
+
+def _past(memory: Memory, table: Rows) -> tuple[Books | None, Mapping[str, Any]]:
+    """The books with what was received since, and how far each job would be alone."""
+    if not memory or memory["models"] != list(table.models):
+        return None, memory.get("alone", {})
+    books = Books.load(memory["books"], len(table.models))
+    ran = []
+    for job in table.jobs:
+        on = memory["chosen"].get(str(job.id))
+        if on is not None:
+            seconds = (job.attained_gpu_s - memory["attained"][str(job.id)]) / job.gang
+            ran.append(((int(job.id),), int(on), max(0.0, seconds)))
+    return receive(books, ran), memory["alone"]
+
+
+def _alone(
+    table: Rows, question: Question, lives: Mapping[str, Any]
+) -> tuple[dict[str, list[float]], Floats]:
+    """Seconds that each job's steps so far would have taken in the isolated shares of the allocations since it came, with those left now."""
+    speed = isolated_speed(question)
+    kept: dict[str, list[float]] = {}
+    for job, now in zip(table.jobs, speed.tolist(), strict=True):
+        spent_s, done, then = lives.get(str(job.id), (0.0, 0.0, now))
+        spent_s += max(0.0, job.steps_done - done) / then if then > 0 else 0.0
+        kept[str(job.id)] = [spent_s, job.steps_done, now]
+    spent_all = np.array([spent_s for spent_s, _, _ in kept.values()], dtype=float)
+    left = np.divide(table.steps_left, speed, out=np.full(len(speed), FOREVER_S), where=speed > 0)
+    return kept, spent_all + left
+
+
+def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[str, int]:
+    """The round's promises: which of `models` for each job that runs."""
+    place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
+    able = np.zeros(books.fraction.shape, dtype=np.bool_)
+    gang = np.ones(len(books.units), dtype=np.int64)
+    for unit_at, unit in enumerate(books.units):
+        places = [place_of[job] for job in unit if job in place_of]
+        if len(places) == len(unit):
+            able[unit_at] = (table.speed[places] > 0).all(axis=0)
+            gang[unit_at] = table.gang[places[0]]
+    types = list(range(len(table.models)))
+    if style.shuffled:
+        dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
+    found = pick(books, gang, able, table.gpus, types=types, skip_zero=style.skip_zero)
+    chosen: dict[str, int] = {}
+    for unit_at, on in zip(found.unit, found.on, strict=True):
+        for job in books.units[unit_at]:
+            if seats.choose(table.jobs[place_of[job]], table.models[on]):
+                chosen[str(job)] = on
+    return chosen
+
+
+def _why(table: Rows, books: Books) -> dict[JobId, str]:
+    parts = {
+        unit[0]: float(books.fraction[at].sum()) for at, unit in enumerate(books.units) if len(unit) == 1
+    }
+    said = {}
+    for job in table.jobs:
+        part = parts.get(int(job.id))
+        said[job.id] = (
+            "it came after the last allocation of time and waits for the next, or for GPUs that idle"
+            if part is None
+            else f"it is to run {100 * part:.0f} % of the time; others are further behind their part"
+        )
+    return said

@@ -1,0 +1,204 @@
+"""The linear program that all of Gavel's policies share: columns of time, rows that keep every job's time and every type's GPUs.
+
+A column is the time that a class of jobs spends on a type, alone or beside jobs of a kind. Of a pair each side has its own column, with half
+of the GPUs; both sides of a pair of kinds spend the same time together. So 2,000 jobs that share have as many columns as there are
+pairs of kinds, not of jobs. Sharing that time-slicing beats (both would do better alone, in turns on the same GPUs) has no column.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hs_core.mechanism.gavel.kinds import Classes
+from hs_core.mechanism.gavel.partners import settle
+from hs_core.mechanism.gavel.question import Allocation, Floats, Ints, Question
+from hs_core.solve import Entries, LpAnswer, Method, lp
+
+ALONE = -1
+MANY_ROWS = 1_000  # above this an interior point is faster than GLOP's simplex
+SLACK = 1e-7
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows `matrix @ [x, extra] <= bound`."""
+
+    matrix: Entries
+    bound: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    x: Floats  # time of each class in each column
+    extra: Floats  # the columns of the policy's own
+    value: float
+    prices: Floats  # of the policy's own rows
+    lps: int
+
+
+class Program:
+    def __init__(self, question: Question, classes: Classes) -> None:
+        self.question = question
+        self.classes = classes
+        first = classes.first
+        of, on = np.nonzero(question.can[first])
+        self.of: Ints = of  # class of each column
+        self.on: Ints = on  # its type
+        self.beside: Ints = np.full(len(of), ALONE)  # kind of the partner
+        self.speed: Floats = question.speed[first[of], on]  # steps/s of one job all the time there
+        self.kind: Ints = np.arange(len(first)) if question.sharing is None else question.sharing.kind[first]
+        if question.sharing is not None:
+            self._pair_up()
+        gang = question.gang[first[self.of]].astype(float)
+        self.gpus = np.where(self.beside == ALONE, gang, gang / 2)
+        self._halves: list[
+            tuple[int, int, int]
+        ] = []  # (class, kind, type): no more than half of those within a kind
+
+    def _pair_up(self) -> None:
+        sharing = self.question.sharing
+        assert sharing is not None
+        first, kind = self.classes.first, self.kind
+        kinds, types = sharing.speed.shape[1:]
+        heads = np.bincount(kind, self.classes.count, kinds)
+        gang = np.zeros(kinds, np.int64)
+        speed, can = np.zeros((kinds, types)), np.zeros((kinds, types), bool)
+        gang[kind], speed[kind] = self.question.gang[first], self.question.speed[first]
+        can[kind] = self.question.can[first]
+        mine, yours = sharing.speed, sharing.speed.transpose(1, 0, 2)
+        good = (mine > 0) & (yours > 0) & can[:, None] & can[None, :]
+        good &= (gang[:, None] == gang[None, :])[..., None]
+        alone = np.where(speed > 0, speed, 1.0)
+        good &= mine / alone[:, None] + yours / alone[None, :] > 1.0 + SLACK
+        good &= (heads[:, None] > 0)[..., None] & (heads[None, :] > 0)[..., None]
+        own = np.arange(kinds)
+        good[own, own] &= (heads > 1)[:, None]
+        of, beside, on = np.nonzero(good[kind])
+        self.of = np.concatenate([self.of, of])
+        self.on = np.concatenate([self.on, on])
+        self.beside = np.concatenate([self.beside, beside])
+        self.speed = np.concatenate([self.speed, mine[kind[of], beside, on]])
+
+    def rate(self, per_class: Floats, extra: int = 0) -> Entries:
+        """Classes x columns: each class's mean steps/s of a job, times `per_class`; `extra` empty columns after them."""
+        count = self.classes.count[self.of]
+        value = self.speed * per_class[self.of] / count
+        return Entries(
+            self.of, np.arange(len(self.of)), value, (len(self.classes.count), len(self.of) + extra)
+        )
+
+    def solve(
+        self,
+        costs: Floats,
+        own: Rows | None = None,
+        *,
+        method: Method | None = None,
+        upper: Floats | None = None,
+    ) -> Found:
+        """Minimizes costs @ [x, extra]; `costs` is as long as there are columns, the policy's own included."""
+        columns = len(self.of)
+        method = method or (Method.INTERIOR if len(self.classes.count) > MANY_ROWS else Method.GLOP)
+        limit = np.full(len(costs), np.inf)
+        if upper is not None:
+            limit[columns:] = upper
+        equal = self._together(len(costs))
+        lps = 0
+        while True:
+            rows = [self._base(len(costs)), *([own] if own is not None else []), *self._half_rows(len(costs))]
+            stacked = stack(rows)
+            answer = lp(
+                costs,
+                a_ub=stacked.matrix,
+                b_ub=stacked.bound,
+                a_eq=equal,
+                b_eq=np.zeros(equal.shape[0]),
+                lower=np.concatenate([np.zeros(columns), np.full(len(costs) - columns, -np.inf)]),
+                upper=limit,
+                method=method,
+            )
+            lps += 1
+            if not self._find_halves(answer.x[:columns]):
+                return self._found(answer, own, lps)
+
+    def _found(self, answer: LpAnswer, own: Rows | None, lps: int) -> Found:
+        columns, base = len(self.of), len(self.classes.count) + len(self.question.gpus)
+        prices = answer.prices[base : base + (len(own.bound) if own else 0)]
+        return Found(answer.x[:columns], answer.x[columns:], answer.value, prices, lps)
+
+    def _base(self, width: int) -> Rows:
+        """Every class's time, every type's GPUs."""
+        column, classes, types = np.arange(len(self.of)), len(self.classes.count), len(self.question.gpus)
+        matrix = Entries(
+            np.concatenate([self.of, classes + self.on]),
+            np.concatenate([column, column]),
+            np.concatenate([np.ones(len(column)), self.gpus]),
+            (classes + types, width),
+        )
+        return Rows(matrix, np.concatenate([self.classes.count, self.question.gpus]).astype(float))
+
+    def _together(self, width: int) -> Entries:
+        """Kind a beside b spends the time that b spends beside a."""
+        mine = self.kind[self.of]
+        at = np.flatnonzero((self.beside != ALONE) & (self.beside != mine))
+        if not len(at):
+            return Entries(at, at, np.zeros(0), (0, width))
+        low, high = np.minimum(mine[at], self.beside[at]), np.maximum(mine[at], self.beside[at])
+        keys, row = np.unique(np.stack([low, high, self.on[at]]), axis=1, return_inverse=True)
+        sign = np.where(mine[at] == low, 1.0, -1.0)
+        return Entries(row.ravel(), at, sign, (keys.shape[1], width))
+
+    def _find_halves(self, x: Floats) -> bool:
+        """Adds the rows that are missing: nobody shares with itself, so no job has more than half of the time within its kind."""
+        if self.question.sharing is None:
+            return False
+        within = np.flatnonzero((self.beside != ALONE) & (self.beside == self.kind[self.of]))
+        if not len(within):
+            return False
+        place = self.beside[within] * len(self.question.gpus) + self.on[within]
+        total = np.bincount(place, x[within])[place]
+        each = x[within] / self.classes.count[self.of[within]]
+        known = set(self._halves)
+        missing = [
+            key
+            for at in within[each > total / 2 + SLACK]
+            if (key := (int(self.of[at]), int(self.beside[at]), int(self.on[at]))) not in known
+        ]
+        self._halves.extend(missing)
+        return bool(missing)
+
+    def _half_rows(self, width: int) -> list[Rows]:
+        rows = []
+        for of, kind, on in self._halves:
+            at = np.flatnonzero((self.beside == kind) & (self.on == on) & (self.kind[self.of] == kind))
+            value = np.where(self.of[at] == of, 1.0 / self.classes.count[of], 0.0) - 0.5
+            rows.append(Rows(Entries(np.zeros(len(at), np.int64), at, value, (1, width)), np.zeros(1)))
+        return rows
+
+    def allocation(self, x: Floats, *, value: float, lps: int) -> Allocation:
+        """Per job: every job of a class gets the same time alone, and partners of the kinds that its class has."""
+        jobs, types = self.question.speed.shape
+        alone = np.zeros((len(self.classes.count), types))
+        single = self.beside == ALONE
+        np.add.at(alone, (self.of[single], self.on[single]), x[single])
+        each = np.clip(self.classes.spread(alone), 0.0, 1.0)
+        if single.all():
+            return Allocation(alone=each, paired=np.empty((0, types)), value=value, lps=lps)
+        assert self.question.sharing is not None
+        kinds = len(self.question.sharing.speed)
+        shared = np.zeros((len(self.classes.count), kinds, types))
+        np.add.at(shared, (self.of[~single], self.beside[~single], self.on[~single]), x[~single])
+        pairs, paired = settle(self.question.sharing.kind, self.classes.spread(shared))
+        assert each.shape == (jobs, types)
+        return Allocation(alone=each, pairs=pairs, paired=paired, value=value, lps=lps)
+
+
+def stack(rows: Sequence[Rows]) -> Rows:
+    starts = np.cumsum([0, *(part.matrix.shape[0] for part in rows)])
+    matrix = Entries(
+        np.concatenate([part.matrix.row + start for part, start in zip(rows, starts[:-1], strict=True)]),
+        np.concatenate([part.matrix.col for part in rows]),
+        np.concatenate([part.matrix.value for part in rows]),
+        (int(starts[-1]), rows[0].matrix.shape[1]),
+    )
+    return Rows(matrix, np.concatenate([part.bound for part in rows]))

@@ -1,0 +1,379 @@
+"""Hadar's round: gangs whose workers may sit on unlike GPUs and servers, admitted while worth more than the GPUs' prices (Algorithms 1, 2).
+
+A gang is as fast as its slowest worker. For a job and the slowest type that it accepts, the cheapest GPUs among the types no slower are
+taken, which is never dearer than the fastest ones that the paper takes. GPUs of equal price: the server of the least index.
+"""
+
+from bisect import insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from hs_core.errors import BrokenError
+from hs_core.mechanism.prices import Floats, Ints, Jobs, Prices, Utility, effective_throughput, prices
+
+MOST_RECURSIVE = 16  # jobs; beyond, the states of Algorithm 2 are too many
+
+State = tuple[tuple[int, int], ...]  # of a server: (capacity, taken) of each type
+Pick = tuple[int, int, int]  # server, type, GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Seats:
+    """GPUs of jobs: `gpus[i]` of type `kind[i]` on `server[i]` for `job[i]`."""
+
+    job: Ints
+    server: Ints
+    kind: Ints
+    gpus: Ints
+
+    def taken(self, servers: int, types: int) -> Ints:
+        """(H, R)"""
+        held = np.zeros((servers, types), np.int64)
+        np.add.at(held, (self.server, self.kind), self.gpus)
+        return held
+
+
+NOBODY = Seats(*(np.zeros(0, np.int64) for _ in range(4)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """How a round is decided."""
+
+    round_s: float = 360.0
+    restart_s: float = 10.0  # what a job loses when its GPUs change
+    apart: float = 0.05  # part of a job's worth that each server beyond the first costs in communication
+    preempt: bool = True  # False: who holds GPUs keeps them, and only the rest is decided
+    fill: bool = False  # hand out what is left over even to jobs that it is worth less than its price
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    seats: Seats  # sorted by job
+    payoff: Floats  # (J,) worth above price; 0: waits
+    worth: Floats  # (J,) utility of the allocation; 0: waits
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    cost: float
+    picks: tuple[Pick, ...]
+
+    @property
+    def servers(self) -> int:
+        return len({server for server, _, _ in self.picks})
+
+
+@dataclass(slots=True)
+class Servers:
+    """Free GPUs and their prices. Servers in the same state are interchangeable, so all work is by state."""
+
+    capacity: list[tuple[int, ...]]
+    taken: list[list[int]]
+    prices: Prices
+    _by_state: dict[State, list[int]] = field(default_factory=dict)
+    _price: dict[tuple[int, int, int], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for server in range(len(self.capacity)):
+            self._by_state.setdefault(self._state(server), []).append(server)
+
+    @staticmethod
+    def of(capacity: Ints, taken: Ints, prices_: Prices) -> "Servers":
+        return Servers([tuple(row) for row in capacity.tolist()], taken.tolist(), prices_)
+
+    def _state(self, server: int) -> State:
+        return tuple(zip(self.capacity[server], self.taken[server], strict=True))
+
+    def price(self, kind: int, capacity: int, taken: int) -> float:
+        key = (kind, capacity, taken)
+        if key not in self._price:
+            least, most = float(self.prices.least[kind]), float(self.prices.most[kind])
+            self._price[key] = least * (most / least) ** (taken / capacity)
+        return self._price[key]
+
+    def cost(self, picks: Sequence[Pick]) -> float:
+        """At today's prices; inf where not all are free."""
+        total = 0.0
+        for server, kind, gpus in picks:
+            capacity, taken = self.capacity[server][kind], self.taken[server][kind]
+            if capacity - taken < gpus:
+                return np.inf
+            total += gpus * self.price(kind, capacity, taken)
+        return total
+
+    def take(self, picks: Sequence[Pick]) -> None:
+        for server, kind, gpus in picks:
+            old = self._by_state[self._state(server)]
+            old.remove(server)
+            if not old:
+                del self._by_state[self._state(server)]
+            self.taken[server][kind] += gpus
+            if self.taken[server][kind] > self.capacity[server][kind]:
+                raise BrokenError(f"server {server} has fewer GPUs of type {kind} than were handed out")
+            insort(self._by_state.setdefault(self._state(server), []), server)
+
+    def offers(self, kinds: Sequence[int], gpus: int) -> tuple[Offer, ...]:
+        """The cheapest GPUs of these types: in the fewest servers, and anywhere."""
+        together, apart = self._together(kinds, gpus), self._anywhere(kinds, gpus)
+        found = tuple(offer for offer in (together, apart) if offer is not None)
+        return found[:1] if len(found) == 2 and found[0].cost <= found[1].cost else found
+
+    def _units(self, state: State, kinds: Sequence[int]) -> list[tuple[float, int, int]]:
+        """(price, type, free GPUs) of a server, cheapest first."""
+        found = []
+        for kind in kinds:
+            capacity, taken = state[kind]
+            if capacity > taken:
+                found.append((self.price(kind, capacity, taken), kind, capacity - taken))
+        found.sort()
+        return found
+
+    def _together(self, kinds: Sequence[int], gpus: int) -> Offer | None:
+        rooms: list[tuple[int, float, int, list[tuple[float, int, int]]]] = []
+        best: tuple[float, int, list[tuple[float, int, int]]] | None = None
+        for state, servers in self._by_state.items():
+            units = self._units(state, kinds)
+            room = sum(unit[2] for unit in units)
+            if room >= gpus:
+                cost = sum(price * count for price, _, count in _first(units, gpus))
+                if best is None or (cost, servers[0]) < best[:2]:
+                    best = (cost, servers[0], units)
+            elif best is None and room:
+                rooms.append((-room, units[0][0], servers[0], units))
+                rooms.extend((-room, units[0][0], server, units) for server in servers[1 : -(-gpus // room)])
+        if best is not None:
+            cost, server, units = best
+            return Offer(cost, tuple((server, kind, count) for _, kind, count in _first(units, gpus)))
+        # No server holds all: the emptiest first, which makes them the fewest.
+        rooms.sort(key=lambda room: room[:3])
+        picks: list[Pick] = []
+        total, rest = 0.0, gpus
+        for room, _, server, units in rooms:
+            for price, kind, count in _first(units, min(rest, -room)):
+                picks.append((server, kind, count))
+                total += price * count
+            rest -= min(rest, -room)
+            if not rest:
+                return Offer(total, tuple(picks))
+        return None
+
+    def _anywhere(self, kinds: Sequence[int], gpus: int) -> Offer | None:
+        units = [
+            (price, servers[0], kind, free, servers)
+            for state, servers in self._by_state.items()
+            for price, kind, free in self._units(state, kinds)
+        ]
+        units.sort(key=lambda unit: unit[:3])
+        picks: list[Pick] = []
+        total, rest = 0.0, gpus
+        for price, _, kind, free, servers in units:
+            for server in servers:
+                count = min(free, rest)
+                picks.append((server, kind, count))
+                total += price * count
+                rest -= count
+                if not rest:
+                    return Offer(total, tuple(picks))
+        return None
+
+
+def _first(units: Sequence[tuple[float, int, int]], gpus: int) -> Iterator[tuple[float, int, int]]:
+    for price, kind, free in units:
+        if not gpus:
+            return
+        yield price, kind, min(free, gpus)
+        gpus -= min(free, gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    job: int
+    picks: tuple[Pick, ...]
+    payoff: float
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Jobs that ask for the same GPUs, most worth first: the first one still open is the best of them at any price."""
+
+    kinds: tuple[int, ...]  # allowed types
+    gpus: int
+    jobs: tuple[tuple[float, int], ...]  # (worth, job)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What each job is worth, by what it asks for. A job is in one group for each type that may be its slowest."""
+
+    groups: tuple[Group, ...]
+    held: tuple[tuple[float, int, tuple[Pick, ...], float], ...]  # (worth/GPU, job, picks, worth), most first
+    apart: float  # part of the worth that each server beyond the first costs
+
+
+def _table(jobs: Jobs, held: Seats, utility: Utility, terms: Terms) -> Table:
+    can = jobs.rates > 0
+    move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
+    # Jobs alike in order of types and gang ask for the same: sets of types as bits, instead of tuples for each job.
+    bits = 1 << np.arange(can.shape[1])
+    no_slower = (jobs.rates[:, None, :] >= jobs.rates[:, :, None]) & can[:, None, :]
+    keys = np.where(can, (no_slower @ bits) << 32 | jobs.workers[:, None], -1)
+    groups = []
+    for key in np.unique(keys[can]).tolist():
+        rows, columns = np.nonzero(keys == key)
+        values = move[rows, columns]
+        order = np.lexsort((rows, -values))
+        kinds = tuple(np.flatnonzero((key >> 32) & bits).tolist())
+        asks = tuple(zip(values[order].tolist(), rows[order].tolist(), strict=True))
+        groups.append(Group(kinds, key & 0xFFFFFFFF, asks))
+    return Table(tuple(groups), _stays(jobs, held, utility), terms.apart)
+
+
+def _stays(
+    jobs: Jobs, held: Seats, utility: Utility
+) -> tuple[tuple[float, int, tuple[Pick, ...], float], ...]:
+    picks: dict[int, list[Pick]] = {}
+    slowest = np.full(len(jobs.workers), np.inf)
+    rows = zip(held.job.tolist(), held.server.tolist(), held.kind.tolist(), held.gpus.tolist(), strict=True)
+    for job, server, kind, gpus in rows:
+        picks.setdefault(job, []).append((server, kind, gpus))
+        slowest[job] = min(slowest[job], float(jobs.rates[job, kind]))
+    rate = jobs.workers * np.where(np.isfinite(slowest), slowest, 0.0)
+    rest_s = np.divide(jobs.left, rate, out=np.full(len(rate), np.inf), where=rate > 0)
+    worth = np.where(rate > 0, utility((jobs.age_s + rest_s)[:, None])[:, 0], 0.0)
+    found = [
+        (float(worth[job] / jobs.workers[job]), job, tuple(picks[job]), float(worth[job])) for job in picks
+    ]
+    return tuple(sorted(found, key=lambda stay: (-stay[0], stay[1])))
+
+
+def decide(
+    jobs: Jobs,
+    capacity: Ints,
+    *,
+    held: Seats = NOBODY,
+    utility: Utility | None = None,
+    terms: Terms | None = None,
+) -> Decision:
+    """Algorithm 1, greedily: the job of largest payoff per GPU at today's prices, prices raised by what it takes, until nobody gains.
+
+    `capacity` (H, R) healthy GPUs; `held`: the last round's seats of these jobs. O((J + states) * admitted).
+    """
+    terms = terms or Terms()
+    utility = utility or effective_throughput(jobs)
+    servers = Servers.of(capacity, np.zeros_like(capacity), prices(jobs, capacity, utility, terms.round_s))
+    table = _table(jobs, held, utility, terms)
+    auction = Auction(servers, table, np.ones(len(jobs.workers), bool).tolist())
+    chosen: list[Choice] = []
+    if not terms.preempt:
+        for _, job, picks, worth in table.held:
+            if servers.cost(picks) < np.inf:  # a server may be gone
+                chosen.append(Choice(job, picks, worth - servers.cost(picks), worth))
+                auction.admit(chosen[-1])
+    while True:
+        best = auction.best()
+        if best is None or (best.payoff <= 0 and not terms.fill):
+            return _decision(chosen, len(jobs.workers))
+        auction.admit(best)
+        chosen.append(best)
+
+
+@dataclass(slots=True)
+class Auction:
+    """Who would gain most per GPU at today's prices."""
+
+    servers: Servers
+    table: Table
+    open: list[bool]  # (J,)
+    _begin: list[int] = field(default_factory=list)  # of each group's jobs, those before it are admitted
+    _stay: int = 0  # the same for those that hold GPUs
+
+    def __post_init__(self) -> None:
+        self._begin = [0] * len(self.table.groups)
+
+    def admit(self, choice: Choice) -> None:
+        self.servers.take(choice.picks)
+        self.open[choice.job] = False
+
+    def best(self) -> Choice | None:
+        """Of largest payoff per GPU; who can stay does so at equal payoff, then the first job. None: nobody fits."""
+        best, choice = (-np.inf, 0, 0), None
+        for at, group in enumerate(self.table.groups):
+            job, worth = self._first(at, group)
+            # No price is below 0: what even a gift would not make the best needs no offer.
+            if job < 0 or worth / group.gpus < best[0]:
+                continue
+            for offer in self.servers.offers(group.kinds, group.gpus):
+                payoff = worth * max(0.0, 1 - self.table.apart * (offer.servers - 1)) - offer.cost
+                rank = (payoff / group.gpus, 0, -job)
+                if rank > best:
+                    best, choice = rank, Choice(job, offer.picks, payoff, worth)
+        return self._stayer(best, choice)
+
+    def _first(self, at: int, group: Group) -> tuple[int, float]:
+        begin = self._begin[at]
+        while begin < len(group.jobs) and not self.open[group.jobs[begin][1]]:
+            begin += 1
+        self._begin[at] = begin
+        return (group.jobs[begin][1], group.jobs[begin][0]) if begin < len(group.jobs) else (-1, 0.0)
+
+    def _stayer(self, best: tuple[float, int, int], choice: Choice | None) -> Choice | None:
+        held = self.table.held
+        while self._stay < len(held) and not self.open[held[self._stay][1]]:
+            self._stay += 1
+        for each, job, picks, worth in held[self._stay :]:
+            if each < best[0]:
+                break
+            if self.open[job]:
+                cost = self.servers.cost(picks)
+                rank = (each - cost / sum(pick[2] for pick in picks), 1, -job)
+                if rank > best and cost < np.inf:
+                    best, choice = rank, Choice(job, picks, worth - cost, worth)
+        return choice
+
+
+def _decision(chosen: Sequence[Choice], jobs: int) -> Decision:
+    payoff, worth = np.zeros(jobs), np.zeros(jobs)
+    rows: list[tuple[int, int, int, int]] = []
+    for choice in sorted(chosen, key=lambda choice: choice.job):
+        payoff[choice.job], worth[choice.job] = choice.payoff, choice.worth
+        rows.extend((choice.job, *pick) for pick in choice.picks)
+    columns = np.array(rows, np.int64).reshape(-1, 4).T
+    return Decision(Seats(*columns), payoff, worth)
+
+
+def recursive(
+    jobs: Jobs, capacity: Ints, *, utility: Utility | None = None, terms: Terms | None = None
+) -> Decision:
+    """Algorithm 2 as written: each job in turn taken or not, memoized over (job, state of the servers), largest total payoff.
+
+    Raises BrokenError beyond 16 jobs.
+    """
+    terms = terms or Terms()
+    utility = utility or effective_throughput(jobs)
+    count = len(jobs.workers)
+    if count > MOST_RECURSIVE:
+        raise BrokenError(f"{count} jobs; the recursion takes at most {MOST_RECURSIVE}")
+    price = prices(jobs, capacity, utility, terms.round_s)
+    table = _table(jobs, NOBODY, utility, terms)
+
+    @cache
+    def best(job: int, taken: tuple[tuple[int, ...], ...]) -> tuple[float, tuple[Choice, ...]]:
+        if job == count:
+            return 0.0, ()
+        without = best(job + 1, taken)
+        servers = Servers.of(capacity, np.array(taken, np.int64).reshape(capacity.shape), price)
+        found = Auction(servers, table, [other == job for other in range(count)]).best()
+        if found is None or found.payoff <= 0:
+            return without
+        servers.take(found.picks)
+        rest = best(job + 1, tuple(tuple(row) for row in servers.taken))
+        total = found.payoff + rest[0]
+        return (total, (found, *rest[1])) if total > without[0] else without
+
+    _, chosen = best(0, tuple((0,) * capacity.shape[1] for _ in range(len(capacity))))
+    return _decision(chosen, count)

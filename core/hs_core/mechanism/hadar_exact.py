@@ -1,0 +1,185 @@
+"""Hadar's round as a program: the most worth that the cluster's GPUs can have, with its gap to the LP's bound.
+
+The LP needs single-type gangs only: one over several types is, in worth and in GPUs, never better than a mixture of single-type ones in the
+same proportions. So FFT's program gives prices, bound and choice; mixed gangs then use what is left over, and where the gap is still too
+large (few jobs on few GPUs) a whole program over mixed gangs decides. Servers come after types; communication between them has no cost here.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hs_core import solve
+from hs_core.errors import BrokenError
+from hs_core.mechanism.fft.program import decide as single_types
+from hs_core.mechanism.hadar import NOBODY, Seats, Terms
+from hs_core.mechanism.prices import Floats, Ints, Jobs, Utility, effective_throughput
+
+GAP = 1e-3
+MIXED_JOBS = 256  # the whole program is for small cases; large ones have small gaps
+FINE = 1e7
+EFFORT = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    seats: Seats
+    worth: float  # sum of the running jobs' utilities
+    bound: float  # no choice is worth more
+
+    @property
+    def gap(self) -> float:
+        return (self.bound - self.worth) / self.worth if self.worth > 0 else 0.0
+
+
+def exact(
+    jobs: Jobs,
+    capacity: Ints,
+    *,
+    held: Seats = NOBODY,
+    utility: Utility | None = None,
+    terms: Terms | None = None,
+) -> Exact:
+    """The round of most total worth: arguments as in `hadar.decide`; prices and admission follow from the program."""
+    terms = terms or Terms()
+    values = _values(jobs, held, utility or effective_throughput(jobs), terms)
+    worth = values.single
+    free = capacity.sum(axis=0)
+    found = single_types(np.where(worth > 0, -worth, np.inf), jobs.workers, free, busy=False)
+    counts = np.zeros(worth.shape, np.int64)
+    runs = np.flatnonzero(found.choice >= 0)
+    counts[runs, found.choice[runs]] = jobs.workers[runs]
+    _leftovers(jobs, worth, counts, free)
+    bound = -found.relaxed
+    if bound - values.of(counts) > GAP * bound and len(worth) <= MIXED_JOBS:
+        counts, bound = _mixed(jobs, values, free, counts, bound)
+    return Exact(seat(counts, capacity, held), values.of(counts), bound)
+
+
+@dataclass(frozen=True, slots=True)
+class _Values:
+    rates: Floats  # (J, R)
+    single: Floats  # (J, R) worth with the whole gang on that type; 0: it can't run there
+    mixed: Floats  # (J, R) with that type as the slowest of several; never more
+
+    def of(self, counts: Ints) -> float:
+        runs = np.flatnonzero(counts.any(axis=1))
+        slowest = np.where(counts[runs] > 0, self.rates[runs], np.inf).argmin(axis=1)
+        alone = (counts[runs] > 0).sum(axis=1) == 1
+        return float(np.where(alone, self.single[runs, slowest], self.mixed[runs, slowest]).sum())
+
+
+def _values(jobs: Jobs, held: Seats, utility: Utility, terms: Terms) -> _Values:
+    """Who stays on the one type that it holds doesn't restart."""
+    can = jobs.rates > 0
+    move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
+    stay = np.where(can, utility(jobs.ends_s()), 0.0)
+    holds = np.zeros(move.shape, np.int64)
+    np.add.at(holds, (held.job, held.kind), held.gpus)
+    return _Values(jobs.rates, np.where(holds == jobs.workers[:, None], stay, move), move)
+
+
+def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
+    """Waiting jobs, most worth per GPU first, on what the single-type gangs left; changes `counts`."""
+    left = free - counts.sum(axis=0)
+    waits = np.flatnonzero(~counts.any(axis=1) & (worth > 0).any(axis=1))
+    order = waits[np.argsort(-worth[waits].max(axis=1) / jobs.workers[waits], kind="stable")]
+    for job in order[jobs.workers[order] <= left.sum()].tolist():
+        rest = int(jobs.workers[job])
+        taken = np.zeros_like(left)
+        for kind in np.argsort(-jobs.rates[job], kind="stable").tolist():
+            if worth[job, kind] > 0:
+                taken[kind] = min(rest, int(left[kind]))
+                rest -= int(taken[kind])
+        if rest == 0:
+            counts[job] = taken
+            left -= taken
+
+
+def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) -> tuple[Ints, float]:
+    """Whole program: x[j, t] job j runs with t as its slowest type, z[j, r] its GPUs of type r."""
+    worth = values.single
+    at, kind = np.nonzero(worth > 0)
+    pairs, types, count = np.arange(len(at)), worth.shape[1], len(worth)
+    workers = jobs.workers[at]
+    allowed = (jobs.rates[at] >= jobs.rates[at, kind][:, None]) & (worth[at] > 0)  # (pairs, R): by x's type
+    pair_of = np.full(worth.shape, -1, np.int64)
+    pair_of[at, kind] = pairs
+    slow, fast = np.nonzero(allowed)
+    n = len(at)
+    ones = np.ones(n)
+    ub = solve.Entries(  # one type a job; z only where x allows; capacity
+        np.concatenate([at, count + pairs, count + pair_of[at[slow], fast], count + n + kind]),
+        np.concatenate([pairs, n + pairs, slow, n + pairs]),
+        np.concatenate([ones, ones, -workers[slow], ones]).astype(float),
+        (count + n + types, 2 * n),
+    )
+    eq = solve.Entries(  # the whole gang or nothing
+        np.concatenate([at, at]),
+        np.concatenate([n + pairs, pairs]),
+        np.concatenate([ones, -workers]).astype(float),
+        (count, 2 * n),
+    )
+    scale = FINE / bound
+    answer = solve.ip(
+        np.concatenate([-np.floor(worth[at, kind] * scale), np.zeros(n)]).astype(np.int64),
+        a_ub=ub,
+        b_ub=np.concatenate([np.ones(count, np.int64), np.zeros(n, np.int64), free]),
+        a_eq=eq,
+        b_eq=np.zeros(count, np.int64),
+        upper=np.concatenate([np.ones(n, np.int64), workers]),
+        effort=EFFORT,
+    )
+    if answer is None:
+        return counts, bound
+    mixed = np.zeros(worth.shape, np.int64)
+    mixed[at, kind] = answer.x[n:]
+    # Rounding down may have lost a unit for each running job.
+    bound = min(bound, (count - answer.bound) / scale)
+    best = mixed if values.of(mixed) > values.of(counts) else counts
+    return best, max(bound, values.of(best))
+
+
+def seat(counts: Ints, capacity: Ints, held: Seats = NOBODY) -> Seats:
+    """Servers for `counts` (J, R): who needs what it holds stays; then the largest gangs first, each in the fullest server that takes it whole.
+
+    A gang that no server takes whole gets the servers with most of what it needs. Raises BrokenError where counts exceed `capacity` (H, R).
+    """
+    if (counts.sum(axis=0) > capacity.sum(axis=0)).any():
+        raise BrokenError(
+            f"{counts.sum(axis=0)} GPUs of the types are seated; there are {capacity.sum(axis=0)}"
+        )
+    free = capacity.copy()
+    rows: list[tuple[int, int, int, int]] = []
+    holds = np.zeros(counts.shape, np.int64)
+    np.add.at(holds, (held.job, held.kind), held.gpus)
+    stays = (holds == counts).all(axis=1) & counts.any(axis=1)
+    for job, server, kind, gpus in zip(held.job, held.server, held.kind, held.gpus, strict=True):
+        if stays[job] and free[server, kind] >= gpus:
+            free[server, kind] -= gpus
+            rows.append((int(job), int(server), int(kind), int(gpus)))
+        elif stays[job]:
+            stays[job] = False
+            for row in [row for row in rows if row[0] == job]:
+                free[row[1], row[2]] += row[3]
+                rows.remove(row)
+    sizes = counts.sum(axis=1)
+    for job in np.argsort(-sizes, kind="stable").tolist():
+        if sizes[job] and not stays[job]:
+            rows.extend((job, *pick) for pick in _seat_one(counts[job].copy(), free))
+    return Seats(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
+
+
+def _seat_one(need: Ints, free: Ints) -> list[tuple[int, int, int]]:
+    """(server, type, GPUs); changes both."""
+    picks: list[tuple[int, int, int]] = []
+    while need.any():
+        usable = np.minimum(free, need).sum(axis=1)
+        whole = usable == need.sum()
+        room = free.sum(axis=1)
+        server = int(np.where(whole, room, room.max() + 1).argmin()) if whole.any() else int(usable.argmax())
+        taken = np.minimum(free[server], need)
+        picks.extend((server, int(kind), int(taken[kind])) for kind in np.flatnonzero(taken))
+        free[server] -= taken
+        need -= taken
+    return picks

@@ -1,0 +1,95 @@
+"""What a GPU costs while a cluster fills: from low enough for any job to too high for all (Hadar, equations 5-7)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.errors import BrokenError, RefusedError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+Utility = Callable[[Floats], Floats]
+"""(J, n) completion times in s, a row per job → (J, n) what they are worth: at least 0, never more for a later end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """The unfinished jobs of one round: J of them, R types of GPU."""
+
+    rates: Floats  # (J, R) X: iterations/s of one worker; 0 where it can't run
+    workers: Ints  # (J,) W: all or none
+    iterations: Floats  # (J,) E * N: in all
+    left: Floats  # (J,) of these
+    age_s: Floats  # (J,) since it came
+
+    def __post_init__(self) -> None:
+        jobs = len(self.rates)
+        for name, least in (("workers", 1), ("iterations", np.nextafter(0, 1)), ("left", 0), ("age_s", 0)):
+            values = getattr(self, name)
+            if values.shape != (jobs,):
+                raise BrokenError(f"{name} has shape {values.shape}; expected {(jobs,)}")
+            if not (values >= least).all():
+                raise RefusedError(f"{name} has {values.min()}; expected at least {least:.3g}")
+        if not (self.rates >= 0).all():
+            raise RefusedError(f"rates has {self.rates.min()}; expected at least 0")
+
+    def ends_s(self, restart_s: float = 0.0) -> Floats:
+        """(J, R) completion time since arrival if the slowest GPU is of that type from now on; inf where it can't run."""
+        gang = self.rates * self.workers[:, None]
+        rest = np.divide(self.left[:, None], gang, out=np.full(gang.shape, np.inf), where=gang > 0)
+        ends: Floats = self.age_s[:, None] + restart_s + rest
+        return ends
+
+
+def effective_throughput(jobs: Jobs) -> Utility:
+    """Iterations per second of a job's whole life, waiting included: the paper's default."""
+    iterations = jobs.iterations[:, None]
+
+    def worth(ends_s: Floats) -> Floats:
+        found: Floats = iterations / np.maximum(ends_s, np.finfo(float).tiny)
+        return found
+
+    return worth
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    least: Floats  # (R,) U_min: of a GPU on an empty server
+    most: Floats  # (R,) U_max: on a full one
+
+    def of(self, taken: Ints, capacity: Ints) -> Floats:
+        """Equation 5, (H, R): least * (most / least) ** (taken / capacity); inf where a server has none of the type."""
+        filled = np.divide(taken, capacity, out=np.zeros(taken.shape), where=capacity > 0)
+        prices: Floats = np.where(capacity > 0, self.least * (self.most / self.least) ** filled, np.inf)
+        return prices
+
+
+def prices(jobs: Jobs, capacity: Ints, utility: Utility, round_s: float) -> Prices:
+    """Equations 6, 7 for the jobs at hand; `capacity` (H, R).
+
+    U_max: the largest worth per worker of a job that runs at full speed from its arrival to its end. U_min: a quarter of the smallest
+    worth, of a job that ends when all would have ended one after another on their slowest types, per worker and round of its longest
+    run, scaled by eta, at least 1 and at least all GPUs over that run. Jobs that can't run on a type have no say in its price.
+    """
+    can = jobs.rates > 0
+    if not can.any():
+        unit = np.ones(capacity.shape[1])
+        return Prices(unit, unit)
+    runs = np.asarray(can.any(axis=1))
+    gang = jobs.workers[:, None] * jobs.rates
+    fastest = np.where(runs, gang.max(axis=1), 1.0)
+    slowest = np.where(runs, np.where(can, gang, np.inf).min(axis=1), 1.0)
+    shortest_s, longest_s = jobs.iterations / fastest, jobs.iterations / slowest
+    horizon_s = float(jobs.age_s.max()) + float(longest_s[runs].sum())
+    gpu_rounds = longest_s / round_s * jobs.workers
+    eta = max(1.0, float((capacity.sum() / gpu_rounds[runs]).max()))
+    high = utility(shortest_s[:, None])[:, 0] / jobs.workers
+    low = utility(np.full((len(can), 1), horizon_s))[:, 0] / gpu_rounds / (4 * eta)
+    most = np.where(can, high[:, None], 0.0).max(axis=0)
+    least = np.where(can, low[:, None], np.inf).min(axis=0)
+    used = most > 0
+    most = np.where(used, most, 1.0)
+    return Prices(np.where(used, np.minimum(least, most), 1.0), most)

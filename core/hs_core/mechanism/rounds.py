@@ -1,0 +1,166 @@
+"""Gavel's rounds (OSDI'20, 5): fractions of time become "who runs on which GPU type now", so that over rounds everybody gets its fraction.
+
+A unit is what runs as one: a job, or a pair that shares GPUs. Its priority on a type is its fraction over the part of the type's
+time that it received. Books are what must be remembered between rounds; they are JSON-able.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.errors import BrokenError
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Unit = tuple[int, ...]  # ids of the jobs in it: one, or two that share
+
+UNSEEN = 1e9  # times the fraction: the priority of what has not run yet
+RESET_S = 1_920.0  # Gavel's least time between two allocations, and
+CREDIT_S = 180.0  # what everybody is taken to have received at a reset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Books:
+    """U units over T types since the last reset."""
+
+    units: tuple[Unit, ...]
+    fraction: Floats  # U x T, of the time; the allocation
+    deficit_s: Floats  # U x T: owed from before the last reset
+    received_s: Floats  # U x T
+    reset_s: float  # when
+
+    def dump(self) -> dict[str, Any]:
+        """JSON-able."""
+        tables = {name: getattr(self, name).tolist() for name in ("fraction", "deficit_s", "received_s")}
+        return {"units": [list(unit) for unit in self.units], "reset_s": self.reset_s, **tables}
+
+    @classmethod
+    def load(cls, dumped: Mapping[str, Any], types: int) -> "Books":
+        units = tuple(tuple(unit) for unit in dumped["units"])
+        tables = {
+            name: np.array(dumped[name], float).reshape(len(units), types)
+            for name in ("fraction", "deficit_s", "received_s")
+        }
+        return cls(units=units, reset_s=dumped["reset_s"], **tables)
+
+
+def units_of(jobs: Sequence[int], pairs: NDArray[np.int64]) -> tuple[Unit, ...]:
+    """The rows of an allocation by name: every job alone, then its pairs (P x 2 positions in `jobs`)."""
+    alone = [(job,) for job in jobs]
+    return (*alone, *((jobs[one], jobs[other]) for one, other in pairs.tolist()))
+
+
+def reset(
+    before: Books | None, units: Sequence[Unit], fraction: Floats, now_s: float, credit_s: float = CREDIT_S
+) -> Books:
+    """A new allocation. What the old one promised and did not give is a deficit, carried over for units that are still there.
+
+    `credit_s`: taken as received by every unit on every type, so that a new allocation starts near its fractions. It is not counted
+    against the deficit.
+    """
+    if fraction.ndim != 2 or len(fraction) != len(units) or not np.isfinite(fraction).all():
+        expected = f"finite numbers, a row for each of {len(units)} units"
+        raise BrokenError(f"fraction has shape {fraction.shape}; expected {expected}")
+    deficit = np.zeros_like(fraction)
+    if before is not None and before.units:
+        owed = before.deficit_s + before.fraction * (now_s - before.reset_s) - before.received_s
+        # What was received counts the credit of the last reset.
+        owed += credit_s
+        place = {unit: at for at, unit in enumerate(before.units)}
+        kept = [(at, place[unit]) for at, unit in enumerate(units) if unit in place]
+        if kept:
+            now, then = np.array(kept).T
+            deficit[now] = owed[then]
+    return Books(
+        units=tuple(units),
+        fraction=np.maximum(fraction, 0.0),
+        deficit_s=deficit,
+        received_s=np.full_like(fraction, credit_s),
+        reset_s=now_s,
+    )
+
+
+def receive(books: Books, ran: Sequence[tuple[Unit, int, float]]) -> Books:
+    """Books after a round: (unit, type, seconds) of what ran. A unit without a place in the books is not charged: it has no fraction."""
+    place = {unit: at for at, unit in enumerate(books.units)}
+    received = books.received_s.copy()
+    for unit, on, seconds in ran:
+        if (at := place.get(unit)) is not None:
+            received[at, on] += seconds
+    return replace(books, received_s=received)
+
+
+def priorities(books: Books) -> Floats:
+    """U x T: fraction over the part received of the type's time (of all units there, once for each whatever its gang)."""
+    total = books.received_s.sum(axis=0, keepdims=True)
+    part = np.divide(books.received_s, total, out=np.zeros_like(books.received_s), where=total > 0)
+    known = part > 0
+    priority: Floats = np.where(known, books.fraction / np.where(known, part, 1.0), books.fraction * UNSEEN)
+    return priority
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """Who runs, in the order chosen: positions of units in the books, and their types."""
+
+    unit: tuple[int, ...]
+    on: tuple[int, ...]
+
+
+def pick(
+    books: Books,
+    gang: NDArray[np.int64],
+    able: Bools,
+    gpus: NDArray[np.int64],
+    *,
+    types: Sequence[int] | None = None,
+    skip_zero: bool = False,
+) -> Round:
+    """One round: the types in their order, on each the units by (priority, deficit, fraction), the largest first, then by their place in
+    the books. A unit none of whose jobs is placed yet takes its gang if so many GPUs are left there.
+
+    `gang`: U. `able`: U x T, whether it could run there now: fits, has a speed, none of its jobs is gone. `types`: which first. `skip_zero`:
+    units without a claim get nothing even where GPUs are left over (Gavel's FIFO).
+    """
+    shape = books.fraction.shape
+    if gang.shape != shape[:1] or able.shape != shape or gpus.shape != shape[1:]:
+        shapes = f"gang {gang.shape}, able {able.shape} and gpus {gpus.shape}"
+        raise BrokenError(f"{shapes} don't fit books of {shape[0]} units and {shape[1]} types")
+    priority = np.where(able, priorities(books), 0.0)
+    placed: set[int] = set()
+    chosen: list[tuple[int, int]] = []
+    for on in range(shape[1]) if types is None else types:
+        left = int(gpus[on])
+        fits = able[:, on] & (gang <= left) & (priority[:, on] > (0.0 if skip_zero else -1.0))
+        at = np.flatnonzero(fits)
+        rank = np.lexsort((at, -books.fraction[at, on], -books.deficit_s[at, on], -priority[at, on]))
+        order = at[rank]
+        for unit, size in zip(order.tolist(), gang[order].tolist(), strict=True):
+            if left == 0:
+                break
+            jobs = books.units[unit]
+            if size <= left and placed.isdisjoint(jobs):
+                left -= size
+                placed.update(jobs)
+                chosen.append((unit, on))
+    return Round(unit=tuple(unit for unit, _ in chosen), on=tuple(on for _, on in chosen))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """When to ask for a new allocation: only after something changed, and not too often."""
+
+    least_s: float = RESET_S
+    zero_is_never: bool = False
+    """Gavel knows "no reset yet" by a last reset at 0, when its clock starts: its second allocation comes at the first change."""
+
+    def due(self, books: Books | None, now_s: float, *, changed: bool, idle: bool = False) -> bool:
+        """`changed`: jobs came or went since the last reset. `idle`: nothing runs and nobody is to come: waiting helps nobody."""
+        if books is None:
+            return True
+        if self.zero_is_never and books.reset_s == 0:
+            return changed
+        return changed and (idle or now_s - books.reset_s >= self.least_s)

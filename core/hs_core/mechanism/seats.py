@@ -1,0 +1,181 @@
+"""The GPUs of one round, promised pool by pool and then handed out: what policies that move jobs from round to round are made of.
+
+A policy first chooses who runs on which GPU model (`choose`); only then are servers found, the largest gangs first, so that what it
+chose fits together. A job stays where it is if that server is in its model and has room (Gavel, OSDI'20, 5: no move without need); others go
+where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
+from hs_core.mechanism.slots import Slots
+from hs_core.model import HostName, JobId
+from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+
+
+class Seats:
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+        self._slots = Slots(snapshot)
+        self._hosts = {host.name: host for host in snapshot.hosts}
+        self.models = tuple(model for model, _ in pools(snapshot))  # newest first
+        self._free = dict.fromkeys(self.models, 0)
+        for host in snapshot.hosts:
+            if host.connected:
+                self._free[host.model] += self._slots.free(host.name)
+        self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
+        self._choices: dict[tuple[object, ...], tuple[str, ...]] = {}
+
+    # --- who could run, and where ---------------------------------------------------------------------------------
+
+    def bound(self, job: JobFacts) -> bool:
+        """It has its GPUs whatever is decided: it cannot be suspended, or its server is away."""
+        return self._slots.runs(job)
+
+    def free(self, model: str) -> int:
+        """GPUs of the pool that are promised to nobody yet."""
+        return self._free[model]
+
+    def choices(self, job: JobFacts) -> tuple[str, ...]:
+        """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
+        if self._slots.runs(job) or not self._slots.reachable(job):
+            return ()
+        home = self._slots.home(job)
+        here = self._hosts[home[0]].model if home and self._room_at_home(job, home) else ""
+        key = (
+            job.gang, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.job_class,
+            here, self._may_leave(job), job.migrate if home else None,
+        )  # fmt: skip
+        if key not in self._choices:
+            able = {host.model: 0 for host in self._snapshot.hosts}
+            for host in self._snapshot.hosts:
+                able[host.model] += takes_new(host) and fits(job, host) and self._slots.may_go(job, host)
+            found = [model for model in self.models if able[model] >= job.nodes or model == here]
+            found = [model for model in found if self._snapshot.rates.get((job.job_class, model)) != 0.0]
+            self._choices[key] = tuple(sorted(found, key=lambda model: -self.rate(job, model)))
+        return self._choices[key]
+
+    def rate(self, job: JobFacts, model: str) -> float:
+        """Mini-batches a second of the whole gang; 0.0 where it was not measured."""
+        return self._snapshot.rates.get((job.job_class, model), 0.0)
+
+    def _may_leave(self, job: JobFacts) -> bool:
+        home = self._slots.home(job)
+        return not home or self._slots.may_go(job, self._hosts[home[0]])
+
+    def _room_at_home(self, job: JobFacts, home: Home) -> bool:
+        return all(self._hosts[name].gpus >= job.per_node for name in home)
+
+    # --- choosing -------------------------------------------------------------------------------------------------
+
+    def choose(self, job: JobFacts, model: str) -> bool:
+        """Promise the job its gang of that pool; False if too few are left or it can't go there."""
+        if job.id in self._chosen or model not in self.choices(job) or self._free[model] < job.gang:
+            return False
+        self._free[model] -= job.gang
+        self._chosen[job.id] = (job, model)
+        return True
+
+    def keep(self, job: JobFacts) -> bool:
+        """What runs goes on where it is, whoever else is chosen; False if it does not run."""
+        home = self._slots.home(job)
+        if not home or not job.running or job.id in self._chosen or not self._slots.reachable(job):
+            return False
+        if not self._slots.runs(job):
+            if not self._slots.take(job, home, ""):
+                return False
+            self._free[self._hosts[home[0]].model] -= job.gang
+        return True
+
+    def serve(self, order: Iterable[JobFacts]) -> None:
+        """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
+        for job in order:
+            self.choose_any(job)
+
+    def choose_any(self, job: JobFacts) -> bool:
+        return any(self.choose(job, model) for model in self.choices(job))
+
+    def chosen(self) -> Mapping[JobId, str]:
+        """GPU model of each that was chosen."""
+        return {job_id: model for job_id, (_, model) in self._chosen.items()}
+
+    # --- handing out ----------------------------------------------------------------------------------------------
+
+    def verdict(
+        self, memory: Memory, why: Mapping[JobId, str], spare: Sequence[JobFacts] | None = None
+    ) -> Verdict:
+        """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival."""
+        seated = self._hand_out()
+        left = spare if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
+        for job in left:
+            if job.id not in seated:
+                self._seat(job, self.choices(job), {})
+        return self._slots.verdict(memory, why)
+
+    def _hand_out(self) -> set[JobId]:
+        """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
+        claims = self._claims()
+        seated = set[JobId]()
+
+        def rank(entry: tuple[JobFacts, str]) -> tuple[object, ...]:
+            job, model = entry
+            at_home = self._is_home(job, model)
+            return (
+                self._may_leave(job),
+                -job.per_node,
+                -job.gang,
+                not (at_home and job.running),
+                not at_home,
+                by_arrival(job),
+            )
+
+        for job, model in sorted(self._chosen.values(), key=rank):
+            if self._is_home(job, model):
+                for name in self._slots.home(job):
+                    claims[name] -= job.per_node
+            if self._seat(job, (model,), claims):
+                seated.add(job.id)
+        return seated
+
+    def _is_home(self, job: JobFacts, model: str) -> bool:
+        home = self._slots.home(job)
+        return bool(home) and self._hosts[home[0]].model == model
+
+    def _claims(self) -> dict[HostName, int]:
+        """GPUs of each server that chosen jobs would stay on."""
+        claims = dict.fromkeys(self._hosts, 0)
+        for job, model in self._chosen.values():
+            if self._is_home(job, model):
+                for name in self._slots.home(job):
+                    claims[name] += job.per_node
+        return claims
+
+    def _seat(self, job: JobFacts, models: Sequence[str], claims: Mapping[HostName, int]) -> bool:
+        slots, home = self._slots, self._slots.home(job)
+        drained = any(not self._hosts[name].accepts for name in home)
+        if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
+            return True
+        for model in models:
+            there = self._least_disturbing(job, model, claims)
+            if there and slots.take(job, there, f"its GPUs of this round are {model} on {', '.join(there)}"):
+                return True
+        return drained and bool(models) and slots.take(job, home, "")
+
+    def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
+        """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, then by name; () if none."""
+
+        def able(host: HostFacts) -> bool:
+            return (
+                host.model == model
+                and takes_new(host)
+                and fits(job, host)
+                and self._slots.free(host.name) >= job.per_node
+                and self._slots.may_go(job, host)
+            )
+
+        def cost(host: HostFacts) -> tuple[int, int, HostName]:
+            left = self._slots.free(host.name) - job.per_node
+            return max(0, claims.get(host.name, 0) - left), left, host.name
+
+        found = sorted(filter(able, self._snapshot.hosts), key=cost)
+        return tuple(host.name for host in found[: job.nodes]) if len(found) >= job.nodes else ()

@@ -1,0 +1,94 @@
+"""FFT (ICS'25): finish-time fairness and throughput by one integer program a round, exactly solved (equations 1, 5, 6, 7).
+
+Departures. Work is counted in hundredths of a job, since steps say nothing about epochs (equation 6 multiplies work by what is owed). A class that was
+measured on no model is profiled first, for one round, on the model with most memory (section 5). Who has not said its steps is taken as
+long as the median job that has. What the program leaves idle (gangs that no server can take whole) goes to whoever fits, by arrival.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.fft.costs import Jobs, fair_rounds, owed_next, round_costs
+from hs_core.mechanism.fft.program import decide as solve_round
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.rows import Rows, rows
+from hs_core.mechanism.seats import Seats
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+WORK = 100.0  # of every job, in all
+NETWORK_BYTES_PER_S = 1.25e9  # 10 Gb/s (section 6.1)
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats = Seats(snapshot)
+    profiled = _profile(snapshot, seats)
+    table = rows(snapshot, seats, [job for job in snapshot.jobs if job.id not in profiled])
+    past = _past(snapshot, memory)
+    jobs = _jobs(snapshot, table, past["owed"])
+    fair = fair_rounds(jobs.rates, jobs.work, jobs.gpus, table.gpus)
+    found = solve_round(round_costs(jobs), table.gang, table.gpus)
+    for job, kind in zip(table.jobs, found.choice.tolist(), strict=True):
+        if kind >= 0:
+            seats.choose(job, table.models[kind])
+    owed = owed_next(jobs, np.where(np.isfinite(fair), fair, 1e12), found.choice)
+    ids = [str(job.id) for job in table.jobs]
+    now = {
+        "quantum": snapshot.quantum,
+        "owed": dict(zip(ids, jobs.owed.tolist(), strict=True)),  # as this round began
+        "next": dict(zip(ids, owed.tolist(), strict=True)),  # as it ends, if all goes so
+    }
+    why = {
+        job.id: f"the program of this round leaves it out: {found.gpus} GPUs are used at least cost; it is owed {amount:.3g}"
+        for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)
+    }
+    return seats.verdict(now, why)
+
+
+def _profile(snapshot: Snapshot, seats: Seats) -> set[int]:
+    """Jobs of classes that nobody has measured, one of each class: most memory first."""
+    estimates = Estimates(snapshot, seats.models)
+    memory = {host.model: 0 for host in snapshot.hosts}
+    for host in snapshot.hosts:
+        memory[host.model] = max(memory[host.model], host.gpu_memory_bytes)
+    first: dict[str, JobFacts] = {}
+    for job in sorted(snapshot.jobs, key=by_arrival):
+        if not estimates.measured(job.job_class) and seats.choices(job):
+            first.setdefault(job.job_class, job)
+    found = set[int]()
+    for job in first.values():
+        for model in sorted(seats.choices(job), key=lambda model: -memory[model]):
+            if seats.choose(job, model):
+                found.add(job.id)
+                break
+    return found
+
+
+def _past(snapshot: Snapshot, memory: Memory) -> Mapping[str, Any]:
+    """What each is owed as this round begins. Asked again about one round, it begins as it began."""
+    if not memory:
+        return {"owed": {}}
+    return {"owed": memory["owed"] if memory["quantum"] == snapshot.quantum else memory["next"]}
+
+
+def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:
+    part = WORK / table.steps
+    hosts = {host.name: host.model for host in snapshot.hosts}
+    transfer = np.zeros(table.speed.shape)
+    for at, job in enumerate(table.jobs):
+        if job.started and job.hosts:
+            rounds = job.state_bytes / NETWORK_BYTES_PER_S / snapshot.quantum_s
+            transfer[at] = [0.0 if model == hosts[job.hosts[0]] else rounds for model in table.models]
+    return Jobs(
+        rates=table.speed * (part * snapshot.quantum_s)[:, None],
+        work=np.full(len(table.jobs), WORK),
+        gpus=table.gang,
+        age=table.age_s / snapshot.quantum_s,
+        owed=np.array([owed.get(str(job.id), 0.0) for job in table.jobs], dtype=float),
+        transfer=transfer,
+    )
+
+
+FFT = Policy(name="fft", needs=Needs(every_quantum=True, lengths=True), decide=decide)

@@ -1,0 +1,27 @@
+"""Gavel's finish-time fairness (OSDI'20, 4.2): the largest ratio of a job's time to completion to that in a cluster of its own is as small as can be."""
+
+from functools import partial
+
+from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.gavel.finish import Lives, finish_time_fair
+from hs_core.mechanism.gavel.question import Allocation
+from hs_core.policy import Needs, Policy
+
+
+def allocate(case: Case) -> Allocation:
+    return finish_time_fair(
+        case.question,
+        Lives(age_s=case.rows.age_s, steps_left=case.rows.steps_left, alone_s=case.alone_s),
+    )
+
+
+GAVEL_FTF = Policy(
+    name="gavel-ftf",
+    needs=Needs(every_quantum=True, lengths=True),
+    decide=partial(decide, allocate=allocate, style=Style()),
+)
+COMPAT = Policy(
+    name="gavel-ftf",
+    needs=Needs(every_quantum=True, work_conserving=False, lengths=True),
+    decide=partial(decide, allocate=allocate, style=Style(compat=True)),
+)

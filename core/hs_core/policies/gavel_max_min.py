@@ -1,0 +1,24 @@
+"""Gavel's max-min fairness over GPU models (OSDI'20, 4.1; its `max_min_fairness_perf`): the least normalized throughput per ticket is as large as can be."""
+
+from functools import partial
+
+from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.gavel.fair import max_min
+from hs_core.mechanism.gavel.question import Allocation
+from hs_core.policy import Needs, Policy
+
+
+def allocate(case: Case) -> Allocation:
+    return max_min(case.question)
+
+
+GAVEL_MAX_MIN = Policy(
+    name="gavel-max-min",
+    needs=Needs(every_quantum=True),
+    decide=partial(decide, allocate=allocate, style=Style()),
+)
+COMPAT = Policy(
+    name="gavel-max-min",
+    needs=Needs(every_quantum=True, work_conserving=False),
+    decide=partial(decide, allocate=allocate, style=Style(compat=True)),
+)

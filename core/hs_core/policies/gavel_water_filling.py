@@ -1,0 +1,24 @@
+"""Max-min fairness to the end (Gavel, OSDI'20, 4.3): when the least can rise no more, the next does."""
+
+from functools import partial
+
+from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.gavel.fair import water_fill
+from hs_core.mechanism.gavel.question import Allocation
+from hs_core.policy import Needs, Policy
+
+
+def allocate(case: Case) -> Allocation:
+    return water_fill(case.question)
+
+
+GAVEL_WATER_FILLING = Policy(
+    name="gavel-water-filling",
+    needs=Needs(every_quantum=True),
+    decide=partial(decide, allocate=allocate, style=Style()),
+)
+COMPAT = Policy(
+    name="gavel-water-filling",
+    needs=Needs(every_quantum=True, work_conserving=False),
+    decide=partial(decide, allocate=allocate, style=Style(compat=True)),
+)

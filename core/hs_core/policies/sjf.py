@@ -1,0 +1,24 @@
+"""Shortest job first by expected length, without preemption: who runs keeps its GPUs to its end; of those that wait the shortest that fits starts.
+
+A class that was not measured on any model yet goes first, jobs whose number of steps is not known go last (`Lengths.rank`).
+"""
+
+from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.seats import Seats
+from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats, lengths = Seats(snapshot), Lengths(snapshot)
+    order = sorted(snapshot.jobs, key=lambda job: (*lengths.rank(job, lengths.total_s(job)), by_arrival(job)))
+    waiting = [job for job in order if not seats.keep(job)]
+    seats.serve(waiting)
+    why = {
+        job.id: lengths.why(job) or "shorter jobs start first, and nobody is put aside for it"
+        for job in order
+    }
+    return seats.verdict({}, why, waiting)
+
+
+SJF = Policy(name="sjf", needs=Needs(preemptive=False, lengths=True), decide=decide)

@@ -1,0 +1,450 @@
+"""The one door to the solvers: linear programs by HiGHS (inside scipy) or GLOP (inside OR-Tools), same answer for the same question.
+
+Solvers are imported on first use: the rest of the core neither needs nor pays for them. HiGHS' own package must not be loaded beside
+OR-Tools (one process can't hold both), so HiGHS is reached through scipy. No time limits: they are hidden clocks.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hs_core.errors import BrokenError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Method(StrEnum):
+    """How an LP is solved; the optimum's value is the same, the point among several optima is not."""
+
+    GLOP = "glop"  # simplex; the fastest up to some thousands of rows
+    SIMPLEX = "highs-ds"
+    INTERIOR = "highs-ipm"  # with crossover to a corner; the fastest for the largest
+    CENTRE = "centre"  # the middle of all optima, to 1e-8: equals get equal, whatever their order
+
+
+class InfeasibleError(Exception):
+    """No point satisfies the constraints."""
+
+
+class UnboundedError(Exception):
+    """The objective has no least value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A sparse matrix: value[i] stands at (row[i], col[i]); what stands at the same place is added up."""
+
+    row: Ints
+    col: Ints
+    value: Floats
+    shape: tuple[int, int]
+
+
+Matrix = Floats | Entries
+
+
+@dataclass(frozen=True, slots=True)
+class LpAnswer:
+    x: Floats
+    value: float  # costs @ x
+    prices: Floats  # of the rows of a_ub: by how much the value falls per unit more of b_ub; at least 0
+    eq_prices: Floats  # of the rows of a_eq: the same, of any sign
+
+
+def lp(
+    costs: ArrayLike,
+    *,
+    a_ub: Matrix | None = None,
+    b_ub: ArrayLike = (),
+    a_eq: Matrix | None = None,
+    b_eq: ArrayLike = (),
+    lower: ArrayLike = 0.0,
+    upper: ArrayLike = np.inf,
+    method: Method = Method.GLOP,
+) -> LpAnswer:
+    """Minimizes costs @ x with a_ub @ x <= b_ub, a_eq @ x == b_eq and lower <= x <= upper (numbers, or one for each column).
+
+    Raises InfeasibleError or UnboundedError; BrokenError when the solver gives up or shapes don't agree.
+    """
+    c = np.asarray(costs, float)
+    program = _Program(
+        costs=c,
+        a_ub=_matrix(a_ub, len(c), "a_ub"),
+        b_ub=np.asarray(b_ub, float),
+        a_eq=_matrix(a_eq, len(c), "a_eq"),
+        b_eq=np.asarray(b_eq, float),
+        lower=np.broadcast_to(np.asarray(lower, float), c.shape),
+        upper=np.broadcast_to(np.asarray(upper, float), c.shape),
+    )
+    program.check()
+    if method is Method.GLOP:
+        return _glop(program)
+    return _centre(program) if method is Method.CENTRE else _highs(program, method)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    costs: Floats
+    a_ub: Any  # scipy's CSR
+    b_ub: Floats
+    a_eq: Any
+    b_eq: Floats
+    lower: Floats
+    upper: Floats
+
+    def check(self) -> None:
+        for name, matrix, bound in (("ub", self.a_ub, self.b_ub), ("eq", self.a_eq, self.b_eq)):
+            if matrix.shape != (len(bound), len(self.costs)):
+                expected = f"{len(bound)} rows (b_{name}) by {len(self.costs)} columns (costs)"
+                raise BrokenError(f"a_{name} is {matrix.shape[0]} by {matrix.shape[1]}; expected {expected}")
+            if not (np.isfinite(matrix.data).all() and np.isfinite(bound).all()):
+                raise BrokenError(f"a_{name} or b_{name} has values that are not finite; expected numbers")
+        if not np.isfinite(self.costs).all():
+            raise BrokenError("costs has values that are not finite; expected numbers")
+
+
+def _matrix(matrix: Matrix | None, columns: int, name: str) -> Any:
+    from scipy import sparse  # noqa: PLC0415
+
+    if matrix is None:
+        return sparse.csr_matrix((0, columns), dtype=float)
+    if not isinstance(matrix, Entries):
+        return sparse.csr_matrix(np.asarray(matrix, float))
+    if len({len(matrix.row), len(matrix.col), len(matrix.value)}) != 1:
+        raise BrokenError(f"{name} has rows, columns and values of different lengths; expected one each")
+    return sparse.csr_matrix((matrix.value, (matrix.row, matrix.col)), shape=matrix.shape, dtype=float)
+
+
+def _highs(program: _Program, method: Method) -> LpAnswer:
+    from scipy.optimize import linprog  # noqa: PLC0415
+
+    found = linprog(
+        program.costs,
+        A_ub=program.a_ub,
+        b_ub=program.b_ub,
+        A_eq=program.a_eq,
+        b_eq=program.b_eq,
+        bounds=np.column_stack([program.lower, program.upper]),
+        method=method.value,
+    )
+    if found.status == 2:
+        raise InfeasibleError(found.message)
+    if found.status == 3:
+        raise UnboundedError(found.message)
+    if found.status != 0:
+        raise BrokenError(f"HiGHS ({method}) ended with status {found.status}: {found.message}")
+    x = np.clip(found.x, program.lower, program.upper)
+    return LpAnswer(x, float(program.costs @ x), -found.ineqlin.marginals, -found.eqlin.marginals)
+
+
+def _glop(program: _Program) -> LpAnswer:
+    from ortools.linear_solver.python import model_builder_helper  # noqa: PLC0415
+    from scipy import sparse  # noqa: PLC0415
+
+    glop: Any = model_builder_helper  # its stubs ask for arrays of a shape nobody can name
+    model = glop.ModelBuilderHelper()
+    model.fill_model_from_sparse_data(
+        program.lower,
+        program.upper,
+        program.costs,
+        np.concatenate([np.full(len(program.b_ub), -np.inf), program.b_eq]),
+        np.concatenate([program.b_ub, program.b_eq]),
+        sparse.vstack([program.a_ub, program.a_eq], format="csr"),
+    )
+    solver = glop.ModelSolverHelper("glop")
+    solver.solve(model)
+    if solver.status() != glop.SolveStatus.OPTIMAL:
+        # GLOP's presolve calls unbounded programs infeasible too, and a hard case may defeat its tolerances.
+        return _highs(program, Method.SIMPLEX)
+    x = np.clip(np.asarray(solver.variable_values()), program.lower, program.upper)
+    prices = -np.asarray(solver.dual_values())
+    rows = len(program.b_ub)
+    return LpAnswer(x, float(program.costs @ x), prices[:rows], prices[rows:])
+
+
+def _centre(program: _Program) -> LpAnswer:
+    """A primal-dual interior point (Mehrotra's predictor and corrector) that ends before it has to choose a corner."""
+    from scipy import sparse  # noqa: PLC0415
+
+    bounded = np.isfinite(program.lower)
+    base = np.where(bounded, program.lower, 0.0)
+    capped = np.flatnonzero(np.isfinite(program.upper))
+    pick = sparse.csr_matrix(
+        (np.ones(len(capped)), (np.arange(len(capped)), capped)), (len(capped), len(base))
+    )
+    g = sparse.vstack([program.a_ub, pick], format="csc")
+    h = np.concatenate([program.b_ub, program.upper[capped]]) - g @ base
+    f = program.b_eq - program.a_eq @ base
+    path = _Path(c=program.costs, g=g, h=h, e=program.a_eq.tocsc(), f=f, bounded=bounded)
+    if not path.walk():
+        # It has no proof of infeasibility; who has says so.
+        return _highs(program, Method.SIMPLEX)
+    x = np.clip(path.x + base, program.lower, program.upper)
+    return LpAnswer(x, float(program.costs @ x), path.z[: len(program.b_ub)], path.y)
+
+
+class _Path:
+    """min c @ x with g @ x + s == h, e @ x == f, s >= 0, and x >= 0 where bounded; z, y, v are their prices."""
+
+    STEPS = 80
+    CLOSE = 1e-8
+    NEAR_WALL = 0.99
+    EVEN = 0.9  # how much alike the products are at the centre
+
+    def __init__(
+        self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
+    ) -> None:
+        self.size = max(1e-300, float(np.abs(c).max(initial=0.0)))
+        self.c, self.g, self.h, self.e, self.f, self.bounded = c / self.size, g, h, e, f, bounded
+        self.x = np.where(bounded, 1.0, 0.0)
+        self.v = np.where(bounded, 1.0, 0.0)
+        self.s = np.maximum(1.0, h - g @ self.x)
+        self.z = np.ones(len(h))
+        self.y = np.zeros(len(f))
+
+    def walk(self) -> bool:
+        for _ in range(self.STEPS):
+            dual = -(self.c + self.g.T @ self.z + self.e.T @ self.y - self.v)
+            primal, equal = self.h - self.g @ self.x - self.s, self.f - self.e @ self.x
+            products = np.concatenate([self.s * self.z, (self.x * self.v)[self.bounded]])
+            gap = float(products.mean()) if len(products) else 0.0
+            wrong = max(_most(dual), _most(primal) / (1 + _most(self.h)), _most(equal))
+            if not np.isfinite(wrong + gap) or max(_most(self.x), _most(self.z)) > 1e14:
+                return False
+            close = wrong < self.CLOSE and gap * len(products) < self.CLOSE * (
+                1 + abs(float(self.c @ self.x))
+            )
+            if (
+                close
+                and products.min(initial=gap) > self.EVEN * gap
+                and products.max(initial=gap) * self.EVEN < gap
+            ):
+                self.z, self.y = self.z * self.size, self.y * self.size
+                return True
+            if not self._step(dual, primal, equal, gap, stay=close):
+                return False
+        return False
+
+    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float, *, stay: bool) -> bool:
+        """`stay`: no nearer to the optimum, only to the middle."""
+        from scipy import sparse  # noqa: PLC0415
+        from scipy.sparse.linalg import splu  # noqa: PLC0415
+
+        inside = np.where(self.bounded, self.x, 1.0)
+        # A hair on the diagonal keeps free columns and redundant equalities from making it singular.
+        across = sparse.diags(np.where(self.bounded, self.v / inside, 1e-11))
+        down, none = sparse.diags(-self.s / self.z), sparse.csc_matrix((len(self.h), len(self.f)))
+        corner = sparse.diags(np.full(len(self.f), -1e-11)) if len(self.f) else None
+        rows = [[across, self.g.T, self.e.T], [self.g, down, none], [self.e, none.T, corner]]
+        try:
+            factor = splu(
+                sparse.bmat(
+                    [row[: 2 + bool(len(self.f))] for row in rows[: 2 + bool(len(self.f))]], format="csc"
+                )
+            )
+        except RuntimeError:  # singular
+            return False
+
+        def move(of_s: Floats, of_x: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+            """Towards s * z == s * z + of_s and x * v == x * v + of_x."""
+            right = np.concatenate(
+                [dual + np.where(self.bounded, of_x / inside, 0.0), primal - of_s / self.z, equal]
+            )
+            dx, dz, dy = np.split(factor.solve(right), [len(self.x), len(self.x) + len(self.h)])
+            ds = primal - self.g @ dx
+            dv = np.where(self.bounded, (of_x - self.v * dx) / inside, 0.0)
+            return dx, ds, dz, dv, dy
+
+        b = self.bounded
+        if stay:
+            dx, ds, dz, dv, dy = move(gap - self.s * self.z, gap - self.x * self.v)
+        else:
+            dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
+            long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
+            long, price = min(1.0, long), min(1.0, price)
+            ahead = (self.s + long * ds) @ (self.z + price * dz)
+            ahead += (self.x + long * dx)[b] @ (self.v + price * dv)[b]
+            aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
+            dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
+        long = min(1.0, self.NEAR_WALL * self._reach(dx, ds, self.x, self.s))
+        price = min(1.0, self.NEAR_WALL * self._reach(dv, dz, self.v, self.z))
+        self.x, self.s = self.x + long * dx, self.s + long * ds
+        self.z, self.y, self.v = self.z + price * dz, self.y + price * dy, self.v + price * dv
+        return True
+
+    def _reach(self, of_x: Floats, of_s: Floats, x: Floats, s: Floats) -> float:
+        """How far until something that may not be negative is 0."""
+        b = self.bounded & (of_x < 0)
+        n = of_s < 0
+        return float(min((-x[b] / of_x[b]).min(initial=1e3), (-s[n] / of_s[n]).min(initial=1e3)))
+
+
+def _most(values: Floats) -> float:
+    return float(np.abs(values).max(initial=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class IpAnswer:
+    x: Ints
+    value: int  # costs @ x
+    bound: int  # no point costs less
+
+    @property
+    def proved(self) -> bool:
+        return self.value == self.bound
+
+
+def ip(
+    costs: ArrayLike,
+    *,
+    a_ub: Matrix | None = None,
+    b_ub: ArrayLike = (),
+    a_eq: Matrix | None = None,
+    b_eq: ArrayLike = (),
+    lower: ArrayLike = 0,
+    upper: ArrayLike = 1,
+    hint: ArrayLike | None = None,
+    gap: float = 0.0,
+    effort: float = 1.0,
+    linearize: bool = True,
+) -> IpAnswer | None:
+    """Minimizes costs @ x over whole x as in `lp`, all numbers whole, by CP-SAT; None: nothing found within `effort`.
+
+    One worker, a fixed seed and deterministic time: `effort` is in CP-SAT's own seconds of work, the same on every machine and in every
+    run. Ends early when value and bound are within `gap` of each other. `linearize`: use LP relaxations wherever they help, which pays for
+    programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
+    """
+    from ortools.sat.python import cp_model  # noqa: PLC0415
+
+    c = _whole(costs, "costs")
+    low = np.broadcast_to(_whole(lower, "lower"), c.shape).tolist()
+    high = np.broadcast_to(_whole(upper, "upper"), c.shape).tolist()
+    model = cp_model.CpModel()
+    columns = [model.new_int_var(least, most, "") for least, most in zip(low, high, strict=True)]
+    for name, matrix, bound in (("ub", a_ub, b_ub), ("eq", a_eq, b_eq)):
+        limits = _whole(bound, f"b_{name}").tolist()
+        rows = _matrix(matrix, len(c), f"a_{name}")
+        if rows.shape != (len(limits), len(c)):
+            expected = f"{len(limits)} rows (b_{name}) by {len(c)} columns (costs)"
+            raise BrokenError(f"a_{name} is {rows.shape[0]} by {rows.shape[1]}; expected {expected}")
+        starts, at = rows.indptr.tolist(), rows.indices.tolist()
+        values = _whole(rows.data, f"a_{name}").tolist()
+        for row, limit in enumerate(limits):
+            span = slice(starts[row], starts[row + 1])
+            total = cp_model.LinearExpr.weighted_sum([columns[col] for col in at[span]], values[span])
+            model.add(total <= limit if name == "ub" else total == limit)
+    model.minimize(cp_model.LinearExpr.weighted_sum(columns, c.tolist()))
+    if hint is not None:
+        for column, value in zip(columns, _whole(hint, "hint").tolist(), strict=True):
+            model.add_hint(column, value)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = effort
+    solver.parameters.relative_gap_limit = gap
+    solver.parameters.linearization_level = 2 if linearize else 1
+    status = solver.solve(model)
+    if status == cp_model.INFEASIBLE:
+        raise InfeasibleError(f"no whole point satisfies the {len(c)} columns' constraints")
+    if status == cp_model.UNKNOWN:
+        return None
+    if status not in {cp_model.OPTIMAL, cp_model.FEASIBLE}:
+        raise BrokenError(f"CP-SAT refuses the program: {model.validate()}")
+    x = np.array([solver.value(column) for column in columns], np.int64)
+    value = int(c @ x)
+    return IpAnswer(
+        x, value, value if status == cp_model.OPTIMAL and gap == 0 else round(solver.best_objective_bound)
+    )
+
+
+def _whole(values: ArrayLike, name: str) -> Ints:
+    array = np.asarray(values)
+    whole = array.astype(np.int64)
+    if not np.array_equal(whole, array):
+        raise BrokenError(f"{name} has values that are not whole; CP-SAT takes whole numbers")
+    return whole
+
+
+def assign(costs: Floats, *, most: bool = False) -> tuple[Ints, Ints]:
+    """Pairs (rows, columns) of least (`most`: largest) total; every row or every column is used once, whichever are fewer."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+
+    if np.isnan(costs).any():
+        raise BrokenError("costs has values that are not numbers; expected numbers")
+    rows, columns = linear_sum_assignment(costs, maximize=most)
+    return rows.astype(np.int64), columns.astype(np.int64)
+
+
+def match(gains: Entries) -> tuple[Ints, Ints]:
+    """Pairs (rows, columns) of largest total gain: no row or column twice, any may stay alone. Only the entries, which are positive, can be pairs.
+
+    The solver wants a full matching and takes an explicit 0 for an absent entry: so every row gets a column of its own that gains
+    nothing, and all weights are shifted above 0.
+    """
+    from scipy import sparse  # noqa: PLC0415
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching  # noqa: PLC0415
+
+    rows, columns = gains.shape
+    if not len(gains.value):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    if not (gains.value > 0).all():
+        raise BrokenError("gains has values of 0 or less; expected positive ones, leave the others out")
+    shift = float(gains.value.max()) + 1
+    own = np.arange(rows)
+    graph = sparse.csr_matrix(
+        (
+            np.concatenate([shift - gains.value, np.full(rows, shift)]),
+            (np.concatenate([gains.row, own]), np.concatenate([gains.col, columns + own])),
+        ),
+        shape=(rows, columns + rows),
+    )
+    left, right = min_weight_full_bipartite_matching(graph)
+    paired = right < columns
+    return left[paired].astype(np.int64), right[paired].astype(np.int64)
+
+
+FINE = 2.0**44  # steps between 0 and the largest cost of a transport
+
+
+def transport(costs: Floats, seats: Ints) -> Ints | None:
+    """The column of each row, of least total cost; a column takes at most its `seats`. Infinite costs: not there. None: there is no such way.
+
+    Min-cost flow over whole numbers: costs are rounded to 2^-44 of the largest, so the total is exact to that for each row.
+    """
+    from ortools.graph.python import min_cost_flow  # noqa: PLC0415
+
+    rows, columns = costs.shape
+    if seats.shape != (columns,) or np.isnan(costs).any() or (costs < 0).any():
+        raise BrokenError(
+            f"costs is {rows} by {columns}, seats {seats.shape}; expected costs of at least 0, seats by column"
+        )
+    row, col = np.nonzero(np.isfinite(costs))
+    if len(np.unique(row)) < rows or seats.sum() < rows:
+        return None
+    largest = float(costs[row, col].max(initial=0.0))
+    scale = min(FINE, 2.0**61 / (rows + columns + 2)) / (largest if largest > 0 else 1.0)
+    whole = np.rint(costs[row, col] * scale).astype(np.int64)
+    flow = min_cost_flow.SimpleMinCostFlow()
+    arcs = flow.add_arcs_with_capacity_and_unit_cost(row, rows + col, np.ones(len(row), np.int64), whole)
+    end = rows + columns
+    flow.add_arcs_with_capacity_and_unit_cost(
+        rows + np.arange(columns),
+        np.full(columns, end),
+        np.asarray(seats, np.int64),
+        np.zeros(columns, np.int64),
+    )
+    flow.set_nodes_supplies(np.arange(rows), np.ones(rows, np.int64))
+    flow.set_node_supply(end, -rows)
+    status = flow.solve()
+    if status == flow.INFEASIBLE:
+        return None
+    if status != flow.OPTIMAL:
+        raise BrokenError(f"the flow of {rows} rows to {columns} columns ended with status {status}")
+    used = np.flatnonzero(flow.flows(arcs))
+    column = np.zeros(rows, np.int64)
+    column[row[used]] = col[used]
+    return column

@@ -1,0 +1,102 @@
+"""Several servers played on one machine: a gang over two of them, a drain, a controller that is away."""
+
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+
+from tests.e2e.harness import Cluster, Step, incarnations, learn, learned, uninterrupted, until
+from tests.e2e.test_faults import count_words, steps
+
+NewCluster = Callable[..., Cluster]
+TWO_SERVERS = ("--host", "a=V100:1", "--host", "b=V100:1", "--quantum", "1", "--user", "ann", "--user", "bob")
+GANG = ("-N", "2", "-G", "1", "--torchrun")
+SKEW_S = 0.1
+
+
+def losses(rows: list[Step]) -> list[tuple[int, str]]:
+    return [(row.step, row.loss) for row in rows]
+
+
+def contended(cluster: Cluster, scripts: Path, place: Path, total: int) -> int:
+    """A gang over both servers, and on each a job that it takes turns with; the gang's number."""
+    gang = cluster.submit(*GANG, *learn(scripts, place / "gang", total, 0.02), user="ann")
+    for n in range(2):
+        cluster.submit(*count_words(scripts, place / f"small-{n}"), user="bob")
+    until(lambda: len(learned(place / "gang", 1)) > 5, "the gang trains on both servers", 60)
+    until(lambda: all(steps(place / f"small-{n}") > 5 for n in range(2)), "so do the small jobs", 60)
+    return gang
+
+
+def stops(cluster: Cluster, gang: int, count: int, within_s: float = 40.0) -> list[list[tuple[int, float]]]:
+    """At least so many, on each server."""
+
+    def look() -> list[list[tuple[int, float]]] | None:
+        found = [cluster.stops(f"agent-{host}", gang) for host in "ab"]
+        return found if min(map(len, found)) >= count else None
+
+    return until(look, f"the gang was stopped {count} times on both servers", within_s)
+
+
+def test_a_gang_over_two_servers_switches_on_both_at_once_at_one_step_and_trains_as_if_alone(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster(*TWO_SERVERS)
+    gang = contended(cluster, scripts, tmp_path, 200)
+    ended = cluster.until_state(gang, "succeeded", "failed", within_s=90)
+    assert (ended.state, ended.epoch, ended.lost_gpu_s) == ("succeeded", 0, 0), ended.exit
+    assert sorted(ended.hosts) == ["a", "b"]
+    first, second = stops(cluster, gang, 3)
+    assert [step for step, _ in first] == [step for step, _ in second]
+    skews_s = [abs(one - other) for (_, one), (_, other) in zip(first, second, strict=True)]
+    assert median(skews_s) < SKEW_S, skews_s
+    same = uninterrupted(scripts, tmp_path / "alone", 200, ranks=2)
+    for rank in range(2):
+        assert losses(learned(tmp_path / "gang", rank)) == losses(same[rank])
+
+
+def test_without_a_controller_a_gang_over_two_servers_keeps_its_turns_in_step(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster(*TWO_SERVERS)
+    gang = contended(cluster, scripts, tmp_path, 100_000)
+    known = min(map(len, stops(cluster, gang, 2)))
+    cluster.kill("controller")
+    marks = [steps(tmp_path / f"small-{n}") for n in range(2)]
+    trained = len(learned(tmp_path / "gang"))
+    first, second = stops(cluster, gang, known + 3)
+    assert [step for step, _ in first][: known + 3] == [step for step, _ in second][: known + 3]
+    skews_s = [abs(one - other) for (_, one), (_, other) in zip(first, second, strict=False)]
+    assert median(skews_s) < SKEW_S, skews_s
+    until(lambda: len(learned(tmp_path / "gang")) > trained + 20, "the gang trains on")
+    until(lambda: all(steps(tmp_path / f"small-{n}") > marks[n] + 20 for n in range(2)), "the others too")
+
+    cluster.up()
+    before = cluster.view(gang)
+    until(lambda: cluster.view(gang).step > before.step, "its steps are counted again")
+    assert cluster.view(gang).epoch == 0
+    rows = learned(tmp_path / "gang", 1)
+    assert [row.step for row in rows] == list(range(1, len(rows) + 1)), "no step was lost or done twice"
+
+
+def test_a_drained_server_is_left_by_migration_to_another_gpu_model_and_nothing_is_lost(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=K80:1", "--quantum", "1", "--user", "ann")
+    total = 300
+    job = cluster.submit(*learn(scripts, tmp_path / "moves", total, 0.03), user="ann")
+    until(lambda: len(learned(tmp_path / "moves")) > 20, "it trains", 60)
+    here = until(lambda: v if (v := cluster.view(job)).step else None, "its steps are known")
+    cluster.hsctl("node", "drain", here.host, "--reason", "new fans", "--wait")
+    moved = cluster.view(job)
+    assert (moved.host, moved.epoch) == ("b" if here.host == "a" else "a", 1)
+    drained = next(node for node in cluster.json("nodes") if node["name"] == here.host)
+    assert drained["jobs"] == 0
+    assert "new fans" in str(drained)
+    again = cluster.submit(*count_words(scripts, tmp_path / "later", total=50), user="ann")
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=60)
+    assert (ended.state, ended.migrations, ended.lost_gpu_s) == ("succeeded", 1, 0), ended.exit
+    rows = learned(tmp_path / "moves")
+    assert len(incarnations(rows)) == 2
+    assert losses(rows) == losses(uninterrupted(scripts, tmp_path / "alone", total)[0])
+    assert cluster.until_state(again, "succeeded").host == moved.host, "nothing new comes to a drained server"
+    cluster.hsctl("node", "undrain", here.host)
