@@ -22,6 +22,7 @@ GAP = 1e-4  # of the value; a tenth of what is promised
 UNDECIDED = 100  # jobs that CP-SAT gets at first; four times as many when that wasn't enough
 EFFORT = 1.0  # CP-SAT's deterministic seconds for the first of these
 FINE = 1e9  # the value in CP-SAT's whole numbers
+LARGEST = 2.0**52  # sum of all costs there
 TINY = 1e-9
 
 
@@ -171,11 +172,13 @@ def _core(
     sunk = float(lp.reduced[runs, fixed[runs]].sum() + lp.idle[waits].sum())
     at, kind = np.nonzero(np.isfinite(reduced) & (reduced <= max(beyond, TINY)))
     columns = len(at) + types + 1
-    scale = FINE / max(float(np.abs(lp.bound)), float(reduced[at, kind].max(initial=0.0)), TINY)
     prices = np.concatenate([reduced[at, kind], lp.slack, [lp.surplus]])
+    total = int(capacity.sum()) - case.least
+    upper = np.concatenate([np.ones(len(at), np.int64), capacity, [total]])
+    fine = FINE / max(abs(lp.bound), float(reduced[at, kind].max(initial=0.0)), TINY)
+    scale = min(fine, LARGEST / max(float(prices @ upper), TINY))
     works = np.flatnonzero(kind < types)
     spare = len(at) + np.arange(types)
-    total = int(capacity.sum()) - case.least
     rows = solve.Entries(
         np.concatenate(
             [at, len(free) + kind[works], len(free) + np.arange(types), np.full(types + 1, len(free) + types)]
@@ -189,7 +192,7 @@ def _core(
             np.floor(prices * scale).astype(np.int64),
             a_eq=rows,
             b_eq=np.concatenate([np.ones(len(free), np.int64), left, [total]]),
-            upper=np.concatenate([np.ones(len(at), np.int64), capacity, [total]]),
+            upper=upper,
             effort=effort,
         )
     except solve.InfeasibleError:
