@@ -204,6 +204,12 @@ def test_who_held_a_lost_server_is_placed_anew(preempt: bool) -> None:
     assert exact(facts, np.array([[0], [2]]), held=held).seats.server.tolist() == [1]
 
 
+def test_a_gang_held_back_by_a_slow_gpu_takes_no_more_fast_ones_than_it_must() -> None:
+    facts = jobs([[4.0, 2.0]], [3], [1000])
+    found = decide(facts, np.array([[2, 0], [0, 2]])).seats
+    assert (found.kind.tolist(), found.gpus.tolist()) == ([0, 1], [1, 2])
+
+
 def test_gangs_come_together_where_communication_costs() -> None:
     facts = jobs([[1.0]], [4], [1000])
     capacity = np.array([[2], [4], [2]])

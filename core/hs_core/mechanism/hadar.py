@@ -1,7 +1,8 @@
 """Hadar's round: gangs whose workers may sit on unlike GPUs and servers, admitted while worth more than the GPUs' prices (Algorithms 1, 2).
 
 A gang is as fast as its slowest worker. For a job and the slowest type that it accepts, the cheapest GPUs among the types no slower are
-taken, which is never dearer than the fastest ones that the paper takes. GPUs of equal price: the server of the least index.
+taken, which is never dearer than the fastest ones that the paper takes. At equal price those of the slowest type, then
+the server of the least index.
 """
 
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Choice:
 class Group:
     """Jobs that ask for the same GPUs, most worth first: the first one still open is the best of them at any price."""
 
-    kinds: tuple[int, ...]  # allowed types
+    kinds: tuple[int, ...]  # allowed types, the slowest first: faster ones are left to those whom they serve
     gpus: int
     jobs: tuple[tuple[float, int], ...]  # (worth, job)
 
@@ -83,18 +84,20 @@ class Table:
 def _table(jobs: Jobs, held: Seats, utility: Utility, terms: Terms) -> Table:
     can = jobs.rates > 0
     move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
-    # Jobs alike in order of types and gang ask for the same: sets of types as bits, instead of tuples for each job.
-    bits = 1 << np.arange(can.shape[1])
+    # Jobs alike in their slowest type, those no slower and the gang ask for the same: as bits, instead of tuples for each job.
+    types = can.shape[1]
     no_slower = (jobs.rates[:, None, :] >= jobs.rates[:, :, None]) & can[:, None, :]
-    keys = np.where(can, (no_slower @ bits) << 32 | jobs.workers[:, None], -1)
+    masks = (no_slower @ (1 << np.arange(types))) * types + np.arange(types)
+    keys = np.where(can, masks << 32 | jobs.workers[:, None], -1)
     groups = []
     for key in np.unique(keys[can]).tolist():
         rows, columns = np.nonzero(keys == key)
         values = move[rows, columns]
         order = np.lexsort((rows, -values))
-        kinds = tuple(np.flatnonzero((key >> 32) & bits).tolist())
+        mask, slowest = divmod(key >> 32, types)
+        others = [kind for kind in range(types) if mask >> kind & 1 and kind != slowest]
         asks = tuple(zip(values[order].tolist(), rows[order].tolist(), strict=True))
-        groups.append(Group(kinds, key & 0xFFFFFFFF, asks))
+        groups.append(Group((slowest, *others), key & 0xFFFFFFFF, asks))
     return Table(tuple(groups), _stays(jobs, held, utility), terms.apart)
 
 

@@ -11,6 +11,7 @@ from hs_core.mechanism.prices import Ints, Prices
 
 State = tuple[tuple[int, int], ...]  # of a server: (capacity, taken) of each type
 Pick = tuple[int, int, int]  # server, type, GPUs
+Unit = tuple[float, int, int, int]  # price, rank of the type among those asked for, type, GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,43 +74,46 @@ class Servers:
             insort(self._by_state.setdefault(self._state(server), []), server)
 
     def offers(self, kinds: Sequence[int], gpus: int) -> tuple[Offer, ...]:
-        """The cheapest GPUs of these types: in the fewest servers, and anywhere."""
+        """The cheapest GPUs of these types: in the fewest servers, and anywhere. At equal price the type named first."""
         together, apart = self._together(kinds, gpus), self._anywhere(kinds, gpus)
         found = tuple(offer for offer in (together, apart) if offer is not None)
         return found[:1] if len(found) == 2 and found[0].cost <= found[1].cost else found
 
-    def _units(self, state: State, kinds: Sequence[int]) -> list[tuple[float, int, int]]:
-        """(price, type, free GPUs) of a server, cheapest first."""
+    def _units(self, state: State, kinds: Sequence[int]) -> list[Unit]:
+        """What a server has free, cheapest first."""
         found = []
-        for kind in kinds:
+        for rank, kind in enumerate(kinds):
             capacity, taken = state[kind]
             if capacity > taken:
-                found.append((self.price(kind, capacity, taken), kind, capacity - taken))
+                found.append((self.price(kind, capacity, taken), rank, kind, capacity - taken))
         found.sort()
         return found
 
     def _together(self, kinds: Sequence[int], gpus: int) -> Offer | None:
-        rooms: list[tuple[int, float, int, list[tuple[float, int, int]]]] = []
-        best: tuple[float, int, list[tuple[float, int, int]]] | None = None
+        rooms: list[tuple[int, float, int, int, list[Unit]]] = []
+        best: tuple[float, int, int, list[Unit]] | None = None
         for state, servers in self._by_state.items():
             units = self._units(state, kinds)
-            room = sum(unit[2] for unit in units)
+            room = sum(unit[3] for unit in units)
             if room >= gpus:
-                cost = sum(price * count for price, _, count in _first(units, gpus))
-                if best is None or (cost, servers[0]) < best[:2]:
-                    best = (cost, servers[0], units)
+                taken = list(_first(units, gpus))
+                cost, ranks = (
+                    sum(unit[0] * unit[3] for unit in taken),
+                    sum(unit[1] * unit[3] for unit in taken),
+                )
+                if best is None or (cost, ranks, servers[0]) < best[:3]:
+                    best = (cost, ranks, servers[0], taken)
             elif best is None and room:
-                rooms.append((-room, units[0][0], servers[0], units))
-                rooms.extend((-room, units[0][0], server, units) for server in servers[1 : -(-gpus // room)])
+                some = servers[: -(-gpus // room)]
+                rooms.extend((-room, *units[0][:2], server, units) for server in some)
         if best is not None:
-            cost, server, units = best
-            return Offer(cost, tuple((server, kind, count) for _, kind, count in _first(units, gpus)))
+            return Offer(best[0], tuple((best[2], kind, count) for _, _, kind, count in best[3]))
         # No server holds all: the emptiest first, which makes them the fewest.
-        rooms.sort(key=lambda room: room[:3])
+        rooms.sort(key=lambda room: room[:4])
         picks: list[Pick] = []
         total, rest = 0.0, gpus
-        for room, _, server, units in rooms:
-            for price, kind, count in _first(units, min(rest, -room)):
+        for room, _, _, server, units in rooms:
+            for price, _, kind, count in _first(units, min(rest, -room)):
                 picks.append((server, kind, count))
                 total += price * count
             rest -= min(rest, -room)
@@ -119,14 +123,14 @@ class Servers:
 
     def _anywhere(self, kinds: Sequence[int], gpus: int) -> Offer | None:
         units = [
-            (price, servers[0], kind, free, servers)
+            (price, rank, servers[0], kind, free, servers)
             for state, servers in self._by_state.items()
-            for price, kind, free in self._units(state, kinds)
+            for price, rank, kind, free in self._units(state, kinds)
         ]
         units.sort(key=lambda unit: unit[:3])
         picks: list[Pick] = []
         total, rest = 0.0, gpus
-        for price, _, kind, free, servers in units:
+        for price, _, _, kind, free, servers in units:
             for server in servers:
                 count = min(free, rest)
                 picks.append((server, kind, count))
@@ -137,9 +141,9 @@ class Servers:
         return None
 
 
-def _first(units: Sequence[tuple[float, int, int]], gpus: int) -> Iterator[tuple[float, int, int]]:
-    for price, kind, free in units:
+def _first(units: Sequence[Unit], gpus: int) -> Iterator[Unit]:
+    for price, rank, kind, free in units:
         if not gpus:
             return
-        yield price, kind, min(free, gpus)
+        yield price, rank, kind, min(free, gpus)
         gpus -= min(free, gpus)
