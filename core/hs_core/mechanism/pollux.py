@@ -159,11 +159,14 @@ class _Judge:
     def __init__(self, jobs: Sequence[Candidate], servers: Ints, search: Search) -> None:
         self.jobs, self.search = jobs, search
         total, largest = int(servers.sum()), int(servers.max())
-        self.known: list[dict[tuple[int, int], float]] = [{} for _ in jobs]
-        self.fair = []
+        # By GPUs and servers they are on; filled as asked for.
+        self.cap = max(one.job.most_gpus for one in jobs) + 1  # so many are too many for all
+        self.known = np.full((len(jobs), self.cap + 1, min(self.cap, len(servers)) + 1), np.nan)
+        fair = []
         for one in jobs:
             share = min(one.job.most_gpus, max(one.job.least_gpus, total // max(1, len(jobs))))
-            self.fair.append(tune(one.job, share, -(-share // max(1, largest))).goodput)
+            fair.append(tune(one.job, share, -(-share // max(1, largest))).goodput)
+        self.fair = np.array(fair)
         self.now = np.zeros((len(jobs), len(servers)), np.int64)
         for at, one in enumerate(jobs):
             if one.now:
@@ -180,27 +183,32 @@ class _Judge:
         self.runs = self.now.sum(axis=1) > 0
 
     def speedups(self, gpus: Ints) -> Floats:
-        counts, servers = gpus.sum(axis=1).tolist(), (gpus > 0).sum(axis=1).tolist()
-        speedup = np.array([self._one(at, *key) for at, key in enumerate(zip(counts, servers, strict=True))])
-        moved = self.runs & (gpus != self.now).any(axis=1)
-        return np.where(moved, speedup * self.keeps, speedup)
+        """Of many allocations at once: ... x jobs x servers → ... x jobs."""
+        counts = np.minimum(gpus.sum(axis=-1), self.cap)
+        spans = np.minimum((gpus > 0).sum(axis=-1), self.cap)
+        at = np.broadcast_to(np.arange(len(self.jobs)), counts.shape)
+        speedup = self.known[at, counts, spans]
+        unknown = np.isnan(speedup)
+        if unknown.any():
+            keys = np.unique(np.stack([at[unknown], counts[unknown], spans[unknown]]), axis=1)
+            for job, count, span in keys.T.tolist():
+                good = tune(self.jobs[job].job, count, span).goodput if count else 0.0
+                self.known[job, count, span] = good / self.fair[job] if self.fair[job] > 0 else 0.0
+            speedup = self.known[at, counts, spans]
+        moved = self.runs & (gpus != self.now).any(axis=-1)
+        found: Floats = np.where(moved, speedup * self.keeps, speedup)
+        return found
 
-    def _one(self, at: int, gpus: int, servers: int) -> float:
-        key = (gpus, servers)
-        if key not in self.known[at]:
-            good = tune(self.jobs[at].job, gpus, servers).goodput if gpus else 0.0
-            self.known[at][key] = good / self.fair[at] if self.fair[at] > 0 else 0.0
-        return self.known[at][key]
-
-    def fitness(self, gpus: Ints) -> float:
+    def fitness(self, gpus: Ints) -> Floats:
         p = self.search.power
         powers = np.maximum(self.speedups(gpus), LEAST_SPEEDUP) ** p
-        return float((self.weight @ powers / self.weight.sum()) ** (1 / p))
+        mean: Floats = (powers @ self.weight / self.weight.sum()) ** (1 / p)
+        return mean
 
 
 def fitness(jobs: Sequence[Candidate], servers: Ints, gpus: Ints, search: Search | None = None) -> float:
     """Of an allocation (jobs x servers), restarts counted."""
-    return _Judge(jobs, servers, search or Search()).fitness(gpus)
+    return float(_Judge(jobs, servers, search or Search()).fitness(gpus))
 
 
 def optimize(jobs: Sequence[Candidate], servers: Ints, dice: Random, search: Search | None = None) -> Outcome:
@@ -223,23 +231,22 @@ def optimize(jobs: Sequence[Candidate], servers: Ints, dice: Random, search: Sea
     judge = _Judge(jobs, servers, search)
     gene = np.random.Generator(np.random.PCG64(dice.getrandbits(64)))
     breed = _Breed(jobs, servers, gene)
-    seeds = [breed.repair(judge.now.copy()), breed.repair(breed.packed())]
-    people = seeds + [breed.repair(breed.mutate(seeds[at % 2])) for at in range(search.population - 2)]
-    scores = [judge.fitness(one) for one in people]
+    seeds = np.stack([judge.now, breed.packed()])
+    people = np.concatenate([seeds, breed.mutate(seeds[np.arange(search.population - 2) % 2])])
+    people = breed.repair(people)
+    scores = judge.fitness(people)
     for _ in range(search.generations):
-        children = []
-        for _ in range(search.population):
-            mother, father = (breed.tournament(people, scores) for _ in range(2))
-            children.append(breed.repair(breed.mutate(breed.cross(mother, father))))
-        people += children
-        scores += [judge.fitness(one) for one in children]
-        # The best survive; of equals the older, which is the one that moves fewer.
-        order = sorted(range(len(people)), key=lambda at: -scores[at])[: search.population]
-        people, scores = [people[at] for at in order], [scores[at] for at in order]
+        mothers, fathers = (breed.tournaments(people, scores) for _ in range(2))
+        children = breed.repair(breed.mutate(breed.cross(mothers, fathers)))
+        people = np.concatenate([people, children])
+        scores = np.concatenate([scores, judge.fitness(children)])
+        # The best survive; of equals the older.
+        order = np.argsort(-scores, kind="stable")[: search.population]
+        people, scores = people[order], scores[order]
     best = people[0]
     spans = zip(jobs, best.sum(axis=1).tolist(), (best > 0).sum(axis=1).tolist(), strict=True)
     tuned = tuple(tune(one.job, count, span) if count else Tuned(goodput=0.0) for one, count, span in spans)
-    return Outcome(gpus=best, tuned=tuned, fitness=scores[0], speedup=judge.speedups(best))
+    return Outcome(gpus=best, tuned=tuned, fitness=float(scores[0]), speedup=judge.speedups(best))
 
 
 class _Breed:
@@ -261,51 +268,62 @@ class _Breed:
                 free[at] -= self.least[job]
         return gpus
 
-    def mutate(self, gpus: Ints) -> Ints:
-        changed = self.gene.random(gpus.shape) < 1 / max(2, gpus.shape[1])
-        changed &= self.gene.random((len(gpus), 1)) < max(0.1, 2 / len(gpus))
-        fresh = self.gene.integers(0, self.servers + 1, gpus.shape)
-        mutant: Ints = np.where(changed, fresh, gpus)
-        return mutant
+    def mutate(self, people: Ints) -> Ints:
+        many, jobs, servers = people.shape
+        changed = self.gene.random(people.shape) < 1 / max(2, servers)
+        changed &= self.gene.random((many, jobs, 1)) < max(0.1, 2 / jobs)
+        fresh = self.gene.integers(0, self.servers + 1, people.shape)
+        mutants: Ints = np.where(changed, fresh, people)
+        return mutants
 
-    def cross(self, mother: Ints, father: Ints) -> Ints:
-        child: Ints = np.where(self.gene.random((len(mother), 1)) < 0.5, mother, father)
-        return child
+    def cross(self, mothers: Ints, fathers: Ints) -> Ints:
+        children: Ints = np.where(self.gene.random((*mothers.shape[:2], 1)) < 0.5, mothers, fathers)
+        return children
 
-    def tournament(self, people: list[Ints], scores: list[float]) -> Ints:
-        one, other = self.gene.integers(0, len(people), 2)
-        return people[one] if scores[one] >= scores[other] else people[other]
+    def tournaments(self, people: Ints, scores: Floats) -> Ints:
+        one, other = self.gene.integers(0, len(people), (2, len(people)))
+        winners: Ints = people[np.where(scores[one] >= scores[other], one, other)]
+        return winners
 
-    def repair(self, gpus: Ints) -> Ints:
-        """Makes it one that can be: servers full at most, one spread job on each, everybody between its least and most, or nothing."""
-        gpus = gpus.copy()
-        order = self.gene.permutation(len(gpus))
-        free, spread = self.servers.copy(), np.zeros(len(self.servers), bool)
+    def repair(self, people: Ints) -> Ints:
+        """Makes each one that can be: servers full at most, one spread job on each, everybody between its least and most, or nothing.
+
+        Jobs take their part in a random order, and who has nothing then gets its least on the fullest server with room for it.
+        """
+        people = people.copy()
+        order = self.gene.permutation(people.shape[1])
+        free = np.repeat(self.servers[None, :], len(people), axis=0)
+        spread = np.zeros(free.shape, bool)
         for job in order:
-            row = np.minimum(gpus[job], free)
-            if (row > 0).sum() > 1:
-                row = np.where(spread, 0, row)
-            over = int(row.sum() - self.most[job])
-            if over > 0:  # gives back where it has the fewest
-                for at in np.argsort(row, kind="stable"):
-                    back = min(over, int(row[at]))
-                    row[at] -= back
-                    over -= back
-            if row.sum() < self.least[job]:
-                row[:] = 0
-            if (row > 0).sum() > 1:
-                spread |= row > 0
-            gpus[job] = row
-            free -= row
-        return self._fill(gpus, free, order)
-
-    def _fill(self, gpus: Ints, free: Ints, order: Ints) -> Ints:
-        """Who has nothing gets its least where a server has room."""
+            rows = np.minimum(people[:, job], free)
+            wide = (rows > 0).sum(axis=1) > 1
+            rows = np.where(wide[:, None] & spread, 0, rows)
+            rows = _at_most(rows, int(self.most[job]))
+            rows[rows.sum(axis=1) < self.least[job]] = 0
+            spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+            people[:, job] = rows
+            free -= rows
         for job in order:
-            if not gpus[job].any():
-                fits = np.flatnonzero(free >= self.least[job])
-                if len(fits):
-                    at = fits[np.argmin(free[fits])]
-                    gpus[job, at] = self.least[job]
-                    free[at] -= self.least[job]
-        return gpus
+            least = int(self.least[job])
+            room = np.where(free >= least, free, np.iinfo(np.int64).max)
+            at = room.argmin(axis=1)
+            takes = np.flatnonzero(
+                (people[:, job].sum(axis=1) == 0) & (room.min(axis=1) < np.iinfo(np.int64).max)
+            )
+            people[takes, job, at[takes]] = least
+            free[takes, at[takes]] -= least
+        return people
+
+
+def _at_most(rows: Ints, most: int) -> Ints:
+    """Rows with more than `most` give back, where they have the fewest first."""
+    over = rows.sum(axis=1) - most
+    if (over <= 0).all():
+        return rows
+    order = np.argsort(rows, axis=1, kind="stable")
+    ranked = np.take_along_axis(rows, order, axis=1)
+    before = np.cumsum(ranked, axis=1) - ranked
+    back = np.clip(over[:, None] - before, 0, ranked)
+    kept = rows.copy()
+    np.put_along_axis(kept, order, ranked - back, axis=1)
+    return kept
