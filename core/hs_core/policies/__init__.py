@@ -13,6 +13,7 @@ from hs_core.policies import (
     gavel_max_sum,
     gavel_water_filling,
 )
+from hs_core.policies.allox import ALLOX
 from hs_core.policies.fft import FFT
 from hs_core.policies.fifo import FIFO
 from hs_core.policies.gandiva_fair import GANDIVA_FAIR
@@ -47,6 +48,7 @@ POLICIES: Mapping[str, Policy] = {
         LAS,
         TIRESIAS,
         FFT,
+        ALLOX,
         GAVEL_MAX_MIN,
         GAVEL_MAX_MIN_BLIND,
         GAVEL_WATER_FILLING,
