@@ -1,7 +1,13 @@
 """The papers' algorithms word for word: what the fast ones are compared with, here and in tests/mechanism."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+Ints = NDArray[np.int64]
 
 Pair = tuple[float, bool, int]  # mean end of both in s, share, index of the sub-batch
 
@@ -90,3 +96,24 @@ def ends_by_search(left_s: float, alone_s: float, older: float, newer: float, st
         end_old, end_new = now + max(old, 0.0), now + max(new, 0.0)
         best = min(best, (end_old + end_new) / 2)
     return best
+
+
+def node_cost(old: Ints, new: Ints, gpus_of: Mapping[int, int]) -> float:
+    """Tesserae, Algorithm 3: the least cost of turning one node's content into another's; both (G, 2)."""
+    cost = np.zeros((len(old), len(new)))
+    for u, was in enumerate(old.tolist()):
+        for v, will in enumerate(new.tolist()):
+            cost[u, v] = sum(0.5 / gpus_of[job] for job in set(was) ^ set(will) if job >= 0)
+    rows, columns = linear_sum_assignment(cost)
+    return float(cost[rows, columns].sum())
+
+
+def migration_cost(old: Ints, new: Ints) -> float:
+    """Tesserae, Algorithm 2: jobs that aren't in both plans removed, all pairs of nodes, one assignment; both (N, G, 2)."""
+    both = np.intersect1d(old[old >= 0], new[new >= 0])
+    old, new = np.where(np.isin(old, both), old, -1), np.where(np.isin(new, both), new, -1)
+    jobs, counts = np.unique(new[new >= 0], return_counts=True)
+    gpus_of = dict(zip(jobs.tolist(), counts.tolist(), strict=True))
+    cost = np.array([[node_cost(was, will, gpus_of) for will in new] for was in old])
+    rows, columns = linear_sum_assignment(cost)
+    return float(cost[rows, columns].sum())

@@ -288,7 +288,7 @@ class Shim:
             self.lease_look_s = time.monotonic() + min(left_s, LEASE_LOOK_S)
             return
         self.lease_look_s = float("inf")
-        self.fenced = "fenced: no word from the controller, as its lease says"
+        self.fenced = "lost with its host: fenced: no word from the controller, as its lease says"
         self.end(self.launch["grace_s"])
 
     def end(self, grace_s: float) -> None:

@@ -1,7 +1,8 @@
 """What happens (past tense) and what is ordered (imperative), for both machines.
 
-`now_s` in host events is a monotonic clock of that host (boottime); in cluster events it is the controller's wall
-clock, used for display and order of arrival only, never for leases.
+`now_s` in host events is a monotonic clock of that host (boottime). In cluster events it is the time of day as it was when the
+controller took office, carried on by its boot clock: within one term it never jumps, so deadlines may rest on it; from one term to
+the next it may leap ahead, so none may outlast its term.
 """
 
 from dataclasses import dataclass, field
@@ -145,6 +146,14 @@ class UserSet(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet(At):
+    """An administrator puts another policy of the table in office."""
+
+    name: str
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostJoined(At):
     """An agent connected and told everything it has (first start, restart and heal alike)."""
 
@@ -216,6 +225,7 @@ ClusterEvent = (
     | JobsPaused
     | JobsUnpaused
     | UserSet
+    | PolicySet
     | HostJoined
     | HostReported
     | HostLeft

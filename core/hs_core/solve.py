@@ -193,6 +193,7 @@ class _Path:
     STEPS = 80
     CLOSE = 1e-8
     NEAR_WALL = 0.99
+    EVEN = 0.9  # how much alike the products are at the centre
 
     def __init__(
         self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
@@ -206,22 +207,30 @@ class _Path:
         self.y = np.zeros(len(f))
 
     def walk(self) -> bool:
-        count = max(1, len(self.h) + int(self.bounded.sum()))
         for _ in range(self.STEPS):
             dual = -(self.c + self.g.T @ self.z + self.e.T @ self.y - self.v)
             primal, equal = self.h - self.g @ self.x - self.s, self.f - self.e @ self.x
-            gap = (float(self.s @ self.z) + float(self.x[self.bounded] @ self.v[self.bounded])) / count
+            products = np.concatenate([self.s * self.z, (self.x * self.v)[self.bounded]])
+            gap = float(products.mean()) if len(products) else 0.0
             wrong = max(_most(dual), _most(primal) / (1 + _most(self.h)), _most(equal))
-            if wrong < self.CLOSE and gap * count < self.CLOSE * (1 + abs(float(self.c @ self.x))):
-                self.z, self.y = self.z * self.size, self.y * self.size
-                return True
             if not np.isfinite(wrong + gap) or max(_most(self.x), _most(self.z)) > 1e14:
                 return False
-            if not self._step(dual, primal, equal, gap):
+            close = wrong < self.CLOSE and gap * len(products) < self.CLOSE * (
+                1 + abs(float(self.c @ self.x))
+            )
+            if (
+                close
+                and products.min(initial=gap) > self.EVEN * gap
+                and products.max(initial=gap) * self.EVEN < gap
+            ):
+                self.z, self.y = self.z * self.size, self.y * self.size
+                return True
+            if not self._step(dual, primal, equal, gap, stay=close):
                 return False
         return False
 
-    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float) -> bool:
+    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float, *, stay: bool) -> bool:
+        """`stay`: no nearer to the optimum, only to the middle."""
         from scipy import sparse  # noqa: PLC0415
         from scipy.sparse.linalg import splu  # noqa: PLC0415
 
@@ -251,13 +260,16 @@ class _Path:
             return dx, ds, dz, dv, dy
 
         b = self.bounded
-        dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
-        long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
-        ahead = (self.s + long * ds) @ (self.z + price * dz) + (self.x + long * dx)[b] @ (
-            self.v + price * dv
-        )[b]
-        aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
-        dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
+        if stay:
+            dx, ds, dz, dv, dy = move(gap - self.s * self.z, gap - self.x * self.v)
+        else:
+            dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
+            long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
+            long, price = min(1.0, long), min(1.0, price)
+            ahead = (self.s + long * ds) @ (self.z + price * dz)
+            ahead += (self.x + long * dx)[b] @ (self.v + price * dv)[b]
+            aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
+            dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
         long = min(1.0, self.NEAR_WALL * self._reach(dx, ds, self.x, self.s))
         price = min(1.0, self.NEAR_WALL * self._reach(dv, dz, self.v, self.z))
         self.x, self.s = self.x + long * dx, self.s + long * ds
@@ -297,14 +309,15 @@ def ip(
     upper: ArrayLike = 1,
     hint: ArrayLike | None = None,
     gap: float = 0.0,
+    within: float = 0.0,
     effort: float = 1.0,
     linearize: bool = True,
 ) -> IpAnswer | None:
     """Minimizes costs @ x over whole x as in `lp`, all numbers whole, by CP-SAT; None: nothing found within `effort`.
 
     One worker, a fixed seed and deterministic time: `effort` is in CP-SAT's own seconds of work, the same on every machine and in every
-    run. Ends early when value and bound are within `gap` of each other. `linearize`: use LP relaxations wherever they help, which pays for
-    programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
+    run. Ends early when value and bound are within `gap` of each other, relatively, or `within`, absolutely. `linearize`: use LP relaxations
+    wherever they help, which pays for programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
     """
     from ortools.sat.python import cp_model  # noqa: PLC0415
 
@@ -334,6 +347,7 @@ def ip(
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = effort
     solver.parameters.relative_gap_limit = gap
+    solver.parameters.absolute_gap_limit = within
     solver.parameters.linearization_level = 2 if linearize else 1
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
@@ -345,7 +359,9 @@ def ip(
     x = np.array([solver.value(column) for column in columns], np.int64)
     value = int(c @ x)
     return IpAnswer(
-        x, value, value if status == cp_model.OPTIMAL and gap == 0 else round(solver.best_objective_bound)
+        x,
+        value,
+        value if status == cp_model.OPTIMAL and gap == within == 0 else round(solver.best_objective_bound),
     )
 
 
@@ -393,3 +409,46 @@ def match(gains: Entries) -> tuple[Ints, Ints]:
     left, right = min_weight_full_bipartite_matching(graph)
     paired = right < columns
     return left[paired].astype(np.int64), right[paired].astype(np.int64)
+
+
+FINE = 2.0**44  # steps between 0 and the largest cost of a transport
+
+
+def transport(costs: Floats, seats: Ints) -> Ints | None:
+    """The column of each row, of least total cost; a column takes at most its `seats`. Infinite costs: not there. None: there is no such way.
+
+    Min-cost flow over whole numbers: costs are rounded to 2^-44 of the largest, so the total is exact to that for each row.
+    """
+    from ortools.graph.python import min_cost_flow  # noqa: PLC0415
+
+    rows, columns = costs.shape
+    if seats.shape != (columns,) or np.isnan(costs).any() or (costs < 0).any():
+        raise BrokenError(
+            f"costs is {rows} by {columns}, seats {seats.shape}; expected costs of at least 0, seats by column"
+        )
+    row, col = np.nonzero(np.isfinite(costs))
+    if len(np.unique(row)) < rows or seats.sum() < rows:
+        return None
+    largest = float(costs[row, col].max(initial=0.0))
+    scale = min(FINE, 2.0**61 / (rows + columns + 2)) / (largest if largest > 0 else 1.0)
+    whole = np.rint(costs[row, col] * scale).astype(np.int64)
+    flow = min_cost_flow.SimpleMinCostFlow()
+    arcs = flow.add_arcs_with_capacity_and_unit_cost(row, rows + col, np.ones(len(row), np.int64), whole)
+    end = rows + columns
+    flow.add_arcs_with_capacity_and_unit_cost(
+        rows + np.arange(columns),
+        np.full(columns, end),
+        np.asarray(seats, np.int64),
+        np.zeros(columns, np.int64),
+    )
+    flow.set_nodes_supplies(np.arange(rows), np.ones(rows, np.int64))
+    flow.set_node_supply(end, -rows)
+    status = flow.solve()
+    if status == flow.INFEASIBLE:
+        return None
+    if status != flow.OPTIMAL:
+        raise BrokenError(f"the flow of {rows} rows to {columns} columns ended with status {status}")
+    used = np.flatnonzero(flow.flows(arcs))
+    column = np.zeros(rows, np.int64)
+    column[row[used]] = col[used]
+    return column

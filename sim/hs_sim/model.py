@@ -1,7 +1,8 @@
 """The nouns of a simulation: what is simulated, at what cost, and what came of it. Frozen; times in seconds, memory in bytes."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hs_core.model import JobSpec, Migrate, UserName
 
@@ -106,8 +107,23 @@ class Experiment:
     rounds: bool = (
         False  # decisions at edges only: who comes waits for the next, who ends leaves GPUs idle till then
     )
+    compat: bool = False  # policies as in Gavel's simulator, where that differs
     known_rates: bool = False  # policies know every class's rate on every model from the beginning
     migrations_per_hour: float = 240.0  # of started jobs, as a controller is configured; inf: not limited
+
+
+def gavel_compat(experiment: Experiment) -> Experiment:
+    """As Gavel's simulator has the world: nothing costs time, everything is decided at the edges of rounds, and speeds are known."""
+    free = Costs(
+        suspend_s=0.0,
+        resume_s=0.0,
+        start_s=0.0,
+        checkpoint_bytes_per_s=math.inf,
+        network_bytes_per_s=math.inf,
+    )
+    return replace(
+        experiment, costs=free, rounds=True, compat=True, known_rates=True, migrations_per_hour=math.inf
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -329,5 +329,5 @@ def test_a_lease_that_has_run_out_ends_the_job_without_any_agent(shims) -> None:
     assert started.folder.ended() is None
     started.folder.write_lease(procs.now_s() - 1.0)
     ended = started.wait()
-    assert ended["why"].startswith("fenced: no word from the controller")
+    assert ended["why"].startswith("lost with its host: fenced: no word from the controller")
     assert shims.left(started) == []

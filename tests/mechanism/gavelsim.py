@@ -64,7 +64,7 @@ def read_trace(path: Path, tables: Tables) -> list[Job]:
     return jobs
 
 
-Solve = Callable[[Question, Lives], Allocation]
+Solve = Callable[[Question, Lives, list[int]], Allocation]  # the ids of the jobs
 
 
 @dataclass
@@ -96,6 +96,7 @@ def simulate(
     counts = np.array(gpus)
     dice = roll(shuffle or 0)
     ran: list[Job] = []
+    rule = Staleness(least_s=least_s, zero_is_never=True)
     while waiting or here:
         while waiting and waiting[0].arrival_s <= now_s:
             here.append(waiting.pop(0))
@@ -104,7 +105,8 @@ def simulate(
         if not here:
             now_s = waiting[0].arrival_s
             continue
-        if Staleness(least_s=least_s).due(books, now_s, changed=changed, idle=not ran and not waiting):
+        idle = not ran and not waiting
+        if rule.due(books, now_s - start_s, changed=changed, idle=idle):
             kind = np.array([job.kind for job in here])
             question = Question(
                 speed=tables.speed[kind],
@@ -123,11 +125,11 @@ def simulate(
                 steps_left=left,
                 alone_s=np.array([job.isolated_s for job in here]) + left / alone,
             )
-            found = solve(question, lives)
+            found = solve(question, lives, [job.id for job in here])
             lps.append(found.lps)
             units = units_of([job.id for job in here], found.pairs)
             rows = np.concatenate([found.alone, found.paired.reshape(-1, len(gpus))])
-            books = reset(books, units, rows, now_s)
+            books = reset(books, units, rows, now_s - start_s)
             changed, solves = False, solves + 1
         assert books is not None
         known = {job.id: job for job in here}

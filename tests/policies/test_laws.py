@@ -241,7 +241,7 @@ def test_policies_are_found_by_name() -> None:
 
 def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
     with pytest.raises(
-        RefusedError, match=r"'gandiva-fare'; there are fifo, .*; did you mean gandiva-fair\?"
+        RefusedError, match=r"'gandiva-fare'; there are allox, .*; did you mean gandiva-fair\?"
     ):
         find("gandiva-fare")
     with pytest.raises(RefusedError, match=rf"there are {', '.join(sorted(POLICIES))}$"):

@@ -99,6 +99,7 @@ def test_a_host_that_obeys_an_old_order_is_found():
             wanted = agent.wanted
 
             def obey(line, said, sent_s, agent=agent, wanted=wanted) -> None:
+                agent._newest = (-1, -1)
                 if agent.machine is not None:
                     agent.machine._seq = -1
                 wanted(line, said, sent_s)

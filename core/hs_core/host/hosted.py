@@ -17,7 +17,7 @@ class HostedJob:
     phase: Phase = Phase.WAITING
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
-    passed_over: bool = False  # left out of this quantum for lack of device memory
+    passed_over: bool = False  # left out of this quantum
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
     carry: Fraction | None = None  # stride credit, while it is out of the queue

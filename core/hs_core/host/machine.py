@@ -314,6 +314,8 @@ class HostMachine:
         job.parked_bytes = event.parked_bytes if event.tier is Tier.SWAP else 0
         if event.tier is Tier.CHECKPOINT:
             job.in_turn = False
+            # Perhaps its move was told to its other hosts first: no start before the next edge.
+            job.passed_over = asked is not Tier.CHECKPOINT
 
     def _went_on(self, job: HostedJob, step: int) -> None:
         board = self._board
@@ -372,6 +374,7 @@ class HostMachine:
         parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
         if job.phase is Phase.CHECKPOINTED or parked:
             if job.phase is not Phase.CHECKPOINTED:
+                job.passed_over = job.asked is not Tier.CHECKPOINT  # as in `_held`
                 # Durable, or it would not have left like this; the word of it was lost with an agent, or with node 0.
                 job.checkpoint_generation += 1
                 job.checkpoint_step = job.step

@@ -35,6 +35,13 @@ class Walk:
         for gpu in job.gpus:
             self.claimed.setdefault(gpu, job.id)
 
+    def leave(self, job: HostedJob) -> None:
+        """What it was given goes to others."""
+        self.picks.remove(job)
+        for gpu in job.gpus:
+            if self.claimed.get(gpu) == job.id:
+                del self.claimed[gpu]
+
     def pick(self, job: HostedJob) -> bool:
         """Give it GPUs if it fits; a bound job only fits on its own."""
         board, free = self.board, self.free
@@ -248,7 +255,7 @@ def park(board: Board, this: Walk) -> None:
 def movers(board: Board, this: Walk) -> list[HostedJob]:
     """Jobs to be moved to other GPUs of this host through a checkpoint.
 
-    First by pass: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one that
+    First by pass, or as the controller lists them: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one that
     fell behind its due by several of its turns because its own GPUs carry more tickets than others.
     """
     under_way = [
@@ -258,11 +265,13 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
     ]
     idle = len(this.free) - sum(j.gang for j in under_way)
     moving: list[HostedJob] = []
-    for id_ in this.order if fills(board) else ():
-        job = board.jobs[id_]
+    wished = this.order if fills(board) else [id_ for id_ in board.turn.gangs if id_ in board.jobs]
+    for job in map(board.jobs.__getitem__, wished):
         if job not in this.picks and job.gang <= idle and movable(board, this, job):
             moving.append(job)
             idle -= job.gang
+    if not moving and not under_way and not fills(board):
+        moving += displaced(board, this)
     if not moving and not under_way and fills(board):
         late = [
             j
@@ -273,6 +282,25 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
     for job in moving:
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
     return moving
+
+
+def displaced(board: Board, this: Walk) -> list[HostedJob]:
+    """The controller's choice has room for a gang that cannot be moved if the one on its GPUs is: that one moves in its place."""
+    for job in list(this.misfits):
+        if job.part or not board.sliceable(job) or bound_to_none(board, job):
+            continue
+        holders = [other for other in this.picks if not set(other.gpus).isdisjoint(job.gpus)]
+        left = set(this.free).union(*(other.gpus for other in holders)) - set(job.gpus)
+        if not holders or sum(other.gang for other in holders) > len(left):
+            continue
+        if all(movable(board, this, other) for other in holders):
+            for other in holders:
+                this.leave(other)
+            if this.pick(job):
+                return holders
+            for other in holders:
+                this.pick(other)
+    return []
 
 
 def movable(board: Board, this: Walk, job: HostedJob) -> bool:

@@ -1,6 +1,8 @@
 """ticketLoadPerGPU of every server (Gandiva_fair, eq 2), and where a job adds least to it (Algorithm 2).
 
 Loads are floats: they only say which server is better, and are compared to nine digits so that equal ones are equal.
+Departure: tickets count for a load up to one per GPU. A user who has few jobs in a pool for its share there could not use more, and its
+server looked full to everybody else.
 """
 
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.world import At, Shape, World, shape_of
 from hs_core.model import HostName, UserName
@@ -90,12 +93,20 @@ class Pool:
 class Board:
     """All pools, while jobs are placed and moved."""
 
-    def __init__(self, world: World, entitled: Mapping[At, Fraction]) -> None:
+    def __init__(
+        self,
+        world: World,
+        entitled: Mapping[At, Fraction],
+        levels: dict[str, Level],
+        factors: Mapping[At, Fraction],
+    ) -> None:
         self.world = world
         self.entitled = {at: float(gpus) for at, gpus in entitled.items()}
+        self._levels = levels
+        self._factors = {at: float(factor) for at, factor in factors.items()}
         self.pools = {model: Pool(world, model) for model in world.models}
-        for (user, model), gpus in world.gpus.items():
-            self.pools[model].per_gpu[user] = self.entitled.get((user, model), 0.0) / gpus if gpus else 0.0
+        for user, model in world.gpus:
+            self.pools[model].per_gpu[user] = self.per_gpu(user, model)
         self._fill()
 
     def _fill(self) -> None:
@@ -130,9 +141,14 @@ class Board:
         }
 
     def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
-        """Tickets per GPU of the user there, with so many more GPUs asked for."""
-        gpus = self.world.gpus.get((user, model), 0) + more
-        return self.entitled.get((user, model), 0.0) / gpus if gpus > 0 else 0.0
+        """Tickets per GPU of the user there, at most 1 but for what it lacks, with so many more GPUs asked for."""
+        at = (user, model)
+        gpus = self.world.gpus.get(at, 0) + more
+        return min(1.0, self.entitled.get(at, 0.0) / gpus) * self._factors.get(at, 1.0) if gpus > 0 else 0.0
+
+    def part(self, user: UserName, model: str, more: int = 0) -> float:
+        """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""
+        return self._levels[model].part(user, more)
 
     def find(self, job: JobFacts, model: str, *, comes: bool = True) -> Home:
         """The best home for it in the pool; `comes`: it is not in the pool yet."""
@@ -150,5 +166,16 @@ class Board:
         model = self.world.model(home)
         pool = self.pools[model]
         pool.revalue(job.user, self.per_gpu(job.user, model))
+        self._levels[model].ask(job.user, sign * job.gang)
         for name in home:
             pool.put(job.user, pool.index[name], sign * job.per_node)
+
+
+def find_levels(world: World, shares: Mapping[At, Fraction]) -> dict[str, Level]:
+    entitled: dict[str, dict[UserName, float]] = {model: {} for model in world.models}
+    asked: dict[str, dict[UserName, int]] = {model: {} for model in world.models}
+    for (user, model), share in shares.items():
+        entitled[model][user] = float(share)
+    for (user, model), gpus in world.gpus.items():
+        asked[model][user] = gpus
+    return {model: Level(gpus, entitled[model], asked[model]) for model, gpus in world.pools}

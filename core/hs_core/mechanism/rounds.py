@@ -62,9 +62,8 @@ def reset(
     against the deficit.
     """
     if fraction.ndim != 2 or len(fraction) != len(units) or not np.isfinite(fraction).all():
-        raise BrokenError(
-            f"fraction has shape {fraction.shape}; expected finite numbers, a row for each of {len(units)}"
-        )
+        expected = f"finite numbers, a row for each of {len(units)} units"
+        raise BrokenError(f"fraction has shape {fraction.shape}; expected {expected}")
     deficit = np.zeros_like(fraction)
     if before is not None and before.units:
         owed = before.deficit_s + before.fraction * (now_s - before.reset_s) - before.received_s
@@ -155,9 +154,13 @@ class Staleness:
     """When to ask for a new allocation: only after something changed, and not too often."""
 
     least_s: float = RESET_S
+    zero_is_never: bool = False
+    """Gavel knows "no reset yet" by a last reset at 0, when its clock starts: its second allocation comes at the first change."""
 
     def due(self, books: Books | None, now_s: float, *, changed: bool, idle: bool = False) -> bool:
         """`changed`: jobs came or went since the last reset. `idle`: nothing runs and nobody is to come: waiting helps nobody."""
         if books is None:
             return True
+        if self.zero_is_never and books.reset_s == 0:
+            return changed
         return changed and (idle or now_s - books.reset_s >= self.least_s)

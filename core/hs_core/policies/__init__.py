@@ -4,10 +4,21 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 
 from hs_core.errors import Kind, RefusedError
+from hs_core.policies import (
+    gavel_fifo,
+    gavel_ftf,
+    gavel_makespan,
+    gavel_max_min,
+    gavel_max_min_blind,
+    gavel_max_sum,
+    gavel_water_filling,
+)
+from hs_core.policies.allox import ALLOX
 from hs_core.policies.fft import FFT
 from hs_core.policies.fifo import FIFO
 from hs_core.policies.gandiva_fair import GANDIVA_FAIR
 from hs_core.policies.gang_lottery import GANG_LOTTERY
+from hs_core.policies.gavel_fifo import GAVEL_FIFO
 from hs_core.policies.gavel_ftf import GAVEL_FTF
 from hs_core.policies.gavel_hierarchical import GAVEL_HIERARCHICAL
 from hs_core.policies.gavel_makespan import GAVEL_MAKESPAN
@@ -37,6 +48,7 @@ POLICIES: Mapping[str, Policy] = {
         LAS,
         TIRESIAS,
         FFT,
+        ALLOX,
         GAVEL_MAX_MIN,
         GAVEL_MAX_MIN_BLIND,
         GAVEL_WATER_FILLING,
@@ -44,14 +56,32 @@ POLICIES: Mapping[str, Policy] = {
         GAVEL_FTF,
         GAVEL_MAKESPAN,
         GAVEL_MAX_SUM,
+        GAVEL_FIFO,
         GAVEL_SJF,
         LOTTERY,
         GANG_LOTTERY,
     )
 }
 
+GAVEL_COMPAT: Mapping[str, Policy] = {
+    module.COMPAT.name: module.COMPAT
+    for module in (
+        gavel_fifo,
+        gavel_ftf,
+        gavel_makespan,
+        gavel_max_min,
+        gavel_max_min_blind,
+        gavel_max_sum,
+        gavel_water_filling,
+    )
+} | {"fifo": gavel_fifo.COMPAT}
+"""As Gavel's own simulator has them, for comparisons with its numbers."""
 
-def find(name: str) -> Policy:
+
+def find(name: str, *, compat: bool = False) -> Policy:
+    """`compat`: as in Gavel's simulator, where that differs. Raises RefusedError."""
+    if compat and name in GAVEL_COMPAT:
+        return GAVEL_COMPAT[name]
     if name in POLICIES:
         return POLICIES[name]
     close = get_close_matches(name, POLICIES, n=1)

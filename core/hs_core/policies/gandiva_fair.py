@@ -12,7 +12,8 @@ from typing import Any
 
 from hs_core.events import Turn
 from hs_core.mechanism import split, trade
-from hs_core.mechanism.loads import Board
+from hs_core.mechanism.lags import WHOLE, Lags
+from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.placing import LEAST, Home, why_nowhere
@@ -34,12 +35,17 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     market = trade.Market(base, trade.load(memory.get("trades", ())), world.needs(), Bids(world, speeds))
     traded = market.settle(world.models, snapshot.now_s)
-    board = Board(world, traded.entitled)
-    place(board, speeds)
+    levels = find_levels(world, traded.entitled)
+    lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
+    if not again:
+        lags.observe(world)
+    factors = lags.factors()
+    board = Board(world, traded.entitled, levels, factors)
+    place(board, speeds)
     moved = settle_all(board, speeds, LIMITS, calm=again)
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
-    tickets = _tickets(world, traded.entitled)
+    tickets = _tickets(world, traded.entitled, factors)
     turns, books = _turns(world, tickets, memory, again=again)
     return Verdict(
         plan=Plan(
@@ -48,7 +54,16 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             tickets=tickets,
             moves={move.job.id: (move.reason, move.text) for move in moved},
         ),
-        memory=_remember(snapshot.quantum, leaving, traded, turns, books),
+        memory=_remember(
+            snapshot.quantum,
+            {
+                "trades": trade.dump(traded.trades),
+                "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
+                "turns": split.dump_turns(turns),
+                "books": dict(books),
+                "lags": lags.dump(),
+            },
+        ),
         why=_why(world, board, turns),
         entitled=traded.entitled,
         base=base if traded.trades else {},
@@ -58,28 +73,19 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     )
 
 
-def _remember(
-    quantum: int,
-    leaving: Mapping[JobId, Home],
-    traded: trade.Outcome,
-    turns: Mapping[HostName, Turn],
-    books: Mapping[str, str],
-) -> Memory:
-    kept = {
-        "trades": trade.dump(traded.trades),
-        "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
-        "turns": split.dump_turns(turns),
-        "books": dict(books),
-    }
+def _remember(quantum: int, kept: Mapping[str, Any]) -> Memory:
     return {"quantum": quantum, **{name: value for name, value in kept.items() if value}}
 
 
-def _tickets(world: World, entitled: Mapping[At, Fraction]) -> dict[JobId, Fraction]:
-    """jobTickets (eq 3); the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
+def _tickets(
+    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
+) -> dict[JobId, Fraction]:
+    """jobTickets (eq 3), made good for what users lack; the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
     per_gpu = tickets_per_gpu(entitled, world.gpus)
     tickets = {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
     for (user, _, model), jobs in world.kinds.items():
-        unit = per_gpu.get((user, model)) or LEAST
+        at = (user, model)
+        unit = (per_gpu.get(at) or LEAST) * factors.get(at, WHOLE)
         known = {1: unit}
         for job in jobs:
             gang = job.gang

@@ -1,4 +1,4 @@
-"""Gavel's sum of throughputs, not normalized (OSDI'20, 4.2): fast jobs first, and slow ones may starve."""
+"""Gavel's sum of throughputs, not normalized (OSDI'20, 4.2; `max_sum_throughput_perf`): jobs with quick steps first, and others may starve."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from hs_core.policy import Needs, Policy
 
 
 def allocate(case: Case) -> Allocation:
-    return max_sum(case.question, by_class=False)
+    return max_sum(case.question, method=case.method)
 
 
 GAVEL_MAX_SUM = Policy(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import click
 
 from hs_core.errors import RefusedError
-from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Workload
+from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Workload, gavel_compat
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -34,6 +34,9 @@ _RUN = (
     click.option("--depth", type=click.Choice(["quanta", "machines"]), default="quanta", show_default=True, help="Arrays of plans, or the real machines with messages."),
     click.option("--until", "until_s", type=float, help="Stop after so many simulated seconds."),
     click.option("--noise", type=float, default=0.0, show_default=True, help="Of measured rates: coefficient of variation."),
+    click.option("--preset", type=click.Choice(["gavel-compat"]), help="The world as another simulator has it: rounds, no costs, known speeds."),
+    click.option("--known-rates", is_flag=True, help="Policies know all speeds from the beginning."),
+    click.option("--migrations-per-hour", type=float, default=240.0, show_default=True, help="Of jobs that have started, at most."),
     click.option("--sample-s", type=float, default=0.0, show_default=True, help="How often series are sampled; 0: every quantum."),
 )  # fmt: skip
 
@@ -105,6 +108,7 @@ def cluster_of(given: dict[str, Any]) -> ClusterSpec:
 
 def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, Any]) -> Experiment:
     from hs_core.policies import find
+    from hs_sim.cluster import keep_to_what_runs
 
     _positive("quantum-s", given["quantum_s"], most=1e6)
     if given["until_s"] is not None:
@@ -113,16 +117,26 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
         raise RefusedError(f"--noise: {given['noise']}; expected 0 to 1")
     if not 0 <= given["sample_s"] <= 1e12:
         raise RefusedError(f"--sample-s: {given['sample_s']}; expected 0 or more seconds")
-    return Experiment(
-        cluster=cluster_of(given),
-        workload=workload,
+    if not 0 <= given["migrations_per_hour"] <= 1e9:
+        raise RefusedError(f"--migrations-per-hour: {given['migrations_per_hour']}; expected 0 to 1e9")
+    if given["preset"] and given["depth"] != "quanta":
+        raise RefusedError(
+            f"--preset: {given['preset']} with --depth {given['depth']}; expected depth quanta"
+        )
+    cluster = cluster_of(given)
+    made = Experiment(
+        cluster=cluster,
+        workload=keep_to_what_runs(workload, cluster),
         policy=find(policy).name,
         quantum_s=given["quantum_s"],
         seed=seed,
         noise=Noise(rate_cv=given["noise"]),
         until_s=given["until_s"],
         sample_s=given["sample_s"],
+        known_rates=given["known_rates"],
+        migrations_per_hour=given["migrations_per_hour"],
     )
+    return gavel_compat(made) if given["preset"] else made
 
 
 def _positive(name: str, value: float, most: float) -> None:

@@ -31,6 +31,7 @@ from hs_core.events import (
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, Phase
 from hs_sim.machines.gang import Part, Way, exited
+from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Agent:
         self.stores: dict[JobId, dict[int, tuple[int, int]]] = {}  # generation → (epoch that wrote it, step)
         self.line: Line | None = None
         self.connected = False
-        self.heard_s = 0.0  # the controller, by the simulation's clock
+        self._leases = Leases(self, self._clock)
         self._saved: str | None = None
         self._launching: dict[Key, Launch] = {}
         self._saved_launching: tuple[Launch, ...] = ()
@@ -131,6 +132,7 @@ class Agent:
         self._events.clear()
         self._handling = False
         self.machine = None
+        self._leases.agent_died()
         self._hang_up()
 
     def remember(self) -> None:
@@ -239,6 +241,7 @@ class Agent:
         gang = self._world.gang(wanted, self.model)
         part = Part(gang, self, wanted.node_rank, command.gpus)
         self.parts[key] = part
+        self._leases.write(key)
         gang.launch(part, command.generation, self._world.costs.start_s)
 
     def _forget(self, key: Key) -> None:
@@ -337,7 +340,6 @@ class Agent:
     def welcomed(self, line: Line) -> None:
         if line is self.line:
             self.connected = True
-            self._heard()
             if self._dirty and not self._ticking:
                 self._tick_later()
 
@@ -354,16 +356,14 @@ class Agent:
             line.closed[DOWN] = True
             self._world.network.send(line, UP, self._world.controller.lost)
 
-    def _heard(self) -> None:
-        self.heard_s = self._clock.now_s
-
     def wanted(self, line: Line, wanted: Wanted, sent_s: float) -> None:
         if line is not self.line or not self.up:
             return
-        self._heard()
+        self._leases.heard()
         if (wanted.term, wanted.seq) < self._newest:
             return  # said before what is known already
         self._newest = (wanted.term, wanted.seq)
+        self._leases.wanted(wanted)
         late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
         if wanted.edge_in_s is not None and late_s:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
@@ -375,7 +375,7 @@ class Agent:
 
     def keepalive(self, line: Line) -> None:
         if line is self.line and self.up:
-            self._heard()
+            self._leases.heard()
             self.post(ControllerHeard(now_s=self.now_s()))
 
     def _tick_later(self) -> None:

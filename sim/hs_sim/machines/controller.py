@@ -69,7 +69,8 @@ class Controller:
         self.committed: Callable[[Draft], None] = _ignore
         self.alive = False
         self.life = 0
-        self.wall_s = 0.0  # ahead of the simulation's clock
+        self.wall_s = 0.0  # the time of day, ahead of the simulation's clock
+        self._ahead_s = 0.0  # as it was when this controller took office: its clock goes on from there, as `hs_controller.clock`
         self.paused_until_s = 0.0
         self.handled = 0
         self.decisions = 0
@@ -101,6 +102,7 @@ class Controller:
 
     def start(self) -> None:
         state = self.journal.begin_term()
+        self._ahead_s = max(self.wall_s, self.journal.last_s - self._clock.now_s)
         self.machine = self._make(state)
         self.machine.begin_term(state.term)
         self.alive, self._busy = True, False
@@ -123,7 +125,7 @@ class Controller:
         self.sides.clear()
 
     def now_s(self) -> float:
-        return self._clock.now_s + self.wall_s
+        return self._clock.now_s + self._ahead_s
 
     def pause(self, seconds: float) -> None:
         self.paused_until_s = self._clock.now_s + seconds

@@ -48,7 +48,7 @@ class Way(Enum):
 class Part:
     """One node's process (with all of its ranks)."""
 
-    __slots__ = ("agent", "exit", "frozen", "gang", "gpus", "hooked", "occupied_s", "rank", "way")
+    __slots__ = ("agent", "exit", "frozen", "gang", "gpus", "hooked", "newest", "occupied_s", "rank", "way")
 
     def __init__(self, gang: "Gang", agent: "Agent", rank: int, gpus: tuple[GpuId, ...]) -> None:
         self.gang = gang
@@ -58,7 +58,8 @@ class Part:
         self.way = Way.COMING
         self.hooked = False
         self.frozen = False
-        self.occupied_s: float | None = None
+        self.newest = 0  # order given on its host
+        self.occupied_s: float | None = None  # its GPUs are its own since
         self.exit: Exit | None = None
 
     @property
@@ -209,12 +210,14 @@ class Gang:
             part.frozen = False
             if part.way is Way.GOING:
                 self._occupy(part)
+                self._use()
                 self._move()
                 return
         if part.way in (Way.STANDING, Way.STOPPING):
             part.way = Way.GOING
             self._occupy(part)
             if all(p.way is Way.GOING for p in self.parts.values()) and self.whole:
+                self._use()
                 self.tier = None
                 self._turn += 1
                 self.world.clock.after(self.world.costs.resume_s, self._goes, self._turn)
@@ -341,15 +344,20 @@ class Gang:
     def _occupy(self, part: Part) -> None:
         if part.occupied_s is None:
             part.occupied_s = self.world.clock.now_s
-            self.world.truth.occupy(part.gpus, self.key, part.occupied_s)
             self.world.occupied.add(part)
+
+    def _use(self) -> None:
+        """Now that all are let go they compute; until then they stand, whoever has the GPUs."""
+        for part in self.parts.values():
+            if not part.frozen:
+                self.world.truth.occupy(part.gpus, self.key, self.world.clock.now_s)
 
     def _free(self, part: Part) -> None:
         if part.occupied_s is not None:
             self.charge(part)
             part.occupied_s = None
-            self.world.truth.free(part.gpus, self.key)
             self.world.occupied.discard(part)
+        self.world.truth.free(part.gpus, self.key)
 
     def charge(self, part: Part) -> None:
         """Up to now."""

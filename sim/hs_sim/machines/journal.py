@@ -18,6 +18,7 @@ class Draft:
     users: dict[UserName, User] = field(default_factory=dict)
     hosts: dict[HostName, Host | None] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
+    last_s: float = 0.0  # of the newest fact
     answers: dict[str, tuple[JobId, ...]] = field(default_factory=dict)
     rates: bool = False  # were measured
     weighty: bool = False  # committed before anything comes of it; else counters that agents repeat
@@ -34,6 +35,8 @@ class Draft:
                 self.users[name] = user
         for host in touched.hosts:
             self.hosts[host] = machine.host(host)
+        if outcome.facts:
+            self.last_s = outcome.facts[-1].now_s
         if touched.meta:
             self.meta = {
                 "next_job_id": machine.next_job_id,
@@ -53,6 +56,7 @@ class Journal:
         self.hosts: dict[HostName, Host] = {}
         self.answers: dict[str, tuple[JobId, ...]] = {}
         self.term = 0
+        self.last_s = 0.0  # newest moment
         self._meta: Mapping[str, Any] = {}
         self.profile: list[Any] = []
 
@@ -66,6 +70,7 @@ class Journal:
                 else:
                     self.hosts[name] = host
             self.answers.update(draft.answers)
+            self.last_s = max(self.last_s, draft.last_s)
             if draft.meta:
                 self._meta = draft.meta
 

@@ -25,7 +25,7 @@ class Kind(StrEnum):
     REBOOT = "reboot"
     GPU_LOST = "gpu-lost"  # and back after a while
     DISK_FULL = "disk-full"  # for checkpoints
-    CLOCK_JUMP = "clock-jump"  # the controller's wall clock, by `for_s`, forwards or backwards
+    CLOCK_JUMP = "clock-jump"  # the time of day where the controller is, by `for_s`, forwards or backwards
     REPEATS = "repeats"  # messages come again, also after newer ones
 
 

@@ -278,13 +278,17 @@ class World:
         return max(0.01, dice.gauss(1.0, cv))
 
     def order(self, part: Part, act: Callable[..., None], *args: Any) -> None:
-        """To all of the gang, through node 0's agent."""
+        """To all of the gang, through node 0's agent. Where it cannot be reached only the newest waits, as `hs_agent.gangs` keeps it."""
+        part.newest += 1
+        self._order(part, part.newest, act, args)
+
+    def _order(self, part: Part, number: int, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         if part.rank == 0:
             act(part, *args)
         elif part.gang.reachable(part):
             self.clock.after(self.network.delay_s(), act, part, *args)
-        elif part.way is not Way.GONE:
-            self.clock.after(ORDER_RETRY_S, self.order, part, act, *args)
+        elif part.way is not Way.GONE and number == part.newest:
+            self.clock.after(ORDER_RETRY_S, self._order, part, number, act, args)
 
     def reserve(self, agent: Agent, order: Reserve) -> None:
         port = 29_400 + order.job * 8 % 4096 + order.epoch % 8

@@ -19,6 +19,8 @@ def max_min(question: Question, *, by_class: bool = True, method: Method | None 
     """Maximizes the least `gang * steps/s / (weight * proportional steps/s)`: `value`.
 
     Jobs that can run nowhere get nothing and count for nothing. One LP; over classes of jobs, which changes nothing but its size.
+    `method`, here as everywhere: the fastest, unless Method.CENTRE is asked for; that gives equals equal time and spreads what is not needed for
+    the optimum over all that can use it, as the solvers of Gavel's published figures do.
     """
     normal = _normal(question)
     return least_rate(question, normal, by_class=by_class, method=method)
@@ -74,14 +76,14 @@ def _at_least(program: Program, demand: Floats) -> Rows:
     return Rows(matrix, np.zeros(len(demand)))
 
 
-def water_fill(question: Question, *, by_class: bool = True) -> Allocation:
+def water_fill(question: Question, *, by_class: bool = True, method: Method | None = None) -> Allocation:
     """Max-min fair to the end: the least is as large as can be, then the second least, and so on. No job can get more but at the cost of
     one that has, for its weight, no more than it. `value`: the least. As many LPs as there are levels.
     """
     groups = classes(question, by_class=by_class)
     program = Program(question, groups)
     weight = question.weight[groups.first]
-    return _fill(question, program, groups, lambda live: np.where(live, weight, 0.0))
+    return _fill(question, program, groups, lambda live: np.where(live, weight, 0.0), method)
 
 
 class Inside(StrEnum):
@@ -100,7 +102,12 @@ class Entity:
 
 
 def hierarchical(
-    question: Question, entity: Ints, entities: Sequence[Entity], *, by_class: bool = True
+    question: Question,
+    entity: Ints,
+    entities: Sequence[Entity],
+    *,
+    by_class: bool = True,
+    method: Method | None = None,
 ) -> Allocation:
     """Water-filling between entities by their weights, and within each as it likes (4.3). `entity`: of each job (J); in a FIFO
     entity jobs come in the order of the question. An entity whose jobs can all take no more leaves the rest to others.
@@ -130,11 +137,15 @@ def hierarchical(
         heads[waiting[np.unique(of[waiting], return_index=True)[1]]] = True
         return np.where(queued, np.where(heads, share[of], 0.0), np.where(live, fair, 0.0))
 
-    return _fill(question, program, groups, weights)
+    return _fill(question, program, groups, weights, method)
 
 
 def _fill(
-    question: Question, program: Program, groups: Classes, weights: Callable[[Bools], Floats]
+    question: Question,
+    program: Program,
+    groups: Classes,
+    weights: Callable[[Bools], Floats],
+    method: Method | None,
 ) -> Allocation:
     """Raises everybody's level at the speed of its weight until some can't go on; those stay there, and the rest goes on.
 
@@ -146,7 +157,7 @@ def _fill(
     x, least, lps = np.zeros(len(program.of)), 0.0, 0
     while live.any() and len(program.of):
         speed = np.where(live, weights(live), 0.0)
-        found = program.solve(_only_last(program), _rising(program, normal, level, speed))
+        found = program.solve(_only_last(program), _rising(program, normal, level, speed), method=method)
         x, rise, lps = found.x, float(found.extra[0]), lps + found.lps
         least = least if lps > found.lps else rise
         level = level + rise * speed

@@ -7,11 +7,13 @@ import numpy as np
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gavel.fair import raise_least
 from hs_core.mechanism.gavel.kinds import classes
-from hs_core.mechanism.gavel.program import Program
+from hs_core.mechanism.gavel.program import Program, Rows
 from hs_core.mechanism.gavel.question import Allocation, Floats, Question, isolated_speed
+from hs_core.solve import Method
 
 EXACT = 1e-6  # relative, of rho
 MOST_LPS = 6
+LOOSE = 1e-5  # relative, of rho: room for a middle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +36,15 @@ def rho(lives: Lives, steps_per_s: Floats) -> Floats:
     return ratio
 
 
-def finish_time_fair(question: Question, lives: Lives, *, by_class: bool = True) -> Allocation:
+def finish_time_fair(
+    question: Question, lives: Lives, *, by_class: bool = True, method: Method | None = None
+) -> Allocation:
     """Minimizes the largest rho; `value`: that. At most 6 LPs, most often 3 to 5 (a few more where jobs share: see `program`).
 
     For a given rho each job needs a certain speed, and a max-min LP says by how much (t) all could have more. Its prices y bound how small rho
     may be: whatever the allocation, sum y * need(rho) <= sum y * need(rho now) * t. The rho where this is equal is the next one to try: Newton's
-    steps, from below. What the LP found gives a rho from above; between them is the optimum, and when they meet we stop.
+    steps, from below. What the LP found gives a rho from above; between them is the optimum, and when they meet we stop. With Method.CENTRE the last LP
+    takes the middle of all allocations whose worst rho is within 10^-5 of that.
     """
     runs = question.can.any(axis=1) & (lives.steps_left > 0)
     for name in ("age_s", "steps_left", "alone_s"):
@@ -59,8 +64,9 @@ def finish_time_fair(question: Question, lives: Lives, *, by_class: bool = True)
     share = isolated_speed(question)[at]
     guess, low, high, lps = search.worst(share), search.floor, np.inf, 0
     best = np.zeros(len(program.of))
-    for _ in range(MOST_LPS):
-        found = raise_least(program, search.need(guess))
+    centred = method is Method.CENTRE
+    for _ in range(MOST_LPS - centred):
+        found = raise_least(program, search.need(guess), method=None if centred else method)
         lps += found.lps
         speed = np.bincount(program.of, program.speed * found.x, len(at)) / groups.count
         if (reached := search.worst(speed)) < high:
@@ -69,6 +75,14 @@ def finish_time_fair(question: Question, lives: Lives, *, by_class: bool = True)
         if high <= low * (1 + EXACT):
             break
         guess = low
+    if centred and np.isfinite(high):
+        enough = search.need(high * (1 + LOOSE))
+        asks = enough > 0
+        scale = np.divide(1.0, enough, out=np.zeros_like(enough), where=asks)
+        middle = program.solve(
+            np.zeros(len(program.of)), Rows(program.rate(-scale), -asks.astype(float)), method=method
+        )
+        best, lps = middle.x, lps + middle.lps
     return program.allocation(best, value=high, lps=lps)
 
 

@@ -7,11 +7,16 @@ from hs_core.mechanism.gavel.fair import least_rate
 from hs_core.mechanism.gavel.kinds import classes
 from hs_core.mechanism.gavel.program import Program, Rows
 from hs_core.mechanism.gavel.question import Allocation, Floats, Question
-from hs_core.solve import InfeasibleError
+from hs_core.solve import InfeasibleError, Method
 
 
 def max_sum(
-    question: Question, *, price: Floats | None = None, least: Floats | None = None, by_class: bool = True
+    question: Question,
+    *,
+    price: Floats | None = None,
+    least: Floats | None = None,
+    by_class: bool = True,
+    method: Method | None = None,
 ) -> Allocation:
     """Maximizes the sum of steps/s over jobs and types, each divided by the type's `price` (T, per hour) where given: `value`.
 
@@ -34,11 +39,11 @@ def max_sum(
         if least is not None and (least > 0).any():
             raise InfeasibleError("jobs that can run nowhere have deadlines")
         return program.allocation(np.zeros(0), value=0.0, lps=0)
-    found = program.solve(-worth, own)
+    found = program.solve(-worth, own, method=method)
     return program.allocation(found.x, value=-found.value, lps=found.lps)
 
 
-def least_makespan(question: Question, steps_left: Floats) -> Allocation:
+def least_makespan(question: Question, steps_left: Floats, *, method: Method | None = None) -> Allocation:
     """Minimizes the time until the last job is done, were the fractions kept to the end; `value`: that time in seconds.
 
     One LP, for the longest of `steps_left / steps/s` is least where the least of `steps/s / steps_left` is largest. Gavel bisects between 100 and
@@ -47,6 +52,6 @@ def least_makespan(question: Question, steps_left: Floats) -> Allocation:
     if steps_left.shape != question.gang.shape or (steps_left < 0).any():
         raise BrokenError("steps_left must have a number of at least 0 for each job")
     runs = question.can.any(axis=1)
-    found = least_rate(question, np.where(runs, steps_left, 0.0), weighted=False)
+    found = least_rate(question, np.where(runs, steps_left, 0.0), weighted=False, method=method)
     seconds = 1.0 / found.value if found.value > 0 else 0.0
     return Allocation(alone=found.alone, pairs=found.pairs, paired=found.paired, value=seconds, lps=found.lps)

@@ -1,0 +1,243 @@
+"""HadarE: a job forked into copies, one for each node at most, that train at the same time and are averaged after every round (Hadar, section V).
+
+Which job each node trains in a round, how many steps of it, what the reports add up to and how the copies become one again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hs_core.errors import BrokenError, RefusedError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+State = Mapping[str, NDArray[np.generic]]
+
+SIZES: Mapping[str, int] = {"S": 1, "M": 2, "L": 3, "XL": 4}
+IDLE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Jobs:
+    """J unfinished jobs on N nodes."""
+
+    rates: Floats  # (J, N) steps/s of one copy; 0 where it can't run, the whole column where the node is out of service
+    steps: Ints  # (J,) in all
+    left: Ints  # (J,) of these, at least 1
+    age_s: Floats  # (J,) since it came
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("left", 1), ("age_s", 0)):
+            values = getattr(self, name)
+            if values.shape != (len(self.rates),):
+                raise BrokenError(f"{name} has shape {values.shape}; expected {(len(self.rates),)}")
+            if not (values >= least).all():
+                raise RefusedError(f"{name} has {values.min()}; expected at least {least}")
+        if not (self.rates >= 0).all():
+            raise RefusedError(f"rates has {self.rates.min()}; expected at least 0")
+
+
+def assign(jobs: Jobs, round_s: float, copies: int | None = None) -> Ints:
+    """(N,) the job of each node, IDLE for none: node by node to the job whose worth grows most by it.
+
+    Worth is effective throughput, steps / (age + left / rate), as in Hadar. Copies share one job's steps, so here a further copy counts for
+    what it adds; Hadar on copies as if they were jobs would count the same steps several times. Jobs whose nodes finish them within the
+    round come last: no node idles while any job that it can train is left, and none is wasted while another job needs it. `copies`:
+    at most so many of a job; default, as many as nodes.
+    """
+    count, nodes = jobs.rates.shape
+    chosen = np.full(nodes, IDLE, np.int64)
+    rate, forks = np.zeros(count), np.zeros(count, np.int64)
+    open_ = jobs.rates > 0
+    while open_.any():
+        grown = _worth(jobs, rate[:, None] + jobs.rates) - _worth(jobs, rate[:, None])
+        unfinished = rate * round_s < jobs.left
+        rows = unfinished if (open_ & unfinished[:, None]).any() else np.ones(count, bool)
+        gain = np.where(open_ & rows[:, None], grown, -np.inf)
+        job, node = divmod(int(gain.argmax()), nodes)
+        chosen[node] = job
+        rate[job] += jobs.rates[job, node]
+        forks[job] += 1
+        open_[:, node] = False
+        if copies is not None and forks[job] >= copies:
+            open_[job] = False
+    return chosen
+
+
+def _worth(jobs: Jobs, rate: Floats) -> Floats:
+    ends = jobs.age_s[:, None] + np.divide(
+        jobs.left[:, None], rate, out=np.full(rate.shape, np.inf), where=rate > 0
+    )
+    worth: Floats = jobs.steps[:, None] / np.maximum(ends, np.finfo(float).tiny)
+    return worth
+
+
+def portions(steps: int, rates: ArrayLike) -> Ints:
+    """`steps` in whole portions by the nodes' rates (largest remainders, the first node where they are equal); they add up to `steps`."""
+    speed = np.asarray(rates, float)
+    if steps < 0 or not (speed >= 0).all() or not speed.sum() > 0:
+        raise RefusedError(
+            f"{steps} steps over rates {speed.tolist()}; expected at least 0 steps and a positive rate"
+        )
+    exact = steps * (speed / speed.sum())
+    whole: Ints = np.floor(exact).astype(np.int64)
+    short = steps - int(whole.sum())
+    order = np.argsort(-(exact - whole), kind="stable")
+    whole[order[:short]] += 1
+    return whole
+
+
+def orders(jobs: Jobs, chosen: Ints) -> Ints:
+    """(N,) steps that each node is to train of its job: what is left of a job over all its nodes, by their rates.
+
+    A node that ends early waits for the next round; one that doesn't end reports what it did.
+    """
+    steps = np.zeros(len(chosen), np.int64)
+    for job in np.unique(chosen[chosen != IDLE]):
+        nodes = np.flatnonzero(chosen == job)
+        steps[nodes] = portions(int(jobs.left[job]), jobs.rates[job, nodes])
+    return steps
+
+
+def copy_id(job: int, copy: int, most_jobs: int) -> int:
+    """`most_jobs * copy + job`, copies from 1: no two copies of `most_jobs` jobs have the same one."""
+    if not 0 <= job < most_jobs:
+        raise RefusedError(f"job is {job}; expected 0 to {most_jobs - 1}")
+    if copy < 1:
+        raise RefusedError(f"copy is {copy}; expected at least 1")
+    return most_jobs * copy + job
+
+
+def job_of(copy: int, most_jobs: int) -> tuple[int, int]:
+    """(job, copy) of a copy's id."""
+    number, job = divmod(copy, most_jobs)
+    if number < 1:
+        raise RefusedError(f"{copy} is no copy's id; expected at least {most_jobs}")
+    return job, number
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a copy did in a round."""
+
+    copy: int  # its id
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """How the copies of one job become one: parameters averaged by `weights`, whole numbers taken from one copy."""
+
+    job: int
+    copies: tuple[int, ...]  # ids of those that did anything, ascending
+    weights: tuple[float, ...]  # their parts of the round's steps
+    whole_from: int  # the copy with most steps; the first of several
+    finished: bool  # all copies are dropped
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """The job tracker: steps done of each job."""
+
+    most_jobs: int
+    steps: Mapping[int, int]  # in all, by job
+    done: Mapping[int, int]
+
+    @staticmethod
+    def new(most_jobs: int) -> "Tracker":
+        return Tracker(most_jobs, {}, {})
+
+    def add(self, job: int, steps: int) -> "Tracker":
+        if job in self.steps:
+            raise RefusedError(f"job {job} is tracked already")
+        if steps < 1 or not 0 <= job < self.most_jobs:
+            raise RefusedError(
+                f"job {job} of {steps} steps; expected 0 to {self.most_jobs - 1} and at least 1 step"
+            )
+        return replace(self, steps={**self.steps, job: steps}, done={**self.done, job: 0})
+
+    def left(self, job: int) -> int:
+        return self.steps[job] - self.done[job]
+
+    def after(self, reports: Sequence[Report]) -> tuple["Tracker", tuple[Merge, ...]]:
+        """The round's end: steps added up, and a merge for each job of which any were done. Finished jobs are forgotten.
+
+        Raises RefusedError on a copy that reports twice, a job that isn't tracked, or steps below 0.
+        """
+        by_job: dict[int, dict[int, int]] = {}
+        for report in reports:
+            job, _ = job_of(report.copy, self.most_jobs)
+            if job not in self.steps:
+                raise RefusedError(f"copy {report.copy} is of job {job}, which is not tracked")
+            if report.steps < 0:
+                raise RefusedError(f"copy {report.copy} reports {report.steps} steps; expected at least 0")
+            if report.copy in by_job.setdefault(job, {}):
+                raise RefusedError(f"copy {report.copy} reports twice")
+            by_job[job][report.copy] = report.steps
+        done = {job: self.done[job] + sum(by_job.get(job, {}).values()) for job in self.steps}
+        merges = tuple(
+            _merge(job, by_job[job], finished=done[job] >= self.steps[job])
+            for job in sorted(by_job)
+            if any(by_job[job].values())
+        )
+        steps = {job: steps for job, steps in self.steps.items() if done[job] < steps}
+        return Tracker(self.most_jobs, steps, {job: done[job] for job in steps}), merges
+
+
+def _merge(job: int, steps: Mapping[int, int], *, finished: bool) -> Merge:
+    copies = tuple(sorted(copy for copy in steps if steps[copy]))
+    total = sum(steps.values())
+    weights = tuple(steps[copy] / total for copy in copies)
+    return Merge(job, copies, weights, max(copies, key=lambda copy: (steps[copy], -copy)), finished)
+
+
+def merged(states: Mapping[int, State], merge: Merge) -> dict[str, NDArray[np.generic]]:
+    """The state that all copies go on from: floating-point entries averaged in double precision, others (counters) from one copy.
+
+    Raises RefusedError where copies differ in names or shapes.
+    """
+    first = states[merge.whole_from]
+    found: dict[str, NDArray[np.generic]] = {}
+    for copy in merge.copies:
+        if states[copy].keys() != first.keys():
+            odd = sorted(states[copy].keys() ^ first.keys())
+            raise RefusedError(
+                f"copies {copy} and {merge.whole_from} differ in entries {odd}; expected the same"
+            )
+    for name, value in first.items():
+        shapes = {states[copy][name].shape for copy in merge.copies}
+        if shapes != {value.shape}:
+            raise RefusedError(f"entry {name} has shapes {sorted(shapes)} in the copies; expected one")
+        if not np.issubdtype(value.dtype, np.floating):
+            found[name] = value.copy()
+            continue
+        total = np.zeros(value.shape)
+        for copy, weight in zip(merge.copies, merge.weights, strict=True):
+            total += weight * states[copy][name].astype(np.float64)
+        found[name] = total.astype(value.dtype)
+    return found
+
+
+def first_guess(
+    *,
+    tensor_tflops: ArrayLike,
+    memory_gib: ArrayLike,
+    pcie: ArrayLike,
+    batch: ArrayLike,
+    model: str,
+    data: str,
+) -> Floats:
+    """Steps/s up to a common factor before anything was measured (equation 10, of which the text has only the words).
+
+    Grows with the performance-memory index, read here as TFLOP/s of the tensor cores per square root of GiB, with the PCIe generation's
+    bandwidth (doubling each) and the batch; falls with the weights of model and data set: S, M, L, XL.
+    """
+    for name, size in (("model", model), ("data", data)):
+        if size not in SIZES:
+            raise RefusedError(f"{name} is {size!r}; expected one of {', '.join(SIZES)}")
+    index = np.asarray(tensor_tflops, float) / np.sqrt(np.asarray(memory_gib, float))
+    scale = 2.0 ** (np.asarray(pcie, float) - 3)
+    found: Floats = index * scale * np.asarray(batch, float) / (SIZES[model] * SIZES[data])
+    return found

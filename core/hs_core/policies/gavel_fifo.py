@@ -1,0 +1,27 @@
+"""Gavel's first in, first out (`fifo_perf`): in order of arrival each job takes the free GPU model where it is fastest, until one fits into none.
+
+At each allocation anew, so a job may be moved to a faster model when somebody before it has ended.
+"""
+
+from functools import partial
+
+from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.gavel.greedy import in_order
+from hs_core.mechanism.gavel.question import Allocation
+from hs_core.policy import Needs, Policy
+
+
+def allocate(case: Case) -> Allocation:
+    return in_order(case.question, range(len(case.rows.jobs)))  # they come by arrival
+
+
+GAVEL_FIFO = Policy(
+    name="gavel-fifo",
+    needs=Needs(every_quantum=True),
+    decide=partial(decide, allocate=allocate, style=Style(skip_zero=True)),
+)
+COMPAT = Policy(
+    name="gavel-fifo",
+    needs=Needs(every_quantum=True, work_conserving=False),
+    decide=partial(decide, allocate=allocate, style=Style(skip_zero=True, compat=True)),
+)
