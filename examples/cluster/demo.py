@@ -219,9 +219,7 @@ def drain(show: Show, cluster: Deployment) -> list[str]:
     empty = show.until(lambda: left() == 0, DRAIN_S)
     if empty:
         show.say(f"{name} is empty; its {len(there)} jobs go on elsewhere", f"{name} empty")
-        show.until(
-            lambda: not any(v.state in STARTING for v in show.recorder.views if v.id in there), BACK_S
-        )
+        show.until(lambda: not any(v.state in STARTING for v in show.recorder.views if v.id in there), BACK_S)
         show.say(f"{name} takes jobs again", f"{name} back")
     cluster.hsctl("node", "undrain", name)
     return [] if empty else [f"{name} still had {left()} jobs {DRAIN_S:.0f} s after it was drained"]
