@@ -50,7 +50,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    seats: Seats  # sorted by job
+    seats: Seats  # sorted by job, server, type
     payoff: Floats  # (J,) worth above price; 0: waits
     worth: Floats  # (J,) utility of the allocation; 0: waits
 
@@ -209,7 +209,7 @@ def _decision(chosen: Sequence[Choice], jobs: int) -> Decision:
     rows: list[tuple[int, int, int, int]] = []
     for choice in sorted(chosen, key=lambda choice: choice.job):
         payoff[choice.job], worth[choice.job] = choice.payoff, choice.worth
-        rows.extend((choice.job, *pick) for pick in choice.picks)
+        rows.extend((choice.job, *pick) for pick in sorted(choice.picks))
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Decision(Seats(*columns), payoff, worth)
 
