@@ -309,14 +309,15 @@ def ip(
     upper: ArrayLike = 1,
     hint: ArrayLike | None = None,
     gap: float = 0.0,
+    within: float = 0.0,
     effort: float = 1.0,
     linearize: bool = True,
 ) -> IpAnswer | None:
     """Minimizes costs @ x over whole x as in `lp`, all numbers whole, by CP-SAT; None: nothing found within `effort`.
 
     One worker, a fixed seed and deterministic time: `effort` is in CP-SAT's own seconds of work, the same on every machine and in every
-    run. Ends early when value and bound are within `gap` of each other. `linearize`: use LP relaxations wherever they help, which pays for
-    programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
+    run. Ends early when value and bound are within `gap` of each other, relatively, or `within`, absolutely. `linearize`: use LP relaxations
+    wherever they help, which pays for programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
     """
     from ortools.sat.python import cp_model  # noqa: PLC0415
 
@@ -346,6 +347,7 @@ def ip(
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = effort
     solver.parameters.relative_gap_limit = gap
+    solver.parameters.absolute_gap_limit = within
     solver.parameters.linearization_level = 2 if linearize else 1
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
@@ -357,7 +359,9 @@ def ip(
     x = np.array([solver.value(column) for column in columns], np.int64)
     value = int(c @ x)
     return IpAnswer(
-        x, value, value if status == cp_model.OPTIMAL and gap == 0 else round(solver.best_objective_bound)
+        x,
+        value,
+        value if status == cp_model.OPTIMAL and gap == within == 0 else round(solver.best_objective_bound),
     )
 
 

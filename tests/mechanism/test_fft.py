@@ -120,6 +120,16 @@ def test_who_can_run_nowhere_waits() -> None:
     assert (found.choice.tolist(), found.gpus, found.value) == ([-1, -1, -1], 0, 0.0)
 
 
+def test_no_gpus_no_jobs() -> None:
+    for busy in (True, False):
+        assert decide(np.array([[-41.5], [np.inf]]), np.array([4, 8]), np.array([0]), busy=busy).gpus == 0
+
+
+def test_idle_gpus_are_left_idle_where_nothing_makes_them_busy() -> None:
+    found = decide(np.array([[5.0], [-9.0], [-2.0]]), np.array([1, 2, 2]), np.array([4]), busy=False)
+    assert (found.choice.tolist(), found.value) == ([-1, 0, 0], -11.0)
+
+
 def test_gpus_are_kept_busy_even_at_a_positive_cost() -> None:
     found = decide(np.array([[5.0], [9.0]]), np.array([1, 2]), np.array([2]))
     assert found.choice.tolist() == [-1, 0]

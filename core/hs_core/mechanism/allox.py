@@ -32,8 +32,11 @@ class Queues:
     bound_s: float  # no assignment has less: equal to total_s, but for rounding
 
 
-def allox(left_s: Floats, devices: Ints) -> Queues:
-    """`left_s`: J x T, seconds that the rest of the job takes on that type; infinite: it can't run there. `devices`: T, free ones."""
+def allox(left_s: Floats, devices: Ints, free_in_s: Floats | None = None) -> Queues:
+    """`left_s`: J x T, seconds that the rest of the job takes on that type; infinite: it can't run there. `devices`: T, of each type.
+
+    `free_in_s`: T, seconds until the type's devices are free; none given: now. Devices that are busy are types of their own.
+    """
     jobs, types = left_s.shape if left_s.ndim == 2 else (0, -1)
     if devices.shape != (types,) or (devices < 0).any():
         raise BrokenError(f"devices is {devices}; expected a number of at least 0 for each of {types} types")
@@ -41,16 +44,21 @@ def allox(left_s: Floats, devices: Ints) -> Queues:
         raise BrokenError(
             "left_s has values below 0 or not numbers; expected seconds, infinite where a job can't run"
         )
+    wait_s = np.zeros(types) if free_in_s is None else free_in_s
+    if wait_s.shape != (types,) or not (np.isfinite(wait_s).all() and (wait_s >= 0).all()):
+        raise BrokenError(f"free_in_s is {wait_s}; expected seconds of at least 0 for each of {types} types")
     runs = (np.isfinite(left_s) & (devices > 0)).any(axis=1)
     on, place = np.full(jobs, -1), np.full(jobs, -1)
     total = bound = 0.0
     if runs.any():
-        on[runs], place[runs], total, bound = _seats(np.where(devices > 0, left_s, np.inf)[runs], devices)
+        on[runs], place[runs], total, bound = _seats(
+            np.where(devices > 0, left_s, np.inf)[runs], devices, wait_s
+        )
     device, first = _lay_out(on, place, types)
     return Queues(on=on, place=place, device=device, first=first, total_s=total, bound_s=bound)
 
 
-def _seats(left_s: Floats, devices: Ints) -> tuple[Ints, Ints, float, float]:
+def _seats(left_s: Floats, devices: Ints, wait_s: Floats) -> tuple[Ints, Ints, float, float]:
     jobs = len(left_s)
     open_ = devices > 0
     deepest = np.where(
@@ -60,7 +68,7 @@ def _seats(left_s: Floats, devices: Ints) -> tuple[Ints, Ints, float, float]:
     while True:
         of = np.repeat(np.arange(len(devices)), depth)
         k = np.concatenate([np.arange(1, deep + 1) for deep in depth])
-        costs = left_s[:, of] * k
+        costs = left_s[:, of] * k + wait_s[of]
         seat = transport(costs, devices[of])
         if seat is None:  # not enough seats where these jobs can run
             depth = np.minimum(deepest, depth * 2)
@@ -68,7 +76,7 @@ def _seats(left_s: Floats, devices: Ints) -> tuple[Ints, Ints, float, float]:
         price, worth = _prices(costs, seat, devices[of])
         # A place deeper than any so far would be free of charge: is it cheaper for somebody?
         scale = float(np.abs(worth).max(initial=1.0))
-        next_ = np.where(open_ & (depth < deepest), left_s * (depth + 1), np.inf)
+        next_ = np.where(open_ & (depth < deepest), left_s * (depth + 1) + wait_s, np.inf)
         short = (next_ < (worth - SLACK * scale)[:, None]).any(axis=0)
         if not short.any():
             rows = np.arange(jobs)
