@@ -24,6 +24,7 @@ BENCHMARKS = (
     "migrate",
     "pack",
     "sharing",
+    "allocations",
 )
 LIMIT_S = 300
 

@@ -104,6 +104,17 @@ def test_classes_change_nothing(seed: int, sharing: bool) -> None:
     assert levels[0] == pytest.approx(levels[1], abs=1e-5)
 
 
+@given(SEEDS)
+@settings(max_examples=30)
+def test_the_centre_does_not_depend_on_the_order_of_the_jobs(seed: int) -> None:
+    asked = question(seed)
+    order = np.random.default_rng(seed).permutation(len(asked.gang))
+    turned = asked.part(order)
+    for solve in (max_min, max_sum):
+        here, there = solve(asked, method=Method.CENTRE), solve(turned, method=Method.CENTRE)
+        assert there.alone == pytest.approx(here.alone[order], abs=1e-4)
+
+
 def test_a_thousand_jobs_by_class_are_the_whole_program() -> None:
     dice = np.random.default_rng(7)
     speed = dice.uniform(1, 10, (30, 3))
@@ -277,7 +288,7 @@ def test_a_question_that_makes_no_sense_is_named() -> None:
     with pytest.raises(BrokenError, match="speed has values below 0"):
         replace(good, speed=-good.speed - 1)
     with pytest.raises(BrokenError, match="speed has shape"):
-        replace(good, gpus=np.ones(9, int))
+        replace(good, gpus=np.ones(9, int), room=np.ones(9, int))
 
 
 def test_in_order_each_takes_the_fastest_free_type_until_one_fits_nowhere() -> None:

@@ -12,9 +12,11 @@ from hs_core.errors import BrokenError
 from hs_core.mechanism.pollux import (
     Candidate,
     Elastic,
+    Sample,
     Search,
     Speed,
     efficiency,
+    fit,
     fitness,
     iteration_s,
     optimize,
@@ -55,6 +57,50 @@ def test_an_iteration_without_overlap_is_the_sum_and_with_all_of_it_the_longer_p
     assert iteration_s(none, 4, 2, m, s) == pytest.approx(0.8)
     assert iteration_s(all_, 4, 2, m, s) == pytest.approx(0.6, rel=1e-2)
     assert iteration_s(none, 2, 1, m, np.array(3.0)) == pytest.approx(0.85)
+
+
+def measured(speed: Speed, gpus: int, servers: int, per_gpu: int, accumulate: int = 0) -> Sample:
+    seconds = float(iteration_s(speed, gpus, servers, np.array(float(per_gpu)), np.array(float(accumulate))))
+    return Sample(gpus=gpus, servers=servers, per_gpu=per_gpu, accumulate=accumulate, seconds=seconds)
+
+
+WHERE = [
+    (1, 1, 32, 0),
+    (1, 1, 64, 0),
+    (1, 1, 64, 2),
+    (2, 1, 64, 0),
+    (4, 1, 32, 1),
+    (4, 1, 64, 0),
+    (4, 2, 64, 0),
+    (8, 2, 64, 0),
+]
+
+
+@pytest.mark.parametrize("overlap", [1.0, 2.0, 4.0])
+def test_a_speed_is_found_again_from_what_it_makes(overlap: float) -> None:
+    true = Speed(
+        grad_s=0.02,
+        grad_per_example_s=0.001,
+        local_s=0.03,
+        local_per_gpu_s=0.004,
+        far_s=0.1,
+        far_per_gpu_s=0.01,
+        overlap=overlap,
+    )
+    found = fit([measured(true, *where) for where in WHERE])
+    for where in (*WHERE, (16, 4, 128, 0), (3, 1, 100, 3)):
+        assert measured(found, *where).seconds == pytest.approx(measured(true, *where).seconds, rel=0.02)
+
+
+def test_what_was_never_tried_counts_as_free() -> None:
+    true = Speed(grad_s=0.02, grad_per_example_s=0.001, local_s=0.03, far_s=0.5)
+    found = fit([measured(true, 1, 1, 32), measured(true, 1, 1, 64), measured(true, 2, 1, 64)])
+    assert found.local_s > 0
+    assert found.far_s == found.far_per_gpu_s == 0
+    one = fit([measured(true, 1, 1, 50)])
+    assert measured(one, 1, 1, 50).seconds == pytest.approx(measured(true, 1, 1, 50).seconds)
+    with pytest.raises(BrokenError, match="0 samples"):
+        fit([])
 
 
 def test_the_users_batch_is_worth_all_of_its_examples_and_larger_ones_less() -> None:

@@ -24,6 +24,7 @@ RESTART_S = 30.0
 POWER = -1.0
 SPLITS = 16  # sizes of a GPU's batch that are tried for each number of accumulation steps
 MOST_STEPS = 15  # of accumulation
+OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
 LEAST_SPEEDUP = 1e-2  # of a job without GPUs, so that the mean of one and of many starving jobs differ
 
 
@@ -45,6 +46,89 @@ class Speed:
             raise BrokenError(
                 f"{self}; expected seconds of at least 0, above 0 for an example, an overlap of 1 or more"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured iteration."""
+
+    gpus: int
+    servers: int
+    per_gpu: int  # examples
+    accumulate: int
+    seconds: float
+
+
+def fit(samples: Sequence[Sample]) -> Speed:
+    """The speed that explains the samples: least squares of the parts, for each of some overlaps; the least error in ratio wins.
+
+    What was never tried counts as free (the paper's prior): synchronizing costs nothing until the job has been on several GPUs, or
+    servers, so that it gets to be tried. Departure: the paper fits all at once by a quasi-Newton search from random starts.
+    """
+    if not samples or any(not (one.seconds > 0 and one.gpus >= 1 and one.per_gpu >= 1) for one in samples):
+        raise BrokenError(
+            f"{len(samples)} samples; expected one or more, with seconds, GPUs and examples above 0"
+        )
+    found = [_fit(samples, overlap) for overlap in OVERLAPS]
+    return min(found, key=lambda speed: _error(samples, speed))
+
+
+def _fit(samples: Sequence[Sample], overlap: float) -> Speed:
+    # Gradients alone: from single GPUs; where there are none, from the fastest there is, as if synchronizing cost nothing.
+    fewest = min(one.gpus for one in samples)
+    alone = [one for one in samples if one.gpus == fewest]
+    per_step = [one.seconds / (one.accumulate + 1) for one in alone]
+    grad_s, example_s = _line([one.per_gpu for one in alone], per_step)
+    if example_s <= 0:  # all of one size: the fixed part can't be told apart
+        grad_s, example_s = (
+            0.0,
+            float(np.mean([t / one.per_gpu for t, one in zip(per_step, alone, strict=True)])),
+        )
+    parts = []
+    for far in (False, True):
+        here = [one for one in samples if one.gpus > 1 and (one.servers > 1) is far]
+        syncs = []
+        for one in here:
+            grad = grad_s + example_s * one.per_gpu
+            last = max(grad, one.seconds - one.accumulate * grad)
+            syncs.append(max(0.0, last**overlap - grad**overlap) ** (1 / overlap))
+        parts.append(_line([one.gpus - 2 for one in here], syncs) if here else (0.0, 0.0))
+    (local_s, local_per_gpu_s), (far_s, far_per_gpu_s) = parts
+    return Speed(
+        grad_s=grad_s,
+        grad_per_example_s=example_s,
+        local_s=local_s,
+        local_per_gpu_s=local_per_gpu_s,
+        far_s=far_s,
+        far_per_gpu_s=far_per_gpu_s,
+        overlap=overlap,
+    )
+
+
+def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Intercept and slope, both at least 0, of least squares."""
+    at, value = np.asarray(x, float), np.asarray(y, float)
+    spread = at - at.mean()
+    slope = float(spread @ value / (spread @ spread)) if spread.any() else 0.0
+    fixed = float(value.mean() - slope * at.mean())
+    if slope < 0:
+        return float(value.mean()), 0.0
+    if fixed < 0:
+        return 0.0, float(at @ value / (at @ at))
+    return fixed, slope
+
+
+def _error(samples: Sequence[Sample], speed: Speed) -> float:
+    ratios = [
+        one.seconds
+        / float(
+            iteration_s(
+                speed, one.gpus, one.servers, np.array(float(one.per_gpu)), np.array(float(one.accumulate))
+            )
+        )
+        for one in samples
+    ]
+    return float((np.log(ratios) ** 2).mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,9 @@ from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.sjf import SJF
 from hs_core.policies.srsf import SRSF
 from hs_core.policies.srtf import SRTF
+from hs_core.policies.tesserae_ftf import TESSERAE_FTF
+from hs_core.policies.tesserae_las import TESSERAE_LAS
+from hs_core.policies.tesserae_srtf import TESSERAE_SRTF
 from hs_core.policies.tiresias import TIRESIAS
 from hs_core.policies.yarn_cs import YARN_CS
 from hs_core.policy import Policy
@@ -49,6 +52,9 @@ POLICIES: Mapping[str, Policy] = {
         TIRESIAS,
         FFT,
         ALLOX,
+        TESSERAE_LAS,
+        TESSERAE_SRTF,
+        TESSERAE_FTF,
         GAVEL_MAX_MIN,
         GAVEL_MAX_MIN_BLIND,
         GAVEL_WATER_FILLING,

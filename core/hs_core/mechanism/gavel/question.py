@@ -31,7 +31,7 @@ class Question:
     gpus: Ints | Floats  # T; a part of a cluster may have parts of GPUs
     room: Ints = field(
         default_factory=lambda: np.zeros(0, np.int64)
-    )  # T: the largest gang that fits there; none given: gpus
+    )  # T: the largest gang that fits there; none given: gpus (`replace` both)
     weight: Floats = field(default_factory=lambda: np.ones(0))  # J, above 0; none given: 1 each
     sharing: Sharing | None = None  # None: one job to a GPU
 
