@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.world import shape_of
@@ -56,21 +57,27 @@ class _Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
-        self._gangs: dict[int, list[JobFacts]] = {}  # parts of those over several servers
-        for job in mover.world.jobs:
-            if job.nodes > 1 and job.id in mover.world.homes:
-                for name in mover.world.where(job):
-                    if (at := pool.index.get(name)) is not None:
-                        self._gangs.setdefault(at, []).append(job)
-        self._load = np.array([self._time(at, self._jobs(at)) for at in range(len(pool.names))])
+        self._load = self._times()
         self._kinds: dict[int, list[JobFacts]] = {}
 
     def _jobs(self, at: int) -> list[JobFacts]:
         """Jobs of one node that live there."""
         return self._mover.world.at[self._pool.names[at]]
 
+    def _parts(self, at: int) -> Sequence[JobFacts]:
+        """Of gangs over several servers."""
+        return self._mover.world.parts.get(self._pool.names[at], ())
+
+    def _times(self) -> NDArray[np.float64]:
+        """`_time` of all servers; one by one only where jobs come and went, or fit beside a gang."""
+        pool = self._pool
+        load, odd = pool.time_loads()
+        for at in odd:
+            load[at] = self._time(at, self._jobs(at))
+        return load
+
     def _time(self, at: int, jobs: Sequence[JobFacts]) -> float:
-        gangs = self._gangs.get(at)
+        gangs = self._parts(at)
         return time_load(int(self._pool.gpus[at]), [*jobs, *gangs] if gangs else jobs, self._pool.per_gpu)
 
     def make(self, changes: Sequence[_Change]) -> None:
@@ -106,7 +113,7 @@ class _Evening:
         """The fullest servers, and the fullest of those with small jobs that may go."""
         tried = self._limits.servers_tried
         small: list[int] = []
-        for at in waits:
+        for at in waits[: self._limits.servers_seen]:
             if len(small) == tried:
                 break
             if any(2 * job.gang <= self._pool.gpus[at] for job in self._movable(at)):
@@ -115,7 +122,7 @@ class _Evening:
 
     def _has_gang(self, at: int) -> bool:
         gpus = self._pool.gpus[at]
-        return any(2 * job.per_node > gpus for job in (*self._jobs(at), *self._gangs.get(at, ())))
+        return any(2 * job.per_node > gpus for job in (*self._jobs(at), *self._parts(at)))
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
@@ -179,7 +186,8 @@ class _Evening:
         """One of each kind that could go, the cheapest."""
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}
-            for job in self._jobs(at):
+            jobs = self._jobs(at)
+            for job in jobs if self._mover.moves_started else [job for job in jobs if not job.started]:
                 key = (job.gang, job.user)
                 if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(job):
                     found[key] = job

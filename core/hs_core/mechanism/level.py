@@ -24,6 +24,7 @@ class Level:
         self._total = sum(asked.values())
         self._changed = 0
         self._level: float | None = None
+        self._parts: dict[tuple[UserName, int], float] = {}
         self._open = 0.0  # entitlements of those who do not get all they ask for
 
     def ask(self, user: UserName, gpus: int) -> None:
@@ -31,11 +32,18 @@ class Level:
         self._asked[user] = self._asked.get(user, 0) + gpus
         self._total += gpus
         self._changed += abs(gpus)
+        self._parts.clear()
         if self._changed * COARSE > self._gpus:
             self._level = None
 
     def part(self, user: UserName, more: int = 0) -> float:
         """Of the time that the user's jobs there run, if they ask for so many GPUs more; 1 if they ask for none."""
+        found = self._parts.get((user, more))
+        if found is None:
+            found = self._parts[user, more] = self._part(user, more)
+        return found
+
+    def _part(self, user: UserName, more: int) -> float:
         asked = self._asked.get(user, 0)
         wants = asked + more
         if wants <= 0 or self._total + more <= self._gpus:

@@ -7,6 +7,7 @@ server looked full to everybody else.
 
 from collections.abc import Mapping
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,19 @@ from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
 
 DIGITS = 9
+
+
+class _Rows(NamedTuple):
+    of: NDArray[np.int64]
+    servers: NDArray[np.int64]
+    gpus: NDArray[np.int64]
+
+
+class _Lists(NamedTuple):
+    users: list[UserName]
+    of: list[int]
+    servers: list[int]
+    gpus: list[int]
 
 
 class Pool:
@@ -37,6 +51,45 @@ class Pool:
         self.users: dict[UserName, dict[int, int]] = {}  # user → server → GPUs asked for
         self.per_gpu: dict[UserName, float] = {}
         self._fits: dict[Shape, NDArray[np.bool_]] = {}
+        self._users: list[UserName] = []  # of `_rows`
+        self._rows: _Rows | None = None  # jobs as they were before anything was put anywhere
+        self._touched: set[int] = set()
+
+    def fill(self, users: list[UserName], of: list[int], servers: list[int], gpus: list[int]) -> None:
+        """Jobs and parts of jobs, all at once: whose, where, and how many GPUs."""
+        rows = _Rows(*(np.array(numbers, dtype=np.int64) for numbers in (of, servers, gpus)))
+        self._users, self._rows = users, rows
+        if servers:
+            size = len(self.names)
+            self.tickets = np.bincount(servers, weights=rows.gpus * self._weights(), minlength=size).astype(
+                np.float64
+            )
+            self.asked = np.bincount(servers, weights=rows.gpus, minlength=size).astype(np.int64)
+
+    def _weights(self) -> NDArray[np.float64]:
+        """Tickets per GPU, row by row."""
+        assert self._rows is not None
+        known = np.array([self.per_gpu.get(user, 0.0) for user in self._users], dtype=np.float64)
+        weights: NDArray[np.float64] = known[self._rows.of]
+        return weights
+
+    def time_loads(self) -> tuple[NDArray[np.float64], list[int]]:
+        """Of every server (see `mechanism.evening`); those for which it takes a closer look."""
+        size = len(self.names)
+        if self._rows is None or not self._rows.of.size:
+            return np.zeros(size), list(range(size))
+        servers, gpus = self._rows.servers, self._rows.gpus
+        weights = self._weights()
+        big = 2 * gpus > self.gpus[servers]
+        gangs = np.bincount(servers[big], weights=weights[big], minlength=size)
+        small = np.bincount(servers[~big], weights=(gpus * weights)[~big], minlength=size)
+        most = np.zeros(size)
+        np.maximum.at(most, servers[~big], weights[~big])
+        asked = np.bincount(servers, weights=gpus, minlength=size)
+        spread = np.bincount(servers, weights=gpus * weights, minlength=size)
+        load = np.where(asked <= self.gpus, spread / self.width, gangs + np.maximum(small / self.width, most))
+        beside = big & (gpus < self.gpus[servers])
+        return load, sorted({*self._touched, *servers[beside].tolist()})
 
     def fits(self, shape: Shape) -> NDArray[np.bool_]:
         found = self._fits.get(shape)
@@ -59,6 +112,7 @@ class Pool:
 
     def put(self, user: UserName, at: int, gpus: int) -> None:
         """GPUs asked for on a server; negative: no longer."""
+        self._touched.add(at)
         mine = self.users.setdefault(user, {})
         mine[at] = mine.get(at, 0) + gpus
         if not mine[at]:
@@ -112,26 +166,22 @@ class Board:
     def _fill(self) -> None:
         # In the order of jobs' ids, whatever the order of the snapshot: floats do not add up the same otherwise.
         homes, effective = self.world.homes, self.world.effective
-        where: dict[str, tuple[list[int], list[int], list[float]]] = {m: ([], [], []) for m in self.pools}
+        where: dict[str, _Lists] = {model: _Lists([], [], [], []) for model in self.pools}
         for (user, _, model), jobs in self.world.kinds.items():
-            pool = self.pools[model]
-            index, per_gpu = pool.index, pool.per_gpu[user]
-            mine = pool.users.setdefault(user, {})
-            servers, gpus, tickets = where[model]
+            pool, rows = self.pools[model], where[model]
+            index, mine = pool.index, pool.users.setdefault(user, {})
+            before = len(rows.servers)
             for job in jobs:
                 count = job.per_node if job.nodes > 1 else job.gang
                 for name in effective.get(job.id) or homes[job.id]:
                     at = index[name]
                     mine[at] = mine.get(at, 0) + count
-                    servers.append(at)
-                    gpus.append(count)
-                    tickets.append(count * per_gpu)
-        for model, (servers, gpus, tickets) in where.items():
-            pool = self.pools[model]
-            if servers:
-                size = len(pool.names)
-                pool.tickets = np.bincount(servers, weights=tickets, minlength=size).astype(np.float64)
-                pool.asked = np.bincount(servers, weights=gpus, minlength=size).astype(np.int64)
+                    rows.servers.append(at)
+                    rows.gpus.append(count)
+            rows.of.extend([len(rows.users)] * (len(rows.servers) - before))
+            rows.users.append(user)
+        for model, rows in where.items():
+            self.pools[model].fill(*rows)
 
     def loads(self) -> dict[HostName, float]:
         return {

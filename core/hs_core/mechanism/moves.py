@@ -33,6 +33,7 @@ class Limits:
     load_gap: float = 0.1  # of the pool's mean load, between two servers, half of the job's own taken off
     gain_gpus: float = 0.01  # of any move within a pool, in squared loads
     servers_tried: int = 8  # most and least loaded ones, when a pair is looked for
+    servers_seen: int = 64  # of the most loaded, when those with small jobs are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Mover:
             return self._waiting_left > 0
         if job.migrate is Migrate.NEVER or not self._connected(job.hosts):
             return False
-        return min(self._budget, self._started_left) > 0
+        return self.moves_started
 
     def affords(self, jobs: Sequence[JobFacts]) -> bool:
         """All of them, which `may_go` one by one."""
@@ -76,8 +77,13 @@ class Mover:
         return started <= min(self._budget, self._started_left) and len(jobs) - started <= self._waiting_left
 
     @property
+    def moves_started(self) -> bool:
+        """There is budget left for jobs that have a process."""
+        return min(self._budget, self._started_left) > 0
+
+    @property
     def spent(self) -> bool:
-        return self._waiting_left <= 0 and min(self._budget, self._started_left) <= 0
+        return self._waiting_left <= 0 and not self.moves_started
 
     def _connected(self, home: Home) -> bool:
         return all(self.world.hosts[name].connected for name in home)

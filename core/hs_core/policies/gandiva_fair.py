@@ -16,9 +16,9 @@ from hs_core.mechanism.lags import WHOLE, Lags
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, settle_all
 from hs_core.mechanism.place import place
-from hs_core.mechanism.placing import LEAST, Home, why_nowhere
+from hs_core.mechanism.placing import LEAST
 from hs_core.mechanism.rates import Bids, Speeds
-from hs_core.mechanism.slots import lost
+from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look, tickets_per_gpu
 from hs_core.model import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
@@ -64,7 +64,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
                 "lags": lags.dump(),
             },
         ),
-        why=_why(world, board, turns),
+        why=Waiting(world, board, turns),
         entitled=traded.entitled,
         base=base if traded.trades else {},
         trades=traded.trades,
@@ -148,74 +148,6 @@ def _sum(tickets: list[Fraction]) -> Fraction:
     if 0 < unit.bit_length() <= split.FINEST:
         return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
     return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
-
-
-# --- why --------------------------------------------------------------------------------------------------------------
-
-
-def _why(world: World, board: Board, turns: Mapping[HostName, Turn]) -> dict[JobId, str]:
-    loads = board.loads()
-    nowhere: dict[tuple[Any, ...], str] = {}
-    why: dict[JobId, str] = {}
-    hosts, homes = world.hosts, world.homes
-    away = {name for name, host in hosts.items() if not host.connected}
-    odd = bool(away or world.unable or world.leaving)
-    for (user, _, model), jobs in world.kinds.items():
-        part = board.per_gpu(user, model)
-        for job in jobs:
-            home = homes[job.id]
-            if job.nodes > 1:
-                if not job.running or job.id not in _in_turn(turns, home):
-                    why[job.id] = _why_odd(world, job, away) or _why_waiting(job, home, part, loads)
-            elif not job.running:
-                line = _why_odd(world, job, away) if odd or home != job.hosts else ""
-                why[job.id] = line or _why_waiting(job, home, part, loads)
-    for job in world.jobs:
-        if job.id not in homes:
-            why[job.id] = _why_homeless(world, job, nowhere)
-        elif job.id in world.unable and not job.running:
-            why[job.id] = _why_odd(world, job, away)
-    return why
-
-
-def _why_odd(world: World, job: JobFacts, away: set[HostName]) -> str:
-    home = world.homes[job.id]
-    if job.id in world.unable or not away.isdisjoint(home):
-        return _why_unable(world, job, home)
-    if job.id in world.leaving or (job.started and home != job.hosts):
-        return f"it is on its way to {', '.join(world.leaving.get(job.id, home))}"
-    return ""
-
-
-def _in_turn(turns: Mapping[HostName, Turn], home: Home) -> tuple[JobId, ...]:
-    turn = turns.get(home[0])
-    return turn.gangs if turn is not None else ()
-
-
-def _why_homeless(world: World, job: JobFacts, nowhere: dict[tuple[Any, ...], str]) -> str:
-    if any(name not in world.hosts for name in job.hosts) and (job.started or not job.movable):
-        return f"its server {lost(job, world.hosts)} is not part of the cluster now"
-    key = (job.gpu_types, job.gpu_memory_bytes, job.gang, job.nodes)
-    if key not in nowhere:
-        nowhere[key] = why_nowhere(job, world.hosts.values()) or "waiting to be placed"
-    return nowhere[key]
-
-
-def _why_unable(world: World, job: JobFacts, home: Home) -> str:
-    for name in home:
-        if not world.hosts[name].connected:
-            return f"its server {name} is away; what runs there goes on"
-    short = min((world.hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
-    return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
-
-
-def _why_waiting(job: JobFacts, home: Home, part: float, loads: Mapping[HostName, float]) -> str:
-    at = home[0] if len(home) == 1 else max(home, key=lambda name: (loads[name], name))
-    where = at if len(home) == 1 else f"{len(home)} servers, of which {at} is the fullest"
-    if part <= 0:
-        return f"waiting for its turn on {where}: {job.user} has no share of these GPUs now"
-    share = 100 * part / loads[at] if loads[at] > part else 100.0
-    return f"waiting for its turn on {where}: its share is {share:.0f}% of the quanta"
 
 
 GANDIVA_FAIR = Policy(name="gandiva-fair", needs=Needs(every_quantum=True, fair=True), decide=decide)
