@@ -66,8 +66,7 @@ def least_moves(old: Ints, new: Ints, keep: Bools | None = None) -> Moves:
     node, gpu = _names(old)
     open_ = np.arange(len(old)) if keep is None else np.flatnonzero(~keep)
     part = replace(plans, old=plans.old[open_], new=plans.new[open_])
-    pairs, stays = _stays(part)
-    chosen = _matched(part, pairs, stays)
+    chosen = _matched(part)
     node[open_] = open_[chosen]
     gpu[open_] = _renamed(part.old[chosen], part.new, plans.kept)[0]
     return _moves(plans, node, gpu)
@@ -157,25 +156,30 @@ def _stays(plans: _Plans) -> tuple[Ints, Floats]:
     return pairs, stays
 
 
-def _matched(plans: _Plans, pairs: Ints, stays: Floats) -> Ints:
+def _matched(plans: _Plans) -> Ints:
     """(N,) the old node of each new one."""
     nodes = len(plans.old)
     node = np.full(nodes, FREE, np.int64)
-    alike_old, alike_new = _alike(plans)
-    node[alike_new] = alike_old
-    open_old, open_new = np.ones(nodes, bool), node == FREE
-    open_old[alike_old] = False
-    left = open_old[pairs // nodes] & open_new[pairs % nodes] & (stays > TINY)
-    rows, columns = np.flatnonzero(open_old), np.flatnonzero(open_new)
-    at, to = np.searchsorted(rows, pairs[left] // nodes), np.searchsorted(columns, pairs[left] % nodes)
-    got, want = solve.match(solve.Entries(at, to, stays[left], (len(rows), len(columns))))
+    from_, to = _alike(plans)
+    node[to] = from_
+    rows, columns = np.delete(np.arange(nodes), from_), np.flatnonzero(node == FREE)
+    pairs, stays = _stays(replace(plans, old=plans.old[rows], new=plans.new[columns]))
+    some = np.flatnonzero(stays > TINY)
+    entries = solve.Entries(
+        pairs[some] // max(len(rows), 1),
+        pairs[some] % max(len(rows), 1),
+        stays[some],
+        (len(rows), len(columns)),
+    )
+    got, want = solve.match(entries)
     node[columns[want]] = rows[got]
-    open_old[rows[got]] = False
     # Who shares nothing keeps its name where it can.
-    same = np.flatnonzero((node == FREE) & open_old)
+    open_ = np.ones(nodes, bool)
+    open_[node[node != FREE]] = False
+    same = np.flatnonzero((node == FREE) & open_)
     node[same] = same
-    open_old[same] = False
-    node[node == FREE] = np.flatnonzero(open_old)
+    open_[same] = False
+    node[node == FREE] = np.flatnonzero(open_)
     return node
 
 
