@@ -1,7 +1,8 @@
 """The paper's figure 4 on this machine: three users' real training jobs share one 4-GPU server fairly (`make demo`).
 
 Users A, B and C submit four 1-GPU, four 2-GPU and four 4-GPU jobs to an embedded cluster of four emulated V100s. Real processes
-train real models on real data; they are suspended and resumed every couple of seconds. At the end: a table, a picture, and exit
+train real models on real data; they are suspended and resumed every couple of seconds. Each waits, paused, until all twelve are up: nobody
+has a head start. At the end: a table, a picture, and exit
 status 1 if a user was off its share by more than 10 %, if work was lost, or if a job's result is wrong.
 """
 
@@ -11,7 +12,7 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console, Group
@@ -19,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 
 from examples.common.showing import hsctl, save_text
-from examples.common.training import result, same_weights, uninterrupted_all
+from examples.common.training import ENDED, result, same_weights, uninterrupted_all
 from examples.figure4 import report
 from examples.figure4.record import Recorder
 from examples.figure4.workload import GPUS, PACE_S, PERIOD, TEAMS
@@ -75,14 +76,37 @@ def live_table(recorder: Recorder, client: Client) -> Group:
     return Group(f"{seconds:5.0f} s  {phase}", shares)
 
 
+@dataclass(slots=True)
+class Gate:
+    """Pauses each job as soon as it is up, and lets all go together."""
+
+    client: Client
+    paused: set[int] = field(default_factory=set)
+    opened: bool = False
+
+    def look(self, recorder: Recorder) -> None:
+        if self.opened:
+            return
+        up = {view.id for view in recorder.views if view.state in {"running", "suspended"}} - self.paused
+        if up:
+            self.client.pause(*sorted(up))
+            self.paused |= up
+        if len(self.paused) == len(recorder.views):
+            self.opened = True
+            recorder.begin()
+            self.client.resume(*sorted(self.paused))
+
+
 def watch(client: Client, recorder: Recorder, console: Console, limit_s: float) -> bool:
     """Samples until every job has ended; False: not within the limit."""
     started = time.monotonic()
     plain_at = started
+    gate = Gate(client)
     with Live(console=console, refresh_per_second=2, transient=True) as live:
         while not recorder.done:
             now = time.monotonic()
             recorder.take(now, client.jobs(ended=True))
+            gate.look(recorder)
             if now - started > limit_s:
                 return False
             shown = live_table(recorder, client)
@@ -109,7 +133,8 @@ def judged(recorder: Recorder, quantum_s: float) -> report.Window | None:
 
 
 def results(client: Client, recorder: Recorder) -> dict[int, dict[str, object]]:
-    return {v.id: result(b"".join(client.logs(v.id)).decode(errors="replace")) for v in recorder.views}
+    ended = [view.id for view in recorder.views if view.state in ENDED]
+    return {job: result(b"".join(client.logs(job)).decode(errors="replace")) for job in ended}
 
 
 def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[str, bool]:
@@ -119,7 +144,7 @@ def verify(recorder: Recorder, outcome: dict[int, dict[str, object]]) -> dict[st
     for team, twin in zip(TEAMS, twins, strict=True):
         name = f"{team.user.lower()}-{team.gpus}gpu-lr0.005"
         job = next(v for v in recorder.views if v.name == name)
-        same[name] = same_weights(twin, outcome[job.id])
+        same[name] = same_weights(twin, outcome.get(job.id, {}))
     return same
 
 
