@@ -5,6 +5,7 @@ import time
 import numpy as np
 
 from hs_core.mechanism.hadar import decide
+from hs_core.mechanism.hadar_exact import exact
 from hs_core.mechanism.prices import Ints, Jobs
 
 REPEATS = 3
@@ -30,6 +31,7 @@ def instance(jobs: int, servers: int, seed: int) -> tuple[Jobs, Ints]:
 
 
 def main() -> None:
+    exact(*instance(20, 2, 0))  # imports
     print(f"CPU time of one round, 3 types, servers of 4 GPUs, median of {REPEATS}")
     for jobs, servers in ((256, 30), (512, 60), (1024, 125), (2048, 250)):
         for fresh in (True, False):
@@ -44,6 +46,13 @@ def main() -> None:
             print(
                 f"{jobs:>5} jobs {4 * servers:>5} GPUs  {sorted(took)[1] * 1e3:6.1f} ms  {used:>4} in use  {where}"
             )
+            if fresh:
+                start_s = time.process_time()
+                best = exact(facts, capacity)
+                took_s = time.process_time() - start_s
+                print(
+                    f"{'':>10} exact    {took_s * 1e3:6.1f} ms  gap {best.gap:.4%}, greedy worth {found.worth.sum() / best.worth:.3f} of it"
+                )
 
 
 if __name__ == "__main__":

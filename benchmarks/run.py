@@ -11,7 +11,21 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-BENCHMARKS = ("stride", "shares", "cycle", "hook", "submit", "agent_idle", "hsctl_help")
+BENCHMARKS = (
+    "stride",
+    "shares",
+    "cycle",
+    "hook",
+    "submit",
+    "agent_idle",
+    "hsctl_help",
+    "fft_round",
+    "hadar_round",
+    "migrate",
+    "pack",
+    "sharing",
+    "allocations",
+)
 LIMIT_S = 300
 
 

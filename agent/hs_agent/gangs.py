@@ -8,7 +8,7 @@ the link is back, so that the first node learns all anew. The same happens when 
 import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -56,6 +56,10 @@ class Gang(Protocol):
 
     def gone(self, connection: int) -> None: ...
 
+    def meet(self, nodes: Sequence[Peer]) -> None:
+        """Where its nodes are now: an agent may come back at another address."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -76,6 +80,9 @@ class HeadGang:
 
     def gone(self, connection: int) -> None:
         self._do(self.machine.gone((0, 0, connection), procs.now_s()))
+
+    def meet(self, nodes: Sequence[Peer]) -> None:
+        """They come to it."""
 
     async def close(self) -> None:
         for member in self._members.values():
@@ -188,6 +195,10 @@ class MemberGang:
             self._up.put_nowait(agent_pb2.GangUp(gone=connection))
         else:
             self._kept = [up for up in self._kept if up.heard.connection != connection]
+
+    def meet(self, nodes: Sequence[Peer]) -> None:
+        if nodes:
+            self._head = nodes[0]
 
     def _begin_anew(self) -> None:
         self._up = None

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,6 +119,11 @@ class Jobs:
         """Of a job over several servers whose first node runs here."""
         running = self.running.get(key)
         return running.gang if running is not None and isinstance(running.gang, HeadGang) else None
+
+    def meet(self, key: Key, nodes: Sequence[Peer]) -> None:
+        running = self.running.get(key)
+        if running is not None:
+            running.gang.meet(nodes)
 
     async def watch(self, folder: Folder, shim: procs.Identity, gang: Gang, sock: JobSocket) -> bool:
         """False: the shim is gone already (its exit was handled)."""

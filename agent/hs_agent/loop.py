@@ -331,8 +331,9 @@ class Agent:
         self.grants.take(wanted)
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self._declared_bytes = {job.job: job.spec.gpu_memory_bytes for job in wanted.jobs}
-        now = {Key(job.job, job.epoch) for job in wanted.jobs}
-        self.fetches.stop(lambda key: key in now)
+        self.fetches.wanted(wanted.jobs)
+        for job in wanted.jobs:
+            self.jobs.meet(Key(job.job, job.epoch), job.nodes)
         self.leases.wanted(wanted, procs.now_s())
         self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
         if lent - self.grants.lends():

@@ -6,7 +6,8 @@ import json
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -17,7 +18,7 @@ from hs_agent import carrier, procs
 from hs_agent.folder import Key
 from hs_agent.launch import Account, Launcher, account
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lend, Peer, Source
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lend, Peer, Source, WantedJob
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 GIVE_UP_S = 60.0
@@ -34,6 +35,10 @@ Dial = Callable[[Peer], grpc.aio.Channel]
 
 class TornError(Exception):
     """What lies there is no checkpoint: asking again would not mend it."""
+
+
+class GoneError(TornError):
+    """So it is at its source."""
 
 
 class Carrier:
@@ -176,18 +181,26 @@ class Fetches:
         self._launcher, self._dial, self._post = launcher, dial, post
         self._give_up_s = give_up_s
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._sources: dict[Key, Source] = {}  # as they were told last
 
     def start(self, order: Fetch) -> None:
         key = Key(order.wanted.job, order.wanted.epoch)
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._fetch(key, order))
-            self._tasks[key].add_done_callback(lambda _: self._tasks.pop(key, None))
+            self._tasks[key].add_done_callback(lambda _: self._ended(key))
 
-    def stop(self, wanted: Callable[[Key], bool]) -> None:
-        """Those that nobody wants any more."""
+    def _ended(self, key: Key) -> None:
+        self._tasks.pop(key, None)
+        self._sources.pop(key, None)
+
+    def wanted(self, jobs: Iterable[WantedJob]) -> None:
+        """What nobody wants any more ends; the rest goes on, from where its source is now."""
+        now = {Key(job.job, job.epoch): job.source for job in jobs}
         for key, task in list(self._tasks.items()):
-            if not wanted(key):
+            if key not in now:
                 task.cancel()
+            elif (source := now[key]) is not None:
+                self._sources[key] = source
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
@@ -207,7 +220,10 @@ class Fetches:
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
-            self._post(FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
+            hopeless = isinstance(error, GoneError)
+            self._post(
+                FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless)
+            )
             return
         took_s = procs.now_s() - began_s
         log.info(
@@ -229,8 +245,10 @@ class Fetches:
             last_s = procs.now_s()
 
         have: dict[str, int] | None = None
+        key, first = Key(order.wanted.job, order.wanted.epoch), source
         while True:
             tried_s = last_s
+            source = replace(first, peer=self._sources.get(key, first).peer)
             try:
                 found = await self._once(order, source, who, where, have, progress)
                 if found is not None:
@@ -239,12 +257,14 @@ class Fetches:
                 continue
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DATA_LOSS:
-                    raise TornError(f"{source.peer.host}: {error.details()}") from None
+                    raise GoneError(f"{source.peer.host}: {error.details()}") from None
+                gone = error.code() is grpc.StatusCode.NOT_FOUND
                 why = f"{source.peer.host}: {error.code().name}: {error.details()}"
             if last_s > tried_s:
                 pause_s = FIRST_PAUSE_S
             if procs.now_s() - last_s > self._give_up_s:
-                raise RefusedError(f"nothing came for {self._give_up_s:g} s: {why}", Kind.UNAVAILABLE)
+                nothing = f"nothing came for {self._give_up_s:g} s: {why}"
+                raise GoneError(nothing) if gone else RefusedError(nothing, Kind.UNAVAILABLE)
             log.info("fetch goes on later", job=order.wanted.job, epoch=order.wanted.epoch, why=why)
             await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — jitter
             pause_s = min(pause_s * 2, LAST_PAUSE_S)

@@ -221,6 +221,9 @@ class Client:
     def policy(self) -> wire.PolicyView:
         return self._call(self._stub.GetPolicy, wire.PolicyRequest())
 
+    def set_policy(self, name: str) -> wire.PolicyView:
+        return self._call(self._stub.SetPolicy, wire.SetPolicyRequest(key=new_key(), name=name))
+
     # --- for admins
 
     def drain_node(self, node: str, *, reason: str = "", deadline_s: float = 0.0) -> wire.NodeView:

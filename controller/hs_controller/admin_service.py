@@ -13,7 +13,16 @@ from hs_controller.rows import Event, Kept
 from hs_controller.sqlite import StoreError
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Fact, GpusDrained, HostDrained, HostRemoved, HostUndrained, UserSet
+from hs_core.events import (
+    ClusterEvent,
+    Fact,
+    GpusDrained,
+    HostDrained,
+    HostRemoved,
+    HostUndrained,
+    PolicySet,
+    UserSet,
+)
 from hs_core.model import Host, HostName, JobId, JobState, UserName
 from hs_core.policies import POLICIES
 from hs_proto.v1 import controller_pb2 as pb
@@ -137,7 +146,23 @@ class AdminCalls(Calls):
     # --- policy and trades ------------------------------------------------------------------------------------------
 
     async def GetPolicy(self, request: pb.PolicyRequest, context: Context) -> pb.PolicyView:
-        machine, watched = await self._loop.settled(), self._loop.mind.watched
+        await self._loop.settled()
+        return self._policy()
+
+    async def SetPolicy(self, request: pb.SetPolicyRequest, context: Context) -> pb.PolicyView:
+        caller = CALLER.get()
+        key = key_of(caller, "SetPolicy", request)
+
+        def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
+            return [PolicySet(now_s=now_s, by=UserName(caller.name), name=request.name)]
+
+        def render(_outcomes: Sequence[Outcome]) -> bytes:
+            return self._policy().SerializeToString()
+
+        return pb.PolicyView.FromString(await self._loop.ask(make, render, key))
+
+    def _policy(self) -> pb.PolicyView:
+        machine, watched = self._loop.mind.machine, self._loop.mind.watched
         needs = machine.policy.needs
         return pb.PolicyView(
             name=machine.policy.name,

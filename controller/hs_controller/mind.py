@@ -14,6 +14,7 @@ from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake, Wanted
 from hs_core.model import Host, HostName, Job, JobId, Phase, User, UserName
+from hs_core.policies import POLICIES
 from hs_core.policy import Policy
 
 KEYS_KEPT = 50_000
@@ -53,6 +54,13 @@ def settings_of(config: Config, grant_key: str) -> Settings:
     )
 
 
+def _in_office(saved: Any, configured: Policy) -> Policy:
+    """The one that an administrator put in office, unless the configuration was changed since."""
+    if saved and saved["configured"] == configured.name and saved["name"] in POLICIES:
+        return POLICIES[saved["name"]]
+    return configured
+
+
 @dataclass(slots=True)
 class Draft:
     """What the events of one batch came to, until it is committed."""
@@ -89,8 +97,10 @@ class Mind:
             budget=None if (budget := loaded.meta.get("budget")) is None else (budget[0], budget[1]),
             profile=loaded.meta.get("profile", []),
         )
-        self.watched = Watched(policy)
-        self.machine = ClusterMachine(self.watched.policy, settings_of(config, grant_key), state)
+        self.watched = Watched()
+        self._configured = policy.name
+        in_office = _in_office(loaded.meta.get("policy"), policy)
+        self.machine = ClusterMachine(in_office, settings_of(config, grant_key), state, self.watched.dress)
         self._memory = self.machine.memory  # as it is in the journal
         self._profile_s = now_s  # when it was last written
         self._profile_dirty = False
@@ -187,6 +197,7 @@ class Mind:
             "next_job_id": machine.next_job_id,
             "quantum": machine.quantum,
             "budget": machine.budget,
+            "policy": {"name": machine.policy.name, "configured": self._configured},
         }
         if machine.memory is not self._memory:  # it may be large
             self._memory = machine.memory

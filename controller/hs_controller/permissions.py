@@ -49,6 +49,7 @@ PERMISSIONS: Mapping[str, Mapping[Role, Reach]] = {
     "/hs.v1.HeteroShare/ListTokens": _OWNERS,
     "/hs.v1.HeteroShare/RevokeToken": _OWNERS,
     "/hs.v1.HeteroShare/SetUser": _ADMINS,
+    "/hs.v1.HeteroShare/SetPolicy": _ADMINS,
     "/hs.v1.HeteroShare/DrainNode": _ADMINS,
     "/hs.v1.HeteroShare/UndrainNode": _ADMINS,
     "/hs.v1.HeteroShare/SetGpuDrain": _ADMINS,

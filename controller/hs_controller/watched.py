@@ -1,4 +1,4 @@
-"""The policy with a stopwatch: when it last decided, and how long that took."""
+"""The policy in office with a stopwatch: when it last decided, and how long that took."""
 
 import inspect
 import sys
@@ -9,17 +9,28 @@ from hs_core.policy import Memory, Policy, Snapshot, Verdict
 
 
 class Watched:
-    def __init__(self, policy: Policy) -> None:
-        self._decide = policy.decide
-        self.policy = replace(policy, decide=self._timed)
+    def __init__(self) -> None:
         self.decided_s = 0.0  # wall clock; 0: not yet
         self.took_s = 0.0
-        module = sys.modules.get(policy.decide.__module__)
-        self.text = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
+        self.text = ""  # what it does, in a sentence
 
-    def _timed(self, snapshot: Snapshot, memory: Memory) -> Verdict:
-        began_s = time.perf_counter()
-        verdict = self._decide(snapshot, memory)
-        self.took_s = time.perf_counter() - began_s
-        self.decided_s = snapshot.now_s
-        return verdict
+    def dress(self, policy: Policy) -> Policy:
+        """The same policy, watched from here: it takes office."""
+
+        def timed(snapshot: Snapshot, memory: Memory) -> Verdict:
+            began_s = time.perf_counter()
+            verdict = policy.decide(snapshot, memory)
+            self.took_s = time.perf_counter() - began_s
+            self.decided_s = snapshot.now_s
+            return verdict
+
+        self.decided_s = self.took_s = 0.0
+        self.text = _text(policy)
+        return replace(policy, decide=timed)
+
+
+def _text(policy: Policy) -> str:
+    """The first paragraph of its file."""
+    own = f"hs_core.policies.{policy.name.replace('-', '_')}"
+    module = sys.modules.get(own) or inspect.getmodule(policy.decide)
+    return " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())

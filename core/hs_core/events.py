@@ -146,6 +146,14 @@ class UserSet(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySet(At):
+    """An administrator puts another policy of the table in office."""
+
+    name: str
+    by: UserName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostJoined(At):
     """An agent connected and told everything it has (first start, restart and heal alike)."""
 
@@ -217,6 +225,7 @@ ClusterEvent = (
     | JobsPaused
     | JobsUnpaused
     | UserSet
+    | PolicySet
     | HostJoined
     | HostReported
     | HostLeft
@@ -384,6 +393,7 @@ class CheckpointFetched(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed(_JobAt):
     why: str
+    hopeless: bool = False  # it is torn, or no longer there: asking again would hardly mend that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

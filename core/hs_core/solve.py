@@ -71,12 +71,12 @@ def lp(
     Raises InfeasibleError or UnboundedError; BrokenError when the solver gives up or shapes don't agree.
     """
     c = np.asarray(costs, float)
+    upper_rows, equal_rows = np.asarray(b_ub, float), np.asarray(b_eq, float)
     program = _Program(
         costs=c,
-        a_ub=_matrix(a_ub, len(c), "a_ub"),
-        b_ub=np.asarray(b_ub, float),
-        a_eq=_matrix(a_eq, len(c), "a_eq"),
-        b_eq=np.asarray(b_eq, float),
+        matrix=_stacked(a_ub, len(upper_rows), a_eq, len(equal_rows), len(c)),
+        b_ub=upper_rows,
+        b_eq=equal_rows,
         lower=np.broadcast_to(np.asarray(lower, float), c.shape),
         upper=np.broadcast_to(np.asarray(upper, float), c.shape),
     )
@@ -89,22 +89,60 @@ def lp(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Program:
     costs: Floats
-    a_ub: Any  # scipy's CSR
+    matrix: Any  # scipy's CSR: the rows of a_ub, then those of a_eq
     b_ub: Floats
-    a_eq: Any
     b_eq: Floats
     lower: Floats
     upper: Floats
 
+    @property
+    def a_ub(self) -> Any:
+        return self.matrix[: len(self.b_ub)]
+
+    @property
+    def a_eq(self) -> Any:
+        return self.matrix[len(self.b_ub) :]
+
     def check(self) -> None:
-        for name, matrix, bound in (("ub", self.a_ub, self.b_ub), ("eq", self.a_eq, self.b_eq)):
-            if matrix.shape != (len(bound), len(self.costs)):
-                expected = f"{len(bound)} rows (b_{name}) by {len(self.costs)} columns (costs)"
-                raise BrokenError(f"a_{name} is {matrix.shape[0]} by {matrix.shape[1]}; expected {expected}")
-            if not (np.isfinite(matrix.data).all() and np.isfinite(bound).all()):
-                raise BrokenError(f"a_{name} or b_{name} has values that are not finite; expected numbers")
-        if not np.isfinite(self.costs).all():
-            raise BrokenError("costs has values that are not finite; expected numbers")
+        for name, values in (
+            ("a_ub or a_eq", self.matrix.data),
+            ("b_ub", self.b_ub),
+            ("b_eq", self.b_eq),
+            ("costs", self.costs),
+        ):
+            if not np.isfinite(values).all():
+                raise BrokenError(f"{name} has values that are not finite; expected numbers")
+
+
+def _stacked(a_ub: Matrix | None, ubs: int, a_eq: Matrix | None, eqs: int, columns: int) -> Any:
+    """Both matrices, one above the other: made in one go, for small programs take longer to build than to solve."""
+    from scipy import sparse  # noqa: PLC0415
+
+    parts = []
+    for name, matrix, rows in (("ub", a_ub, ubs), ("eq", a_eq, eqs)):
+        part = _entries(matrix, columns)
+        if part.shape != (rows, columns):
+            expected = f"{rows} rows (b_{name}) by {columns} columns (costs)"
+            raise BrokenError(f"a_{name} is {part.shape[0]} by {part.shape[1]}; expected {expected}")
+        if len({len(part.row), len(part.col), len(part.value)}) != 1:
+            raise BrokenError(
+                f"a_{name} has rows, columns and values of different lengths; expected one each"
+            )
+        parts.append(part)
+    row = np.concatenate([parts[0].row, parts[1].row + ubs])
+    col, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("col", "value"))
+    return sparse.csr_matrix((value, (row, col)), shape=(ubs + eqs, columns), dtype=float)
+
+
+def _entries(matrix: Matrix | None, columns: int) -> Entries:
+    if isinstance(matrix, Entries):
+        return matrix
+    none = np.zeros(0, np.int64)
+    if matrix is None:
+        return Entries(none, none, np.zeros(0), (0, columns))
+    dense = np.asarray(matrix, float)
+    row, col = np.nonzero(dense)
+    return Entries(row, col, dense[row, col], (dense.shape[0], dense.shape[1]))
 
 
 def _matrix(matrix: Matrix | None, columns: int, name: str) -> Any:
@@ -143,7 +181,6 @@ def _highs(program: _Program, method: Method) -> LpAnswer:
 
 def _glop(program: _Program) -> LpAnswer:
     from ortools.linear_solver.python import model_builder_helper  # noqa: PLC0415
-    from scipy import sparse  # noqa: PLC0415
 
     glop: Any = model_builder_helper  # its stubs ask for arrays of a shape nobody can name
     model = glop.ModelBuilderHelper()
@@ -153,7 +190,7 @@ def _glop(program: _Program) -> LpAnswer:
         program.costs,
         np.concatenate([np.full(len(program.b_ub), -np.inf), program.b_eq]),
         np.concatenate([program.b_ub, program.b_eq]),
-        sparse.vstack([program.a_ub, program.a_eq], format="csr"),
+        program.matrix,
     )
     solver = glop.ModelSolverHelper("glop")
     solver.solve(model)
@@ -309,14 +346,15 @@ def ip(
     upper: ArrayLike = 1,
     hint: ArrayLike | None = None,
     gap: float = 0.0,
+    within: float = 0.0,
     effort: float = 1.0,
     linearize: bool = True,
 ) -> IpAnswer | None:
     """Minimizes costs @ x over whole x as in `lp`, all numbers whole, by CP-SAT; None: nothing found within `effort`.
 
     One worker, a fixed seed and deterministic time: `effort` is in CP-SAT's own seconds of work, the same on every machine and in every
-    run. Ends early when value and bound are within `gap` of each other. `linearize`: use LP relaxations wherever they help, which pays for
-    programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
+    run. Ends early when value and bound are within `gap` of each other, relatively, or `within`, absolutely. `linearize`: use LP relaxations
+    wherever they help, which pays for programs that are nearly LPs. Raises InfeasibleError; BrokenError when shapes don't agree or numbers aren't whole.
     """
     from ortools.sat.python import cp_model  # noqa: PLC0415
 
@@ -346,6 +384,7 @@ def ip(
     solver.parameters.random_seed = 0
     solver.parameters.max_deterministic_time = effort
     solver.parameters.relative_gap_limit = gap
+    solver.parameters.absolute_gap_limit = within
     solver.parameters.linearization_level = 2 if linearize else 1
     status = solver.solve(model)
     if status == cp_model.INFEASIBLE:
@@ -357,7 +396,9 @@ def ip(
     x = np.array([solver.value(column) for column in columns], np.int64)
     value = int(c @ x)
     return IpAnswer(
-        x, value, value if status == cp_model.OPTIMAL and gap == 0 else round(solver.best_objective_bound)
+        x,
+        value,
+        value if status == cp_model.OPTIMAL and gap == within == 0 else round(solver.best_objective_bound),
     )
 
 
@@ -405,3 +446,46 @@ def match(gains: Entries) -> tuple[Ints, Ints]:
     left, right = min_weight_full_bipartite_matching(graph)
     paired = right < columns
     return left[paired].astype(np.int64), right[paired].astype(np.int64)
+
+
+FINE = 2.0**44  # steps between 0 and the largest cost of a transport
+
+
+def transport(costs: Floats, seats: Ints) -> Ints | None:
+    """The column of each row, of least total cost; a column takes at most its `seats`. Infinite costs: not there. None: there is no such way.
+
+    Min-cost flow over whole numbers: costs are rounded to 2^-44 of the largest, so the total is exact to that for each row.
+    """
+    from ortools.graph.python import min_cost_flow  # noqa: PLC0415
+
+    rows, columns = costs.shape
+    if seats.shape != (columns,) or np.isnan(costs).any() or (costs < 0).any():
+        raise BrokenError(
+            f"costs is {rows} by {columns}, seats {seats.shape}; expected costs of at least 0, seats by column"
+        )
+    row, col = np.nonzero(np.isfinite(costs))
+    if len(np.unique(row)) < rows or seats.sum() < rows:
+        return None
+    largest = float(costs[row, col].max(initial=0.0))
+    scale = min(FINE, 2.0**61 / (rows + columns + 2)) / (largest if largest > 0 else 1.0)
+    whole = np.rint(costs[row, col] * scale).astype(np.int64)
+    flow = min_cost_flow.SimpleMinCostFlow()
+    arcs = flow.add_arcs_with_capacity_and_unit_cost(row, rows + col, np.ones(len(row), np.int64), whole)
+    end = rows + columns
+    flow.add_arcs_with_capacity_and_unit_cost(
+        rows + np.arange(columns),
+        np.full(columns, end),
+        np.asarray(seats, np.int64),
+        np.zeros(columns, np.int64),
+    )
+    flow.set_nodes_supplies(np.arange(rows), np.ones(rows, np.int64))
+    flow.set_node_supply(end, -rows)
+    status = flow.solve()
+    if status == flow.INFEASIBLE:
+        return None
+    if status != flow.OPTIMAL:
+        raise BrokenError(f"the flow of {rows} rows to {columns} columns ended with status {status}")
+    used = np.flatnonzero(flow.flows(arcs))
+    column = np.zeros(rows, np.int64)
+    column[row[used]] = col[used]
+    return column

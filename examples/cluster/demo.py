@@ -38,7 +38,8 @@ SAMPLE_S = 0.5
 SETTLE_S = 40.0  # at most, from the first trade until jobs are where it wants them
 CALM = 8  # samples
 JUDGED_S = 60.0
-DRAIN_S = 75.0
+DRAIN_S = 60.0
+BACK_S = 25.0  # for those that left to train elsewhere
 TWINS = 3
 
 
@@ -59,7 +60,7 @@ def parse(argv: Sequence[str]) -> Options:
     )
     parser.add_argument("--quantum", type=float, default=2.0, metavar="S", help="length of a slice")
     parser.add_argument(
-        "--limit", type=float, default=270.0, metavar="S", help="end the training after this long"
+        "--limit", type=float, default=255.0, metavar="S", help="end the training after this long"
     )
     parser.add_argument("--loopback", action="store_true", help="no network namespaces")
     got = parser.parse_args(argv)
@@ -218,9 +219,7 @@ def drain(show: Show, cluster: Deployment) -> list[str]:
     empty = show.until(lambda: left() == 0, DRAIN_S)
     if empty:
         show.say(f"{name} is empty; its {len(there)} jobs go on elsewhere", f"{name} empty")
-        show.until(
-            lambda: not any(v.state in STARTING for v in show.recorder.views if v.id in there), DRAIN_S
-        )
+        show.until(lambda: not any(v.state in STARTING for v in show.recorder.views if v.id in there), BACK_S)
         show.say(f"{name} takes jobs again", f"{name} back")
     cluster.hsctl("node", "undrain", name)
     return [] if empty else [f"{name} still had {left()} jobs {DRAIN_S:.0f} s after it was drained"]

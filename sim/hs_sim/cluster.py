@@ -1,11 +1,12 @@
 """Clusters: from a word to pools, from pools to servers by name."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import HostName
 from hs_core.shares import NEWEST_FIRST
-from hs_sim.model import ClusterSpec, Pool
+from hs_sim.model import ClusterSpec, Pool, SimJob, Workload
 
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
 _EXPECTED = "expected pools as MODEL:GPUS, such as v100:12,p100:24,k80:64"
@@ -56,3 +57,24 @@ def check_fits(cluster: ClusterSpec, name: str, gpus: int, nodes: int, types: tu
             f"{name} needs {nodes} x {gpus} GPUs; no pool has so many servers of so many GPUs{where}",
             Kind.IMPOSSIBLE,
         )
+
+
+def keep_to_what_runs(workload: Workload, cluster: ClusterSpec) -> Workload:
+    """Jobs of a class that makes no progress on some of the cluster's models are pinned to the others, as their users would do.
+
+    Left to the policy they would hold GPUs there for ever, and the run would not end.
+    """
+    models = tuple(pool.model for pool in cluster.pools)
+    return replace(workload, jobs=tuple(_keep(job, workload, models) for job in workload.jobs))
+
+
+def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
+    allowed = [model for model in models if not job.gpu_types or model in job.gpu_types]
+    good = tuple(model for model in allowed if workload.rates.get((job.job_class, model), 0.0) > 0)
+    if allowed and not good:
+        raise RefusedError(
+            f"job {job.id} of {job.user} ({job.job_class}) makes no progress on {' or '.join(allowed)}; expected a rate above 0 "
+            "on one of them",
+            Kind.IMPOSSIBLE,
+        )
+    return job if len(good) == len(allowed) else replace(job, gpu_types=good)

@@ -239,6 +239,11 @@ class FakeController(HeteroShareServicer):
         self._came("GetPolicy", request, context)
         return self.policy
 
+    def SetPolicy(self, request, context):
+        self._came("SetPolicy", request, context)
+        self.policy.name = request.name
+        return self.policy
+
     def _node(self, name, context):
         for view in self.nodes:
             if view.name == name:

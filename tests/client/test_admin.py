@@ -162,15 +162,18 @@ def test_what_is_for_admins_is_refused_to_others_with_5(hsctl, fake, words):
     assert hsctl(*words).code == 5
 
 
-def test_policy_is_shown_and_checked_but_not_set(hsctl):
+def test_policy_is_shown_checked_and_set(hsctl, fake):
     assert "fair, preemptive" not in hsctl("policy", "show").out
     assert "gandiva-fair: shares" in hsctl("policy", "show").out
     assert json.loads(hsctl("policy", "show", "--json").out)["available"] == ["fifo", "gandiva-fair"]
     assert hsctl("policy", "check", "fifo").out == "fifo: available\n"
     ran = hsctl("policy", "check", "gandiva")
     assert (ran.code, "'gandiva-fair'?" in ran.err) == (2, True)
-    ran = hsctl("policy", "set", "fifo")
-    assert (ran.code, "controller.toml" in ran.err) == (1, True)
+    ran = hsctl("policy", "set", "fifos")
+    assert (ran.code, "'fifo'?" in ran.err, fake.policy.name) == (2, True, "gandiva-fair")
+    assert hsctl("policy", "set", "fifo").out == "fifo is in office, in place of gandiva-fair\n"
+    assert fake.policy.name == "fifo"
+    assert hsctl("policy", "set", "fifo").out == "fifo is in office as before\n"
 
 
 def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):

@@ -149,6 +149,31 @@ def test_the_policy_says_what_it_is_and_how_long_it_took(config: Config) -> None
     asyncio.run(story())
 
 
+def test_a_policy_that_was_set_stays_in_office_and_restarts_nobody(config: Config) -> None:
+    async def story() -> None:
+        async with started(config) as here:
+            stub, agent = here.client.stub, await here.agent().join()
+            [job] = await here.client.submit(spec())
+            await agent.until(lambda: agent.wants(job) is not None)
+            before = await here.client.view(job)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.SetPolicy(pb.SetPolicyRequest(key="a", name="lass"))
+            refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "did you mean las?")
+            for key in ("b", "c"):
+                view = await stub.SetPolicy(pb.SetPolicyRequest(key=key, name="las"))
+                assert (view.name, view.preemptive) == ("las", True)
+                assert view.text.startswith("Least attained service")
+            await until(lambda: here.loop.mind.watched.decided_s > 0)
+            after = await here.client.view(job)
+            assert (after.host, after.epoch) == (before.host, before.epoch) == ("h1", 0)
+            told = await kinds(here)
+            assert [kind for kind, _ in told].count("policy-set") == 1
+        async with started(config) as here:
+            assert (await here.client.stub.GetPolicy(pb.PolicyRequest())).name == "las"
+
+    asyncio.run(story())
+
+
 def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Config) -> None:
     trade = Trade(
         fast="V100",

@@ -43,6 +43,7 @@ EXPECTED = {
     "HeteroShare/RevokeToken": "-oA--",
     "HeteroShare/SetGpuDrain": "--A--",
     "HeteroShare/SetUser": "--A--",
+    "HeteroShare/SetPolicy": "--A--",
     "HeteroShare/Shares": "-AA--",
     "HeteroShare/Submit": "-oA--",
     "HeteroShare/UndrainNode": "--A--",

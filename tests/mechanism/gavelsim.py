@@ -64,7 +64,7 @@ def read_trace(path: Path, tables: Tables) -> list[Job]:
     return jobs
 
 
-Solve = Callable[[Question, Lives], Allocation]
+Solve = Callable[[Question, Lives, list[int]], Allocation]  # the ids of the jobs
 
 
 @dataclass
@@ -125,7 +125,7 @@ def simulate(
                 steps_left=left,
                 alone_s=np.array([job.isolated_s for job in here]) + left / alone,
             )
-            found = solve(question, lives)
+            found = solve(question, lives, [job.id for job in here])
             lps.append(found.lps)
             units = units_of([job.id for job in here], found.pairs)
             rows = np.concatenate([found.alone, found.paired.reshape(-1, len(gpus))])

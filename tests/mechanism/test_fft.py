@@ -86,6 +86,16 @@ def test_no_choice_uses_more_gpus(case: Case) -> None:
     assert np.isfinite(costs[runs, found.choice[runs]]).all()
 
 
+@pytest.mark.parametrize(
+    ("jobs", "gangs", "most"),
+    [(4000, [3, 5, 7], 1000), (300, [6, 10, 15], 1000), (4000, [3, 6, 12], 984), (4000, [7, 11, 13], 1000)],
+)
+def test_odd_gangs_fill_what_their_sums_can(jobs: int, gangs: list[int], most: int) -> None:
+    dice = np.random.default_rng(jobs)
+    found = most_gpus(dice.choice(gangs, jobs), dice.random((jobs, 8)) > 0.4, np.full(8, 125))
+    assert (found.gpus, found.proved) == (most, True)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_large_round_is_within_a_two_thousandth_of_its_bound(seed: int) -> None:
     costs, gpus, capacity = large(1500, 6, 400, seed)
@@ -118,6 +128,16 @@ def test_when_all_fit_each_gets_its_cheapest_type() -> None:
 def test_who_can_run_nowhere_waits() -> None:
     found = decide(np.full((3, 2), np.inf), np.array([1, 2, 1]), np.array([4, 4]))
     assert (found.choice.tolist(), found.gpus, found.value) == ([-1, -1, -1], 0, 0.0)
+
+
+def test_no_gpus_no_jobs() -> None:
+    for busy in (True, False):
+        assert decide(np.array([[-41.5], [np.inf]]), np.array([4, 8]), np.array([0]), busy=busy).gpus == 0
+
+
+def test_idle_gpus_are_left_idle_where_nothing_makes_them_busy() -> None:
+    found = decide(np.array([[5.0], [-9.0], [-2.0]]), np.array([1, 2, 2]), np.array([4]), busy=False)
+    assert (found.choice.tolist(), found.value) == ([-1, 0, 0], -11.0)
 
 
 def test_gpus_are_kept_busy_even_at_a_positive_cost() -> None:

@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import BrokenError, RefusedError
+from hs_core.mechanism import hadar
 from hs_core.mechanism.hadar import Seats, Terms, decide, recursive
 from hs_core.mechanism.hadar_exact import exact, seat
+from hs_core.mechanism.hadar_servers import Servers
 from hs_core.mechanism.prices import Floats, Ints, Jobs, effective_throughput, prices
 
 FREE = Terms(restart_s=0.0, apart=0.0)
@@ -116,24 +118,28 @@ def test_filling_leaves_no_gpus_that_a_waiting_job_could_use(case: tuple[Jobs, I
 
 @given(cases(most=5))
 @settings(max_examples=25, deadline=None)
-def test_the_recursion_gains_at_least_what_the_same_order_does_greedily(case: tuple[Jobs, Ints]) -> None:
+def test_the_recursion_gains_what_the_best_subset_does(case: tuple[Jobs, Ints]) -> None:
     facts, capacity = case
+    count = len(facts.workers)
+    utility = effective_throughput(facts)
+    table = hadar._table(facts, hadar.NOBODY, utility, Terms())
+    best = 0.0
+    for subset in itertools.product([False, True], repeat=count):
+        servers = Servers.of(
+            capacity, np.zeros_like(capacity), prices(facts, capacity, utility, Terms().round_s)
+        )
+        total = 0.0
+        for job in np.flatnonzero(subset):
+            choice = hadar.Auction(servers, table, [other == job for other in range(count)]).best()
+            if choice is None or choice.payoff <= 0:
+                break
+            servers.take(choice.picks)
+            total += choice.payoff
+        else:
+            best = max(best, total)
     found = recursive(facts, capacity)
     whole_gangs(facts, capacity, found.seats)
-    alone = [decide(one(facts, job), capacity) for job in range(len(facts.workers))]
-    if all(len(single.seats.job) for single in alone) and facts.workers.sum() <= capacity.min():
-        assert len(np.unique(found.seats.job)) == len(facts.workers)
-
-
-def one(facts: Jobs, job: int) -> Jobs:
-    keep = slice(job, job + 1)
-    return Jobs(
-        rates=facts.rates[keep],
-        workers=facts.workers[keep],
-        iterations=facts.iterations[keep],
-        left=facts.left[keep],
-        age_s=facts.age_s[keep],
-    )
+    assert found.payoff.sum() == pytest.approx(best)
 
 
 def test_the_greedy_loop_gains_nearly_what_the_recursion_does() -> None:
@@ -189,6 +195,21 @@ def test_a_job_stays_where_it_is_when_moving_gains_nothing() -> None:
     assert (found.job.tolist(), found.server.tolist()) == ([0, 1], [1, 0])
 
 
+@pytest.mark.parametrize("preempt", [True, False])
+def test_who_held_a_lost_server_is_placed_anew(preempt: bool) -> None:
+    facts = jobs([[2.0]], [2], [1000])
+    held = Seats(*np.array([[0, 0, 0, 2]]).T)
+    found = decide(facts, np.array([[0], [2]]), held=held, terms=Terms(preempt=preempt)).seats
+    assert found.server.tolist() == [1]
+    assert exact(facts, np.array([[0], [2]]), held=held).seats.server.tolist() == [1]
+
+
+def test_a_gang_held_back_by_a_slow_gpu_takes_no_more_fast_ones_than_it_must() -> None:
+    facts = jobs([[4.0, 2.0]], [3], [1000])
+    found = decide(facts, np.array([[2, 0], [0, 2]])).seats
+    assert (found.kind.tolist(), found.gpus.tolist()) == ([0, 1], [1, 2])
+
+
 def test_gangs_come_together_where_communication_costs() -> None:
     facts = jobs([[1.0]], [4], [1000])
     capacity = np.array([[2], [4], [2]])
@@ -214,6 +235,16 @@ def test_a_utility_of_ones_own_decides_who_runs() -> None:
         return np.array([[1.0], [9.0]]) / ends_s
 
     assert decide(facts, np.array([[1]]), utility=second_first).seats.job.tolist() == [1]
+
+
+def test_a_job_past_its_deadline_is_worth_nothing_and_waits() -> None:
+    facts = jobs([[1.0], [1.0]], [1, 1], [100, 1000])
+
+    def before_500_s(ends_s: Floats) -> Floats:
+        return np.where(ends_s <= 500, 1.0, 0.0)
+
+    assert decide(facts, np.array([[2]]), utility=before_500_s).seats.job.tolist() == [0]
+    assert exact(facts, np.array([[2]]), utility=before_500_s).seats.job.tolist() == [0]
 
 
 def test_nobody_gets_what_is_not_there() -> None:

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
 from benchmarks.literal import migration_cost, node_cost
 from hs_core.errors import BrokenError
 from hs_core.mechanism.tesserae.migrate import Ints, by_name, least_moves, least_moves_of_gpus, settle
+from hs_core.mechanism.tesserae.small import small_assignments
 
 
 def plan(*nodes: list[tuple[int, ...] | int]) -> Ints:
@@ -105,6 +107,19 @@ def test_jobs_that_come_or_leave_cost_nothing() -> None:
     assert least_moves(plan([1, 2]), plan([(), ()])).cost == 0
 
 
+@given(st.integers(0, 10**6), st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_nodes_with_a_gpu_out_of_service_keep_all_names(seed: int, nodes: int) -> None:
+    dice = np.random.default_rng(seed)
+    old, new = (random_plan(dice, nodes, 4, list(range(nodes * 6)), 0.5) for _ in range(2))
+    keep = dice.random(nodes) < 0.4
+    found = least_moves(old, new, keep)
+    assert (found.node[keep] == np.flatnonzero(keep)).all()
+    assert (found.gpu[keep] == np.arange(4)).all()
+    assert sorted(found.node.tolist()) == list(range(nodes))
+    assert least_moves(old, new).cost <= found.cost + 1e-9 <= by_name(old, new).cost + 2e-9
+
+
 def test_who_changes_partner_is_counted_once() -> None:
     old, new = plan([(1, 2), 3], [4, 5]), plan([1, (2, 3)], [4, 5])
     found = least_moves(old, new)
@@ -122,3 +137,14 @@ def test_single_gpus_are_renamed_over_all_nodes() -> None:
 def test_plans_must_have_the_same_shape() -> None:
     with pytest.raises(BrokenError, match=r"shapes \(1, 2, 2\) and \(1, 1, 2\)"):
         least_moves(plan([1, 2]), plan([1]))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_many_small_assignments_are_each_the_best(seed: int, size: int) -> None:
+    gains = np.random.default_rng(seed).integers(0, 4, (5, size, size)).astype(float)
+    found = small_assignments(gains)
+    for gain, columns in zip(gains, found, strict=True):
+        rows, best = linear_sum_assignment(gain, maximize=True)
+        assert sorted(columns.tolist()) == list(range(size))
+        assert gain[np.arange(size), columns].sum() == gain[rows, best].sum()

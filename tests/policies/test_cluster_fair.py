@@ -256,10 +256,11 @@ def test_gpus_that_idle_beside_a_gang_are_filled() -> None:
     jobs = [*at("a", job(1, "A"), job(2, "B", 4)), *at("b", job(3, "A"), job(4, "B", 4))]
     world = run([host("a"), host("b")], jobs)
     verdict = world.step()
-    assert moves(verdict) in ({1: MoveReason.PACKING}, {3: MoveReason.PACKING})
-    assert "fewer GPUs idle" in verdict.plan.moves[next(iter(verdict.plan.moves))][1]
+    assert MoveReason.PACKING in moves(verdict).values()
+    assert any("GPUs idle beside gangs" in text for _, text in verdict.plan.moves.values())
     world.go(200)
-    assert len(world.moved) <= 3
+    # No arrangement of whole jobs gives A its 2 GPUs and B its 6: now and then who lacks more is helped.
+    assert len(world.moved) <= 200 // 20
     world.idle.clear()
     world.go(60)
     apart = Run(GANDIVA_FAIR, replace(ask([host("a"), host("b")], jobs), migrations_left=0))

@@ -240,7 +240,9 @@ def test_policies_are_found_by_name() -> None:
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are() -> None:
-    with pytest.raises(RefusedError, match=r"'gandiva-fare'; there are fft, .*; did you mean gandiva-fair\?"):
+    with pytest.raises(
+        RefusedError, match=r"'gandiva-fare'; there are allox, .*; did you mean gandiva-fair\?"
+    ):
         find("gandiva-fare")
     with pytest.raises(RefusedError, match=rf"there are {', '.join(sorted(POLICIES))}$"):
         find("zzz")

@@ -1,12 +1,13 @@
 """Against the numbers that Gavel's public simulator gives for its own traces, beside the project (not part of it)."""
 
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
 from hs_sim.cluster import parse_cluster
 from hs_sim.gavel import load_trace
-from hs_sim.metrics import summarize
+from hs_sim.metrics import Summary, summarize
 from hs_sim.model import Experiment, gavel_compat
 from hs_sim.quanta import run_quanta
 
@@ -17,14 +18,15 @@ needs_data = pytest.mark.skipif(
 
 # trace, policy, Gavel's mean JCT and makespan in s (rounds of 360 s, 12 GPUs of each model, ECOS), tolerance
 PEER = [
-    ("gen120_multi_lam300_seed0", "fifo", 27734, 86581, 0.02),
-    ("gen120_multi_lam300_seed0", "gavel-max-min-blind", 21288, 80172, 0.02),
+    ("gen120_multi_lam300_seed0", "fifo", 27734, 86581, 1e-4),
     ("gen120_multi_lam300_seed0", "gavel-max-min", 19914, 70346, 0.02),
     ("gen120_multi_lam300_seed0", "gavel-ftf", 20407, 70321, 0.02),
-    ("gen120_multi_lam300_seed0", "gavel-max-sum", 21805, 77467, 0.07),
+    ("gen120_multi_lam300_seed0", "gavel-max-sum", 21805, 77467, 0.02),
     ("gen120_multi_lam300_seed0", "gavel-makespan", 44953, 64295, 0.02),
-    ("gen120_single_lam300_seed0", "fifo", 13373, 55999, 0.02),
+    ("gen120_single_lam300_seed0", "fifo", 13373, 55999, 1e-4),
     ("gen120_single_lam300_seed0", "gavel-max-min", 11694, 50393, 0.02),
+    ("gen120_single_lam300_seed0", "gavel-ftf", 12547, 50574, 0.02),
+    ("gen120_multi_static_seed0", "fifo", 40941, 82622, 1e-4),
     ("gen120_multi_static_seed0", "gavel-max-min", 31162, 65289, 0.02),
     ("gen120_multi_static_seed0", "gavel-makespan", None, 60347, 0.02),
 ]
@@ -39,19 +41,27 @@ PEER = [
 def test_compat_lands_where_gavel_does(
     trace: str, policy: str, jct_s: float | None, makespan_s: float, tolerance: float
 ) -> None:
-    found = summarize(
-        run_quanta(
-            gavel_compat(
-                Experiment(
-                    cluster=parse_cluster("v100:12,p100:12,k80:12", 4),
-                    workload=load_trace(DATA / "traces" / f"{trace}.trace", DATA / "gavel/throughputs.json"),
-                    policy=policy,
-                    quantum_s=360.0,
-                )
-            )
-        )
-    )
+    found = _simulated(trace, policy)
     assert found.finished == found.jobs == 120
     assert found.makespan_s == pytest.approx(makespan_s, rel=tolerance)
     if jct_s is not None:
         assert found.mean_jct_s == pytest.approx(jct_s, rel=tolerance)
+
+
+@needs_data
+def test_compat_of_a_policy_that_shuffles_gpu_models_lands_there_on_average() -> None:
+    """Gavel's own run is one throw of its dice; ours are three."""
+    found = [_simulated("gen120_multi_lam300_seed0", "gavel-max-min-blind", seed) for seed in range(3)]
+    assert fmean(one.mean_jct_s or 0.0 for one in found) == pytest.approx(21288, rel=0.02)
+    assert fmean(one.makespan_s or 0.0 for one in found) == pytest.approx(80172, rel=0.02)
+
+
+def _simulated(trace: str, policy: str, seed: int = 0) -> Summary:
+    experiment = Experiment(
+        cluster=parse_cluster("v100:12,p100:12,k80:12", 4),
+        workload=load_trace(DATA / "traces" / f"{trace}.trace", DATA / "gavel/throughputs.json"),
+        policy=policy,
+        quantum_s=360.0,
+        seed=seed,
+    )
+    return summarize(run_quanta(gavel_compat(experiment)))

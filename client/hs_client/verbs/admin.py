@@ -202,7 +202,7 @@ def set_user(
 
 @click.group()
 def policy() -> None:
-    """Show the policy that shares the GPUs."""
+    """Show and set the policy that shares the GPUs."""
 
 
 @policy.command("show")
@@ -243,11 +243,21 @@ def check_policy(ctx: click.Context, /, *, name: str) -> None:
 
 @policy.command("set")
 @click.argument("name")
-def set_policy(name: str) -> None:
-    """Not in this version: the policy is the controller's configuration."""
-    raise ConflictError(
-        f'policy {name!r} was not set: it cannot be changed while the controller runs; put `policy = "{name}"` into its '
-        "controller.toml and start it again: jobs go on meanwhile"
+@click.pass_context
+def set_policy(ctx: click.Context, /, *, name: str) -> None:
+    """Put the policy NAME in office, from the next decision on; no job is restarted.
+
+    It stays in office over restarts of the controller, until its configuration names another one.
+    """
+    with connected(ctx) as client:
+        before = client.policy()
+        if name not in before.available:
+            hint = quantities.did_you_mean(name, before.available)
+            raise InvalidError(f"policy {name!r}: expected one of {', '.join(before.available)}{hint}")
+        view = client.set_policy(name)
+    out(
+        f"{view.name} is in office"
+        + (" as before" if before.name == name else f", in place of {before.name}")
     )
 
 

@@ -44,7 +44,7 @@ VERBS = {
     "node": Verb("hs_client.verbs.admin:node", ADMINS, "enroll, drain, undrain and remove servers"),
     "gpu": Verb("hs_client.verbs.admin:gpu", ADMINS, "drain and undrain single GPUs"),
     "user": Verb("hs_client.verbs.admin:user", ADMINS, "set a user's tickets and account"),
-    "policy": Verb("hs_client.verbs.admin:policy", ADMINS, "show the policy, check a name"),
+    "policy": Verb("hs_client.verbs.admin:policy", ADMINS, "show the policy, check a name, set another"),
     "backup": Verb("hs_client.verbs.admin:backup", ADMINS, "copy all that the controller knows to a file"),
     "restore": Verb("hs_client.verbs.admin:restore", ADMINS, "how a backup is put back"),
     "up": Verb("hs_client.verbs.embedded:up", LOCAL, "start a cluster of this machine alone"),

@@ -1,13 +1,14 @@
-"""What administrators say of servers: drained, removed. Every word is a Fact with who said it; said again it changes nothing."""
+"""What administrators say of servers (drained, removed) and of the policy. Every word is a Fact with who said it; said again it changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from math import isfinite
 
+from hs_core import policies
 from hs_core.cluster import reports
 from hs_core.cluster.hosts import Hosts
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained
+from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
 from hs_core.model import Drain, Host, HostName, JobId
 
 _TEXT_CHARS = 1000
@@ -20,6 +21,19 @@ class Admin(Hosts):
             known = ", ".join(sorted(self._book.hosts)[:10]) or "none yet"
             raise RefusedError(f"unknown server {name!r}; known: {known}", Kind.NOT_FOUND)
         return host
+
+    def _policy_set(self, event: PolicySet) -> None:
+        """No job is touched: homes, GPU-time and measured rates are everybody's; only what the old one remembered is forgotten."""
+        policy = policies.find(event.name)
+        old = self.policy
+        if policy.name == old.name:
+            return
+        self.policy = self._dress(policy)
+        self._memory = {}
+        self._touched_meta = True
+        self._stale = True
+        text = f"{event.by} puts the policy {policy.name} in place of {old.name}"
+        self._fact(event.now_s, "policy-set", text, user=event.by, data={"by": event.by, "old": old.name})
 
     def _host_drained(self, event: HostDrained) -> None:
         host = self._known_host(event.host)

@@ -24,6 +24,7 @@ from hs_core.events import (
     JobsPaused,
     JobsSubmitted,
     JobsUnpaused,
+    PolicySet,
     QuantumEnded,
     Turn,
     UserSet,
@@ -133,6 +134,8 @@ class World:
         match verb:
             case "drain" | "undrain" | "remove" | "drain-gpus":
                 return self._admin(verb, HostName(words[0]), words[1:])
+            case "policy":
+                return PolicySet(now_s=now_s, name=words[0], by=UserName("root"))
             case "user":
                 tickets = float(words[1]) if len(words) > 1 else None
                 return UserSet(now_s=now_s, name=UserName(words[0]), tickets=tickets)

@@ -1,7 +1,7 @@
 """What the controller's mind holds, and the one way in which its rows change."""
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from fractions import Fraction
 
 from hs_core.cluster import reports
@@ -19,8 +19,12 @@ from hs_core.policy import Policy, Trade
 
 
 class Held:
-    def __init__(self, policy: Policy, settings: Settings, state: State) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: Policy, settings: Settings, state: State, dress: Callable[[Policy], Policy]
+    ) -> None:
+        """`dress`: what the driver puts around every policy that takes office, as a stopwatch."""
+        self._dress = dress
+        self.policy = dress(policy)
         self.settings = settings
         # durable
         self._book = Book(state, settings.keep_ended)

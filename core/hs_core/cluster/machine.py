@@ -4,7 +4,7 @@ A refused event raises RefusedError and has changed nothing: each handler looks 
 Its parts build on one another: `held`, `views`, `lives`, `moves`, `hosts`, `admin`, `requests`, `decisions`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import assert_never
 
@@ -27,6 +27,7 @@ from hs_core.events import (
     JobsPaused,
     JobsSubmitted,
     JobsUnpaused,
+    PolicySet,
     QuantumEnded,
     UserSet,
 )
@@ -36,9 +37,19 @@ from hs_core.policy import Policy
 _SAMPLE = 1024  # rows that are looked at at each edge, one after the other
 
 
+def as_it_is(policy: Policy) -> Policy:
+    return policy
+
+
 class ClusterMachine(Decisions):
-    def __init__(self, policy: Policy, settings: Settings, state: State | None = None) -> None:
-        super().__init__(policy, settings, state or State())
+    def __init__(
+        self,
+        policy: Policy,
+        settings: Settings,
+        state: State | None = None,
+        dress: Callable[[Policy], Policy] = as_it_is,
+    ) -> None:
+        super().__init__(policy, settings, state or State(), dress)
         self.check()
 
     # --- durable state --------------------------------------------------------------------------------------------
@@ -104,6 +115,8 @@ class ClusterMachine(Decisions):
                 answer = self._jobs_unpaused(event)
             case UserSet():
                 self._user_set(event)
+            case PolicySet():
+                self._policy_set(event)
             case HostJoined():
                 self._host_joined(event)
             case HostReported():

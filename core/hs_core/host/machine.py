@@ -209,7 +209,7 @@ class HostMachine:
             case CheckpointFetched():
                 comings.fetched(self._board, job, event.generation, event.step)
             case FetchFailed():
-                comings.fetch_failed(self._board, job, event.why)
+                comings.fetch_failed(self._board, job, event.why, hopeless=event.hopeless)
             case RendezvousReserved():
                 comings.reserved(self._board, job, event.address)
             case _:

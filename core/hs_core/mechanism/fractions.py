@@ -21,6 +21,7 @@ from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.model import JobId
 from hs_core.policy import Memory, Snapshot, Verdict
+from hs_core.solve import Method
 
 Floats = NDArray[np.float64]
 FOREVER_S = 1e12  # of what cannot run in the isolated share
@@ -35,6 +36,13 @@ class Case:
     alone_s: (
         Floats  # (J,) all of the job in the isolated share: what it would have taken so far, and what is left
     )
+    compat: bool
+    seed: int
+
+    @property
+    def method(self) -> Method | None:
+        """Which of several optima: any, or as Gavel's interior-point solver the middle of them."""
+        return Method.CENTRE if self.compat else None
 
 
 Allocate = Callable[[Case], Allocation]
@@ -61,13 +69,17 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     idle = not any(job.running for job in snapshot.jobs)
     if not table.jobs:
         return seats.verdict(memory, {}, () if style.compat else None)
-    if books is None or Staleness().due(books, snapshot.now_s, changed=signature != asked, idle=idle):
+    if books is None or Staleness(zero_is_never=style.compat).due(
+        books, snapshot.now_s, changed=signature != asked, idle=idle
+    ):
         asked = signature
         question = Question(
             speed=table.speed, gang=table.gang, gpus=table.gpus, weight=table.tickets * len(table.jobs)
         )
         lives, alone_s = _alone(table, question, lives)
-        found = allocate(Case(question=question, rows=table, alone_s=alone_s))
+        found = allocate(
+            Case(question=question, rows=table, alone_s=alone_s, compat=style.compat, seed=snapshot.seed)
+        )
         units = units_of([int(job.id) for job in table.jobs], found.pairs)
         books = reset(
             books,

@@ -1,23 +1,21 @@
 """Hadar's round: gangs whose workers may sit on unlike GPUs and servers, admitted while worth more than the GPUs' prices (Algorithms 1, 2).
 
 A gang is as fast as its slowest worker. For a job and the slowest type that it accepts, the cheapest GPUs among the types no slower are
-taken, which is never dearer than the fastest ones that the paper takes. GPUs of equal price: the server of the least index.
+taken, which is never dearer than the fastest ones that the paper takes. At equal price those of the slowest type, then
+the server of the least index.
 """
 
-from bisect import insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 
 from hs_core.errors import BrokenError
-from hs_core.mechanism.prices import Floats, Ints, Jobs, Prices, Utility, effective_throughput, prices
+from hs_core.mechanism.hadar_servers import Pick, Servers
+from hs_core.mechanism.prices import Floats, Ints, Jobs, Utility, effective_throughput, prices
 
 MOST_RECURSIVE = 16  # jobs; beyond, the states of Algorithm 2 are too many
-
-State = tuple[tuple[int, int], ...]  # of a server: (capacity, taken) of each type
-Pick = tuple[int, int, int]  # server, type, GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,141 +50,9 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    seats: Seats  # sorted by job
+    seats: Seats  # sorted by job, server, type
     payoff: Floats  # (J,) worth above price; 0: waits
     worth: Floats  # (J,) utility of the allocation; 0: waits
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    cost: float
-    picks: tuple[Pick, ...]
-
-    @property
-    def servers(self) -> int:
-        return len({server for server, _, _ in self.picks})
-
-
-@dataclass(slots=True)
-class Servers:
-    """Free GPUs and their prices. Servers in the same state are interchangeable, so all work is by state."""
-
-    capacity: list[tuple[int, ...]]
-    taken: list[list[int]]
-    prices: Prices
-    _by_state: dict[State, list[int]] = field(default_factory=dict)
-    _price: dict[tuple[int, int, int], float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for server in range(len(self.capacity)):
-            self._by_state.setdefault(self._state(server), []).append(server)
-
-    @staticmethod
-    def of(capacity: Ints, taken: Ints, prices_: Prices) -> "Servers":
-        return Servers([tuple(row) for row in capacity.tolist()], taken.tolist(), prices_)
-
-    def _state(self, server: int) -> State:
-        return tuple(zip(self.capacity[server], self.taken[server], strict=True))
-
-    def price(self, kind: int, capacity: int, taken: int) -> float:
-        key = (kind, capacity, taken)
-        if key not in self._price:
-            least, most = float(self.prices.least[kind]), float(self.prices.most[kind])
-            self._price[key] = least * (most / least) ** (taken / capacity)
-        return self._price[key]
-
-    def cost(self, picks: Sequence[Pick]) -> float:
-        """At today's prices; inf where not all are free."""
-        total = 0.0
-        for server, kind, gpus in picks:
-            capacity, taken = self.capacity[server][kind], self.taken[server][kind]
-            if capacity - taken < gpus:
-                return np.inf
-            total += gpus * self.price(kind, capacity, taken)
-        return total
-
-    def take(self, picks: Sequence[Pick]) -> None:
-        for server, kind, gpus in picks:
-            old = self._by_state[self._state(server)]
-            old.remove(server)
-            if not old:
-                del self._by_state[self._state(server)]
-            self.taken[server][kind] += gpus
-            if self.taken[server][kind] > self.capacity[server][kind]:
-                raise BrokenError(f"server {server} has fewer GPUs of type {kind} than were handed out")
-            insort(self._by_state.setdefault(self._state(server), []), server)
-
-    def offers(self, kinds: Sequence[int], gpus: int) -> tuple[Offer, ...]:
-        """The cheapest GPUs of these types: in the fewest servers, and anywhere."""
-        together, apart = self._together(kinds, gpus), self._anywhere(kinds, gpus)
-        found = tuple(offer for offer in (together, apart) if offer is not None)
-        return found[:1] if len(found) == 2 and found[0].cost <= found[1].cost else found
-
-    def _units(self, state: State, kinds: Sequence[int]) -> list[tuple[float, int, int]]:
-        """(price, type, free GPUs) of a server, cheapest first."""
-        found = []
-        for kind in kinds:
-            capacity, taken = state[kind]
-            if capacity > taken:
-                found.append((self.price(kind, capacity, taken), kind, capacity - taken))
-        found.sort()
-        return found
-
-    def _together(self, kinds: Sequence[int], gpus: int) -> Offer | None:
-        rooms: list[tuple[int, float, int, list[tuple[float, int, int]]]] = []
-        best: tuple[float, int, list[tuple[float, int, int]]] | None = None
-        for state, servers in self._by_state.items():
-            units = self._units(state, kinds)
-            room = sum(unit[2] for unit in units)
-            if room >= gpus:
-                cost = sum(price * count for price, _, count in _first(units, gpus))
-                if best is None or (cost, servers[0]) < best[:2]:
-                    best = (cost, servers[0], units)
-            elif best is None and room:
-                rooms.append((-room, units[0][0], servers[0], units))
-                rooms.extend((-room, units[0][0], server, units) for server in servers[1 : -(-gpus // room)])
-        if best is not None:
-            cost, server, units = best
-            return Offer(cost, tuple((server, kind, count) for _, kind, count in _first(units, gpus)))
-        # No server holds all: the emptiest first, which makes them the fewest.
-        rooms.sort(key=lambda room: room[:3])
-        picks: list[Pick] = []
-        total, rest = 0.0, gpus
-        for room, _, server, units in rooms:
-            for price, kind, count in _first(units, min(rest, -room)):
-                picks.append((server, kind, count))
-                total += price * count
-            rest -= min(rest, -room)
-            if not rest:
-                return Offer(total, tuple(picks))
-        return None
-
-    def _anywhere(self, kinds: Sequence[int], gpus: int) -> Offer | None:
-        units = [
-            (price, servers[0], kind, free, servers)
-            for state, servers in self._by_state.items()
-            for price, kind, free in self._units(state, kinds)
-        ]
-        units.sort(key=lambda unit: unit[:3])
-        picks: list[Pick] = []
-        total, rest = 0.0, gpus
-        for price, _, kind, free, servers in units:
-            for server in servers:
-                count = min(free, rest)
-                picks.append((server, kind, count))
-                total += price * count
-                rest -= count
-                if not rest:
-                    return Offer(total, tuple(picks))
-        return None
-
-
-def _first(units: Sequence[tuple[float, int, int]], gpus: int) -> Iterator[tuple[float, int, int]]:
-    for price, kind, free in units:
-        if not gpus:
-            return
-        yield price, kind, min(free, gpus)
-        gpus -= min(free, gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +67,7 @@ class Choice:
 class Group:
     """Jobs that ask for the same GPUs, most worth first: the first one still open is the best of them at any price."""
 
-    kinds: tuple[int, ...]  # allowed types
+    kinds: tuple[int, ...]  # allowed types, the slowest first: faster ones are left to those whom they serve
     gpus: int
     jobs: tuple[tuple[float, int], ...]  # (worth, job)
 
@@ -218,18 +84,20 @@ class Table:
 def _table(jobs: Jobs, held: Seats, utility: Utility, terms: Terms) -> Table:
     can = jobs.rates > 0
     move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
-    # Jobs alike in order of types and gang ask for the same: sets of types as bits, instead of tuples for each job.
-    bits = 1 << np.arange(can.shape[1])
+    # Jobs alike in their slowest type, those no slower and the gang ask for the same: as bits, instead of tuples for each job.
+    types = can.shape[1]
     no_slower = (jobs.rates[:, None, :] >= jobs.rates[:, :, None]) & can[:, None, :]
-    keys = np.where(can, (no_slower @ bits) << 32 | jobs.workers[:, None], -1)
+    masks = (no_slower @ (1 << np.arange(types))) * types + np.arange(types)
+    keys = np.where(can, masks << 32 | jobs.workers[:, None], -1)
     groups = []
     for key in np.unique(keys[can]).tolist():
         rows, columns = np.nonzero(keys == key)
         values = move[rows, columns]
         order = np.lexsort((rows, -values))
-        kinds = tuple(np.flatnonzero((key >> 32) & bits).tolist())
+        mask, slowest = divmod(key >> 32, types)
+        others = [kind for kind in range(types) if mask >> kind & 1 and kind != slowest]
         asks = tuple(zip(values[order].tolist(), rows[order].tolist(), strict=True))
-        groups.append(Group(kinds, key & 0xFFFFFFFF, asks))
+        groups.append(Group((slowest, *others), key & 0xFFFFFFFF, asks))
     return Table(tuple(groups), _stays(jobs, held, utility), terms.apart)
 
 
@@ -341,7 +209,7 @@ def _decision(chosen: Sequence[Choice], jobs: int) -> Decision:
     rows: list[tuple[int, int, int, int]] = []
     for choice in sorted(chosen, key=lambda choice: choice.job):
         payoff[choice.job], worth[choice.job] = choice.payoff, choice.worth
-        rows.extend((choice.job, *pick) for pick in choice.picks)
+        rows.extend((choice.job, *pick) for pick in sorted(choice.picks))
     columns = np.array(rows, np.int64).reshape(-1, 4).T
     return Decision(Seats(*columns), payoff, worth)
 

@@ -3,10 +3,11 @@
 The user with the fewest tickets in use comes first (GPUs that its placed jobs ask for, per ticket), of its jobs the one with the highest
 priority, then the earliest. Where its class was measured on all pools it may use, its pool is the one with the highest effective rate,
 rate times the part of the time that it would get there; else the newest in which the user's share is not used up yet (3.5,
-profiling: so every pool gets measured), else the one with most tickets per GPU left. Its servers are those with the
+profiling: so every pool gets measured), else the one in which it would run most of the time. Its servers are those with the
 least ticketLoadPerGPU.
 
-Departure: the part of the time is at most 1. With the paper's tickets per GPU an empty slow pool would look better than it is.
+Departure: the part of the time (`mechanism.level`) is at most 1, and counts what other users leave. With the paper's tickets per GPU an
+empty slow pool would look better than it is, and pools in which nobody has a whole job's share would stay empty.
 """
 
 from fractions import Fraction
@@ -52,16 +53,19 @@ def pool_for(board: Board, speeds: Speeds, job: JobFacts, models: tuple[str, ...
         return models[0]
     gpus, entitled = board.world.gpus, board.entitled
     share = [entitled.get((job.user, model), 0.0) for model in models]
-    asked = [gpus.get((job.user, model), 0) + job.gang for model in models]
+    parts = [board.part(job.user, model, job.gang) for model in models]
     open_ = [model for model, has in zip(models, share, strict=True) if has > 0]
     if open_ and speeds.measured(job.job_class, open_):
-        part = [min(1.0, has / of) for has, of in zip(share, asked, strict=True)]
-        rates = [(speeds.get(job.job_class, model) or 0.0) * p for model, p in zip(models, part, strict=True)]
-        best = max(rates)
-        return next(m for m, rate in zip(models, rates, strict=True) if rate >= best * (1 - 1e-9))
-    for model, has, of in zip(models, share, asked, strict=True):
-        if of <= has + 1e-9:
+        rates = [
+            (speeds.get(job.job_class, model) or 0.0) * p for model, p in zip(models, parts, strict=True)
+        ]
+        return _first_best(models, rates)
+    for model, has in zip(models, share, strict=True):
+        if gpus.get((job.user, model), 0) + job.gang <= has + 1e-9:
             return model
-    per_gpu = [has / of for has, of in zip(share, asked, strict=True)]
-    best = max(per_gpu)
-    return next(m for m, p in zip(models, per_gpu, strict=True) if p >= best * (1 - 1e-9))
+    return _first_best(models, parts)
+
+
+def _first_best(models: tuple[str, ...], values: list[float]) -> str:
+    best = max(values)
+    return next(m for m, value in zip(models, values, strict=True) if value >= best * (1 - 1e-9))

@@ -8,7 +8,7 @@ from hs_core.model import UserName
 
 
 class Speeds:
-    """How many times as fast a class is on a pool as on the slowest where it was measured."""
+    """How many times as fast a class is on a pool as on the slowest where it was measured and makes any progress."""
 
     def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
         known = set(models)
@@ -16,12 +16,12 @@ class Speeds:
         self._slowest: dict[str, float] = {}
         slowest = self._slowest
         for (job_class, model), rate in rates.items():
-            if model in known and rate < slowest.get(job_class, inf):
+            if model in known and 0 < rate < slowest.get(job_class, inf):
                 slowest[job_class] = rate
 
     def get(self, job_class: str, model: str) -> float | None:
         rate = self._rates.get((job_class, model))
-        return None if rate is None else rate / self._slowest[job_class]
+        return None if rate is None else rate / self._slowest.get(job_class, 1.0)
 
     def rate(self, job_class: str, model: str) -> float | None:
         """Mini-batches a second."""
@@ -55,7 +55,7 @@ class Bids:
         parts: list[tuple[int, float]] = []
         for job_class, gpus in sorted(self._classes.get(user, {}).items()):
             over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
-            if over is not None and under is not None and gpus > 0:
+            if over is not None and under is not None and under > 0 and gpus > 0:
                 parts.append((gpus, over / under))
         total = sum(gpus for gpus, _ in parts)
         return fsum(gpus * speedup for gpus, speedup in parts) / total if total else None

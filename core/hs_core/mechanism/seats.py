@@ -8,6 +8,7 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 from collections.abc import Iterable, Mapping, Sequence
 
 from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
+from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
 from hs_core.model import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
@@ -102,17 +103,65 @@ class Seats:
     # --- handing out ----------------------------------------------------------------------------------------------
 
     def verdict(
-        self, memory: Memory, why: Mapping[JobId, str], spare: Sequence[JobFacts] | None = None
+        self,
+        memory: Memory,
+        why: Mapping[JobId, str],
+        spare: Sequence[JobFacts] | None = None,
+        *,
+        renamed: bool = False,
     ) -> Verdict:
-        """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival."""
-        seated = self._hand_out()
+        """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
+
+        `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
+        of the two the one with more GPUs in use, then with fewer moves, is taken.
+        """
+        before = self._slots.copy()
+        seated = self._hand_out({})
+        if renamed and self._slots.moved:
+            stayed, self._slots = self._slots, before
+            seated_afresh = self._hand_out(self._renamed())
+            if (stayed.gpus_left, stayed.moved) <= (self._slots.gpus_left, self._slots.moved):
+                self._slots = stayed
+            else:
+                seated = seated_afresh
         left = spare if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
         for job in left:
             if job.id not in seated:
                 self._seat(job, self.choices(job), {})
         return self._slots.verdict(memory, why)
 
-    def _hand_out(self) -> set[JobId]:
+    def _renamed(self) -> dict[JobId, Home]:
+        """Homes of the chosen that can leave theirs; those that cannot have their GPUs afterwards."""
+        slots = self._slots
+        for job, model in sorted(self._chosen.values(), key=lambda entry: by_arrival(entry[0])):
+            if not self._may_leave(job):
+                self._seat(job, (model,), {})
+        groups: dict[tuple[str, int, int, int], list[HostName]] = {}
+        room: dict[HostName, int] = {}
+        for host in sorted(self._snapshot.hosts, key=lambda host: host.name):
+            if takes_new(host):
+                room[host.name] = free = slots.free(host.name)
+                groups.setdefault((host.model, free, host.gpus, host.gpu_memory_bytes), []).append(host.name)
+        planned: dict[JobId, Home] = {}
+        left = [entry for entry in self._chosen.values() if not slots.runs(entry[0])]
+        for job, model in sorted(
+            left, key=lambda entry: (-entry[0].per_node, -entry[0].gang, by_arrival(entry[0]))
+        ):
+            able = [
+                name
+                for name, free in room.items()
+                if free >= job.per_node and self._hosts[name].model == model and fits(job, self._hosts[name])
+            ]
+            if len(able) >= job.nodes:
+                planned[job.id] = home = tuple(sorted(able, key=lambda name: (room[name], name))[: job.nodes])
+                for name in home:
+                    room[name] -= job.per_node
+        names: dict[HostName, HostName] = {}
+        for (_, free, _, _), servers in groups.items():
+            names |= rename(servers, free, planned, self._snapshot.jobs)
+        return {job: tuple(names[name] for name in home) for job, home in planned.items()}
+
+    def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
         claims = self._claims()
         seated = set[JobId]()
@@ -133,7 +182,7 @@ class Seats:
             if self._is_home(job, model):
                 for name in self._slots.home(job):
                     claims[name] -= job.per_node
-            if self._seat(job, (model,), claims):
+            if self._slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
                 seated.add(job.id)
         return seated
 
@@ -150,8 +199,14 @@ class Seats:
                     claims[name] += job.per_node
         return claims
 
-    def _seat(self, job: JobFacts, models: Sequence[str], claims: Mapping[HostName, int]) -> bool:
+    def _seat(
+        self, job: JobFacts, models: Sequence[str], claims: Mapping[HostName, int], target: Home = ()
+    ) -> bool:
         slots, home = self._slots, self._slots.home(job)
+        if target and (target == home or all(slots.may_go(job, self._hosts[name]) for name in target)):
+            text = f"so that the fewest jobs move it has {', '.join(target)} in this round"
+            if slots.take(job, target, text):
+                return True
         drained = any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
             return True

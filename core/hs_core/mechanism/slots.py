@@ -1,6 +1,7 @@
 """The GPUs of one quantum, handed out job by job: what policies that decide every turn themselves are made of."""
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 
 from hs_core.events import Turn
@@ -38,6 +39,28 @@ class Slots:
         for job in sorted(snapshot.jobs, key=by_arrival):
             if job.started and job.running and not job.sliceable:
                 self._take(job, self._homes.get(job.id, ()))
+
+    def copy(self) -> "Slots":
+        """As far as it has come; what is handed out from one does not touch the other."""
+        made = copy(self)
+        own = {name: list(gangs) for name, gangs in self._gangs.items()}
+        vars(made).update(
+            _homes=dict(self._homes),
+            _free=dict(self._free),
+            _moves=dict(self._moves),
+            _gangs=own,
+            _in_turn=set(self._in_turn),
+        )
+        return made
+
+    @property
+    def moved(self) -> int:
+        """Started jobs that leave their servers."""
+        return len(self._moves)
+
+    @property
+    def gpus_left(self) -> int:
+        return sum(self._free.values())
 
     def reachable(self, job: JobFacts) -> bool:
         """Not so if a server of its home is away: it is neither offered GPUs nor in anybody's way."""

@@ -51,6 +51,7 @@ class World:
     new: list[JobFacts] = field(default_factory=list)  # look for a home
     leavers: list[JobFacts] = field(default_factory=list)  # should leave their servers, and can
     at: dict[HostName, list[JobFacts]] = field(default_factory=dict)  # jobs of one server where they live
+    parts: dict[HostName, list[JobFacts]] = field(default_factory=dict)  # of jobs of several servers
     unable: set[JobId] = field(default_factory=set)  # at home on servers that lack GPUs for them now
     gpus: dict[At, int] = field(default_factory=dict)  # that a user's jobs ask for, where they live
     kinds: dict[Kind, list[JobFacts]] = field(default_factory=dict)  # jobs by class where they live
@@ -101,6 +102,9 @@ class World:
             self.kind_gpus[kind] += gang
         if job.nodes == 1:
             self.at[home[0]].append(job)
+        else:
+            for name in home:
+                self.parts.setdefault(name, []).append(job)
 
     def unsettle(self, job: JobFacts, home: Home) -> None:
         model = self.hosts[home[0]].model
@@ -110,6 +114,9 @@ class World:
         self.kinds[kind].remove(job)
         if job.nodes == 1:
             self.at[home[0]].remove(job)
+        else:
+            for name in home:
+                self.parts[name].remove(job)
 
     def classes(self, user: UserName) -> list[str]:
         """Of the user's placed jobs, wherever they are."""
@@ -228,6 +235,9 @@ def _count(world: World, job: JobFacts, home: Home) -> None:
     world.kinds.setdefault((job.user, job.job_class, world.model(home)), []).append(job)
     if job.nodes == 1:
         world.at[home[0]].append(job)
+    else:
+        for name in home:
+            world.parts.setdefault(name, []).append(job)
 
 
 def _under_way(world: World, job: JobFacts, target: Home) -> bool:

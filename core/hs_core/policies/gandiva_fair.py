@@ -12,12 +12,13 @@ from typing import Any
 
 from hs_core.events import Turn
 from hs_core.mechanism import split, trade
-from hs_core.mechanism.loads import Board
+from hs_core.mechanism.lags import WHOLE, Lags
+from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, settle_all
 from hs_core.mechanism.place import place
-from hs_core.mechanism.placing import LEAST, Home, why_nowhere
+from hs_core.mechanism.placing import LEAST
 from hs_core.mechanism.rates import Bids, Speeds
-from hs_core.mechanism.slots import lost
+from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look, tickets_per_gpu
 from hs_core.model import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
@@ -34,12 +35,17 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     market = trade.Market(base, trade.load(memory.get("trades", ())), world.needs(), Bids(world, speeds))
     traded = market.settle(world.models, snapshot.now_s)
-    board = Board(world, traded.entitled)
-    place(board, speeds)
+    levels = find_levels(world, traded.entitled)
+    lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
+    if not again:
+        lags.observe(world)
+    factors = lags.factors()
+    board = Board(world, traded.entitled, levels, factors)
+    place(board, speeds)
     moved = settle_all(board, speeds, LIMITS, calm=again)
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
-    tickets = _tickets(world, traded.entitled)
+    tickets = _tickets(world, traded.entitled, factors)
     turns, books = _turns(world, tickets, memory, again=again)
     return Verdict(
         plan=Plan(
@@ -48,8 +54,17 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             tickets=tickets,
             moves={move.job.id: (move.reason, move.text) for move in moved},
         ),
-        memory=_remember(snapshot.quantum, leaving, traded, turns, books),
-        why=_why(world, board, turns),
+        memory=_remember(
+            snapshot.quantum,
+            {
+                "trades": trade.dump(traded.trades),
+                "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
+                "turns": split.dump_turns(turns),
+                "books": dict(books),
+                "lags": lags.dump(),
+            },
+        ),
+        why=Waiting(world, board, turns),
         entitled=traded.entitled,
         base=base if traded.trades else {},
         trades=traded.trades,
@@ -58,28 +73,19 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     )
 
 
-def _remember(
-    quantum: int,
-    leaving: Mapping[JobId, Home],
-    traded: trade.Outcome,
-    turns: Mapping[HostName, Turn],
-    books: Mapping[str, str],
-) -> Memory:
-    kept = {
-        "trades": trade.dump(traded.trades),
-        "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
-        "turns": split.dump_turns(turns),
-        "books": dict(books),
-    }
+def _remember(quantum: int, kept: Mapping[str, Any]) -> Memory:
     return {"quantum": quantum, **{name: value for name, value in kept.items() if value}}
 
 
-def _tickets(world: World, entitled: Mapping[At, Fraction]) -> dict[JobId, Fraction]:
-    """jobTickets (eq 3); the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
+def _tickets(
+    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
+) -> dict[JobId, Fraction]:
+    """jobTickets (eq 3), made good for what users lack; the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
     per_gpu = tickets_per_gpu(entitled, world.gpus)
     tickets = {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
     for (user, _, model), jobs in world.kinds.items():
-        unit = per_gpu.get((user, model)) or LEAST
+        at = (user, model)
+        unit = (per_gpu.get(at) or LEAST) * factors.get(at, WHOLE)
         known = {1: unit}
         for job in jobs:
             gang = job.gang
@@ -142,74 +148,6 @@ def _sum(tickets: list[Fraction]) -> Fraction:
     if 0 < unit.bit_length() <= split.FINEST:
         return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
     return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
-
-
-# --- why --------------------------------------------------------------------------------------------------------------
-
-
-def _why(world: World, board: Board, turns: Mapping[HostName, Turn]) -> dict[JobId, str]:
-    loads = board.loads()
-    nowhere: dict[tuple[Any, ...], str] = {}
-    why: dict[JobId, str] = {}
-    hosts, homes = world.hosts, world.homes
-    away = {name for name, host in hosts.items() if not host.connected}
-    odd = bool(away or world.unable or world.leaving)
-    for (user, _, model), jobs in world.kinds.items():
-        part = board.per_gpu(user, model)
-        for job in jobs:
-            home = homes[job.id]
-            if job.nodes > 1:
-                if not job.running or job.id not in _in_turn(turns, home):
-                    why[job.id] = _why_odd(world, job, away) or _why_waiting(job, home, part, loads)
-            elif not job.running:
-                line = _why_odd(world, job, away) if odd or home != job.hosts else ""
-                why[job.id] = line or _why_waiting(job, home, part, loads)
-    for job in world.jobs:
-        if job.id not in homes:
-            why[job.id] = _why_homeless(world, job, nowhere)
-        elif job.id in world.unable and not job.running:
-            why[job.id] = _why_odd(world, job, away)
-    return why
-
-
-def _why_odd(world: World, job: JobFacts, away: set[HostName]) -> str:
-    home = world.homes[job.id]
-    if job.id in world.unable or not away.isdisjoint(home):
-        return _why_unable(world, job, home)
-    if job.id in world.leaving or (job.started and home != job.hosts):
-        return f"it is on its way to {', '.join(world.leaving.get(job.id, home))}"
-    return ""
-
-
-def _in_turn(turns: Mapping[HostName, Turn], home: Home) -> tuple[JobId, ...]:
-    turn = turns.get(home[0])
-    return turn.gangs if turn is not None else ()
-
-
-def _why_homeless(world: World, job: JobFacts, nowhere: dict[tuple[Any, ...], str]) -> str:
-    if any(name not in world.hosts for name in job.hosts) and (job.started or not job.movable):
-        return f"its server {lost(job, world.hosts)} is not part of the cluster now"
-    key = (job.gpu_types, job.gpu_memory_bytes, job.gang, job.nodes)
-    if key not in nowhere:
-        nowhere[key] = why_nowhere(job, world.hosts.values()) or "waiting to be placed"
-    return nowhere[key]
-
-
-def _why_unable(world: World, job: JobFacts, home: Home) -> str:
-    for name in home:
-        if not world.hosts[name].connected:
-            return f"its server {name} is away; what runs there goes on"
-    short = min((world.hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
-    return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
-
-
-def _why_waiting(job: JobFacts, home: Home, part: float, loads: Mapping[HostName, float]) -> str:
-    at = home[0] if len(home) == 1 else max(home, key=lambda name: (loads[name], name))
-    where = at if len(home) == 1 else f"{len(home)} servers, of which {at} is the fullest"
-    if part <= 0:
-        return f"waiting for its turn on {where}: {job.user} has no share of these GPUs now"
-    share = 100 * part / loads[at] if loads[at] > part else 100.0
-    return f"waiting for its turn on {where}: its share is {share:.0f}% of the quanta"
 
 
 GANDIVA_FAIR = Policy(name="gandiva-fair", needs=Needs(every_quantum=True, fair=True), decide=decide)

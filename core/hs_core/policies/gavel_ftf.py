@@ -12,6 +12,7 @@ def allocate(case: Case) -> Allocation:
     return finish_time_fair(
         case.question,
         Lives(age_s=case.rows.age_s, steps_left=case.rows.steps_left, alone_s=case.alone_s),
+        method=case.method,
     )
 
 

@@ -9,7 +9,7 @@ from hs_core.policy import Needs, Policy
 
 
 def allocate(case: Case) -> Allocation:
-    return least_makespan(case.question, case.rows.steps_left)
+    return least_makespan(case.question, case.rows.steps_left, method=case.method)
 
 
 GAVEL_MAKESPAN = Policy(

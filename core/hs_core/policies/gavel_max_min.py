@@ -9,7 +9,7 @@ from hs_core.policy import Needs, Policy
 
 
 def allocate(case: Case) -> Allocation:
-    return max_min(case.question)
+    return max_min(case.question, method=case.method)
 
 
 GAVEL_MAX_MIN = Policy(

@@ -9,7 +9,7 @@ from hs_core.policy import Needs, Policy
 
 
 def allocate(case: Case) -> Allocation:
-    return water_fill(case.question)
+    return water_fill(case.question, method=case.method)
 
 
 GAVEL_WATER_FILLING = Policy(

@@ -122,6 +122,11 @@ class HeteroShareStub(object):
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.SerializeToString,
                 response_deserializer=hs__proto_dot_v1_dot_controller__pb2.UserView.FromString,
                 _registered_method=True)
+        self.SetPolicy = channel.unary_unary(
+                '/hs.v1.HeteroShare/SetPolicy',
+                request_serializer=hs__proto_dot_v1_dot_controller__pb2.SetPolicyRequest.SerializeToString,
+                response_deserializer=hs__proto_dot_v1_dot_controller__pb2.PolicyView.FromString,
+                _registered_method=True)
         self.DrainNode = channel.unary_unary(
                 '/hs.v1.HeteroShare/DrainNode',
                 request_serializer=hs__proto_dot_v1_dot_controller__pb2.DrainNodeRequest.SerializeToString,
@@ -279,6 +284,12 @@ class HeteroShareServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetPolicy(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNode(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -423,6 +434,11 @@ def add_HeteroShareServicer_to_server(servicer, server):
                     servicer.SetUser,
                     request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.FromString,
                     response_serializer=hs__proto_dot_v1_dot_controller__pb2.UserView.SerializeToString,
+            ),
+            'SetPolicy': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPolicy,
+                    request_deserializer=hs__proto_dot_v1_dot_controller__pb2.SetPolicyRequest.FromString,
+                    response_serializer=hs__proto_dot_v1_dot_controller__pb2.PolicyView.SerializeToString,
             ),
             'DrainNode': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainNode,
@@ -932,6 +948,33 @@ class HeteroShare(object):
             '/hs.v1.HeteroShare/SetUser',
             hs__proto_dot_v1_dot_controller__pb2.SetUserRequest.SerializeToString,
             hs__proto_dot_v1_dot_controller__pb2.UserView.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetPolicy(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hs.v1.HeteroShare/SetPolicy',
+            hs__proto_dot_v1_dot_controller__pb2.SetPolicyRequest.SerializeToString,
+            hs__proto_dot_v1_dot_controller__pb2.PolicyView.FromString,
             options,
             channel_credentials,
             insecure,

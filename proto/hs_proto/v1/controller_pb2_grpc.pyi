@@ -55,6 +55,7 @@ class HeteroShareStub:
     GetPolicy: _grpc.UnaryUnaryMultiCallable[_controller_pb2.PolicyRequest, _controller_pb2.PolicyView]
     SetUser: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetUserRequest, _controller_pb2.UserView]
     """Admins only."""
+    SetPolicy: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetPolicyRequest, _controller_pb2.PolicyView]
     DrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.DrainNodeRequest, _controller_pb2.NodeView]
     UndrainNode: _grpc.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]
     SetGpuDrain: _grpc.UnaryUnaryMultiCallable[_controller_pb2.SetGpuDrainRequest, _controller_pb2.NodeView]
@@ -95,6 +96,7 @@ class HeteroShareAsyncStub(HeteroShareStub):
     GetPolicy: _aio.UnaryUnaryMultiCallable[_controller_pb2.PolicyRequest, _controller_pb2.PolicyView]  # type: ignore[assignment]
     SetUser: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetUserRequest, _controller_pb2.UserView]  # type: ignore[assignment]
     """Admins only."""
+    SetPolicy: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetPolicyRequest, _controller_pb2.PolicyView]  # type: ignore[assignment]
     DrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.DrainNodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
     UndrainNode: _aio.UnaryUnaryMultiCallable[_controller_pb2.NodeRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
     SetGpuDrain: _aio.UnaryUnaryMultiCallable[_controller_pb2.SetGpuDrainRequest, _controller_pb2.NodeView]  # type: ignore[assignment]
@@ -234,6 +236,13 @@ class HeteroShareServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_controller_pb2.UserView, _abc.Awaitable[_controller_pb2.UserView]]:
         """Admins only."""
+
+    @_abc_1.abstractmethod
+    def SetPolicy(
+        self,
+        request: _controller_pb2.SetPolicyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_controller_pb2.PolicyView, _abc.Awaitable[_controller_pb2.PolicyView]]: ...
 
     @_abc_1.abstractmethod
     def DrainNode(

@@ -40,7 +40,8 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
         shown.add_column("verdict")
         for row in figure.rows:
             verdict = "[green]ok[/green]" if row.ok else "[red]NOT OK[/red]"
-            numbers = (f"{row.paper:.4g}", f"{row.ours:.4g}", f"{row.tolerance:.3g}")
+            paper = f"≥ {row.paper:.4g}" if row.least else f"{row.paper:.4g}"
+            numbers = (paper, f"{row.ours:.4g}", f"{row.tolerance:.3g}")
             shown.add_row(row.quantity, *numbers, verdict)
         console.print(shown)
         for note in figure.notes:

@@ -108,6 +108,7 @@ def cluster_of(given: dict[str, Any]) -> ClusterSpec:
 
 def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, Any]) -> Experiment:
     from hs_core.policies import find
+    from hs_sim.cluster import keep_to_what_runs
 
     _positive("quantum-s", given["quantum_s"], most=1e6)
     if given["until_s"] is not None:
@@ -122,9 +123,10 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
         raise RefusedError(
             f"--preset: {given['preset']} with --depth {given['depth']}; expected depth quanta"
         )
+    cluster = cluster_of(given)
     made = Experiment(
-        cluster=cluster_of(given),
-        workload=workload,
+        cluster=cluster,
+        workload=keep_to_what_runs(workload, cluster),
         policy=find(policy).name,
         quantum_s=given["quantum_s"],
         seed=seed,

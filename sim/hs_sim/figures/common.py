@@ -16,7 +16,7 @@ MiB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`tolerance` is absolute, in the unit of the quantity."""
+    """`tolerance` is absolute, in the unit of the quantity. `least`: the paper's number is a lower bound, more is no fault."""
 
     figure: str
     quantity: str
@@ -24,6 +24,7 @@ class Row:
     ours: float
     tolerance: float
     ok: bool
+    least: bool = False
 
     def as_dict(self) -> dict[str, object]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
@@ -53,7 +54,9 @@ def near(figure: str, quantity: str, paper: float, ours: float, tolerance: float
 def at_least(figure: str, quantity: str, paper: float, ours: float, tolerance: float) -> Row:
     """Better than the paper is no fault."""
     ok = ours >= paper - tolerance - 1e-9
-    return Row(figure=figure, quantity=quantity, paper=paper, ours=ours, tolerance=tolerance, ok=ok)
+    return Row(
+        figure=figure, quantity=quantity, paper=paper, ours=ours, tolerance=tolerance, ok=ok, least=True
+    )
 
 
 # --- workloads --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ which GPU of a server a process is bound to, device memory, faults.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
 from math import floor
@@ -22,6 +22,7 @@ from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_sim.cluster import keep_to_what_runs
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
@@ -49,7 +50,9 @@ def run_quanta(
     experiment: Experiment, *, policy: Policy | None = None, progress: Watch | None = None
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
-    return _Run(experiment, policy or find(experiment.policy, compat=experiment.compat), progress).run()
+    runs = keep_to_what_runs(experiment.workload, experiment.cluster)
+    policy = policy or find(experiment.policy, compat=experiment.compat)
+    return _Run(replace(experiment, workload=runs), policy, progress).run()
 
 
 class _Run:

@@ -18,10 +18,11 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-GAP = 1e-4  # of the value; a tenth of what is promised
-UNDECIDED = 100  # jobs that CP-SAT gets at first; four times as many when that wasn't enough
+GAP = 2e-4  # of the value; a fifth of what is promised
+UNDECIDED = 100  # jobs that CP-SAT gets at first; twice as many when that wasn't enough
 EFFORT = 1.0  # CP-SAT's deterministic seconds for the first of these
 FINE = 1e9  # the value in CP-SAT's whole numbers
+LARGEST = 2.0**52  # sum of all costs there
 TINY = 1e-9
 
 
@@ -125,9 +126,9 @@ def _rounded(case: _Case, lp: _Lp, best: Round, gap: float) -> Round:
     order = np.argsort(other, kind="stable")
     undecided, effort = max(UNDECIDED, 2 * int(broken.sum())), EFFORT
     while True:
-        free = np.sort(order[:undecided])
+        free = _undecided(order, other, wanted * (int(case.gpus.max()) + 1) + case.gpus, undecided)
         beyond = float(other[order[undecided]]) if undecided < len(order) else np.inf
-        found = _core(case, lp, wanted, free, beyond=beyond, effort=effort)
+        found = _core(case, lp, wanted, free, beyond=beyond, effort=effort, within=gap / 2 * abs(lp.bound))
         if found is not None:
             choice, above = found
             bound = max(best.bound, lp.bound + min(above, beyond))
@@ -138,7 +139,22 @@ def _rounded(case: _Case, lp: _Lp, best: Round, gap: float) -> Round:
             )
         if best.gap <= gap or undecided >= len(order):
             return best
-        undecided, effort = undecided * 4, effort * 4
+        undecided, effort = undecided * 2, effort * 2
+
+
+def _undecided(order: Ints, other: Floats, kind: Ints, count: int) -> Ints:
+    """The first `count` of `order`, ascending; of those tied for the last places some of each kind, as many alike open no new choices."""
+    if count >= len(order):
+        return np.sort(order)
+    last = other[order[count - 1]]
+    first, end = np.searchsorted(other[order], [last, np.nextafter(last, np.inf)])
+    tied = order[first:end]
+    by_kind = np.argsort(kind[tied], kind="stable")
+    ordered = kind[tied][by_kind]
+    rank = np.empty(len(tied), np.int64)
+    rank[by_kind] = np.arange(len(tied)) - np.searchsorted(ordered, ordered)
+    chosen = tied[np.argsort(rank, kind="stable")][: count - first]
+    return np.sort(np.concatenate([order[:first], chosen]))
 
 
 def _second(lp: _Lp, wanted: Ints) -> Floats:
@@ -152,7 +168,7 @@ def _second(lp: _Lp, wanted: Ints) -> Floats:
 
 
 def _core(
-    case: _Case, lp: _Lp, wanted: Ints, free: Ints, *, beyond: float, effort: float
+    case: _Case, lp: _Lp, wanted: Ints, free: Ints, *, beyond: float, effort: float, within: float
 ) -> tuple[Ints, float] | None:
     """The choice when only the jobs in `free` are open, and what any such choice costs above the LP's bound at least; None: none found.
 
@@ -171,11 +187,13 @@ def _core(
     sunk = float(lp.reduced[runs, fixed[runs]].sum() + lp.idle[waits].sum())
     at, kind = np.nonzero(np.isfinite(reduced) & (reduced <= max(beyond, TINY)))
     columns = len(at) + types + 1
-    scale = FINE / max(float(np.abs(lp.bound)), float(reduced[at, kind].max(initial=0.0)), TINY)
     prices = np.concatenate([reduced[at, kind], lp.slack, [lp.surplus]])
+    total = int(capacity.sum()) - case.least
+    upper = np.concatenate([np.ones(len(at), np.int64), capacity, [total]])
+    fine = FINE / max(abs(lp.bound), float(reduced[at, kind].max(initial=0.0)), TINY)
+    scale = min(fine, LARGEST / max(float(prices @ upper), float(prices.max()), TINY))
     works = np.flatnonzero(kind < types)
     spare = len(at) + np.arange(types)
-    total = int(capacity.sum()) - case.least
     rows = solve.Entries(
         np.concatenate(
             [at, len(free) + kind[works], len(free) + np.arange(types), np.full(types + 1, len(free) + types)]
@@ -189,7 +207,8 @@ def _core(
             np.floor(prices * scale).astype(np.int64),
             a_eq=rows,
             b_eq=np.concatenate([np.ones(len(free), np.int64), left, [total]]),
-            upper=np.concatenate([np.ones(len(at), np.int64), capacity, [total]]),
+            upper=upper,
+            within=within * scale,
             effort=effort,
         )
     except solve.InfeasibleError:

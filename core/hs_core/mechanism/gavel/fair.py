@@ -12,7 +12,7 @@ from hs_core.mechanism.gavel.program import Found, Program, Rows
 from hs_core.mechanism.gavel.question import Allocation, Bools, Floats, Ints, Question, proportional_speed
 from hs_core.solve import Entries, Method
 
-TIGHT = 1e-7  # a price above this is one
+TIGHT = 1e-7  # a part of the price above this is one
 
 
 def max_min(question: Question, *, by_class: bool = True, method: Method | None = None) -> Allocation:
@@ -161,7 +161,7 @@ def _fill(
         x, rise, lps = found.x, float(found.extra[0]), lps + found.lps
         least = least if lps > found.lps else rise
         level = level + rise * speed
-        bound = (found.prices > TIGHT) & (speed > 0)
+        bound = found.prices * speed > TIGHT  # they sum to 1
         live = live & ~bound
         assert bound.any(), f"{rise=}: nobody holds the level down, yet it does not rise"
     return program.allocation(x, value=least, lps=lps)

@@ -110,6 +110,8 @@ class _Search:
     def bound(self, guess: float, prices: Floats, most: float) -> float:
         """The rho whose needs cost what all speed can be worth at these prices."""
         price = np.maximum(prices[self.asks], 0.0)
+        if most <= 0 or not price.any():
+            return self.floor
         some = price > 0
         price, age_s, alone_s = price[some] / price.sum(), self.age_s[some], self.alone_s[some]
         slack = guess * alone_s - age_s

@@ -28,7 +28,10 @@ class Question:
 
     speed: Floats  # J x T, steps/s alone; 0: it can't run there
     gang: Ints  # J, GPUs
-    gpus: Ints  # T
+    gpus: Ints | Floats  # T; a part of a cluster may have parts of GPUs
+    room: Ints = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # T: the largest gang that fits there; none given: gpus (`replace` both)
     weight: Floats = field(default_factory=lambda: np.ones(0))  # J, above 0; none given: 1 each
     sharing: Sharing | None = None  # None: one job to a GPU
 
@@ -36,7 +39,10 @@ class Question:
         jobs, types = self.speed.shape if self.speed.ndim == 2 else (-1, -1)
         if not len(self.weight):
             object.__setattr__(self, "weight", np.ones(max(jobs, 0)))
+        if not len(self.room):
+            object.__setattr__(self, "room", np.floor(self.gpus).astype(np.int64))
         for name, found, expected in (
+            ("room", self.room.shape, (len(self.gpus),)),
             ("speed", self.speed.shape, (len(self.gang), len(self.gpus))),
             ("weight", self.weight.shape, (len(self.gang),)),
         ):
@@ -68,8 +74,21 @@ class Question:
     @property
     def can(self) -> Bools:
         """J x T: whether the job can run there at all, for its speed and its gang."""
-        able: Bools = (self.speed > 0) & (self.gang[:, None] <= self.gpus[None, :])
+        able: Bools = (self.speed > 0) & (self.gang[:, None] <= self.room[None, :])
         return able
+
+    def part(self, jobs: Ints, share: float = 1.0) -> "Question":
+        """Some jobs (positions) on a share of every type."""
+        return Question(
+            speed=self.speed[jobs],
+            gang=self.gang[jobs],
+            gpus=np.asarray(self.gpus, float) * share,
+            room=self.room,
+            weight=self.weight[jobs],
+            sharing=None
+            if self.sharing is None
+            else Sharing(kind=self.sharing.kind[jobs], speed=self.sharing.speed),
+        )
 
     def blind(self, *, everywhere: bool = False) -> "Question":
         """The heterogeneity-blind question: all types are equally fast.
@@ -119,7 +138,8 @@ class Allocation:
 
 def proportional_speed(question: Question) -> Floats:
     """J: steps/s with the same part of every type as of the cluster: what Gavel's fairness is measured in."""
-    share = question.gpus / max(1, question.gpus.sum())
+    total = float(question.gpus.sum())
+    share = question.gpus / (total if total > 0 else 1.0)
     speed: Floats = np.where(question.can, question.speed, 0.0) @ share
     return speed
 

@@ -1,0 +1,85 @@
+"""What users really get of a pool: entitlements where their jobs are, and what others leave.
+
+An entitlement that nobody uses (its user's jobs live in other pools, and are too few or too large to be everywhere) is no GPU that
+idles: the stride hands it to those who are there, in proportion to theirs. So a user gets `min(asked, level · entitled)`, with the level
+at which the pool is full; below that, all it asks for.
+"""
+
+from collections.abc import Mapping
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.model import UserName
+
+COARSE = 200  # of a pool's GPUs one part may change before the level is found anew
+
+
+class Level:
+    def __init__(self, gpus: int, entitled: Mapping[UserName, float], asked: Mapping[UserName, int]) -> None:
+        self._gpus = gpus
+        self._entitled = entitled
+        self._asked = dict(asked)
+        self._total = sum(asked.values())
+        self._changed = 0
+        self._level: float | None = None
+        self._parts: dict[tuple[UserName, int], float] = {}
+        self._open = 0.0  # entitlements of those who do not get all they ask for
+
+    def ask(self, user: UserName, gpus: int) -> None:
+        """So many more; negative: fewer."""
+        self._asked[user] = self._asked.get(user, 0) + gpus
+        self._total += gpus
+        self._changed += abs(gpus)
+        self._parts.clear()
+        if self._changed * COARSE > self._gpus:
+            self._level = None
+
+    def part(self, user: UserName, more: int = 0) -> float:
+        """Of the time that the user's jobs there run, if they ask for so many GPUs more; 1 if they ask for none."""
+        found = self._parts.get((user, more))
+        if found is None:
+            found = self._parts[user, more] = self._part(user, more)
+        return found
+
+    def _part(self, user: UserName, more: int) -> float:
+        asked = self._asked.get(user, 0)
+        wants = asked + more
+        if wants <= 0 or self._total + more <= self._gpus:
+            return 1.0
+        has = self._entitled.get(user, 0.0)
+        if wants <= has:
+            return 1.0
+        if self._total <= self._gpus:
+            return min(1.0, max(has, self._gpus - self._total + asked) / wants)
+        level = self._now()
+        before, gets = min(float(asked), level * has), min(float(wants), level * has)
+        if gets > before:
+            others = self._open + (has if asked <= level * has else 0.0)
+            gets = min(gets, (level - (gets - before) / others) * has) if others > 0 else gets
+        return max(has, gets) / wants
+
+    def _now(self) -> float:
+        if self._level is None:
+            self._level = self._find()
+            self._changed = 0
+        return self._level
+
+    def _find(self) -> float:
+        some = [(gpus, self._entitled.get(user, 0.0)) for user, gpus in self._asked.items() if gpus > 0]
+        asked: NDArray[np.float64] = np.array([gpus for gpus, _ in some], dtype=np.float64)
+        has: NDArray[np.float64] = np.array([share for _, share in some], dtype=np.float64)
+        there = has > 0
+        asked, has = asked[there], has[there]
+        if asked.sum() <= self._gpus:
+            self._open = 0.0
+            return inf
+        order = np.argsort(asked / has, kind="stable")
+        asked, has = asked[order], has[order]
+        served = np.concatenate(([0.0], np.cumsum(asked)[:-1]))
+        open_ = has.sum() - np.concatenate(([0.0], np.cumsum(has)[:-1]))
+        levels = (self._gpus - served) / open_
+        at = int(np.argmax(levels < asked / has))  # the first who does not get all
+        self._open = float(open_[at])
+        return float(levels[at])

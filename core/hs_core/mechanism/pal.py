@@ -1,0 +1,185 @@
+"""PAL (SC'24): GPUs of one model are not equally fast; who feels it most gets the even ones, weighed against spreading over servers.
+
+A GPU's score says how much longer a step of some class of jobs takes on it than on the middling one (1.0). A gang waits for its slowest member, and
+for the network where it is spread: its slowdown is the worst score times the penalty for spreading. Each job gets the least slowdown that is left;
+the paper walks a table of (locality, score) combinations in order of that product, which finds the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.errors import BrokenError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+MOST_BINS = 6
+STEPS = 100
+SAME = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """G GPUs of one model; C classes of jobs."""
+
+    host: Ints  # G: which server
+    score: Floats  # C x G: time of a step over that on the middling GPU; best binned
+    free: Bools  # G
+
+    def __post_init__(self) -> None:
+        gpus = len(self.host)
+        if self.free.shape != (gpus,) or self.score.ndim != 2 or self.score.shape[1] != gpus:
+            raise BrokenError(
+                f"score has shape {self.score.shape}, free {self.free.shape}; expected {gpus} GPUs by host"
+            )
+        if not (np.isfinite(self.score).all() and (self.score > 0).all()):
+            raise BrokenError("score has values that are no slowdowns; expected numbers above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Want:
+    gang: int
+    feels: int = 0  # class of the job: row of the scores
+    spread: float = 1.0  # what spreading over servers multiplies its time by; at least 1
+    whole: bool = False  # only within one server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    gpus: tuple[int, ...]  # positions in the pool
+    slowdown: float
+
+
+def sensitive_first(pool: Pool, wants: Sequence[Want]) -> list[int]:
+    """Positions of `wants`: classes that differ most between GPUs first, within a class in the order given."""
+    feels = pool.score.max(axis=1) / pool.score.min(axis=1) if pool.score.size else np.ones(len(pool.score))
+    return sorted(range(len(wants)), key=lambda at: (-float(feels[wants[at].feels]), at))
+
+
+def place(
+    pool: Pool, wants: Sequence[Want], *, by_score: bool = True, by_locality: bool = True
+) -> list[Place | None]:
+    """A place for each, in the order of `sensitive_first`; None: not enough GPUs are left. `wants` are who runs this round, by the order of the policy.
+
+    `by_score=False`: as if all GPUs were equal (locality alone). `by_locality=False`: the best scores wherever they are (the paper's PM-First).
+    Among places of one slowdown: the server with the fewest free GPUs that suffices, so that large gangs find whole servers later.
+    """
+    free = pool.free.copy()
+    score = pool.score if by_score else np.ones_like(pool.score)
+    places: list[Place | None] = [None] * len(wants)
+    for at in sensitive_first(pool, wants):
+        want = wants[at]
+        if want.gang < 1 or want.spread < 1 or not 0 <= want.feels < len(score):
+            raise BrokenError(
+                f"job {at} wants {want}; expected a gang and a spread of 1 or more, a class below {len(score)}"
+            )
+        found = _best(pool.host, score[want.feels], free, want, by_locality=by_locality)
+        if found is not None:
+            places[at] = found
+            free[list(found.gpus)] = False
+    return places
+
+
+def _best(host: Ints, score: Floats, free: Bools, want: Want, *, by_locality: bool) -> Place | None:
+    within = _within(host, score, free, want.gang)
+    across = None if want.whole else _across(host, score, free, want)
+    if within is None or across is None:
+        return within or across
+    if not by_locality:
+        return across if across.slowdown / want.spread < within.slowdown - SAME else within
+    return across if across.slowdown < within.slowdown - SAME else within
+
+
+def _within(host: Ints, score: Floats, free: Bools, gang: int) -> Place | None:
+    """The server whose `gang` best free GPUs are the best; then the fullest."""
+    best: tuple[float, int, int] | None = None
+    chosen: Ints | None = None
+    counts = np.bincount(host[free], minlength=int(host.max(initial=-1)) + 1)
+    for server in np.flatnonzero(counts >= gang):
+        here = np.flatnonzero(free & (host == server))
+        taken = here[np.argsort(score[here], kind="stable")[:gang]]
+        key = (round(float(score[taken[-1]]), 9), int(counts[server]), int(server))
+        if best is None or key < best:
+            best, chosen = key, taken
+    if chosen is None:
+        return None
+    return Place(gpus=tuple(sorted(chosen.tolist())), slowdown=float(score[chosen].max()))
+
+
+def _across(host: Ints, score: Floats, free: Bools, want: Want) -> Place | None:
+    """The best GPUs wherever they are; of equal ones those of servers with many, to cross few borders."""
+    here = np.flatnonzero(free)
+    if len(here) < want.gang:
+        return None
+    worst = float(np.sort(score[here])[want.gang - 1])
+    good = here[score[here] <= worst + SAME]
+    many = np.bincount(host[good], minlength=int(host.max(initial=-1)) + 1)
+    order = np.lexsort((good, score[good], host[good], -many[host[good]]))
+    taken = good[order[: want.gang]]
+    spread = want.spread if len(np.unique(host[taken])) > 1 else 1.0
+    return Place(gpus=tuple(sorted(taken.tolist())), slowdown=float(score[taken].max()) * spread)
+
+
+def binned(score: Floats, most: int = MOST_BINS) -> Floats:
+    """Scores (G) as the means of at most `most` groups (k-means of one dimension): noise between nearly equal GPUs is no reason to move anybody.
+
+    The number of groups is the one with the best silhouette, as in the paper; GPUs that are all alike are one group.
+    """
+    values = np.unique(score)
+    if len(values) < 2 or np.ptp(values) <= 0.01 * values.mean():
+        return np.full(len(score), score.mean() if len(score) else 1.0)
+    best, found = -1.0, score.astype(float)
+    for count in range(2, min(most, len(values)) + 1):
+        group = _means(score, count)
+        quality = _silhouette(score, group)
+        if quality > best + SAME:
+            best = quality
+            found = np.array([score[group == of].mean() for of in group])
+    return found
+
+
+def _means(score: Floats, count: int) -> Ints:
+    """Lloyd's steps from even quantiles: the same question, the same answer."""
+    middle = np.quantile(score, (np.arange(count) + 0.5) / count)
+    group = np.zeros(len(score), np.int64)
+    for _ in range(STEPS):
+        group = np.argmin(np.abs(score[:, None] - middle[None, :]), axis=1)
+        moved = np.array(
+            [score[group == at].mean() if (group == at).any() else middle[at] for at in range(count)]
+        )
+        if np.allclose(moved, middle, rtol=0, atol=SAME):
+            break
+        middle = moved
+    return group
+
+
+def _silhouette(score: Floats, group: Ints) -> float:
+    """How much nearer each is to its own group than to the next: 1 at best. From sorted sums, not from all pairs."""
+    names = np.unique(group)
+    if len(names) < 2:
+        return -1.0
+    far = np.stack([_mean_distance(score, score[group == name]) for name in names])
+    own = np.searchsorted(names, group)
+    size = np.bincount(own)[own]
+    at = np.arange(len(score))
+    inside = far[own, at] * size / np.maximum(1, size - 1)  # itself not counted
+    far[own, at] = np.inf
+    outside = far.min(axis=0)
+    largest = np.maximum(inside, outside)
+    width = np.where(
+        (size > 1) & (largest > 0), (outside - inside) / np.where(largest > 0, largest, 1.0), 0.0
+    )
+    return float(width.mean())
+
+
+def _mean_distance(points: Floats, others: Floats) -> Floats:
+    ordered = np.sort(others)
+    sums = np.concatenate([[0.0], np.cumsum(ordered)])
+    below = np.searchsorted(ordered, points)
+    total = points * below - sums[below] + (sums[-1] - sums[below]) - points * (len(ordered) - below)
+    mean: Floats = total / len(ordered)
+    return mean

@@ -1,0 +1,413 @@
+"""Pollux (OSDI'21): goodput = steps' throughput times how much each example still teaches; GPUs and batch of elastic jobs follow it.
+
+An iteration on K GPUs over N servers, m examples on each GPU, s accumulation steps before the last:
+`T = s * grad(m) + (grad(m)^g + sync(K, N)^g)^(1/g)`, batch `M = K * m * (s + 1)`. Of a batch M the part `(noise + M0) / (noise + M)` is worth what the
+examples of the user's own batch M0 are, where noise is the gradient noise scale (measured, in examples). Batches stay between M0 and what the job allows.
+
+The cluster's fitness is the generalized mean of speed-ups over a fair share (p = -1: close to the slowest's), searched by mutation, crossover and
+tournament over matrices of jobs x servers. All dice are given: the same question, the same answer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.dice import Random
+from hs_core.errors import BrokenError
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+RESTART_S = 30.0
+POWER = -1.0
+SPLITS = 16  # sizes of a GPU's batch that are tried for each number of accumulation steps
+MOST_STEPS = 15  # of accumulation
+OVERLAPS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0)
+LEAST_SPEEDUP = 1e-2  # of a job without GPUs, so that the mean of one and of many starving jobs differ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Seconds of an iteration, fitted to what was measured."""
+
+    grad_s: float  # fixed part of computing gradients on a GPU
+    grad_per_example_s: float
+    local_s: float = 0.0  # synchronizing 2 GPUs of a server
+    local_per_gpu_s: float = 0.0  # each GPU more
+    far_s: float = 0.0  # the same over several servers
+    far_per_gpu_s: float = 0.0
+    overlap: float = 1.0  # g: 1 nothing of gradients and synchronizing overlaps, towards 10 all of it
+
+    def __post_init__(self) -> None:
+        parts = (self.grad_s, self.local_s, self.local_per_gpu_s, self.far_s, self.far_per_gpu_s)
+        if min(parts) < 0 or self.grad_per_example_s <= 0 or self.overlap < 1:
+            raise BrokenError(
+                f"{self}; expected seconds of at least 0, above 0 for an example, an overlap of 1 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured iteration."""
+
+    gpus: int
+    servers: int
+    per_gpu: int  # examples
+    accumulate: int
+    seconds: float
+
+
+def fit(samples: Sequence[Sample]) -> Speed:
+    """The speed that explains the samples: least squares of the parts, for each of some overlaps; the least error in ratio wins.
+
+    What was never tried counts as free (the paper's prior): synchronizing costs nothing until the job has been on several GPUs, or
+    servers, so that it gets to be tried. Departure: the paper fits all at once by a quasi-Newton search from random starts.
+    """
+    if not samples or any(not (one.seconds > 0 and one.gpus >= 1 and one.per_gpu >= 1) for one in samples):
+        raise BrokenError(
+            f"{len(samples)} samples; expected one or more, with seconds, GPUs and examples above 0"
+        )
+    found = [_fit(samples, overlap) for overlap in OVERLAPS]
+    return min(found, key=lambda speed: _error(samples, speed))
+
+
+def _fit(samples: Sequence[Sample], overlap: float) -> Speed:
+    # Gradients alone: from single GPUs; where there are none, from the fastest there is, as if synchronizing cost nothing.
+    fewest = min(one.gpus for one in samples)
+    alone = [one for one in samples if one.gpus == fewest]
+    per_step = [one.seconds / (one.accumulate + 1) for one in alone]
+    grad_s, example_s = _line([one.per_gpu for one in alone], per_step)
+    if example_s <= 0:  # all of one size: the fixed part can't be told apart
+        grad_s, example_s = (
+            0.0,
+            float(np.mean([t / one.per_gpu for t, one in zip(per_step, alone, strict=True)])),
+        )
+    parts = []
+    for far in (False, True):
+        here = [one for one in samples if one.gpus > 1 and (one.servers > 1) is far]
+        syncs = []
+        for one in here:
+            grad = grad_s + example_s * one.per_gpu
+            last = max(grad, one.seconds - one.accumulate * grad)
+            syncs.append(max(0.0, last**overlap - grad**overlap) ** (1 / overlap))
+        parts.append(_line([one.gpus - 2 for one in here], syncs) if here else (0.0, 0.0))
+    (local_s, local_per_gpu_s), (far_s, far_per_gpu_s) = parts
+    return Speed(
+        grad_s=grad_s,
+        grad_per_example_s=example_s,
+        local_s=local_s,
+        local_per_gpu_s=local_per_gpu_s,
+        far_s=far_s,
+        far_per_gpu_s=far_per_gpu_s,
+        overlap=overlap,
+    )
+
+
+def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Intercept and slope, both at least 0, of least squares."""
+    at, value = np.asarray(x, float), np.asarray(y, float)
+    spread = at - at.mean()
+    slope = float(spread @ value / (spread @ spread)) if spread.any() else 0.0
+    fixed = float(value.mean() - slope * at.mean())
+    if slope < 0:
+        return float(value.mean()), 0.0
+    if fixed < 0:
+        return 0.0, float(at @ value / (at @ at))
+    return fixed, slope
+
+
+def _error(samples: Sequence[Sample], speed: Speed) -> float:
+    ratios = [
+        one.seconds
+        / float(
+            iteration_s(
+                speed, one.gpus, one.servers, np.array(float(one.per_gpu)), np.array(float(one.accumulate))
+            )
+        )
+        for one in samples
+    ]
+    return float((np.log(ratios) ** 2).mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """What a job declares, and what was measured of it."""
+
+    speed: Speed
+    batch: int  # the user's own
+    most_batch: int  # the largest that the job allows
+    most_per_gpu: int  # examples that fit into a GPU's memory
+    noise: float  # gradient noise scale, examples
+    least_gpus: int = 1
+    most_gpus: int = 64
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.batch <= self.most_batch and self.most_per_gpu >= 1 and self.noise >= 0):
+            raise BrokenError(
+                f"{self}; expected 1 <= batch <= most_batch, most_per_gpu of 1 or more, noise of 0 or more"
+            )
+        if not 1 <= self.least_gpus <= self.most_gpus:
+            raise BrokenError(f"{self}; expected 1 <= least_gpus <= most_gpus")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """The best way to run on some GPUs."""
+
+    goodput: float  # examples a second, in worth of the user's batch; 0: it can't run there
+    per_gpu: int = 0
+    accumulate: int = 0  # steps before the one that synchronizes
+    batch: int = 0
+    efficiency: float = 0.0
+
+
+def iteration_s(speed: Speed, gpus: int, servers: int, per_gpu: Floats, accumulate: Floats) -> Floats:
+    grad = speed.grad_s + speed.grad_per_example_s * per_gpu
+    if gpus == 1:
+        sync = 0.0
+    elif servers == 1:
+        sync = speed.local_s + speed.local_per_gpu_s * (gpus - 2)
+    else:
+        sync = speed.far_s + speed.far_per_gpu_s * (gpus - 2)
+    last: Floats = (grad**speed.overlap + sync**speed.overlap) ** (1 / speed.overlap)
+    return accumulate * grad + last
+
+
+def efficiency(job: Elastic, batch: Floats) -> Floats:
+    worth: Floats = (job.noise + job.batch) / (job.noise + batch)
+    return worth
+
+
+def tune(job: Elastic, gpus: int, servers: int) -> Tuned:
+    """The batch with the largest goodput on so many GPUs over so many servers."""
+    if not job.least_gpus <= gpus <= job.most_gpus or not 1 <= servers <= gpus:
+        return Tuned(goodput=0.0)
+    steps = np.arange(MOST_STEPS + 1)[:, None]
+    lanes = gpus * (steps + 1)
+    low = -(-job.batch // lanes)
+    high = np.minimum(job.most_per_gpu, job.most_batch // lanes)
+    # Evenly in ratio from the least to the most: goodput is smooth and has one top.
+    ratio = np.maximum(high, 1) / np.maximum(low, 1)
+    per_gpu = np.rint(np.maximum(low, 1) * ratio ** (np.arange(SPLITS)[None, :] / (SPLITS - 1)))
+    fits = (low <= high) & (per_gpu >= low) & (per_gpu <= high) & (per_gpu >= 1)
+    if not fits.any():
+        return Tuned(goodput=0.0)
+    batch = per_gpu * lanes.astype(float)
+    worth = efficiency(job, batch)
+    goodput = np.where(
+        fits, batch / iteration_s(job.speed, gpus, servers, per_gpu, steps.astype(float)) * worth, 0.0
+    )
+    row, col = np.unravel_index(int(np.argmax(goodput)), goodput.shape)
+    return Tuned(
+        goodput=float(goodput[row, col]),
+        per_gpu=int(per_gpu[row, col]),
+        accumulate=int(row),
+        batch=int(batch[row, col]),
+        efficiency=float(worth[row, col]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A job and where it stands."""
+
+    job: Elastic
+    now: tuple[int, ...] = ()  # GPUs on each server; (): none
+    age_s: float = 0.0
+    restarts: int = 0
+    held_gpus: int = 0  # the most it ever had; it may have at most twice as many at once
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    population: int = 40
+    generations: int = 60
+    restart_s: float = RESTART_S
+    power: float = POWER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    gpus: Ints  # jobs x servers
+    tuned: tuple[Tuned, ...]
+    fitness: float
+    speedup: Floats  # of each job over its fair share, restarts counted
+
+
+class _Judge:
+    """Speed-ups of jobs by (GPUs, servers), each looked up once."""
+
+    def __init__(self, jobs: Sequence[Candidate], servers: Ints, search: Search) -> None:
+        self.jobs, self.search = jobs, search
+        total, largest = int(servers.sum()), int(servers.max())
+        # By GPUs and servers they are on; filled as asked for.
+        self.cap = max(one.job.most_gpus for one in jobs) + 1  # so many are too many for all
+        self.known = np.full((len(jobs), self.cap + 1, min(self.cap, len(servers)) + 1), np.nan)
+        fair = []
+        for one in jobs:
+            share = min(one.job.most_gpus, max(one.job.least_gpus, total // max(1, len(jobs))))
+            fair.append(tune(one.job, share, -(-share // max(1, largest))).goodput)
+        self.fair = np.array(fair)
+        self.now = np.zeros((len(jobs), len(servers)), np.int64)
+        for at, one in enumerate(jobs):
+            if one.now:
+                self.now[at] = one.now
+        self.weight = np.array([one.weight for one in jobs])
+        # What a restart costs, by how often the job was restarted in its life (paper, 4.2).
+        late = [one.age_s + search.restart_s for one in jobs]
+        self.keeps = np.array(
+            [
+                max(0.0, one.age_s - one.restarts * search.restart_s) / total_s if total_s > 0 else 1.0
+                for one, total_s in zip(jobs, late, strict=True)
+            ]
+        )
+        self.runs = self.now.sum(axis=1) > 0
+
+    def speedups(self, gpus: Ints) -> Floats:
+        """Of many allocations at once: ... x jobs x servers → ... x jobs."""
+        counts = np.minimum(gpus.sum(axis=-1), self.cap)
+        spans = np.minimum((gpus > 0).sum(axis=-1), self.cap)
+        at = np.broadcast_to(np.arange(len(self.jobs)), counts.shape)
+        speedup = self.known[at, counts, spans]
+        unknown = np.isnan(speedup)
+        if unknown.any():
+            keys = np.unique(np.stack([at[unknown], counts[unknown], spans[unknown]]), axis=1)
+            for job, count, span in keys.T.tolist():
+                good = tune(self.jobs[job].job, count, span).goodput if count else 0.0
+                self.known[job, count, span] = good / self.fair[job] if self.fair[job] > 0 else 0.0
+            speedup = self.known[at, counts, spans]
+        moved = self.runs & (gpus != self.now).any(axis=-1)
+        found: Floats = np.where(moved, speedup * self.keeps, speedup)
+        return found
+
+    def fitness(self, gpus: Ints) -> Floats:
+        p = self.search.power
+        powers = np.maximum(self.speedups(gpus), LEAST_SPEEDUP) ** p
+        mean: Floats = (powers @ self.weight / self.weight.sum()) ** (1 / p)
+        return mean
+
+
+def fitness(jobs: Sequence[Candidate], servers: Ints, gpus: Ints, search: Search | None = None) -> float:
+    """Of an allocation (jobs x servers), restarts counted."""
+    return float(_Judge(jobs, servers, search or Search()).fitness(gpus))
+
+
+def optimize(jobs: Sequence[Candidate], servers: Ints, dice: Random, search: Search | None = None) -> Outcome:
+    """`servers`: GPUs of each, all of one model. Never worse than what jobs have now, if that fits. At most one job over several servers on a server,
+    for their synchronizing would disturb one another's.
+    """
+    search = search or Search()
+    if not jobs or not len(servers) or servers.sum() == 0:
+        return Outcome(
+            gpus=np.zeros((len(jobs), len(servers)), np.int64),
+            tuned=tuple(Tuned(goodput=0.0) for _ in jobs),
+            fitness=0.0,
+            speedup=np.zeros(len(jobs)),
+        )
+    for at, one in enumerate(jobs):
+        if one.now and len(one.now) != len(servers):
+            raise BrokenError(
+                f"job {at} has GPUs on {len(one.now)} servers; expected a number for each of {len(servers)}"
+            )
+    judge = _Judge(jobs, servers, search)
+    gene = np.random.Generator(np.random.PCG64(dice.getrandbits(64)))
+    breed = _Breed(jobs, servers, gene)
+    seeds = np.stack([judge.now, breed.packed()])
+    people = np.concatenate([seeds, breed.mutate(seeds[np.arange(search.population - 2) % 2])])
+    people = breed.repair(people)
+    scores = judge.fitness(people)
+    for _ in range(search.generations):
+        mothers, fathers = (breed.tournaments(people, scores) for _ in range(2))
+        children = breed.repair(breed.mutate(breed.cross(mothers, fathers)))
+        people = np.concatenate([people, children])
+        scores = np.concatenate([scores, judge.fitness(children)])
+        # The best survive; of equals the older.
+        order = np.argsort(-scores, kind="stable")[: search.population]
+        people, scores = people[order], scores[order]
+    best = people[0]
+    spans = zip(jobs, best.sum(axis=1).tolist(), (best > 0).sum(axis=1).tolist(), strict=True)
+    tuned = tuple(tune(one.job, count, span) if count else Tuned(goodput=0.0) for one, count, span in spans)
+    return Outcome(gpus=best, tuned=tuned, fitness=float(scores[0]), speedup=judge.speedups(best))
+
+
+class _Breed:
+    def __init__(self, jobs: Sequence[Candidate], servers: Ints, gene: np.random.Generator) -> None:
+        self.servers, self.gene = servers, gene
+        self.least = np.array([one.job.least_gpus for one in jobs])
+        grown = [max(one.job.least_gpus, 2 * max(1, one.held_gpus, sum(one.now))) for one in jobs]
+        self.most = np.minimum([one.job.most_gpus for one in jobs], grown)
+
+    def packed(self) -> Ints:
+        """Everybody its least, a server at a time: a start for clusters where nobody runs."""
+        gpus = np.zeros((len(self.least), len(self.servers)), np.int64)
+        free = self.servers.copy()
+        for job in np.argsort(self.least, kind="stable"):
+            fits = np.flatnonzero(free >= self.least[job])
+            if len(fits):
+                at = fits[np.argmin(free[fits])]
+                gpus[job, at] = self.least[job]
+                free[at] -= self.least[job]
+        return gpus
+
+    def mutate(self, people: Ints) -> Ints:
+        many, jobs, servers = people.shape
+        changed = self.gene.random(people.shape) < 1 / max(2, servers)
+        changed &= self.gene.random((many, jobs, 1)) < max(0.1, 2 / jobs)
+        fresh = self.gene.integers(0, self.servers + 1, people.shape)
+        mutants: Ints = np.where(changed, fresh, people)
+        return mutants
+
+    def cross(self, mothers: Ints, fathers: Ints) -> Ints:
+        children: Ints = np.where(self.gene.random((*mothers.shape[:2], 1)) < 0.5, mothers, fathers)
+        return children
+
+    def tournaments(self, people: Ints, scores: Floats) -> Ints:
+        one, other = self.gene.integers(0, len(people), (2, len(people)))
+        winners: Ints = people[np.where(scores[one] >= scores[other], one, other)]
+        return winners
+
+    def repair(self, people: Ints) -> Ints:
+        """Makes each one that can be: servers full at most, one spread job on each, everybody between its least and most, or nothing.
+
+        Jobs take their part in a random order, and who has nothing then gets its least on the fullest server with room for it.
+        """
+        people = people.copy()
+        order = self.gene.permutation(people.shape[1])
+        free = np.repeat(self.servers[None, :], len(people), axis=0)
+        spread = np.zeros(free.shape, bool)
+        for job in order:
+            rows = np.minimum(people[:, job], free)
+            wide = (rows > 0).sum(axis=1) > 1
+            rows = np.where(wide[:, None] & spread, 0, rows)
+            rows = _at_most(rows, int(self.most[job]))
+            rows[rows.sum(axis=1) < self.least[job]] = 0
+            spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+            people[:, job] = rows
+            free -= rows
+        for job in order:
+            least = int(self.least[job])
+            room = np.where(free >= least, free, np.iinfo(np.int64).max)
+            at = room.argmin(axis=1)
+            takes = np.flatnonzero(
+                (people[:, job].sum(axis=1) == 0) & (room.min(axis=1) < np.iinfo(np.int64).max)
+            )
+            people[takes, job, at[takes]] = least
+            free[takes, at[takes]] -= least
+        return people
+
+
+def _at_most(rows: Ints, most: int) -> Ints:
+    """Rows with more than `most` give back, where they have the fewest first."""
+    over = rows.sum(axis=1) - most
+    if (over <= 0).all():
+        return rows
+    order = np.argsort(rows, axis=1, kind="stable")
+    ranked = np.take_along_axis(rows, order, axis=1)
+    before = np.cumsum(ranked, axis=1) - ranked
+    back = np.clip(over[:, None] - before, 0, ranked)
+    kept = rows.copy()
+    np.put_along_axis(kept, order, ranked - back, axis=1)
+    return kept

@@ -1,0 +1,97 @@
+"""What a move to another pool is worth to a job and to its user (Gandiva_fair, 3.5)."""
+
+from collections.abc import Iterator
+from math import inf
+
+from hs_core.mechanism.loads import Board
+from hs_core.mechanism.rates import Speeds
+from hs_core.mechanism.world import At
+from hs_core.model import UserName
+from hs_core.policy import JobFacts
+
+SLACK = 1e-9
+
+
+class Worth:
+    """Effective rates: rate[g] times the part of the time that jobs run there, in units of the class's slowest pool, and what a move adds
+    to their sum. The part is min(1, e[u, g] / demand[u, g]) where everybody uses what they are entitled to (`mechanism.level`).
+
+    Pools on which a class was not measured are as fast as any for it; but of a class that was measured where it is, only one job
+    goes where it was not, to find out.
+    """
+
+    def __init__(self, board: Board, speeds: Speeds) -> None:
+        self._entitled = board.entitled
+        self._world = board.world
+        self._speeds = speeds
+        self._part = board.part
+        self._sums: dict[At, float] = {}
+
+    def forget(self, user: UserName) -> None:
+        """Its jobs live elsewhere now."""
+        for model in self._world.models:
+            self._sums.pop((user, model), None)
+
+    def content(self, user: UserName) -> bool:
+        """Every job of the user gets all it asks for on the newest pool."""
+        newest, *older = self._world.models
+        gpus = self._world.gpus
+        return self._part(user, newest) >= 1 and not any(gpus.get((user, model), 0) for model in older)
+
+    def targets(self, user: UserName, job_class: str, source: str) -> Iterator[str]:
+        """Pools that the user has a share of, and where a job of the class might do no worse: a quick no for most."""
+        one = self._speeds.get(job_class, source)
+        part = self._part(user, source)
+        for target in self._world.models:
+            if target == source or self._entitled.get((user, target), 0.0) <= 0:
+                continue
+            other = self._speeds.get(job_class, target)
+            if one is None or other is None:
+                scouted = self._world.kind_gpus.get((user, job_class, target), 0) > 0
+                if part < 1 and not (one is not None and scouted):
+                    yield target
+            elif other * self._part(user, target) >= one * part * (1 - SLACK):
+                yield target
+
+    def gain(self, job: JobFacts, source: str, target: str) -> tuple[float, float, float]:
+        """The job's effective rate now and then, and what the user's sum grows by; -inf: the job would be worse off."""
+        user, gang = job.user, job.gang
+        one, other, known = self._pair(job.job_class, source, target)
+        before, after = self._part(user, source), self._part(user, target, gang)
+        now, then = one * before, other * after
+        if then < now * (1 - SLACK) or (not known and before > 0 and after < 1 - SLACK):
+            return now, then, -inf
+        here, there = self._sum(user, source), self._sum(user, target)
+        rest = here - gang * (self._speeds.get(job.job_class, source) or 1.0)
+        more = there + gang * (self._speeds.get(job.job_class, target) or 1.0)
+        was = here * before + there * self._part(user, target)
+        will = rest * self._part(user, source, -gang) + more * after
+        return now, then, will - was
+
+    def explain(self, job: JobFacts, source: str, target: str) -> str:
+        """Before the move."""
+        one, other, known = self._pair(job.job_class, source, target)
+        now, then = one * self._part(job.user, source), other * self._part(job.user, target, job.gang)
+        if now <= 0:
+            return f"{job.user} has no share of the {source} GPUs now, and has one of {target}"
+        if not known:
+            return f"{job.user} has GPUs of {target} to spare, and its jobs take turns on {source}"
+        return (
+            f"on {target} it gets {then / now:.2f} times what it gets on {source}, and {job.user} gains by it"
+        )
+
+    def _pair(self, job_class: str, source: str, target: str) -> tuple[float, float, bool]:
+        one, other = self._speeds.get(job_class, source), self._speeds.get(job_class, target)
+        return (1.0, 1.0, False) if one is None or other is None else (one, other, True)
+
+    def _sum(self, user: UserName, model: str) -> float:
+        """Speeds of the user's jobs there, times their GPUs, as if all ran."""
+        at = (user, model)
+        found = self._sums.get(at)
+        if found is None:
+            kinds, speed = self._world.kind_gpus, self._speeds.get
+            found = self._sums[at] = sum(
+                kinds.get((user, job_class, model), 0) * (speed(job_class, model) or 1.0)
+                for job_class in self._world.classes(user)
+            )
+        return found

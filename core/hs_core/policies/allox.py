@@ -1,0 +1,67 @@
+"""AlloX (EuroSys'20): jobs on one GPU each are matched to (GPU, place from the end of its queue) at the least sum of completion times; no preemption.
+
+Who holds a GPU keeps it to its end; that GPU's queue begins then. Of the GPUs that are free the first of each queue begins, and the others are
+matched again at the next decision.
+
+Departure. Gangs, which AlloX doesn't know, take free GPUs that no queue has, the earliest first.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.allox import allox
+from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.rows import Rows, rows
+from hs_core.mechanism.seats import Seats
+from hs_core.model import JobId
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats = Seats(snapshot)
+    holding = [job for job in sorted(snapshot.jobs, key=by_arrival) if seats.keep(job)]
+    held = {job.id for job in holding}
+    table = rows(snapshot, seats, [job for job in snapshot.jobs if job.id not in held and job.gang == 1])
+    models, counts, free_in_s = _devices(snapshot, table, holding)
+    left_s = np.divide(
+        table.steps_left[:, None], table.speed, out=np.full(table.speed.shape, np.inf), where=table.speed > 0
+    )
+    found = allox(left_s[:, models], counts, free_in_s)
+    why: dict[JobId, str] = {}
+    for at, job in enumerate(table.jobs):
+        on = int(found.on[at])
+        if on < 0:
+            continue
+        model, idle = table.models[models[on]], on < len(table.models)
+        if not (found.first[at] and idle and seats.choose(job, model)):
+            why[job.id] = f"it is to run on a {model} that others use before it"
+    gangs = [job for job in snapshot.jobs if job.id not in held and job.gang > 1]
+    seats.serve(sorted(gangs, key=by_arrival))
+    return seats.verdict({}, why, ())
+
+
+def _devices(
+    snapshot: Snapshot, table: Rows, holding: Sequence[JobFacts]
+) -> tuple[list[int], NDArray[np.int64], NDArray[np.float64]]:
+    """Kinds of GPUs as AlloX sees them: the free ones of each model, then those of each job that holds some (model, number, free in s)."""
+    models = list(range(len(table.models)))
+    counts, free_in_s = table.gpus.tolist(), [0.0] * len(models)
+    estimates = Estimates(snapshot, table.models)
+    hosts = {host.name: host.model for host in snapshot.hosts}
+    for job in holding:
+        on = table.models.index(hosts[job.hosts[0]])
+        speed = float(estimates.speeds(job.job_class)[on])
+        models.append(on)
+        counts.append(job.gang)
+        free_in_s.append(job.steps_left / speed if job.steps_left and speed > 0 else UNKNOWN_S)
+    return models, np.array(counts, dtype=np.int64), np.array(free_in_s, dtype=float)
+
+
+ALLOX = Policy(
+    name="allox", needs=Needs(preemptive=False, lengths=True, work_conserving=False), decide=decide
+)

@@ -1,0 +1,44 @@
+"""Tesserae (arXiv 2025) over finish-time fairness: its placement and its fewest migrations (3.2, 3.3), whoever will end latest first.
+
+Late means the ratio of the time until a job ends if it runs from now on, to what it takes on one of N parts of the cluster (Themis' rho; N: jobs here).
+
+Placed afresh each round as tight as can be, the largest gangs first, then servers of a pool renamed so that the fewest jobs migrate.
+
+Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Packing (3.2, Algorithm 4), two jobs on
+one GPU, is left out: agents give a GPU to one job at a time.
+"""
+
+from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.seats import Seats
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats, lengths = Seats(snapshot), Lengths(snapshot)
+    gpus = sum(host.gpus for host in snapshot.hosts)
+
+    def rho(job: JobFacts) -> float | None:
+        left_s, total_s = lengths.left_s(job), lengths.total_s(job)
+        if left_s is None or not total_s or not gpus:
+            return None
+        alone_s = total_s * max(1.0, job.gang * len(snapshot.jobs) / gpus)
+        return (max(0.0, snapshot.now_s - job.arrival_s) + left_s) / alone_s
+
+    late = {job.id: rho(job) for job in snapshot.jobs}
+
+    def rank(job: JobFacts) -> tuple[object, ...]:
+        ratio = late[job.id]
+        return (*lengths.rank(job, None if ratio is None else -ratio), by_arrival(job))
+
+    order = sorted(snapshot.jobs, key=rank)
+    seats.serve(order)
+    why = {
+        job.id: lengths.why(job)
+        or f"others would end later against a fair share; its ratio is {late[job.id] or 0.0:.2f}"
+        for job in order
+    }
+    return seats.verdict({}, why, order, renamed=True)
+
+
+TESSERAE_FTF = Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, lengths=True), decide=decide)

@@ -1,0 +1,30 @@
+"""Tesserae (arXiv 2025) over least attained service: its placement and its fewest migrations (3.2, 3.3), in the order of `las`.
+
+Placed afresh each round as tight as can be, the largest gangs first, then servers of a pool renamed so that the fewest jobs migrate.
+
+Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Packing (3.2, Algorithm 4), two jobs on
+one GPU, is left out: agents give a GPU to one job at a time.
+"""
+
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.seats import Seats
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats = Seats(snapshot)
+
+    def attained(job: JobFacts) -> float:
+        """A job in its turn counts as one quantum poorer: equals are not put aside for what one quantum makes."""
+        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.running else 0.0)
+
+    order = sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
+    seats.serve(order)
+    why = {
+        job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
+        for job in order
+    }
+    return seats.verdict({}, why, order, renamed=True)
+
+
+TESSERAE_LAS = Policy(name="tesserae-las", needs=Needs(every_quantum=True), decide=decide)

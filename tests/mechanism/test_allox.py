@@ -1,0 +1,106 @@
+"""AlloX's matching is the assignment's optimum, proved by prices, and its runs are Gavel's."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.errors import BrokenError
+from hs_core.mechanism.allox import allox
+from hs_core.mechanism.gavel.finish import Lives
+from hs_core.mechanism.gavel.question import Allocation, Question
+from hs_core.solve import assign
+from tests.mechanism import gavelsim
+
+
+def by_assignment(left_s: np.ndarray, devices: np.ndarray) -> float:
+    """A column for every position of every device."""
+    jobs = len(left_s)
+    columns = [
+        left_s[:, on] * k for on, many in enumerate(devices) for _ in range(many) for k in range(1, jobs + 1)
+    ]
+    costs = np.minimum(np.stack(columns, axis=1), 1e12)
+    rows, chosen = assign(costs)
+    return float(costs[rows, chosen].sum())
+
+
+@given(st.integers(0, 2**32 - 1))
+@settings(max_examples=150)
+def test_no_assignment_is_cheaper_and_the_bound_proves_it(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    jobs, types = int(dice.integers(1, 10)), int(dice.integers(1, 4))
+    devices = dice.integers(0, 3, types)
+    left = np.where(
+        dice.random((jobs, types)) < 0.2, np.inf, dice.integers(0, dice.choice([4, 1_000]), (jobs, types))
+    )
+    found = allox(left, devices)
+    runs = (np.isfinite(left) & (devices > 0)).any(axis=1)
+    assert (found.on[~runs] == -1).all()
+    if not runs.any():
+        return
+    best = by_assignment(np.where(devices > 0, left, np.inf)[runs], devices)
+    assert found.total_s == pytest.approx(best, rel=1e-9, abs=1e-9)
+    assert found.bound_s == pytest.approx(best, rel=1e-6, abs=1e-6)
+    # Each place of a device is somebody's, and one begins on each device that is used.
+    places = list(zip(found.on[runs], found.device[runs], found.place[runs], strict=True))
+    assert len(set(places)) == len(places)
+    assert (found.device[runs] < devices[found.on[runs]]).all()
+    begins = [(on, device) for on, device, _ in {(o, d, 0) for o, d, _ in places}]
+    assert int(found.first.sum()) == len(begins)
+    for job in np.flatnonzero(found.first):
+        same = (found.on == found.on[job]) & (found.device == found.device[job])
+        assert found.place[job] == found.place[same].max()
+
+
+def test_the_shortest_begins_and_each_goes_where_it_is_fast() -> None:
+    left = np.array([[10.0, 100], [30, 40], [20, 25]])
+    found = allox(left, np.array([1, 1]))
+    assert found.on.tolist() == [0, 0, 1]
+    assert found.first.tolist() == [True, False, True]
+    assert found.total_s == 10 + 40 + 25
+
+
+def test_four_thousand_jobs_are_proved() -> None:
+    dice = np.random.default_rng(3)
+    left = 10 ** dice.uniform(2, 5, 4_000)[:, None] * dice.uniform(1, 6, (4_000, 3))
+    found = allox(left, np.array([334, 333, 333]))
+    assert found.total_s == pytest.approx(found.bound_s, rel=1e-9)
+
+
+def test_what_is_no_time_is_refused() -> None:
+    with pytest.raises(BrokenError, match="left_s has values below 0"):
+        allox(np.array([[-1.0]]), np.array([1]))
+    with pytest.raises(BrokenError, match="for each of 1 types"):
+        allox(np.array([[1.0]]), np.array([1, 2]))
+
+
+class Held:
+    """Gavel's AlloX: who has a device keeps it to the end."""
+
+    def __init__(self) -> None:
+        self.on: dict[int, int] = {}
+
+    def __call__(self, asked: Question, lives: Lives, ids: list[int]) -> Allocation:
+        self.on = {job: on for job, on in self.on.items() if job in ids}
+        free = asked.gpus - np.bincount(list(self.on.values()), minlength=len(asked.gpus))
+        new = [at for at, job in enumerate(ids) if job not in self.on]
+        speed = asked.speed[new]
+        left = np.divide(
+            lives.steps_left[new][:, None], speed, out=np.full(speed.shape, np.inf), where=speed > 0
+        )
+        found = allox(left, free)
+        self.on |= {ids[new[at]]: int(found.on[at]) for at in np.flatnonzero(found.first)}
+        alone = np.zeros(asked.speed.shape)
+        for at, job in enumerate(ids):
+            if job in self.on:
+                alone[at, self.on[job]] = 1.0
+        return Allocation(alone=alone)
+
+
+@pytest.mark.skipif(not gavelsim.DATA.is_dir(), reason=f"no data at {gavelsim.DATA}")
+def test_gavels_own_simulation_comes_out_alike() -> None:
+    tables = gavelsim.Tables.read(gavelsim.DATA / "gavel" / "throughputs.json")
+    jobs = gavelsim.read_trace(gavelsim.DATA / "traces" / "gen120_single_lam300_seed0.trace", tables)
+    done = gavelsim.simulate(jobs, tables, (12, 12, 12), Held())
+    assert done.mean_jct_s == pytest.approx(11490, rel=0.02)
+    assert done.makespan_s == pytest.approx(51326, rel=0.02)

@@ -1,0 +1,87 @@
+"""Handing out the GPUs of a round: what was chosen fits together, and as few move as can be."""
+
+import pytest
+
+from hs_core.mechanism.renaming import rename
+from hs_core.mechanism.seats import Seats
+from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.policy import JobFacts, Plan
+
+from .worlds import host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+H, J = HostName("h"), HostName("i")
+
+
+def there(at: int, name: HostName, gang: int = 1, **facts: object) -> JobFacts:
+    return job(at, gang=gang, **{"host": name, "started": True, "movable": True, **facts})
+
+
+def seated(jobs: list[JobFacts], chosen: dict[int, str], *, renamed: bool = False, **facts: object) -> Plan:
+    asked = snapshot([host("h"), host("i")], jobs, **{"migrations_left": 9, **facts})
+    seats = Seats(asked)
+    for one in jobs:
+        if one.id in chosen:
+            assert seats.choose(one, chosen[one.id])
+    return seats.verdict({}, {}, (), renamed=renamed).plan
+
+
+def test_a_whole_server_is_found_for_a_gang_by_moving_the_fewest() -> None:
+    jobs = [there(1, H), there(2, J, 2), there(3, J), job(4, gang=4)]
+    plan = seated(jobs, {1: "V100", 2: "V100", 3: "V100", 4: "V100"})
+    assert plan.homes == {1: (J,), 2: (J,), 3: (J,), 4: (H,)}
+    assert plan.moves.keys() == {1}
+    assert plan.moves[JobId(1)][0] is MoveReason.ROUND
+
+
+def test_if_one_cannot_leave_the_others_make_room() -> None:
+    jobs = [there(1, H, movable=False), there(2, J, 2), there(3, J), job(4, gang=4)]
+    plan = seated(jobs, {1: "V100", 2: "V100", 3: "V100", 4: "V100"})
+    assert plan.homes == {1: (H,), 2: (H,), 3: (H,), 4: (J,)}
+
+
+@pytest.mark.parametrize("stuck", [{"migrate": Migrate.NEVER}, {"movable": False}])
+def test_a_gang_waits_where_nobody_can_make_room(stuck: dict[str, object]) -> None:
+    jobs = [there(1, H, **stuck), there(2, J, **stuck), job(4, gang=4)]
+    plan = seated(jobs, {1: "V100", 2: "V100", 4: "V100"})
+    assert plan.homes == {1: (H,), 2: (J,)}
+
+
+def test_nobody_moves_when_the_budget_is_used_up() -> None:
+    jobs = [there(1, H), there(2, J), job(4, gang=4)]
+    plan = seated(jobs, {1: "V100", 2: "V100", 4: "V100"}, migrations_left=0)
+    assert plan.homes == {1: (H,), 2: (J,)}
+
+
+def test_no_more_is_promised_than_a_pool_has() -> None:
+    asked = snapshot([host("h")], [job(1, gang=3), job(2, gang=2), job(3)])
+    seats = Seats(asked)
+    assert [seats.choose(one, "V100") for one in asked.jobs] == [True, False, True]
+    assert seats.free("V100") == 0
+
+
+def test_a_server_that_is_away_promises_nothing() -> None:
+    asked = snapshot([host("h", connected=False), host("i")], [job(1, gang=4), job(2, gang=4)])
+    seats = Seats(asked)
+    assert [seats.choose(one, "V100") for one in asked.jobs] == [True, False]
+
+
+def test_a_model_where_a_class_was_measured_not_to_run_is_no_choice() -> None:
+    asked = snapshot(
+        [host("v"), host("k", model="K80")],
+        [job(1, job_class="r")],
+        rates={("r", "K80"): 0.0, ("r", "V100"): 1.0},
+    )
+    assert Seats(asked).choices(asked.jobs[0]) == ("V100",)
+
+
+def test_plans_that_differ_only_by_names_move_nobody() -> None:
+    jobs = [there(1, H, 4), there(2, J, 2), there(3, J, 2)]
+    names = rename([H, J], 4, {JobId(1): (J,), JobId(2): (H,), JobId(3): (H,)}, jobs)
+    assert names == {H: J, J: H}
+
+
+def test_what_is_placed_afresh_is_renamed_so_that_the_fewest_move() -> None:
+    jobs = [there(1, H, 4), there(2, J, 2), there(3, J, 2)]
+    plan = seated(jobs, {1: "V100", 2: "V100", 3: "V100"}, renamed=True)
+    assert plan.homes == {1: (H,), 2: (J,), 3: (J,)}
+    assert not plan.moves
