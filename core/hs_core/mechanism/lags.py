@@ -18,7 +18,7 @@ from hs_core.mechanism.level import Level
 from hs_core.mechanism.world import At, World
 from hs_core.model import UserName
 
-HORIZON = 20  # quanta
+HORIZON = 10  # quanta
 STEPS = 32  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST, MOST = STEPS // 2, 2 * STEPS
 DIGITS = 3
