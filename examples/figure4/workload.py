@@ -37,9 +37,9 @@ class Team:
 
 
 TEAMS = (
-    Team(user="A", gpus=1, steps=930),
-    Team(user="B", gpus=2, steps=465),
-    Team(user="C", gpus=4, steps=245),
+    Team(user="A", gpus=1, steps=1700),
+    Team(user="B", gpus=2, steps=530),
+    Team(user="C", gpus=4, steps=280),
 )
 GPUS = 4
 PERIOD = 12  # quanta after which the exact schedule of this workload repeats

@@ -107,18 +107,18 @@ FFT_CLUSTER = ClusterSpec(
 FFT_ROUND_S = 300.0
 FFT_COSTS = Costs()
 FFT_SPEEDUPS = (1.6, 2.71)  # V100 over T4: the range of figure 1
-FFT_WINDOW_S = 48 * 3600.0
+FFT_JOBS, FFT_WINDOW_S = 800, 48 * 3600.0
 ACTIVATIONS = 2 * GiB  # on each GPU
 SHORTEST_S, LONGEST_S = 60.0, 86_400.0  # of Philly's jobs that are taken
 
 
 def fft_trace(
-    philly: Sequence[PhillyJob], *, gang: int = 0, jobs: int = 800, load: float = 1.0, seed: int = 0
+    philly: Sequence[PhillyJob], *, gang: int = 0, jobs: int = FFT_JOBS, load: float = 1.0, seed: int = 0
 ) -> Workload:
-    """Trace 1 (`gang=4`: jobs with four workers only) or 2 (0: all of table 2): 800 jobs over two days on 12 GPUs each of three models.
+    """Trace 1 (`gang=4`: jobs with four workers only) or 2 (0: all of table 2): 800 jobs over two days, or as many fewer over less time, on 12 GPUs each of three models.
 
     Arrivals and durations are those of one two-day window of Philly. Open in the paper: how its durations were scaled to the cluster (here to `load`, GPU time wanted at the
-    mean speed over what there is in two days), and how fast each model is (here drawn from figure 1's range, A10 half way by ratio).
+    mean speed over what there is meanwhile), and how fast each model is (here drawn from figure 1's range, A10 half way by ratio).
     """
     dice = roll(seed, "fft")
     picked = _window(philly, jobs, dice)
@@ -135,7 +135,7 @@ def fft_trace(
         }
     gpus = sum(pool.gpus for pool in FFT_CLUSTER.pools)
     asked = sum(size * row.duration_s for size, (_, row) in zip(sizes, chosen, strict=True))
-    scale = load * gpus * FFT_WINDOW_S / asked
+    scale = load * gpus * window_of(jobs) / asked
     made = []
     for number, (size, (one, row)) in enumerate(zip(sizes, chosen, strict=True), start=1):
         mean = sum(rates[one.name, pool.model] for pool in FFT_CLUSTER.pools) / len(FFT_CLUSTER.pools)
@@ -155,26 +155,40 @@ def fft_trace(
     return _workload(f"fft-{gang or 'mixed'}-{load:g}-{seed}", made, rates)
 
 
+def window_of(jobs: int) -> float:
+    """Seconds in which they come: 800 in two days."""
+    return FFT_WINDOW_S * jobs / FFT_JOBS
+
+
 def _window(philly: Sequence[PhillyJob], jobs: int, dice: Random) -> list[PhillyJob]:
-    """So many of two days of the trace that have as many; by arrival."""
+    """So many of two days of the trace that have as many (of less time if fewer are asked for); by arrival."""
+    window_s = window_of(jobs)
     fit = [row for row in philly if SHORTEST_S <= row.duration_s <= LONGEST_S]
     starts = list(range(int(philly[-1].at_s // 86_400.0) + 1))
     dice.shuffle(starts)
     for day in starts:
         begin = day * 86_400.0
-        inside = [row for row in fit if begin <= row.at_s < begin + FFT_WINDOW_S]
+        inside = [row for row in fit if begin <= row.at_s < begin + window_s]
         if len(inside) >= jobs:
             return sorted(dice.sample(inside, jobs), key=lambda row: row.at_s)
     raise RefusedError(
-        f"the trace has no two days with {jobs} jobs of a minute to a day; expected a longer one"
+        f"the trace has no {window_s / 3600:g} hours with {jobs} jobs of a minute to a day; expected a longer one"
     )
 
 
 # --- Hadar (IPDPS'24, IV) -----------------------------------------------------------------------------------------------
 
-HADAR_CLUSTER = ClusterSpec(
-    pools=tuple(Pool(model=model, servers=5, gpus_per_server=SERVER) for model in ("V100", "P100", "K80"))
-)
+HADAR_SERVERS = 5  # of each model
+
+
+def hadar_cluster(servers: int = HADAR_SERVERS) -> ClusterSpec:
+    """60 GPUs, or as many fewer servers of each model."""
+    pools = tuple(
+        Pool(model=model, servers=servers, gpus_per_server=SERVER) for model in ("V100", "P100", "K80")
+    )
+    return ClusterSpec(pools=pools)
+
+
 HADAR_ROUND_S = 360.0
 HADAR_COSTS = Costs(
     suspend_s=0.0,

@@ -147,7 +147,7 @@ def test_same_seed_same_jobs_and_another_seed_others(philly: tuple[papers.Philly
 
 
 def test_too_short_a_trace_is_refused(philly: tuple[papers.PhillyJob, ...]) -> None:
-    with pytest.raises(RefusedError, match="no two days with 800 jobs"):
+    with pytest.raises(RefusedError, match="no 48 hours with 800 jobs"):
         papers.fft_trace(philly[:100])
     with pytest.raises(RefusedError, match="hours 3 to 10"):
         papers.hadar_trace(philly[:100], SPEEDS)
