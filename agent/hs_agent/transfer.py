@@ -37,6 +37,10 @@ class TornError(Exception):
     """What lies there is no checkpoint: asking again would not mend it."""
 
 
+class GoneError(TornError):
+    """So it is at its source."""
+
+
 class Carrier:
     """The other end of carrier.py."""
 
@@ -216,7 +220,10 @@ class Fetches:
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
-            self._post(FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
+            hopeless = isinstance(error, GoneError)
+            self._post(
+                FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless)
+            )
             return
         took_s = procs.now_s() - began_s
         log.info(
@@ -250,12 +257,14 @@ class Fetches:
                 continue
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DATA_LOSS:
-                    raise TornError(f"{source.peer.host}: {error.details()}") from None
+                    raise GoneError(f"{source.peer.host}: {error.details()}") from None
+                gone = error.code() is grpc.StatusCode.NOT_FOUND
                 why = f"{source.peer.host}: {error.code().name}: {error.details()}"
             if last_s > tried_s:
                 pause_s = FIRST_PAUSE_S
             if procs.now_s() - last_s > self._give_up_s:
-                raise RefusedError(f"nothing came for {self._give_up_s:g} s: {why}", Kind.UNAVAILABLE)
+                nothing = f"nothing came for {self._give_up_s:g} s: {why}"
+                raise GoneError(nothing) if gone else RefusedError(nothing, Kind.UNAVAILABLE)
             log.info("fetch goes on later", job=order.wanted.job, epoch=order.wanted.epoch, why=why)
             await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — jitter
             pause_s = min(pause_s * 2, LAST_PAUSE_S)

@@ -393,6 +393,7 @@ class CheckpointFetched(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchFailed(_JobAt):
     why: str
+    hopeless: bool = False  # it is torn, or no longer there: asking again would hardly mend that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

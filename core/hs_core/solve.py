@@ -71,12 +71,12 @@ def lp(
     Raises InfeasibleError or UnboundedError; BrokenError when the solver gives up or shapes don't agree.
     """
     c = np.asarray(costs, float)
+    upper_rows, equal_rows = np.asarray(b_ub, float), np.asarray(b_eq, float)
     program = _Program(
         costs=c,
-        a_ub=_matrix(a_ub, len(c), "a_ub"),
-        b_ub=np.asarray(b_ub, float),
-        a_eq=_matrix(a_eq, len(c), "a_eq"),
-        b_eq=np.asarray(b_eq, float),
+        matrix=_stacked(a_ub, len(upper_rows), a_eq, len(equal_rows), len(c)),
+        b_ub=upper_rows,
+        b_eq=equal_rows,
         lower=np.broadcast_to(np.asarray(lower, float), c.shape),
         upper=np.broadcast_to(np.asarray(upper, float), c.shape),
     )
@@ -89,22 +89,60 @@ def lp(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Program:
     costs: Floats
-    a_ub: Any  # scipy's CSR
+    matrix: Any  # scipy's CSR: the rows of a_ub, then those of a_eq
     b_ub: Floats
-    a_eq: Any
     b_eq: Floats
     lower: Floats
     upper: Floats
 
+    @property
+    def a_ub(self) -> Any:
+        return self.matrix[: len(self.b_ub)]
+
+    @property
+    def a_eq(self) -> Any:
+        return self.matrix[len(self.b_ub) :]
+
     def check(self) -> None:
-        for name, matrix, bound in (("ub", self.a_ub, self.b_ub), ("eq", self.a_eq, self.b_eq)):
-            if matrix.shape != (len(bound), len(self.costs)):
-                expected = f"{len(bound)} rows (b_{name}) by {len(self.costs)} columns (costs)"
-                raise BrokenError(f"a_{name} is {matrix.shape[0]} by {matrix.shape[1]}; expected {expected}")
-            if not (np.isfinite(matrix.data).all() and np.isfinite(bound).all()):
-                raise BrokenError(f"a_{name} or b_{name} has values that are not finite; expected numbers")
-        if not np.isfinite(self.costs).all():
-            raise BrokenError("costs has values that are not finite; expected numbers")
+        for name, values in (
+            ("a_ub or a_eq", self.matrix.data),
+            ("b_ub", self.b_ub),
+            ("b_eq", self.b_eq),
+            ("costs", self.costs),
+        ):
+            if not np.isfinite(values).all():
+                raise BrokenError(f"{name} has values that are not finite; expected numbers")
+
+
+def _stacked(a_ub: Matrix | None, ubs: int, a_eq: Matrix | None, eqs: int, columns: int) -> Any:
+    """Both matrices, one above the other: made in one go, for small programs take longer to build than to solve."""
+    from scipy import sparse  # noqa: PLC0415
+
+    parts = []
+    for name, matrix, rows in (("ub", a_ub, ubs), ("eq", a_eq, eqs)):
+        part = _entries(matrix, columns)
+        if part.shape != (rows, columns):
+            expected = f"{rows} rows (b_{name}) by {columns} columns (costs)"
+            raise BrokenError(f"a_{name} is {part.shape[0]} by {part.shape[1]}; expected {expected}")
+        if len({len(part.row), len(part.col), len(part.value)}) != 1:
+            raise BrokenError(
+                f"a_{name} has rows, columns and values of different lengths; expected one each"
+            )
+        parts.append(part)
+    row = np.concatenate([parts[0].row, parts[1].row + ubs])
+    col, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("col", "value"))
+    return sparse.csr_matrix((value, (row, col)), shape=(ubs + eqs, columns), dtype=float)
+
+
+def _entries(matrix: Matrix | None, columns: int) -> Entries:
+    if isinstance(matrix, Entries):
+        return matrix
+    none = np.zeros(0, np.int64)
+    if matrix is None:
+        return Entries(none, none, np.zeros(0), (0, columns))
+    dense = np.asarray(matrix, float)
+    row, col = np.nonzero(dense)
+    return Entries(row, col, dense[row, col], (dense.shape[0], dense.shape[1]))
 
 
 def _matrix(matrix: Matrix | None, columns: int, name: str) -> Any:
@@ -143,7 +181,6 @@ def _highs(program: _Program, method: Method) -> LpAnswer:
 
 def _glop(program: _Program) -> LpAnswer:
     from ortools.linear_solver.python import model_builder_helper  # noqa: PLC0415
-    from scipy import sparse  # noqa: PLC0415
 
     glop: Any = model_builder_helper  # its stubs ask for arrays of a shape nobody can name
     model = glop.ModelBuilderHelper()
@@ -153,7 +190,7 @@ def _glop(program: _Program) -> LpAnswer:
         program.costs,
         np.concatenate([np.full(len(program.b_ub), -np.inf), program.b_eq]),
         np.concatenate([program.b_ub, program.b_eq]),
-        sparse.vstack([program.a_ub, program.a_eq], format="csr"),
+        program.matrix,
     )
     solver = glop.ModelSolverHelper("glop")
     solver.solve(model)
@@ -240,11 +277,15 @@ class _Path:
         down, none = sparse.diags(-self.s / self.z), sparse.csc_matrix((len(self.h), len(self.f)))
         corner = sparse.diags(np.full(len(self.f), -1e-11)) if len(self.f) else None
         rows = [[across, self.g.T, self.e.T], [self.g, down, none], [self.e, none.T, corner]]
+        blocks = 2 + bool(len(self.f))
+        matrix = sparse.bmat([row[:blocks] for row in rows[:blocks]], format="csc")
         try:
+            # Symmetric, with a sign for each block: the diagonal is a good pivot nearly always, which keeps the factors sparse.
             factor = splu(
-                sparse.bmat(
-                    [row[: 2 + bool(len(self.f))] for row in rows[: 2 + bool(len(self.f))]], format="csc"
-                )
+                matrix,
+                permc_spec="MMD_AT_PLUS_A",
+                diag_pivot_thresh=1e-3,
+                options={"SymmetricMode": True},
             )
         except RuntimeError:  # singular
             return False

@@ -8,7 +8,7 @@ from hs_client import Job
 
 EXAMPLES = Path(__file__).resolve().parents[1]
 PACE_S = 0.04  # what a step takes on the emulated V100, whatever the model and the gang
-RATES = (0.002, 0.003, 0.005, 0.01)  # each user tries four learning rates: one sweep, one job class
+RATES = (0.003, 0.004, 0.005, 0.01)  # each user tries four learning rates: one sweep, one job class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Team:
 
 
 TEAMS = (
-    Team(user="A", gpus=1, steps=1500),
+    Team(user="A", gpus=1, steps=1700),
     Team(user="B", gpus=2, steps=530),
     Team(user="C", gpus=4, steps=280),
 )

@@ -18,7 +18,7 @@ WEIGHT_TICKETS = 100.0  # of a weight of 1
 
 def load_trace(path: Path, throughputs: Path, gpus_per_server: int = 4) -> Workload:
     """Every job is a user of its own: Gavel shares among jobs, by weight."""
-    rates = _rates(throughputs)
+    rates = load_throughputs(throughputs)
     jobs: list[SimJob] = []
     tickets: dict[UserName, float] = {}
     for number, line in enumerate(_text(path).splitlines(), start=1):
@@ -76,7 +76,8 @@ def _able(job_class: str, rates: Mapping[tuple[str, str], float]) -> tuple[str, 
     return () if all(speeds.values()) else tuple(model for model, rate in speeds.items() if rate)
 
 
-def _rates(path: Path) -> dict[tuple[str, str], float]:
+def load_throughputs(path: Path) -> dict[tuple[str, str], float]:
+    """(`<job type> x<gang>`, GPU model) → steps a second of the gang on as few servers as can be."""
     try:
         tree: Any = json.loads(_text(path))
         found = {}

@@ -189,6 +189,7 @@ def test_a_flipped_byte_is_refused_at_its_source_and_when_it_was_flipped_here(tw
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
     assert "rank0.pt has another SHA-256" in event.why
+    assert event.hopeless
     assert not (two.folders[1] / f"gen-{GENERATION}/manifest.json").exists()
     file.write_bytes(good)
     # Half of it lies here, and a bit of that is wrong.
@@ -199,6 +200,7 @@ def test_a_flipped_byte_is_refused_at_its_source_and_when_it_was_flipped_here(tw
     event = run(two.fetch())
     assert isinstance(event, FetchFailed)
     assert "arrived with another SHA-256" in event.why
+    assert not event.hopeless
     assert isinstance(run(two.fetch()), CheckpointFetched), "what was wrong is not kept"
 
 

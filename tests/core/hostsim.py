@@ -80,6 +80,7 @@ class Ways:
     step_s: float = 0.1
     fetch_s: float = 2.0
     fetch_fails: int = 0  # so often, then it succeeds
+    torn: bool = False  # what is to be fetched
     lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"
 
 
@@ -360,7 +361,7 @@ class HostSim:
         assert source is not None
         if ways.fetch_fails:
             ways.fetch_fails -= 1
-            self.tell(FetchFailed(**facts, why="v9 does not answer"))
+            self.tell(FetchFailed(**facts, why="v9 does not answer", hopeless=ways.torn))
         elif (wanted.job, wanted.epoch) not in self.processes:
             self.generations[wanted.job] = source.generation
             self.tell(CheckpointFetched(**facts, generation=source.generation, step=source.step))

@@ -169,6 +169,19 @@ def test_a_fetch_that_fails_is_tried_again_with_patience() -> None:
     assert words(sim, "launch") == ["launch 1 on 0 from generation 0"]
 
 
+def test_a_checkpoint_that_is_torn_where_it_lies_is_given_up_with_the_reason() -> None:
+    sim = HostSim(1)
+    sim.job(1, epoch=2, source=sim.source(700), ways=Ways(fetch_s=0.0, fetch_fails=99, torn=True))
+    sim.send()
+    sim.run(400.0)
+    assert words(sim, "fetch", "launch") == ["fetch 1"] * 5
+    report = sim.machine.report(ONE)
+    assert report.phase is Phase.EXITED
+    assert report.exit is not None
+    assert "cannot fetch checkpoint 0 from" in report.exit.why
+    assert "v9 does not answer; tried 5 times" in report.exit.why
+
+
 def test_what_lies_here_and_is_newer_is_not_fetched() -> None:
     sim = HostSim(1)
     sim.job(1, ways=Ways(can_checkpoint=True))

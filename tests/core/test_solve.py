@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import BrokenError
@@ -50,6 +50,7 @@ def test_a_program_of_wrong_shape_or_without_numbers_is_named() -> None:
 
 
 @given(st.integers(0, 2**32 - 1))
+@settings(max_examples=40)
 def test_all_methods_agree_and_their_prices_prove_the_value(seed: int) -> None:
     dice = np.random.default_rng(seed)
     rows, columns = dice.integers(1, 6, 2)

@@ -86,6 +86,16 @@ def test_no_choice_uses_more_gpus(case: Case) -> None:
     assert np.isfinite(costs[runs, found.choice[runs]]).all()
 
 
+@pytest.mark.parametrize(
+    ("jobs", "gangs", "most"),
+    [(4000, [3, 5, 7], 1000), (300, [6, 10, 15], 1000), (4000, [3, 6, 12], 984), (4000, [7, 11, 13], 1000)],
+)
+def test_odd_gangs_fill_what_their_sums_can(jobs: int, gangs: list[int], most: int) -> None:
+    dice = np.random.default_rng(jobs)
+    found = most_gpus(dice.choice(gangs, jobs), dice.random((jobs, 8)) > 0.4, np.full(8, 125))
+    assert (found.gpus, found.proved) == (most, True)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_large_round_is_within_a_two_thousandth_of_its_bound(seed: int) -> None:
     costs, gpus, capacity = large(1500, 6, 400, seed)

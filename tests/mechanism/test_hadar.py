@@ -237,6 +237,16 @@ def test_a_utility_of_ones_own_decides_who_runs() -> None:
     assert decide(facts, np.array([[1]]), utility=second_first).seats.job.tolist() == [1]
 
 
+def test_a_job_past_its_deadline_is_worth_nothing_and_waits() -> None:
+    facts = jobs([[1.0], [1.0]], [1, 1], [100, 1000])
+
+    def before_500_s(ends_s: Floats) -> Floats:
+        return np.where(ends_s <= 500, 1.0, 0.0)
+
+    assert decide(facts, np.array([[2]]), utility=before_500_s).seats.job.tolist() == [0]
+    assert exact(facts, np.array([[2]]), utility=before_500_s).seats.job.tolist() == [0]
+
+
 def test_nobody_gets_what_is_not_there() -> None:
     facts = jobs([[1.0, 0.0]], [3], [10])
     assert len(decide(facts, np.array([[2, 9]])).seats.job) == 0

@@ -107,6 +107,19 @@ def test_jobs_that_come_or_leave_cost_nothing() -> None:
     assert least_moves(plan([1, 2]), plan([(), ()])).cost == 0
 
 
+@given(st.integers(0, 10**6), st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_nodes_with_a_gpu_out_of_service_keep_all_names(seed: int, nodes: int) -> None:
+    dice = np.random.default_rng(seed)
+    old, new = (random_plan(dice, nodes, 4, list(range(nodes * 6)), 0.5) for _ in range(2))
+    keep = dice.random(nodes) < 0.4
+    found = least_moves(old, new, keep)
+    assert (found.node[keep] == np.flatnonzero(keep)).all()
+    assert (found.gpu[keep] == np.arange(4)).all()
+    assert sorted(found.node.tolist()) == list(range(nodes))
+    assert least_moves(old, new).cost <= found.cost + 1e-9 <= by_name(old, new).cost + 2e-9
+
+
 def test_who_changes_partner_is_counted_once() -> None:
     old, new = plan([(1, 2), 3], [4, 5]), plan([1, (2, 3)], [4, 5])
     found = least_moves(old, new)

@@ -5,9 +5,10 @@ from math import inf
 from hs_core.events import Fetch, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.model import Phase, Tier
+from hs_core.model import Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
+HOPELESS = 5  # fetches, the last of them without hope: then its owner is to know
 RESERVE_AGAIN_S = 30.0
 STANDING = frozenset({Phase.HELD, Phase.SWAPPED})
 
@@ -73,8 +74,12 @@ def fetched(board: Board, job: HostedJob, generation: int, step: int) -> None:
     board.tell("fetched", f"has checkpoint {generation}, step {step}", job)
 
 
-def fetch_failed(board: Board, job: HostedJob, why: str) -> None:
+def fetch_failed(board: Board, job: HostedJob, why: str, *, hopeless: bool) -> None:
     if job.fetching is None:
+        return
+    if hopeless and job.fetch_fails + 1 >= HOPELESS:
+        job.fetching, job.fetch_why = None, why
+        board.exited(job, Exit(why=f"{job.waits_for}; tried {HOPELESS} times"))
         return
     wait_s = min(FETCH_AGAIN_S * 2.0 ** min(job.fetch_fails, 10), FETCH_AGAIN_AT_MOST_S)
     job.fetching, job.fetch_why = None, why

@@ -37,6 +37,7 @@ class Case:
         Floats  # (J,) all of the job in the isolated share: what it would have taken so far, and what is left
     )
     compat: bool
+    seed: int
 
     @property
     def method(self) -> Method | None:
@@ -76,7 +77,9 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
             speed=table.speed, gang=table.gang, gpus=table.gpus, weight=table.tickets * len(table.jobs)
         )
         lives, alone_s = _alone(table, question, lives)
-        found = allocate(Case(question=question, rows=table, alone_s=alone_s, compat=style.compat))
+        found = allocate(
+            Case(question=question, rows=table, alone_s=alone_s, compat=style.compat, seed=snapshot.seed)
+        )
         units = units_of([int(job.id) for job in table.jobs], found.pairs)
         books = reset(
             books,

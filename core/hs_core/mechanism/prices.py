@@ -11,6 +11,8 @@ from hs_core.errors import BrokenError, RefusedError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+LOWEST = 1e-9  # least price of an empty server, of that of a full one
+
 Utility = Callable[[Floats], Floats]
 """(J, n) completion times in s, a row per job → (J, n) what they are worth: at least 0, never more for a later end."""
 
@@ -92,4 +94,5 @@ def prices(jobs: Jobs, capacity: Ints, utility: Utility, round_s: float) -> Pric
     least = np.where(can, low[:, None], np.inf).min(axis=0)
     used = most > 0
     most = np.where(used, most, 1.0)
-    return Prices(np.where(used, np.minimum(least, most), 1.0), most)
+    # A utility may fall to 0 (deadlines); prices can't start there, as they grow by factors.
+    return Prices(np.where(used, np.clip(least, LOWEST * most, most), 1.0), most)

@@ -12,6 +12,7 @@ from hs_core.policies import (
     gavel_max_min_blind,
     gavel_max_sum,
     gavel_water_filling,
+    pop,
 )
 from hs_core.policies.allox import ALLOX
 from hs_core.policies.fft import FFT
@@ -29,12 +30,14 @@ from hs_core.policies.gavel_sjf import GAVEL_SJF
 from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
+from hs_core.policies.pop import POP
 from hs_core.policies.sjf import SJF
 from hs_core.policies.srsf import SRSF
 from hs_core.policies.srtf import SRTF
 from hs_core.policies.tesserae_ftf import TESSERAE_FTF
 from hs_core.policies.tesserae_las import TESSERAE_LAS
 from hs_core.policies.tesserae_srtf import TESSERAE_SRTF
+from hs_core.policies.themis import THEMIS
 from hs_core.policies.tiresias import TIRESIAS
 from hs_core.policies.yarn_cs import YARN_CS
 from hs_core.policy import Policy
@@ -51,7 +54,9 @@ POLICIES: Mapping[str, Policy] = {
         LAS,
         TIRESIAS,
         FFT,
+        POP,
         ALLOX,
+        THEMIS,
         TESSERAE_LAS,
         TESSERAE_SRTF,
         TESSERAE_FTF,
@@ -79,6 +84,7 @@ GAVEL_COMPAT: Mapping[str, Policy] = {
         gavel_max_min_blind,
         gavel_max_sum,
         gavel_water_filling,
+        pop,
     )
 } | {"fifo": gavel_fifo.COMPAT}
 """As Gavel's own simulator has them, for comparisons with its numbers."""

@@ -126,7 +126,7 @@ def _rounded(case: _Case, lp: _Lp, best: Round, gap: float) -> Round:
     order = np.argsort(other, kind="stable")
     undecided, effort = max(UNDECIDED, 2 * int(broken.sum())), EFFORT
     while True:
-        free = np.sort(order[:undecided])
+        free = _undecided(order, other, wanted * (int(case.gpus.max()) + 1) + case.gpus, undecided)
         beyond = float(other[order[undecided]]) if undecided < len(order) else np.inf
         found = _core(case, lp, wanted, free, beyond=beyond, effort=effort, within=gap / 2 * abs(lp.bound))
         if found is not None:
@@ -140,6 +140,21 @@ def _rounded(case: _Case, lp: _Lp, best: Round, gap: float) -> Round:
         if best.gap <= gap or undecided >= len(order):
             return best
         undecided, effort = undecided * 2, effort * 2
+
+
+def _undecided(order: Ints, other: Floats, kind: Ints, count: int) -> Ints:
+    """The first `count` of `order`, ascending; of those tied for the last places some of each kind, as many alike open no new choices."""
+    if count >= len(order):
+        return np.sort(order)
+    last = other[order[count - 1]]
+    first, end = np.searchsorted(other[order], [last, np.nextafter(last, np.inf)])
+    tied = order[first:end]
+    by_kind = np.argsort(kind[tied], kind="stable")
+    ordered = kind[tied][by_kind]
+    rank = np.empty(len(tied), np.int64)
+    rank[by_kind] = np.arange(len(tied)) - np.searchsorted(ordered, ordered)
+    chosen = tied[np.argsort(rank, kind="stable")][: count - first]
+    return np.sort(np.concatenate([order[:first], chosen]))
 
 
 def _second(lp: _Lp, wanted: Ints) -> Floats:

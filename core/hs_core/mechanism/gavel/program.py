@@ -17,6 +17,7 @@ from hs_core.solve import Entries, LpAnswer, Method, lp
 
 ALONE = -1
 MANY_ROWS = 1_000  # above this an interior point is faster than GLOP's simplex
+SMALL_KIND = 8  # classes of one kind
 SLACK = 1e-7
 
 
@@ -52,9 +53,11 @@ class Program:
             self._pair_up()
         gang = question.gang[first[self.of]].astype(float)
         self.gpus = np.where(self.beside == ALONE, gang, gang / 2)
-        self._halves: list[
-            tuple[int, int, int]
-        ] = []  # (class, kind, type): no more than half of those within a kind
+        # Which columns have a row that keeps them to half of their kind's time: at once where kinds are small, else when it is needed.
+        self.within = np.flatnonzero((self.beside != ALONE) & (self.beside == self.kind[self.of]))
+        self.place = self.beside[self.within] * len(question.gpus) + self.on[self.within]
+        classes_there = np.bincount(self.place)[self.place]
+        self.halved = (classes_there > 1) & (classes_there <= SMALL_KIND)
 
     def _pair_up(self) -> None:
         sharing = self.question.sharing
@@ -105,7 +108,7 @@ class Program:
         equal = self._together(len(costs))
         lps = 0
         while True:
-            rows = [self._base(len(costs)), *([own] if own is not None else []), *self._half_rows(len(costs))]
+            rows = [self._base(len(costs)), *([own] if own is not None else []), self._half_rows(len(costs))]
             stacked = stack(rows)
             answer = lp(
                 costs,
@@ -150,30 +153,20 @@ class Program:
 
     def _find_halves(self, x: Floats) -> bool:
         """Adds the rows that are missing: nobody shares with itself, so no job has more than half of the time within its kind."""
-        if self.question.sharing is None:
-            return False
-        within = np.flatnonzero((self.beside != ALONE) & (self.beside == self.kind[self.of]))
-        if not len(within):
-            return False
-        place = self.beside[within] * len(self.question.gpus) + self.on[within]
-        total = np.bincount(place, x[within])[place]
-        each = x[within] / self.classes.count[self.of[within]]
-        known = set(self._halves)
-        missing = [
-            key
-            for at in within[each > total / 2 + SLACK]
-            if (key := (int(self.of[at]), int(self.beside[at]), int(self.on[at]))) not in known
-        ]
-        self._halves.extend(missing)
-        return bool(missing)
+        mine = x[self.within]
+        total = np.bincount(self.place, mine)[self.place] if len(mine) else mine
+        missing = ~self.halved & (mine / self.classes.count[self.of[self.within]] > total / 2 + SLACK)
+        # All of a kind at once: what one gives up its fellows take, and then they have too much.
+        self.halved |= np.isin(self.place, self.place[missing])
+        return bool(missing.any())
 
-    def _half_rows(self, width: int) -> list[Rows]:
-        rows = []
-        for of, kind, on in self._halves:
-            at = np.flatnonzero((self.beside == kind) & (self.on == on) & (self.kind[self.of] == kind))
-            value = np.where(self.of[at] == of, 1.0 / self.classes.count[of], 0.0) - 0.5
-            rows.append(Rows(Entries(np.zeros(len(at), np.int64), at, value, (1, width)), np.zeros(1)))
-        return rows
+    def _half_rows(self, width: int) -> Rows:
+        """time of a job - half of the time of its kind <= 0."""
+        mine = np.flatnonzero(self.halved)
+        row, fellow = np.nonzero(self.place[mine][:, None] == self.place[None, :])
+        own = mine[row] == fellow
+        value = np.where(own, 1.0 / self.classes.count[self.of[self.within[fellow]]], 0.0) - 0.5
+        return Rows(Entries(row, self.within[fellow], value, (len(mine), width)), np.zeros(len(mine)))
 
     def allocation(self, x: Floats, *, value: float, lps: int) -> Allocation:
         """Per job: every job of a class gets the same time alone, and partners of the kinds that its class has."""

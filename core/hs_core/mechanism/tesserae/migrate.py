@@ -55,48 +55,46 @@ class _Plans:
         return np.concatenate([self.out + self.into, [0.0]])
 
 
-def least_moves(old: Ints, new: Ints) -> Moves:
+def least_moves(old: Ints, new: Ints, keep: Bools | None = None) -> Moves:
     """The cheapest renaming of nodes, and of GPUs within them, from plan `old` to plan `new`, each (N, G, 2) job numbers or FREE.
 
-    All GPUs of one pool; a job is at most once on a GPU. Consolidated jobs stay consolidated, as nodes are renamed as a whole. Raises
-    BrokenError where shapes differ.
+    All nodes are of one pool and one size; a job is at most once on a GPU. Nodes in `keep` (N,), such as those with a GPU out of service, keep
+    their names and those of their GPUs. Consolidated jobs stay consolidated, as nodes are renamed as a whole. Raises BrokenError where
+    shapes differ.
     """
     plans = _common(old, new)
-    pairs, stays = _stays(plans)
-    node = _matched(plans, pairs, stays)
-    gpu, saved = _renamed(plans.old[node], plans.new, plans.kept)
-    total = _worth(plans.old, plans.out) + _worth(plans.new, plans.into)
-    return Moves(node, gpu, max(0.0, total - float(saved.sum())), _moved(plans, node, gpu))
+    node, gpu = _names(old)
+    open_ = np.arange(len(old)) if keep is None else np.flatnonzero(~keep)
+    part = replace(plans, old=plans.old[open_], new=plans.new[open_])
+    chosen = _matched(part)
+    node[open_] = open_[chosen]
+    gpu[open_] = _renamed(part.old[chosen], part.new, plans.kept)[0]
+    return _moves(plans, node, gpu)
 
 
-def settle(old: Ints, new: Ints) -> Moves:
+def settle(old: Ints, new: Ints, keep: Bools | None = None) -> Moves:
     """`least_moves`, unless fewer jobs move when no GPU is renamed.
 
     The cost counts parts of jobs, so its optimum may, rarely, touch more jobs than taking the new plan's GPUs by name.
     """
-    best, plain = least_moves(old, new), by_name(old, new)
+    best, plain = least_moves(old, new, keep), by_name(old, new)
     return plain if len(plain.moved) < len(best.moved) else best
 
 
 def by_name(old: Ints, new: Ints) -> Moves:
     """The new plan as it stands: a job moves if its set of GPUs differs."""
-    plans = _common(old, new)
-    nodes, gpus, _ = plans.old.shape
-    node = np.arange(nodes)
-    gpu = np.tile(np.arange(gpus), (nodes, 1))
-    same = (plans.old[:, :, :, None] == plans.new[:, :, None, :]) & (plans.old >= 0)[..., None]
-    saved = float((plans.kept[plans.old][..., None] * same).sum())
-    total = _worth(plans.old, plans.out) + _worth(plans.new, plans.into)
-    return Moves(node, gpu, max(0.0, total - saved), _moved(plans, node, gpu))
+    return _moves(_common(old, new), *_names(old))
 
 
 def least_moves_of_gpus(old: Ints, new: Ints) -> Moves:
-    """Algorithm 5: GPUs renamed freely over all nodes, for plans without packing. Jobs may end up spread over nodes."""
+    """Algorithm 5: GPUs renamed freely over all nodes, for plans without packing. Jobs may end up spread over nodes.
+
+    Every GPU counts as a node of its own: `node` of the answer is (N * G,), from GPU 0 of node 0 on.
+    """
     nodes, gpus, _ = old.shape
     if (old >= 0).all(axis=-1).any() or (new >= 0).all(axis=-1).any():
         raise BrokenError("a plan has two jobs on one GPU; matching single GPUs takes plans without packing")
-    found = least_moves(old.reshape(nodes * gpus, 1, 2), new.reshape(nodes * gpus, 1, 2))
-    return replace(found, node=found.node, gpu=np.zeros((nodes * gpus, 1), np.int64))
+    return least_moves(old.reshape(nodes * gpus, 1, 2), new.reshape(nodes * gpus, 1, 2))
 
 
 def _common(old: Ints, new: Ints) -> _Plans:
@@ -158,25 +156,30 @@ def _stays(plans: _Plans) -> tuple[Ints, Floats]:
     return pairs, stays
 
 
-def _matched(plans: _Plans, pairs: Ints, stays: Floats) -> Ints:
+def _matched(plans: _Plans) -> Ints:
     """(N,) the old node of each new one."""
     nodes = len(plans.old)
     node = np.full(nodes, FREE, np.int64)
-    alike_old, alike_new = _alike(plans)
-    node[alike_new] = alike_old
-    open_old, open_new = np.ones(nodes, bool), node == FREE
-    open_old[alike_old] = False
-    left = open_old[pairs // nodes] & open_new[pairs % nodes] & (stays > TINY)
-    rows, columns = np.flatnonzero(open_old), np.flatnonzero(open_new)
-    at, to = np.searchsorted(rows, pairs[left] // nodes), np.searchsorted(columns, pairs[left] % nodes)
-    got, want = solve.match(solve.Entries(at, to, stays[left], (len(rows), len(columns))))
+    from_, to = _alike(plans)
+    node[to] = from_
+    rows, columns = np.delete(np.arange(nodes), from_), np.flatnonzero(node == FREE)
+    pairs, stays = _stays(replace(plans, old=plans.old[rows], new=plans.new[columns]))
+    some = np.flatnonzero(stays > TINY)
+    entries = solve.Entries(
+        pairs[some] // max(len(rows), 1),
+        pairs[some] % max(len(rows), 1),
+        stays[some],
+        (len(rows), len(columns)),
+    )
+    got, want = solve.match(entries)
     node[columns[want]] = rows[got]
-    open_old[rows[got]] = False
     # Who shares nothing keeps its name where it can.
-    same = np.flatnonzero((node == FREE) & open_old)
+    open_ = np.ones(nodes, bool)
+    open_[node[node != FREE]] = False
+    same = np.flatnonzero((node == FREE) & open_)
     node[same] = same
-    open_old[same] = False
-    node[node == FREE] = np.flatnonzero(open_old)
+    open_[same] = False
+    node[node == FREE] = np.flatnonzero(open_)
     return node
 
 
@@ -265,9 +268,17 @@ def _matched_rest(common: Floats, rest: Ints, source: Ints, saved: Floats) -> No
     np.add.at(saved, rest[hard[at]], got[at, new])
 
 
-def _moved(plans: _Plans, node: Ints, gpu: Ints) -> Ints:
+def _names(plan: Ints) -> tuple[Ints, Ints]:
+    """Nodes and GPUs as they are called."""
+    nodes, gpus, _ = plan.shape
+    return np.arange(nodes), np.tile(np.arange(gpus), (nodes, 1))
+
+
+def _moves(plans: _Plans, node: Ints, gpu: Ints) -> Moves:
     there = plans.old[node[:, None], gpu]
-    stays = (plans.new[..., None] == there[:, :, None, :]).any(axis=3) & (plans.new >= 0)
+    stays = np.any(plans.new[..., None] == there[:, :, None, :], axis=3) & (plans.new >= 0)
     kept = np.bincount(plans.new[stays], minlength=len(plans.names))
-    moved: Ints = plans.names[(kept < np.rint(0.5 / plans.into)) | (plans.out != plans.into)]
-    return moved
+    total = _worth(plans.old, plans.out) + _worth(plans.new, plans.into)
+    cost = max(0.0, total - float(kept @ plans.kept[:-1]))
+    moved = (kept < np.rint(0.5 / plans.into)) | (plans.out != plans.into)
+    return Moves(node, gpu, 0.0 if cost < TINY * len(kept) else cost, plans.names[moved])

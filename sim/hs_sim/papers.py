@@ -1,0 +1,366 @@
+"""Workloads of other papers' comparisons, built as they describe them; what they leave open is said here. Same arguments, same jobs.
+
+Philly's jobs are read from a CSV made of its public trace: timestamp, duration (s), num_gpus, gpu_time, cluster.
+"""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+from hs_core.dice import Random, roll
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import UserName
+from hs_sim.model import ClusterSpec, Costs, Pool, SimJob, Workload
+
+GiB = 1 << 30
+SERVER = 4  # GPUs of every server in all three papers
+SIZES = (1, 2, 4, 8)
+Rates = Mapping[tuple[str, str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhillyJob:
+    at_s: float  # since the first of the trace
+    hour: int  # of the day
+    duration_s: float
+    gpus: int
+
+
+def load_philly(path: Path) -> tuple[PhillyJob, ...]:
+    """By arrival. Raises RefusedError with file, line and field."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise RefusedError(f"{path}: {error}; expected a text file") from None
+    table = csv.DictReader(text.splitlines())
+    missing = {"timestamp", "duration", "num_gpus"} - set(table.fieldnames or ())
+    if missing:
+        raise RefusedError(f"{path}:1: columns: no {', '.join(sorted(missing))}; expected them in the header")
+    read = []
+    for number, row in enumerate(table, start=2):
+        try:
+            at = datetime.fromisoformat(row["timestamp"])
+            duration_s, gpus = float(row["duration"]), int(row["num_gpus"])
+        except (ValueError, TypeError) as error:
+            raise RefusedError(f"{path}:{number}: {error}; expected a time and two numbers") from None
+        if not (0 < duration_s < float("inf") and gpus >= 1):
+            raise RefusedError(
+                f"{path}:{number}: duration {duration_s:g} on {gpus} GPUs; expected more than 0 on at least 1"
+            )
+        read.append((at, duration_s, gpus))
+    if not read:
+        raise RefusedError(f"{path}: jobs: none; expected one a line")
+    read.sort()
+    first = read[0][0]
+    return tuple(
+        PhillyJob(at_s=(at - first).total_seconds(), hour=at.hour, duration_s=duration_s, gpus=gpus)
+        for at, duration_s, gpus in read
+    )
+
+
+# --- FFT (ICS'25, 6.1) --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A row of FFT's table 2."""
+
+    name: str
+    parameters: float
+    workers: tuple[int, ...]
+
+    @property
+    def state_bytes(self) -> int:
+        """Weights, gradients and Adam's moments in mixed precision: the 107 GB that figure 1 has for OPT-6.7B."""
+        return int(16 * self.parameters)
+
+
+FFT_MODELS = (
+    Variant("vgg-16", 138e6, (1, 2, 3, 4)),
+    Variant("vgg-19", 144e6, (1, 2, 3, 4)),
+    Variant("resnet-50", 25.6e6, (1, 2, 3, 4)),
+    Variant("resnet-152", 60.2e6, (1, 2, 3, 4)),
+    Variant("densenet-121", 8e6, (1, 2, 3, 4)),
+    Variant("densenet-201", 20e6, (1, 2, 3, 4)),
+    Variant("bark-small", 240e6, (1,)),
+    Variant("bark", 900e6, (1,)),
+    Variant("bert-base", 110e6, (1,)),
+    Variant("bert-large", 340e6, (1,)),
+    Variant("gpt-neo-1.3b", 1.3e9, (4,)),
+    Variant("gpt-neo-2.7b", 2.7e9, (4,)),
+    Variant("gpt2-medium", 345e6, (4, 8)),
+    Variant("gpt2-large", 774e6, (4, 8)),
+    Variant("opt-2.7b", 2.7e9, (4, 8)),
+    Variant("opt-6.7b", 6.7e9, (4, 8)),
+)
+FFT_CLUSTER = ClusterSpec(
+    pools=tuple(
+        Pool(model=model, servers=3, gpus_per_server=SERVER, gpu_memory_bytes=memory * GiB)
+        for model, memory in (("V100", 32), ("A10", 24), ("T4", 16))
+    )
+)
+FFT_ROUND_S = 300.0
+FFT_COSTS = Costs()
+FFT_SPEEDUPS = (1.6, 2.71)  # V100 over T4: the range of figure 1
+FFT_JOBS, FFT_WINDOW_S = 800, 48 * 3600.0
+ACTIVATIONS = 2 * GiB  # on each GPU
+SHORTEST_S, LONGEST_S = 60.0, 86_400.0  # of Philly's jobs that are taken
+
+
+def fft_trace(
+    philly: Sequence[PhillyJob], *, gang: int = 0, jobs: int = FFT_JOBS, load: float = 1.0, seed: int = 0
+) -> Workload:
+    """Trace 1 (`gang=4`: jobs with four workers only) or 2 (0: all of table 2): 800 jobs over two days, or as many fewer over less time, on 12 GPUs each of three models.
+
+    Arrivals and durations are those of one two-day window of Philly. Open in the paper: how its durations were scaled to the cluster (here to `load`, GPU time wanted at the
+    mean speed over what there is meanwhile), and how fast each model is (here drawn from figure 1's range, A10 half way by ratio).
+    """
+    dice = roll(seed, "fft")
+    picked = _window(philly, jobs, dice)
+    models = [one for one in FFT_MODELS if not gang or gang in one.workers]
+    chosen = [(dice.choice(models), row) for row in picked]
+    sizes = [gang or dice.choice(one.workers) for one, _ in chosen]
+    rates: dict[tuple[str, str], float] = {}
+    for one in FFT_MODELS:
+        speedup = dice.uniform(*FFT_SPEEDUPS)
+        rates |= {
+            (one.name, "T4"): 1.0,
+            (one.name, "A10"): speedup**0.5,
+            (one.name, "V100"): speedup,
+        }
+    gpus = sum(pool.gpus for pool in FFT_CLUSTER.pools)
+    asked = sum(size * row.duration_s for size, (_, row) in zip(sizes, chosen, strict=True))
+    scale = load * gpus * window_of(jobs) / asked
+    made = []
+    for number, (size, (one, row)) in enumerate(zip(sizes, chosen, strict=True), start=1):
+        mean = sum(rates[one.name, pool.model] for pool in FFT_CLUSTER.pools) / len(FFT_CLUSTER.pools)
+        made.append(
+            SimJob(
+                id=number,
+                user=UserName(f"job{number:05d}"),
+                arrival_s=row.at_s - picked[0].at_s,
+                steps=max(1, round(row.duration_s * scale * mean)),
+                job_class=one.name,
+                gpus=size // _nodes(size),
+                nodes=_nodes(size),
+                gpu_memory_bytes=one.state_bytes // size + ACTIVATIONS,
+                state_bytes=one.state_bytes,
+            )
+        )
+    return _workload(f"fft-{gang or 'mixed'}-{load:g}-{seed}", made, rates)
+
+
+def window_of(jobs: int) -> float:
+    """Seconds in which they come: 800 in two days."""
+    return FFT_WINDOW_S * jobs / FFT_JOBS
+
+
+def _window(philly: Sequence[PhillyJob], jobs: int, dice: Random) -> list[PhillyJob]:
+    """So many of two days of the trace that have as many (of less time if fewer are asked for); by arrival."""
+    window_s = window_of(jobs)
+    fit = [row for row in philly if SHORTEST_S <= row.duration_s <= LONGEST_S]
+    starts = list(range(int(philly[-1].at_s // 86_400.0) + 1))
+    dice.shuffle(starts)
+    for day in starts:
+        begin = day * 86_400.0
+        inside = [row for row in fit if begin <= row.at_s < begin + window_s]
+        if len(inside) >= jobs:
+            return sorted(dice.sample(inside, jobs), key=lambda row: row.at_s)
+    raise RefusedError(
+        f"the trace has no {window_s / 3600:g} hours with {jobs} jobs of a minute to a day; expected a longer one"
+    )
+
+
+# --- Hadar (IPDPS'24, IV) -----------------------------------------------------------------------------------------------
+
+HADAR_SERVERS = 5  # of each model
+
+
+def hadar_cluster(servers: int = HADAR_SERVERS) -> ClusterSpec:
+    """60 GPUs, or as many fewer servers of each model."""
+    pools = tuple(
+        Pool(model=model, servers=servers, gpus_per_server=SERVER) for model in ("V100", "P100", "K80")
+    )
+    return ClusterSpec(pools=pools)
+
+
+HADAR_ROUND_S = 360.0
+HADAR_COSTS = Costs(
+    suspend_s=0.0,
+    resume_s=10.0,
+    start_s=10.0,
+    checkpoint_bytes_per_s=float("inf"),
+    network_bytes_per_s=float("inf"),
+)
+"""Ten seconds whenever a job gets GPUs anew."""
+
+HADAR_KINDS: tuple[tuple[float, float, tuple[str, ...]], ...] = (
+    (0.0, 1.0, ("ResNet-18",)),
+    (1.0, 10.0, ("CycleGAN",)),
+    (10.0, 50.0, ("LM", "Transformer")),
+    (60.0, 100.0, ("ResNet-50",)),
+)
+"""GPU-hours from, to, and the models of table II by size, as Gavel's table calls them."""
+
+
+def hadar_trace(
+    philly: Sequence[PhillyJob], throughputs: Rates, *, jobs: int = 480, seed: int = 0
+) -> Workload:
+    """Jobs of Philly's hours 3 to 10, all there at the beginning; models by GPU-hours, speeds of Gavel's table.
+
+    Open in the paper: on which GPUs the hours count (here V100) and batch sizes (here any of the table). CycleGAN has no gangs in the table: here they are as many times
+    as fast. Gangs are of 1, 2, 4 or 8.
+    """
+    dice = roll(seed, "hadar")
+    able = [row for row in philly if 3 <= row.hour < 10 and row.gpus in SIZES and _kind(row) is not None]
+    if len(able) < jobs:
+        raise RefusedError(
+            f"the trace has {len(able)} jobs of hours 3 to 10 that fit; expected {jobs} or more"
+        )
+    speeds = _Speeds(throughputs)
+    made = []
+    for number, row in enumerate(dice.sample(able, jobs), start=1):
+        names = _kind(row)
+        assert names is not None, "those were left out"
+        made.append(
+            speeds.job(number, dice.choice(speeds.named(dice.choice(names))), row.gpus, row.duration_s, 0.0)
+        )
+    return _workload(f"hadar-{seed}", made, speeds.used)
+
+
+def _kind(row: PhillyJob) -> tuple[str, ...] | None:
+    hours = row.duration_s * row.gpus / 3600.0
+    return next((models for low, high, models in HADAR_KINDS if low < hours <= high), None)
+
+
+# --- Tesserae (6.1, 7.2) ------------------------------------------------------------------------------------------------
+
+TESSERAE_CLUSTER = ClusterSpec(pools=(Pool(model="V100", servers=20, gpus_per_server=SERVER),))
+TESSERAE_ROUND_S = 360.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mix:
+    sizes: tuple[float, ...]  # parts of SIZES
+    seconds: Callable[[Random], float]  # that a job takes on V100
+    of_gpu_time: bool = False  # of all its GPUs together
+
+
+def tesserae_default(
+    throughputs: Rates, *, jobs: int = 900, jobs_per_hour: float = 80.0, seed: int = 0
+) -> Workload:
+    """Shockwave-like: most jobs small. Open in the paper: the hours of the sizes; here those of Pollux' categories in GPU-hours, uniform in the logarithm."""
+    hours = ((0.1, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, 200.0))
+
+    def seconds(dice: Random) -> float:
+        low, high = hours[_pick(dice, (0.72, 0.2, 0.05, 0.03))]
+        return float(low * (high / low) ** dice.random()) * 3600.0
+
+    mix = _Mix(sizes=(0.6, 0.3, 0.09, 0.01), seconds=seconds, of_gpu_time=True)
+    return _drawn(f"tesserae-{seed}", throughputs, mix, _arrivals(jobs, jobs_per_hour, seed), seed)
+
+
+def tesserae_gavel(
+    throughputs: Rates, *, jobs: int = 900, jobs_per_hour: float = 80.0, seed: int = 0
+) -> Workload:
+    """Gavel-like: 10^x minutes, x uniform in [1.5, 3] for four fifths of the jobs and in [3, 4] for the others."""
+
+    def seconds(dice: Random) -> float:
+        exponent = dice.uniform(1.5, 3.0) if dice.random() < 0.8 else dice.uniform(3.0, 4.0)
+        return float(10**exponent) * 60.0
+
+    mix = _Mix(sizes=(0.7, 0.1, 0.15, 0.05), seconds=seconds)
+    return _drawn(f"tesserae-gavel-{seed}", throughputs, mix, _arrivals(jobs, jobs_per_hour, seed), seed)
+
+
+def _arrivals(jobs: int, jobs_per_hour: float, seed: int) -> tuple[float, ...]:
+    dice = roll(seed, "arrivals")
+    return tuple(accumulate(dice.expovariate(jobs_per_hour / 3600.0) for _ in range(jobs)))
+
+
+def _drawn(name: str, throughputs: Rates, mix: _Mix, arrivals: Sequence[float], seed: int) -> Workload:
+    dice = roll(seed, "tesserae")
+    speeds = _Speeds(throughputs)
+    made = []
+    for number, at_s in enumerate(arrivals, start=1):
+        gang = SIZES[_pick(dice, mix.sizes)]
+        seconds = mix.seconds(dice) / (gang if mix.of_gpu_time else 1)
+        made.append(speeds.job(number, dice.choice(speeds.of_gang(gang)), gang, seconds, at_s))
+    return _workload(name, made, speeds.used)
+
+
+# --- what they share ----------------------------------------------------------------------------------------------------
+
+
+class _Speeds:
+    """Gavel's table, `<model> (batch size N) xG` by GPU model; and what of it was used."""
+
+    def __init__(self, table: Rates) -> None:
+        self._table = table
+        self._kinds = tuple(dict.fromkeys(name.rpartition(" x")[0] for name, _ in sorted(table)))
+        self._models = tuple(dict.fromkeys(model for _, model in sorted(table)))
+        self.used: dict[tuple[str, str], float] = {}
+
+    def named(self, model: str) -> tuple[str, ...]:
+        """All batch sizes of it."""
+        found = tuple(kind for kind in self._kinds if kind == model or kind.startswith(f"{model} ("))
+        if not found:
+            raise RefusedError(f"throughputs have no {model}; expected Gavel's table")
+        return found
+
+    def of_gang(self, gang: int) -> tuple[str, ...]:
+        found = tuple(kind for kind in self._kinds if self._table.get((f"{kind} x{gang}", "V100"), 0.0) > 0)
+        if not found:
+            raise RefusedError(f"throughputs have nothing on {gang} V100; expected Gavel's table")
+        return found
+
+    def job(self, number: int, kind: str, gang: int, seconds_on_v100: float, arrival_s: float) -> SimJob:
+        job_class = f"{kind} x{gang}"
+        speed = {model: self._speed(kind, gang, model) for model in self._models}
+        self.used |= {(job_class, model): rate for model, rate in speed.items()}
+        types = () if all(speed.values()) else tuple(model for model, rate in speed.items() if rate > 0)
+        return SimJob(
+            id=number,
+            user=UserName(f"job{number:05d}"),
+            arrival_s=arrival_s,
+            steps=max(1, round(seconds_on_v100 * speed["V100"])),
+            job_class=job_class,
+            gpus=gang // _nodes(gang),
+            nodes=_nodes(gang),
+            gpu_types=types,
+        )
+
+    def _speed(self, kind: str, gang: int, model: str) -> float:
+        measured = self._table.get((f"{kind} x{gang}", model))
+        return gang * self._table[f"{kind} x1", model] if measured is None else measured
+
+
+def _nodes(gang: int) -> int:
+    return -(-gang // SERVER)
+
+
+def _pick(dice: Random, parts: Sequence[float]) -> int:
+    at = dice.random() * sum(parts)
+    for place, part in enumerate(parts):
+        at -= part
+        if at < 0:
+            return place
+    return len(parts) - 1
+
+
+def _workload(name: str, jobs: Sequence[SimJob], rates: Rates) -> Workload:
+    """Every job is a user of its own: these papers have none."""
+    assert all(one.arrival_s <= other.arrival_s for one, other in pairwise(jobs)), name
+    classes = {job.job_class for job in jobs}
+    return Workload(
+        name=name,
+        jobs=tuple(replace(job, id=number) for number, job in enumerate(jobs, start=1)),
+        tickets={job.user: 100.0 for job in jobs},
+        rates={at: rate for at, rate in rates.items() if at[0] in classes},
+        source=f"{name}, made as the paper says",
+    )

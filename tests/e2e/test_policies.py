@@ -1,0 +1,48 @@
+"""Other policies on real processes: put in office while jobs train, and back."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.harness import Cluster, until
+
+NewCluster = Callable[..., Cluster]
+
+
+def done(path: Path) -> list[int]:
+    return [int(line.split()[0]) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_policies_change_while_jobs_train_and_no_job_is_restarted_or_forgotten(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:1:16G", "--quantum", "0.5", "--user", "ann", "--user", "bob")
+    files: dict[int, Path] = {}
+    for user, total in (("ann", 100_000), ("bob", 100_000), ("bob", 400)):
+        path = tmp_path / f"{user}-{total}"
+        words = [sys.executable, str(scripts / "count.py"), str(path), str(total)]
+        files[cluster.submit("--steps", str(total), "--class", "count", "--", *words, user=user)] = path
+    ann, bob, short = files
+    until(lambda: all(len(done(path)) > 10 for path in files.values()), "all three take turns")
+
+    assert "fft is in office, in place of gandiva-fair" in cluster.hsctl("policy", "set", "fft").stdout
+    cluster.hsctl("policy", "set", "srtf")
+    assert cluster.json("policy", "show")["name"] == "srtf"
+    assert cluster.until_state(short, "succeeded"), "the shortest runs, whosever it is, until it has ended"
+    others = {job: len(done(files[job])) for job in (ann, bob)}
+
+    cluster.hsctl("policy", "set", "no-such-policy", code=2)
+    cluster.hsctl("policy", "set", "gavel-max-min")
+    until(lambda: all(len(done(files[job])) > others[job] + 20 for job in (ann, bob)), "both get time again")
+    cluster.kill("controller")
+    cluster.up()
+    assert until(lambda: cluster.json("policy", "show")["name"], "the controller is back") == "gavel-max-min"
+    cluster.hsctl("policy", "set", "gandiva-fair")
+    others = {job: len(done(files[job])) for job in (ann, bob)}
+    until(
+        lambda: all(len(done(files[job])) > others[job] + 20 for job in (ann, bob)), "and under the first one"
+    )
+
+    for job, path in files.items():
+        assert cluster.view(job).epoch == 0, "no job was started again"
+        assert done(path) == list(range(len(done(path)))), "no step was done twice"

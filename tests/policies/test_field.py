@@ -1,0 +1,128 @@
+"""The schedulers of other papers: what each is for, on cases small enough to see the answer."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.model import HostName, JobId
+from hs_core.policies import find
+from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
+
+from .worlds import Run, after, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+V, K = host("v", 1), host("k", 1, "K80")
+RATES = {("fast", "V100"): 10.0, ("fast", "K80"): 1.0, ("even", "V100"): 1.0, ("even", "K80"): 1.0}
+
+
+def sized(at: int, steps: float, of: str = "even", **facts: object) -> JobFacts:
+    return job(at, **{"steps": steps, "job_class": of, "movable": True, **facts})
+
+
+def decide(name: str, asked: Snapshot, memory: Memory | None = None) -> Verdict:
+    return find(name).decide(asked, memory or {})
+
+
+def gpu_quanta(policy: Policy, asked: Snapshot, quanta: int) -> dict[int, float]:
+    world = Run(policy, replace(asked, migrations_left=10**6))
+    for _ in range(quanta):
+        before = {one.id: one for one in world.asked.jobs}
+        world.step()
+        world.asked = replace(
+            world.asked,
+            jobs=tuple(replace(one, steps_done=before[one.id].steps_done) for one in world.asked.jobs),
+        )
+    return {int(at): gpus for at, gpus in world.gpus.items()}
+
+
+@pytest.mark.parametrize(
+    "name", ["gavel-max-min", "gavel-water-filling", "gavel-makespan", "gavel-max-sum", "fft"]
+)
+def test_who_gains_most_from_the_fast_gpu_gets_it(name: str) -> None:
+    asked = snapshot([V, K], [sized(1, 1e4, "even"), sized(2, 1e4, "fast")], rates=RATES)
+    assert homes_of(decide(name, asked)) == {1: "k", 2: "v"}
+
+
+def test_the_blind_one_gives_both_as_much_of_either() -> None:
+    asked = snapshot([V, K], [sized(1, 1e9, "even"), sized(2, 1e9, "fast")], rates=RATES)
+    world = Run(find("gavel-max-min-blind"), replace(asked, migrations_left=10**6))
+    fast = 0
+    for _ in range(60):
+        fast += homes_of(world.step())[2] == "v"
+    assert 20 <= fast <= 40
+
+
+def test_gavel_max_min_gives_gpu_time_by_tickets() -> None:
+    jobs = [sized(at, 1e9, user=user) for at, user in enumerate("AABB", start=1)]
+    got = gpu_quanta(find("gavel-max-min"), snapshot([host("h", 1)], jobs, {"A": 300, "B": 100}), 400)
+    assert got[1] + got[2] == pytest.approx(300, rel=0.05)
+    assert got[3] + got[4] == pytest.approx(100, rel=0.15)
+
+
+def test_gavel_hierarchical_shares_among_users_and_not_among_jobs() -> None:
+    jobs = [sized(1, 1e9, user="A")] + [sized(at, 1e9, user="B") for at in range(2, 6)]
+    got = gpu_quanta(find("gavel-hierarchical"), snapshot([host("h", 1)], jobs), 400)
+    assert got[1] == pytest.approx(200, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["gavel-sjf", "srtf", "srsf", "allox", "tesserae-srtf"])
+def test_the_shorter_job_goes_first(name: str) -> None:
+    asked = snapshot([host("h", 1)], [sized(1, 1e6), sized(2, 1e3)], rates=RATES)
+    assert homes_of(decide(name, asked))[2] == "h"
+    assert JobId(1) in decide(name, asked).why
+
+
+def test_allox_waits_for_a_fast_gpu_that_will_be_free_soon() -> None:
+    """Ten times as long on the free one is more than the wait."""
+    runs = sized(1, 100.0, host=HostName("v"), started=True, running=True)
+    slow, soon = sized(2, 1e4, "fast"), sized(3, 50.0)
+    found = decide("allox", snapshot([V, K], [runs, slow, soon], rates=RATES))
+    assert homes_of(found) == {1: "v", 3: "k"}
+    assert found.why[JobId(2)] == "it is to run on a V100 that others use before it"
+    patient = replace(runs, steps=1e9)
+    assert homes_of(decide("allox", snapshot([V, K], [patient, slow], rates=RATES))) == {1: "v", 2: "k"}
+
+
+def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_ends() -> None:
+    late, new = sized(1, 1e4), sized(2, 1e4, arrival_s=9_000.0)
+    asked = snapshot([host("h", 1)], [new, late], rates=RATES, now_s=10_000.0)
+    first = decide("themis", asked)
+    assert homes_of(first) == {1: "h"}
+    assert "times what a fair part would take" in first.why[JobId(2)]
+    asked = after(asked, first, {HostName("h"): [JobId(1)]})
+    older = tuple(replace(one, arrival_s=-1e6) if one.id == 2 else one for one in asked.jobs)
+    assert homes_of(decide("themis", replace(asked, jobs=older), first.memory)) == {1: "h"}
+    later = replace(asked, jobs=older, now_s=asked.now_s + 1200.0)
+    turn = decide("themis", later, first.memory).plan.turns[HostName("h")]
+    assert turn.gangs == (2,)
+
+
+def test_finish_time_fairness_helps_who_is_late() -> None:
+    late, new = sized(1, 1e4, steps_done=10.0, arrival_s=-1e5), sized(2, 1e4, arrival_s=0.0)
+    for name in ("gavel-ftf", "tesserae-ftf"):
+        found = decide(name, snapshot([host("h", 1)], [new, late], rates=RATES, now_s=10.0))
+        assert found.plan.turns[HostName("h")].gangs == (1,), name
+
+
+def test_fft_measures_a_class_first_where_there_is_most_memory() -> None:
+    asked = snapshot([V, K], [sized(1, 1e4, "new"), sized(2, 1e4, "new")], rates={})
+    found = decide("fft", asked)
+    assert homes_of(found)[1] == "v"
+    assert found.memory["owed"].keys() == {"2"}, "it is no part of the round's program"
+
+
+def test_fft_owes_who_waits() -> None:
+    asked = snapshot([host("h", 1)], [sized(1, 1e3), sized(2, 1e3)], rates=RATES, now_s=6000.0)
+    first = decide("fft", asked)
+    [runs] = first.plan.turns[HostName("h")].gangs
+    waits = ({1, 2} - {runs}).pop()
+    assert first.memory["next"][str(waits)] > first.memory["next"][str(runs)]
+    again = decide("fft", replace(asked, quantum=1), first.memory)
+    assert again.memory["owed"] == first.memory["next"]
+    assert decide("fft", asked, first.memory).memory["owed"] == first.memory["owed"], "charged once a round"
+
+
+def test_pop_solves_parts_and_shares_like_the_whole() -> None:
+    jobs = [sized(at, 1e9) for at in range(1, 33)]
+    got = gpu_quanta(find("pop"), snapshot([host("h", 8)], jobs), 200)
+    assert set(got) == set(range(1, 33))
+    assert max(got.values()) / min(got.values()) < 1.3
