@@ -240,8 +240,13 @@ def _kind(row: PhillyJob) -> tuple[str, ...] | None:
 
 # --- Tesserae (6.1, 7.2) ------------------------------------------------------------------------------------------------
 
-TESSERAE_CLUSTER = ClusterSpec(pools=(Pool(model="V100", servers=20, gpus_per_server=SERVER),))
+TESSERAE_SERVERS = 20
 TESSERAE_ROUND_S = 360.0
+
+
+def tesserae_cluster(servers: int = TESSERAE_SERVERS) -> ClusterSpec:
+    """80 GPUs of one model, or fewer servers."""
+    return ClusterSpec(pools=(Pool(model="V100", servers=servers, gpus_per_server=SERVER),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
