@@ -290,24 +290,28 @@ class Job:
     @property
     def report(self) -> JobReport | None:
         """Its servers' reports as one; None until one of them has said something."""
+        return self.report_of(self.reports)
+
+    def report_of(self, reports: Mapping[HostName, JobReport]) -> JobReport | None:
+        """What it would be if they had said this."""
         if len(self.hosts) == 1:
-            return self.reports.get(self.hosts[0])
-        return as_one(
-            tuple(self.reports[host] for host in self.hosts if host in self.reports), len(self.hosts)
-        )
+            return reports.get(self.hosts[0])
+        return as_one(tuple(reports[host] for host in self.hosts if host in reports), len(self.hosts))
 
     @property
     def gpu_s(self) -> float:
         """GPU-seconds received over all incarnations."""
-        return self.past_gpu_s + (self.report.gpu_s if self.report else 0.0)
+        report = self.report
+        return self.past_gpu_s if report is None else self.past_gpu_s + report.gpu_s
 
     @property
     def gpu_s_by_model(self) -> Mapping[str, float]:
         """The same by GPU model: an incarnation never changes its model."""
-        if self.report is None:
+        report = self.report
+        if report is None:
             return self.past_gpu_s_by_model
         past = self.past_gpu_s_by_model.get(self.gpu_model, 0.0)
-        return {**self.past_gpu_s_by_model, self.gpu_model: past + self.report.gpu_s}
+        return {**self.past_gpu_s_by_model, self.gpu_model: past + report.gpu_s}
 
     @property
     def step(self) -> int:

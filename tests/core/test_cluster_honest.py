@@ -165,7 +165,7 @@ class Honest(RuleBasedStateMachine):
         return agents if whole else []
 
     def start(self, job: JobId, agents: list[Agent]) -> bool:
-        """Whether each part has its files, fetched where they are lent."""
+        """Whether each part has its files: its own, or fetched where they are lent."""
         got: list[tuple[int, int] | None] = []
         for agent in agents:
             order = agent.order(job)
@@ -174,7 +174,7 @@ class Honest(RuleBasedStateMachine):
             if order.nodes and not order.rendezvous:
                 self.say(agents[0], job)
                 return False
-            if order.source is not None:
+            if order.source is not None and order.source.peer.host != agent.name:
                 owner = self.agents[order.source.peer.host]
                 lent = [lend for lend in (owner.wanted.lends if owner.wanted else ()) if lend.job == job]
                 here = owner.files.get(job)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -81,11 +82,11 @@ def test_gpus_that_are_given_away_while_their_job_is_still_stopping_are_found(mo
 def test_orders_that_go_out_before_they_are_committed_are_found(monkeypatch):
     """The disk takes each batch only with the next one."""
     commit = Journal.commit
-    held: dict[int, list[Any]] = {}
+    held: WeakKeyDictionary[Journal, list[Any]] = WeakKeyDictionary()
 
     def late(self: Journal, drafts: Any) -> None:
-        commit(self, held.pop(id(self), []))
-        held[id(self)] = list(drafts)
+        commit(self, held.pop(self, []))
+        held[self] = list(drafts)
 
     monkeypatch.setattr(Journal, "commit", late)
     assert found().what

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from math import isfinite
+from math import inf
+from typing import NoReturn
 
 from hs_core.cluster import states
 from hs_core.cluster.book import Book
@@ -23,82 +24,127 @@ def check_rows(book: Book, rows: Iterable[Job], next_job_id: JobId) -> None:
 
 
 def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
-    name = f"job {row.id}"
-    must(0 < row.id < next_job_id, f"{name}: the next id is {next_job_id}")
-    must(row.user in book.users, f"{name}: its user {row.user!r} is not known")
-    must(row.state in states.expected(row), f"{name}: {row.state}, but its row says {states.expected(row)}")
-    must(
-        (row.exit is not None) == (row.ended_s is not None), f"{name}: an exit and a time of it come together"
-    )
-    must((row.id in book.live) == (not row.state.ended), f"{name}: {row.state}, yet listed otherwise")
-    must(
-        len(row.hosts) in {0, row.spec.nodes}, f"{name}: has {row.spec.nodes} nodes, and lives on {row.hosts}"
-    )
-    must(len(set(row.hosts)) == len(row.hosts), f"{name}: two of its parts are on one server")
-    must(row.epoch >= 0 and row.retries <= row.spec.retry_max, f"{name}: retried {row.retries} times")
-    for value in (row.past_gpu_s, row.past_run_s, row.past_lost_gpu_s):
-        must(isfinite(value) and value >= 0, f"{name}: its account holds {value}")
-    by_model = sum(row.past_gpu_s_by_model.values())
-    must(
-        abs(by_model - row.past_gpu_s) <= 1e-6 * (1 + row.past_gpu_s),
-        f"{name}: GPU-seconds by model do not add up",
-    )
-    must(row.reports.keys() <= set(row.hosts), f"{name}: reported of by who is not its home")
-    for report in row.reports.values():
-        must((report.job, report.epoch) == (row.id, row.epoch), f"{name}: holds another one's report")
-        must(report.gpu_s >= 0 and isfinite(report.gpu_s), f"{name}: received {report.gpu_s}")
-    if row.state.ended:
-        return
+    """After every event of every row that it changed: what is wrong is put into words only once something is."""
+    state, hosts, spec = row.state, row.hosts, row.spec
+    if not 0 < row.id < next_job_id:
+        _broken(row, f"the next id is {next_job_id}")
+    if row.user not in book.users:
+        _broken(row, f"its user {row.user!r} is not known")
+    if state not in states.expected(row):
+        _broken(row, f"{state}, but its row says {states.expected(row)}")
+    if (row.exit is not None) != (row.ended_s is not None):
+        _broken(row, "an exit and a time of it come together")
+    if (row.id in book.live) == state.ended:
+        _broken(row, f"{state}, yet listed otherwise")
+    if hosts and len(hosts) != spec.nodes:
+        _broken(row, f"has {spec.nodes} nodes, and lives on {hosts}")
+    if len(hosts) > 1 and len(set(hosts)) != len(hosts):
+        _broken(row, "two of its parts are on one server")
+    if row.epoch < 0 or row.retries > spec.retry_max:
+        _broken(row, f"retried {row.retries} times")
+    _check_account(row)
+    _check_reports(row)
+    if not state.ended:
+        _check_live(book, row)
+
+
+def _broken(row: Job, what: str) -> NoReturn:
+    raise BrokenError(f"job {row.id}: {what}")
+
+
+def _check_account(row: Job) -> None:
+    past = row.past_gpu_s
+    for value in (past, row.past_run_s, row.past_lost_gpu_s):
+        if not 0.0 <= value < inf:
+            _broken(row, f"its account holds {value}")
+    if abs(sum(row.past_gpu_s_by_model.values()) - past) > 1e-6 * (1 + past):
+        _broken(row, "GPU-seconds by model do not add up")
+
+
+def _check_reports(row: Job) -> None:
+    for host, report in row.reports.items():
+        if host not in row.hosts:
+            _broken(row, "reported of by who is not its home")
+        if report.job != row.id or report.epoch != row.epoch:
+            _broken(row, "holds another one's report")
+        if not 0.0 <= report.gpu_s < inf:
+            _broken(row, f"received {report.gpu_s}")
+
+
+def _check_live(book: Book, row: Job) -> None:
     for host in row.hosts:
-        must(row.id in book.at_host.get(host, ()), f"{name}: missing at {host}")
-        part = row.reports.get(host)
-        given_up = part is not None and part.exit is not None
-        must(host in book.hosts or given_up, f"{name}: its home {host!r} is not known")
-    _check_move(book, row, name)
+        if row.id not in book.at_host.get(host, ()):
+            _broken(row, f"missing at {host}")
+        if host not in book.hosts:
+            part = row.reports.get(host)
+            if part is None or part.exit is None:
+                _broken(row, f"its home {host!r} is not known")
+    _check_move(book, row)
     for after in row.spec.after:
-        must(after.job < row.id, f"{name}: waits for a later job, {after.job}")
-        must(after.job in book.jobs, f"{name}: what it waits for, {after.job}, is not there")
-    if row.id in book.blocked:
-        must(row.host is None, f"{name}: placed although it waits for another job")
+        if after.job >= row.id:
+            _broken(row, f"waits for a later job, {after.job}")
+        if after.job not in book.jobs:
+            _broken(row, f"what it waits for, {after.job}, is not there")
+    if row.hosts and row.id in book.blocked:
+        _broken(row, "placed although it waits for another job")
 
 
-def _check_move(book: Book, row: Job, name: str) -> None:
-    must((row.id in book.moving) == (row.move is not None), f"{name}: listed otherwise among those that move")
+def _check_move(book: Book, row: Job) -> None:
+    if (row.id in book.moving) != (row.move is not None):
+        _broken(row, "listed otherwise among those that move")
     if row.move is not None:
-        must(bool(row.hosts) and row.move.to != row.hosts, f"{name}: moves from {row.hosts} to {row.move.to}")
-        must(not row.paused and not row.cancelled_by, f"{name}: moves, though it is paused or ending")
+        if not row.hosts or row.move.to == row.hosts:
+            _broken(row, f"moves from {row.hosts} to {row.move.to}")
+        if row.paused or row.cancelled_by:
+            _broken(row, "moves, though it is paused or ending")
     stored = row.stored
-    if stored is not None:
-        must(stored.epoch <= row.epoch, f"{name}: goes on from epoch {stored.epoch} in {row.epoch}")
-        must(len(stored.hosts) == row.spec.nodes, f"{name}: its checkpoint is on {stored.hosts}")
-        for host in stored.hosts:
-            must(host in book.hosts, f"{name}: its checkpoint is on {host}, which is not known")
-            must(row.id in book.lent.get(host, ()), f"{name}: its checkpoint is not listed at {host}")
+    if stored is None:
+        return
+    if stored.epoch > row.epoch:
+        _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
+    if len(stored.hosts) != row.spec.nodes:
+        _broken(row, f"its checkpoint is on {stored.hosts}")
+    for host in stored.hosts:
+        if host not in book.hosts:
+            _broken(row, f"its checkpoint is on {host}, which is not known")
+        if row.id not in book.lent.get(host, ()):
+            _broken(row, f"its checkpoint is not listed at {host}")
 
 
 def check_change(old: Job | None, new: Job) -> None:
     """Epochs and accounts only grow; what has ended stays as it ended."""
     if old is None:
-        must(new.epoch == 0 and new.gpu_s == 0, f"job {new.id}: born with a past")
+        if new.epoch != 0 or new.gpu_s != 0:
+            _broken(new, "born with a past")
         return
-    name = f"job {new.id}"
-    must(not old.state.ended or old == new, f"{name}: changed after its end")
-    must(
-        (old.id, old.user, old.spec, old.arrival_s) == (new.id, new.user, new.spec, new.arrival_s),
-        f"{name}: remade",
-    )
-    must(new.epoch >= old.epoch, f"{name}: epoch {old.epoch} → {new.epoch}")
-    must(new.gpu_s >= old.gpu_s - 1e-9, f"{name}: GPU-seconds {old.gpu_s} → {new.gpu_s}")
-    must(new.past_lost_gpu_s >= old.past_lost_gpu_s, f"{name}: lost work was forgotten")
-    same_home = new.hosts == old.hosts or not old.hosts or new.state.ended
-    must(same_home or new.epoch > old.epoch, f"{name}: left {old.hosts} for {new.hosts} in one epoch")
-    must(new.migrations >= old.migrations and new.retries >= old.retries, f"{name}: its moves were forgotten")
+    if old.state.ended and old != new:
+        _broken(new, "changed after its end")
+    # One job's spec is one object until somebody makes another: comparing it field by field is for that case.
+    same = old.id == new.id and old.user == new.user and old.arrival_s == new.arrival_s
+    if not same or (old.spec is not new.spec and old.spec != new.spec):
+        _broken(new, "remade")
+    if new.epoch < old.epoch:
+        _broken(new, f"epoch {old.epoch} → {new.epoch}")
+    before, now = old.gpu_s, new.gpu_s
+    if not now >= before - 1e-9:
+        _broken(new, f"GPU-seconds {before} → {now}")
+    if not new.past_lost_gpu_s >= old.past_lost_gpu_s:
+        _broken(new, "lost work was forgotten")
+    if old.hosts and new.hosts != old.hosts and not new.state.ended and new.epoch == old.epoch:
+        _broken(new, f"left {old.hosts} for {new.hosts} in one epoch")
+    if new.migrations < old.migrations or new.retries < old.retries:
+        _broken(new, "its moves were forgotten")
     if new.epoch == old.epoch:
-        for host, before in old.reports.items():
-            after = new.reports.get(host)
-            must(after is not None, f"{name}: what {host} said is forgotten")
-            kept = after is not None and after.checkpoint_step >= before.checkpoint_step
-            must(kept, f"{name}: a checkpoint on {host} was taken back")
+        _check_said(old, new)
+
+
+def _check_said(old: Job, new: Job) -> None:
+    for host, before in old.reports.items():
+        after = new.reports.get(host)
+        if after is None:
+            _broken(new, f"what {host} said is forgotten")
+        if after.checkpoint_step < before.checkpoint_step:
+            _broken(new, f"a checkpoint on {host} was taken back")
 
 
 def check_arrays(book: Book) -> None:

@@ -19,13 +19,13 @@ class Lives(Views):
         if part == before:
             return
         whole_before = row.report
-        new = replace(row, reports={**row.reports, host: part})
-        whole = new.report
+        said = {**row.reports, host: part}
+        whole = row.report_of(said)
         assert whole is not None
         happening = states.HAPPENING_OF_PHASE[whole.phase]
         state = states.after(row, happening) if happening else row.state
         first_run_s = now_s if whole.phase is Phase.RUNNING and row.first_run_s is None else row.first_run_s
-        new = replace(new, state=state, first_run_s=first_run_s)
+        new = replace(row, reports=said, state=state, first_run_s=first_run_s)
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
             self._stale = True
         self._tell_state(row, new, now_s)

@@ -18,6 +18,8 @@ _HAS_PROCESS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING
 def merge(old: JobReport | None, new: JobReport, gpus: Collection[GpuId]) -> JobReport:
     """The newest word on where it stands; of every counter the largest said so far. `gpus` are its host's."""
     before = old or JobReport(job=new.job, epoch=new.epoch, phase=new.phase)
+    if _believed(before, new, gpus):
+        return new
     sane = (
         before.checkpoint_generation <= new.checkpoint_generation < 1 << 31
         and before.checkpoint_step <= new.checkpoint_step < _MOST
@@ -42,6 +44,31 @@ def merge(old: JobReport | None, new: JobReport, gpus: Collection[GpuId]) -> Job
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
+    )
+
+
+def _believed(before: JobReport, new: JobReport, gpus: Collection[GpuId]) -> bool:
+    """Nearly every report: there is nothing in it that `merge` would put otherwise."""
+    return (
+        before.exit is None
+        and new.exit is None
+        and new.phase is not Phase.EXITED
+        and before.checkpoint_generation <= new.checkpoint_generation < 1 << 31
+        and before.checkpoint_step <= new.checkpoint_step < _MOST
+        and 0 <= new.step < _MOST
+        and 0.0 <= new.steps_per_s <= _MOST
+        and before.gpu_s <= new.gpu_s <= _MOST
+        and before.run_s <= new.run_s <= _MOST
+        and before.suspends <= new.suspends < _MOST
+        and before.resumes <= new.resumes < _MOST
+        and before.suspend_s <= new.suspend_s <= _MOST
+        and before.resume_s <= new.resume_s <= _MOST
+        and before.lost_gpu_s <= new.lost_gpu_s <= _MOST
+        and before.device_memory_bytes <= new.device_memory_bytes < _MOST
+        and len(new.note) <= _TEXT
+        and len(new.rendezvous) <= _TEXT
+        and (new.rendezvous != "" or before.rendezvous == "")
+        and all(gpu in gpus for gpu in new.gpus)
     )
 
 

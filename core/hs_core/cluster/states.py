@@ -95,7 +95,8 @@ def after(job: Job, *happenings: Happening) -> JobState:
 
 def happening_of(job: Job) -> Happening | None:
     """What its newest report comes to; None: it has none, or it changes nothing."""
-    return HAPPENING_OF_PHASE[job.report.phase] if job.report else None
+    report = job.report
+    return HAPPENING_OF_PHASE[report.phase] if report else None
 
 
 def expected(job: Job) -> frozenset[JobState]:
@@ -108,12 +109,16 @@ def expected(job: Job) -> frozenset[JobState]:
         return frozenset({JobState.PAUSED})
     if job.host is None:
         return frozenset({JobState.QUEUED})
-    if job.report is None:
-        return frozenset({JobState.STARTING})
-    happening = happening_of(job)
-    if happening is None:
-        return frozenset({JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED})
-    return frozenset({_ON_ITS_HOST[happening]})
+    report = job.report
+    return frozenset({JobState.STARTING}) if report is None else _OF_PHASE[report.phase]
+
+
+_OF_PHASE: Mapping[Phase, frozenset[JobState]] = {
+    phase: frozenset({JobState.STARTING, JobState.RUNNING, JobState.SUSPENDED})
+    if happening is None
+    else frozenset({_ON_ITS_HOST[happening]})
+    for phase, happening in HAPPENING_OF_PHASE.items()
+}
 
 
 def drawn() -> str:

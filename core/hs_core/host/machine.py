@@ -116,6 +116,9 @@ class HostMachine:
         self._resend = False
         self._due_s = -inf  # nothing is to be done before, unless something happens
         self._told: dict[JobId, tuple[object, ...]] = {}
+        self._stand: dict[
+            JobId, JobReport
+        ] = {}  # of jobs that are charged nothing, since something touched them
         if saved is not None:
             self._term, self._seq = saved["term"], saved["seq"]
             memory.load(self._board, saved)
@@ -166,6 +169,8 @@ class HostMachine:
         commands = tuple(board.out)
         board.out.clear()
         changed = self._changed(touched)
+        for job in touched:
+            self._stand.pop(job.id, None)
         self._check(touched, commands)
         new_facts = board.facts_told - facts_before
         facts = tuple(islice(reversed(board.facts), new_facts))[::-1] if new_facts else ()
@@ -256,6 +261,7 @@ class HostMachine:
     def _left_behind(self) -> None:
         for job in [job for job in self._told if job not in self._board.jobs]:
             del self._told[job]
+            self._stand.pop(job, None)
 
     # --- what jobs do
 
@@ -490,8 +496,15 @@ class HostMachine:
 
     def report(self, job: JobId, now_s: float | None = None) -> JobReport:
         """As of `now_s`, or of the last event: a job that nobody hears from is charged all the same."""
+        hosted = self._board.jobs[job]
+        known = self._stand.get(job)
+        if known is not None and hosted.charged_from_s is None:
+            return known
         at_s = self._board.now_s if now_s is None else max(now_s, self._board.now_s)
-        return self._board.jobs[job].report(at_s, self._board.config.can_freeze)
+        report = hosted.report(at_s, self._board.config.can_freeze)
+        if hosted.charged_from_s is None:
+            self._stand[job] = report
+        return report
 
     def reports(self, now_s: float | None = None) -> tuple[JobReport, ...]:
         return tuple(self.report(job, now_s) for job in self._board.jobs)

@@ -400,7 +400,8 @@ class Agent:
         assert machine is not None
         self._dirty = False
         now = {report.job: report for report in machine.reports()}
-        changed = tuple(report for report in now.values() if self._sent.get(report.job) != report)
+        sent = self._sent
+        changed = tuple(r for r in now.values() if (was := sent.get(r.job)) is not r and was != r)
         gpus = () if self.gpus == self._sent_gpus else self.gpus
         self._sent, self._sent_gpus = now, self.gpus
         if changed or gpus:
