@@ -7,15 +7,13 @@ from examples.common.curves import Curves
 from examples.common.training import ENDED
 from hs_proto.v1.controller_pb2 import JobView
 
-STARTING = frozenset({"queued", "starting"})
-
 
 @dataclass(slots=True)
 class Recorder:
     users: Sequence[str]
     received: Curves[str] = field(default_factory=Curves)  # GPU-seconds by user
     views: list[JobView] = field(default_factory=list)
-    all_started_s: float | None = None  # every job stands at a step edge, or runs
+    all_started_s: float | None = None  # every job has trained
     first_end_s: float | None = None
 
     def take(self, at_s: float, views: list[JobView]) -> None:
@@ -24,7 +22,7 @@ class Recorder:
         for view in views:
             received[view.user] += view.gpu_s
         self.received.take(at_s, received)
-        if self.all_started_s is None and not any(view.state in STARTING for view in views):
+        if self.all_started_s is None and views and all(view.step > 0 for view in views):
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
             self.first_end_s = at_s

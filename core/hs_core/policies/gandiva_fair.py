@@ -33,7 +33,10 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     world = look(snapshot, told)
     speeds = Speeds(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
-    market = trade.Market(base, trade.load(memory.get("trades", ())), world.needs(), Bids(world, speeds))
+    bids = Bids(world, speeds)
+    market = trade.Market(
+        base, trade.load(memory.get("trades", ())), world.needs(), bids, awaited=bids.awaited
+    )
     traded = market.settle(world.models, snapshot.now_s)
     levels = find_levels(world, traded.entitled)
     lags = Lags(world, levels, memory.get("lags", {}))
