@@ -15,6 +15,8 @@ BENCHMARKS = (
     "stride",
     "shares",
     "cycle",
+    "trading",
+    "sim_quanta",
     "hook",
     "submit",
     "agent_idle",

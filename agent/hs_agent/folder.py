@@ -150,7 +150,9 @@ class Folder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def retire(self, ended: Path) -> None:
-        """Keep the log only, for `hsctl logs` after the job's end."""
+        """Keep the log only, for `hsctl logs` after the job's end. What was retired before stays as it is."""
+        if not self.path.exists():
+            return
         target = ended / self.path.name
         shutil.rmtree(target, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -277,11 +277,15 @@ class _Path:
         down, none = sparse.diags(-self.s / self.z), sparse.csc_matrix((len(self.h), len(self.f)))
         corner = sparse.diags(np.full(len(self.f), -1e-11)) if len(self.f) else None
         rows = [[across, self.g.T, self.e.T], [self.g, down, none], [self.e, none.T, corner]]
+        blocks = 2 + bool(len(self.f))
+        matrix = sparse.bmat([row[:blocks] for row in rows[:blocks]], format="csc")
         try:
+            # Symmetric, with a sign for each block: the diagonal is a good pivot nearly always, which keeps the factors sparse.
             factor = splu(
-                sparse.bmat(
-                    [row[: 2 + bool(len(self.f))] for row in rows[: 2 + bool(len(self.f))]], format="csc"
-                )
+                matrix,
+                permc_spec="MMD_AT_PLUS_A",
+                diag_pivot_thresh=1e-3,
+                options={"SymmetricMode": True},
             )
         except RuntimeError:  # singular
             return False

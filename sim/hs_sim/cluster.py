@@ -9,7 +9,7 @@ from hs_core.shares import NEWEST_FIRST
 from hs_sim.model import ClusterSpec, Pool, SimJob, Workload
 
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
-_EXPECTED = "expected pools as MODEL:GPUS, such as v100:12,p100:24,k80:64"
+_EXPECTED = "expected pools as MODEL:GPUS or MODEL:GPUS@GPUS_PER_SERVER, such as v100:12,p100:24,k80:64@8"
 
 
 def canonical(model: str) -> str:
@@ -18,23 +18,28 @@ def canonical(model: str) -> str:
 
 
 def parse_cluster(text: str, gpus_per_server: int = 4) -> ClusterSpec:
-    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each."""
+    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each; `k80:64@8` says it for one."""
     if not 1 <= gpus_per_server <= 1024:
         raise RefusedError(f"--gpus-per-server: {gpus_per_server}; expected 1 to 1024")
     pools: list[Pool] = []
     for word in text.split(","):
-        model, colon, count = word.strip().partition(":")
-        if not colon or not model or not count.isascii() or not count.isdigit() or int(count) < 1:
+        model, colon, text_of = word.strip().partition(":")
+        count, at, each = text_of.partition("@")
+        if not colon or not model or not _is_count(count) or (at and not _is_count(each)):
             raise RefusedError(f"--cluster: {word.strip()!r}; {_EXPECTED}")
-        model, gpus = canonical(model), int(count)
-        if gpus % gpus_per_server:
+        model, gpus, per_server = canonical(model), int(count), int(each) if at else gpus_per_server
+        if gpus % per_server:
             raise RefusedError(
-                f"--cluster: {gpus} {model} GPUs do not fill servers of {gpus_per_server}; expected a multiple of it"
+                f"--cluster: {gpus} {model} GPUs do not fill servers of {per_server}; expected a multiple of it"
             )
         if any(pool.model == model for pool in pools):
             raise RefusedError(f"--cluster: {model} is named twice; expected each model once")
-        pools.append(Pool(model=model, servers=gpus // gpus_per_server, gpus_per_server=gpus_per_server))
+        pools.append(Pool(model=model, servers=gpus // per_server, gpus_per_server=per_server))
     return ClusterSpec(pools=tuple(pools))
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 1 <= int(text) <= 10**6
 
 
 def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:

@@ -262,10 +262,12 @@ def test_gpus_that_idle_beside_a_gang_are_filled() -> None:
     # No arrangement of whole jobs gives A its 2 GPUs and B its 6: now and then who lacks more is helped.
     assert len(world.moved) <= 200 // 20
     world.idle.clear()
+    world.gpus.clear()
     world.go(60)
     apart = Run(GANDIVA_FAIR, replace(ask([host("a"), host("b")], jobs), migrations_left=0))
     apart.go(60)
-    assert sum(world.idle.values()) < sum(apart.idle.values()) / 2
+    assert sum(world.idle.values()) < 0.6 * sum(apart.idle.values())
+    assert all(gpus > 1.1 * apart.by_user()[user] for user, gpus in world.by_user().items())
 
 
 # --- drains -------------------------------------------------------------------------------------------------------------

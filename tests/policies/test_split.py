@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.events import Turn
-from hs_core.mechanism.split import Gang, Round, Server, dump_turns, keep_turns, play
+from hs_core.mechanism.split import Gang, Round, Server, dump_turns, keep_turns, play, that_fit
 from hs_core.model import HostName, JobId
 
 X, Y, Z = (HostName(name) for name in "xyz")
@@ -142,3 +142,12 @@ def test_gpu_time_follows_tickets(tickets: int) -> None:
     made = rounds([gang(1, X, Y, tickets=tickets)], [server(X, tickets=1), server(Y, tickets=1)], 700)
     # 8 GPUs by tickets : 1 : 1, of which each server's jobs can have 4 only where the gang does not run.
     assert runs(made)[JobId(1)] / 700 == pytest.approx(tickets / (tickets + 2), abs=0.01)
+
+
+def test_a_gang_leaves_its_turn_where_a_server_lost_its_gpus():
+    turns = {X: Turn(gangs=(JobId(1), JobId(2)), local=True), Y: Turn(gangs=(JobId(1), JobId(2)), local=True)}
+    takes = {JobId(1): 1, JobId(2): 1}
+    assert that_fit(turns, takes, {X: 2, Y: 2}) == turns
+    one = Turn(gangs=(JobId(1),), local=True)
+    assert that_fit(turns, takes, {X: 1, Y: 2}) == {X: one, Y: one}
+    assert that_fit(turns, takes, {Y: 2}) == {}

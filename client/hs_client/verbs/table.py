@@ -31,6 +31,11 @@ VERBS = {
     "nodes": Verb("hs_client.verbs.cluster:nodes", CLUSTER, "servers"),
     "trades": Verb("hs_client.verbs.cluster:trades", CLUSTER, "who gives fast GPUs and receives slow ones"),
     "top": Verb("hs_client.verbs.top:top", CLUSTER, "all of it on one live page"),
+    "simulate": Verb(
+        "hs_client.verbs.whatif:simulate",
+        CLUSTER,
+        "what another policy would have done with the last days' jobs",
+    ),
     "events": Verb("hs_client.verbs.cluster:events", CLUSTER, "what happened"),
     "info": Verb("hs_client.verbs.cluster:info", CLUSTER, "the controller, and whom it takes you for"),
     "doctor": Verb("hs_client.verbs.cluster:doctor", CLUSTER, "check that all is well"),

@@ -130,6 +130,12 @@ def left(row: Job) -> Stored | None:
     return _kept(row, first.checkpoint_generation)
 
 
+def left_apart(row: Job) -> bool:
+    """Every part has let its process go; one did not hear of the last checkpoint, from which all could go on."""
+    parts = [row.reports.get(host) for host in row.hosts]
+    return all(p is not None and p.phase is Phase.CHECKPOINTED for p in parts) and left(row) is None
+
+
 def kept(row: Job) -> Stored | None:
     """The newest checkpoint that the present incarnation's servers say they have."""
     report = row.report

@@ -238,10 +238,12 @@ class Board:
 
     def forget(self, job: HostedJob) -> None:
         """What is left of it goes, unless others are to fetch its checkpoint."""
-        key = job.id, job.wanted.epoch
-        if key in self.lends:
+        lent = [
+            key for key in self.lends if key[0] == job.id
+        ]  # perhaps of an incarnation before, which it had come back to
+        for key in lent:
             self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
-        else:
+        if (job.id, job.wanted.epoch) not in lent:
             self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
 
     def lend(self, lends: Iterable[Lend]) -> None:

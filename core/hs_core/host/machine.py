@@ -381,9 +381,11 @@ class HostMachine:
         if job.phase is Phase.CHECKPOINTED or parked:
             if job.phase is not Phase.CHECKPOINTED:
                 job.passed_over = job.asked is not Tier.CHECKPOINT  # as in `_held`
-                # Durable, or it would not have left like this; the word of it was lost with an agent, or with node 0.
-                job.checkpoint_generation += 1
-                job.checkpoint_step = job.step
+                # Durable, or it would not have left like this. The word of it is lost with an agent, or on its way from node 0,
+                # which alone knows how many there were: until it comes a part goes by the newest that it was told of.
+                if not job.part:
+                    job.checkpoint_generation += 1
+                    job.checkpoint_step = job.step
                 board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)
             board.gone(job)
         elif job.next is not None or job.dropped:

@@ -287,7 +287,7 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
 def displaced(board: Board, this: Walk) -> list[HostedJob]:
     """The controller's choice has room for a gang that cannot be moved if the one on its GPUs is: that one moves in its place."""
     for job in list(this.misfits):
-        if job.part or not board.sliceable(job) or bound_to_none(board, job):
+        if not board.sliceable(job) or bound_to_none(board, job):
             continue
         holders = [other for other in this.picks if not set(other.gpus).isdisjoint(job.gpus)]
         left = set(this.free).union(*(other.gpus for other in holders)) - set(job.gpus)

@@ -191,7 +191,13 @@ class _Evening:
                 key = (job.gang, job.user)
                 if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(job):
                     found[key] = job
-            self._kinds[at] = list(found.values())
+            # A small job that should run all the time is the last to go: a move costs it most, and elsewhere it is in the way as much.
+            weight, gpus = self._pool.per_gpu, self._pool.gpus[at]
+            lighter = [
+                job for job in found.values() if 2 * job.gang > gpus or weight.get(job.user, 0.0) < 1.0
+            ]
+            spared = any(2 * job.gang <= gpus for job in lighter)
+            self._kinds[at] = lighter if spared else list(found.values())
         return self._kinds[at]
 
 

@@ -18,7 +18,7 @@ from hs_core.mechanism.level import Level
 from hs_core.mechanism.world import At, World
 from hs_core.model import UserName
 
-HORIZON = 20  # quanta
+HORIZON = 10  # quanta
 STEPS = 32  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST, MOST = STEPS // 2, 2 * STEPS
 DIGITS = 3
@@ -31,6 +31,7 @@ class Lags:
     def __init__(self, world: World, levels: Mapping[str, Level], kept: Mapping[str, Any]) -> None:
         self._due = _due(world, levels)
         self._grain = _grain(world, self._due)
+        self._full = {at for at, gpus in self._due.items() if gpus >= world.gpus[at]}
         self._lags = {
             at: self._bound(at, float(lag))
             for model, lags in kept.items()
@@ -49,9 +50,11 @@ class Lags:
             users = [at for at in self._due if at[1] == model]
             handed, due = sum(got.get(at, 0) for at in users), sum(self._due[at] for at in users)
             if handed and due > 0:
-                # Of what was handed out: GPUs that nobody could use are nobody's lag.
+                # Of what was handed out: GPUs that nobody could use are nobody's lag. And what all lack (or who left took along) nobody
+                # does: else everybody's tickets would grow, and those who lack nothing be pushed aside.
+                common = handed - sum(self._lags.get(at, 0.0) for at in users)
                 for at in users:
-                    lag = self._lags.get(at, 0.0) + self._due[at] * handed / due - got.get(at, 0)
+                    lag = self._lags.get(at, 0.0) + self._due[at] * common / due - got.get(at, 0)
                     self._lags[at] = self._bound(at, lag)
 
     def factors(self) -> dict[At, Fraction]:
@@ -75,9 +78,10 @@ class Lags:
         return kept
 
     def _bound(self, at: At, lag: float) -> float:
-        """No more than the largest factor needs."""
+        """No more than the largest factor needs. Who should run all the time cannot have had too much."""
         most = self._grain[at] + HORIZON * self._due[at] * (MOST / STEPS - 1)
-        return round(max(-most, min(most, lag)), DIGITS)
+        least = self._grain[at] if at in self._full else most
+        return round(max(-least, min(most, lag)), DIGITS)
 
 
 def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
@@ -93,9 +97,12 @@ def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
 
 
 def _grain(world: World, due: Mapping[At, float]) -> dict[At, float]:
-    """What comes and goes by itself: the largest gang, and as turns of many fall together."""
+    """What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once."""
     largest: dict[At, int] = {}
     for (user, _, model), jobs in world.kinds.items():
         if jobs and (at := (user, model)) in due:
             largest[at] = max([largest.get(at, 0), *(job.gang for job in jobs)])
-    return {at: largest.get(at, 0) + sqrt(gpus) for at, gpus in due.items()}
+    return {
+        at: largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
+        for at, gpus in due.items()
+    }

@@ -51,8 +51,9 @@ class Level:
         has = self._entitled.get(user, 0.0)
         if wants <= has:
             return 1.0
-        if self._total <= self._gpus:
-            return min(1.0, max(has, self._gpus - self._total + asked) / wants)
+        if self._total <= self._gpus:  # the first who would wait
+            level, _ = self._find({**self._asked, user: wants})
+            return min(1.0, max(has, self._gpus - self._total + asked, level * has) / wants)
         level = self._now()
         before, gets = min(float(asked), level * has), min(float(wants), level * has)
         if gets > before:
@@ -62,24 +63,23 @@ class Level:
 
     def _now(self) -> float:
         if self._level is None:
-            self._level = self._find()
+            self._level, self._open = self._find(self._asked)
             self._changed = 0
         return self._level
 
-    def _find(self) -> float:
-        some = [(gpus, self._entitled.get(user, 0.0)) for user, gpus in self._asked.items() if gpus > 0]
+    def _find(self, asked_by: Mapping[UserName, int]) -> tuple[float, float]:
+        """The level, and the entitlements of those who do not get all they ask for."""
+        some = [(gpus, self._entitled.get(user, 0.0)) for user, gpus in asked_by.items() if gpus > 0]
         asked: NDArray[np.float64] = np.array([gpus for gpus, _ in some], dtype=np.float64)
         has: NDArray[np.float64] = np.array([share for _, share in some], dtype=np.float64)
         there = has > 0
         asked, has = asked[there], has[there]
         if asked.sum() <= self._gpus:
-            self._open = 0.0
-            return inf
+            return inf, 0.0
         order = np.argsort(asked / has, kind="stable")
         asked, has = asked[order], has[order]
         served = np.concatenate(([0.0], np.cumsum(asked)[:-1]))
         open_ = has.sum() - np.concatenate(([0.0], np.cumsum(has)[:-1]))
         levels = (self._gpus - served) / open_
         at = int(np.argmax(levels < asked / has))  # the first who does not get all
-        self._open = float(open_[at])
-        return float(levels[at])
+        return float(levels[at]), float(open_[at])

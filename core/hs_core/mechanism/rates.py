@@ -31,10 +31,14 @@ class Speeds:
         return all((job_class, model) in self._rates for model in models)
 
 
+AWAITED_QUANTA = 15  # since a job was placed: its rate should be known by then
+
+
 class Bids:
     """Users' speed-ups: over their classes that were measured on both pools, weighted by the GPUs that they ask for."""
 
     def __init__(self, world: World, speeds: Speeds) -> None:
+        self._world = world
         self._speeds = speeds
         self._found: dict[tuple[UserName, str, str], float | None] = {}
         self._classes: dict[UserName, dict[str, int]] = {}
@@ -59,3 +63,14 @@ class Bids:
                 parts.append((gpus, over / under))
         total = sum(gpus for gpus, _ in parts)
         return fsum(gpus * speedup for gpus, speedup in parts) / total if total else None
+
+    def awaited(self, user: UserName, fast: str, slow: str) -> bool:
+        """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""
+        snapshot = self._world.snapshot
+        since_s = snapshot.now_s - AWAITED_QUANTA * snapshot.quantum_s
+        for job_class in self._classes.get(user, ()):
+            missing = [model for model in (fast, slow) if self._speeds.rate(job_class, model) is None]
+            there = [self._world.kinds.get((user, job_class, model), []) for model in missing]
+            if missing and all(any(job.settled_s > since_s for job in jobs) for jobs in there):
+                return True
+        return False

@@ -240,3 +240,19 @@ def keep_turns(
         if kept := tuple(JobId(job) for job in jobs if job in still):
             turns[HostName(name)] = Turn(gangs=kept, local=True)
     return turns
+
+
+def that_fit(
+    turns: Mapping[HostName, Turn], takes: Mapping[JobId, int], gpus: Mapping[HostName, int]
+) -> dict[HostName, Turn]:
+    """Less the gangs that a server has lost too many GPUs for since that was decided: the lowest ids stay. `takes`: GPUs per server."""
+    left = dict(gpus)
+    fit: set[JobId] = set()
+    for job in sorted({job for turn in turns.values() for job in turn.gangs}):
+        servers = [name for name, turn in turns.items() if job in turn.gangs]
+        if all(left.get(name, 0) >= takes[job] for name in servers):
+            fit.add(job)
+            for name in servers:
+                left[name] -= takes[job]
+    kept = {name: tuple(job for job in turn.gangs if job in fit) for name, turn in turns.items()}
+    return {name: Turn(gangs=jobs, local=True) for name, jobs in kept.items() if jobs}

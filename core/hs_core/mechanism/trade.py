@@ -136,17 +136,26 @@ class Outcome:
 
 Speedups = Callable[[UserName, str, str], float | None]
 """(user, fast, slow) → how many times as fast its jobs are; None: not measured."""
+Awaited = Callable[[UserName, str, str], bool]
+"""(user, fast, slow) → it is not measured yet and will be in a few quanta."""
 
 
 class Market:
     """Base entitlements and the trades upon them, while one decision is made."""
 
     def __init__(
-        self, base: Mapping[At, Fraction], standing: Sequence[Trade], needs: Needs, speedups: Speedups
+        self,
+        base: Mapping[At, Fraction],
+        standing: Sequence[Trade],
+        needs: Needs,
+        speedups: Speedups,
+        *,
+        awaited: Awaited | None = None,
     ) -> None:
         self._given = base
         self._needs = needs
         self._speedups = speedups
+        self._awaited = awaited
         # Whole numbers throughout: all amounts over one common denominator.
         self._unit = lcm(PRICE_UNIT, *{gpus.denominator for gpus in base.values()})
         self._base = {at: self._whole(gpus) for at, gpus in base.items()}
@@ -271,13 +280,19 @@ class Market:
     # --- trading ----------------------------------------------------------------------------------------------------
 
     def _trade(self, users: Sequence[UserName], fast: str, slow: str, now_s: float, margin: float) -> None:
-        sides = []
+        sides, silent = [], []
         for user in users:
             if (user, fast) not in self._has and (user, slow) not in self._has:
                 continue
             speedup = self._speedups(user, fast, slow)
             if speedup is not None:
                 sides.append(self._side(user, speedup, fast, slow))
+            else:
+                silent.append(user)
+        # Two are not alone as long as a third's bid is about to come: their price would be none of the market's.
+        awaited = self._awaited
+        if awaited is not None and len(sides) == 2 and any(awaited(user, fast, slow) for user in silent):
+            return
         for deal in auction(sides, self._unit, margin):
             trade = Trade(
                 fast=fast,

@@ -33,7 +33,10 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     world = look(snapshot, told)
     speeds = Speeds(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
-    market = trade.Market(base, trade.load(memory.get("trades", ())), world.needs(), Bids(world, speeds))
+    bids = Bids(world, speeds)
+    market = trade.Market(
+        base, trade.load(memory.get("trades", ())), world.needs(), bids, awaited=bids.awaited
+    )
     traded = market.settle(world.models, snapshot.now_s)
     levels = find_levels(world, traded.entitled)
     lags = Lags(world, levels, memory.get("lags", {}))
@@ -103,7 +106,9 @@ def _turns(
 ) -> tuple[Mapping[HostName, Turn], Mapping[str, str]]:
     books = memory.get("books", {})
     if again:
-        return split.keep_turns(memory.get("turns", {}), world.homes), books
+        turns = split.keep_turns(memory.get("turns", {}), world.homes)
+        takes = {job.id: job.per_node for job in world.jobs}
+        return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()}), books
     gangs = [_gang(world, job, tickets) for job in world.jobs if job.nodes > 1 and job.id in world.homes]
     if not gangs:
         return {}, {}

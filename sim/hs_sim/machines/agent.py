@@ -357,6 +357,9 @@ class Agent:
             self._world.network.send(line, UP, self._world.controller.lost)
 
     def wanted(self, line: Line, wanted: Wanted, sent_s: float) -> None:
+        if self._clock.now_s < self.paused_until_s:
+            self._clock.at(self.paused_until_s, self.wanted, line, wanted, sent_s)  # it lies in the socket
+            return
         if line is not self.line or not self.up:
             return
         self._leases.heard()
@@ -374,7 +377,9 @@ class Agent:
             self._forget_checkpoints()
 
     def keepalive(self, line: Line) -> None:
-        if line is self.line and self.up:
+        if self._clock.now_s < self.paused_until_s:
+            self._clock.at(self.paused_until_s, self.keepalive, line)
+        elif line is self.line and self.up:
             self._leases.heard()
             self.post(ControllerHeard(now_s=self.now_s()))
 

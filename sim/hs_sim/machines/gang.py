@@ -48,7 +48,19 @@ class Way(Enum):
 class Part:
     """One node's process (with all of its ranks)."""
 
-    __slots__ = ("agent", "exit", "frozen", "gang", "gpus", "hooked", "newest", "occupied_s", "rank", "way")
+    __slots__ = (
+        "agent",
+        "asked",
+        "exit",
+        "frozen",
+        "gang",
+        "gpus",
+        "hooked",
+        "newest",
+        "occupied_s",
+        "rank",
+        "way",
+    )
 
     def __init__(self, gang: "Gang", agent: "Agent", rank: int, gpus: tuple[GpuId, ...]) -> None:
         self.gang = gang
@@ -59,6 +71,7 @@ class Part:
         self.hooked = False
         self.frozen = False
         self.newest = 0  # order given on its host
+        self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.exit: Exit | None = None
 
@@ -92,20 +105,25 @@ class Gang:
     def launch(self, part: Part, generation: int, start_s: float) -> None:
         self.parts[part.rank] = part
         clock = self.world.clock
-        part_steps = part.agent.checkpoint_step(self.key[0], generation)
-        if self.restored is not None and self.restored != part_steps:
-            raise LawBrokenError(
-                f"at {clock.now_s:.3f}: parts of job {self.key[0]} go on from steps {self.restored} and {part_steps}"
-            )
-        self.restored, self.generation = part_steps, generation
-        self.done = float(part_steps)
-        if part.rank == 0:
-            reach = self.world.within_reach(self.key[0], self.nodes)
-            self.world.truth.restored(self.job, part_steps, reach, clock.now_s)
+        part.asked = generation
+        if self.whole:
+            self._agree()
         read_s = self._bytes_s() if generation >= 0 else 0.0
         clock.after(start_s * HOOK_PART, self._hook, part)
         clock.after(start_s + read_s, self._up, part)
         self.world.launched(self)
+
+    def _agree(self) -> None:
+        """The ranks take up the newest generation that all of their nodes know of, as `hs_job.checkpoint` has them agree."""
+        parts = self._in_order()
+        self.generation = min(part.asked for part in parts)
+        steps = [part.agent.checkpoint_step(self.key[0], self.generation) for part in parts]
+        now_s = self.world.clock.now_s
+        if len(set(steps)) > 1:
+            raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
+        self.restored, self.done = steps[0], float(steps[0])
+        reach = self.world.within_reach(self.key[0], self.nodes)
+        self.world.truth.restored(self.job, self.restored, reach, now_s)
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s

@@ -1,0 +1,68 @@
+"""Depth *quanta*: a month of the paper's 200-GPU cluster (goal: 60 s), and quanta a second of 10,000 GPUs with 100,000 jobs (goal: 200)."""
+
+import sys
+import time
+
+from hs_sim.cluster import parse_cluster
+from hs_sim.generate import Recipe, generate
+from hs_sim.model import Experiment, Result
+from hs_sim.quanta import run_quanta
+
+MONTH_H = 30 * 24
+LARGE_QUANTA = 20
+
+
+def timed(experiment: Experiment) -> tuple[float, Result]:
+    began_s = time.process_time()
+    result = run_quanta(experiment)
+    return time.process_time() - began_s, result
+
+
+def month() -> None:
+    load = generate(
+        Recipe(jobs=5_000, users=20, jobs_per_hour=5_000 / MONTH_H, service_s=10 * 3600.0, service_spread=1.2)
+    )
+    took_s, result = timed(
+        Experiment(
+            cluster=parse_cluster("v100:24,p100:48,k80:128"),
+            workload=load,
+            until_s=MONTH_H * 3600.0,
+            sample_s=3600.0,
+        )
+    )
+    ended = sum(job.ended_s is not None for job in result.jobs)
+    print(
+        f"a month of 200 GPUs, 5,000 jobs: {took_s:.0f} s; {result.quanta:,} quanta, {result.decisions:,} decisions of "
+        f"{1e3 * result.decision_s_mean:.1f} ms, {ended:,} jobs ended"
+    )
+
+
+def large() -> None:
+    load = generate(Recipe(jobs=100_000, users=1_000, service_s=30 * 3600.0, service_spread=0.5))
+    cluster = parse_cluster("v100:2500,p100:2500,p40:2500,k80:2500")
+    for policy in ("fifo", "gandiva-fair"):
+        few, many = (2, LARGE_QUANTA + 2) if policy == "fifo" else (1, 4)
+        runs = [
+            timed(
+                Experiment(
+                    cluster=cluster, workload=load, policy=policy, until_s=60.0 * quanta, sample_s=3600.0
+                )
+            )
+            for quanta in (few, many)
+        ]
+        (short_s, _), (long_s, result) = runs
+        each_s = (long_s - short_s) / (many - few)
+        print(
+            f"10,000 GPUs, 100,000 jobs, {policy}: {1 / each_s:.1f} quanta/s once all have come ({each_s:.3f} s each; "
+            f"decisions {result.decision_s_mean:.2f} s on average, {result.decisions} of them)",
+            flush=True,
+        )
+
+
+def main() -> None:
+    for part in sys.argv[1:] or ("month", "large"):
+        {"month": month, "large": large}[part]()
+
+
+if __name__ == "__main__":
+    main()

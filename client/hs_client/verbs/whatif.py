@@ -1,0 +1,100 @@
+"""What would another policy have done: the cluster's own jobs again, in the simulator."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from hs_client import quantities
+from hs_client.api import MOST_JOBS, Client
+from hs_client.errors import HeteroShareError, InvalidError, UnavailableError
+from hs_client.replay import Past, past
+from hs_client.verbs.common import connected, json_option, out, span, warn
+
+
+@click.command()
+@click.option("--policy", "policies", multiple=True, required=True, metavar="NAME", help="repeat it for more")
+@click.option("--since", default="7d", metavar="TIME", help="jobs submitted since  [7d]")
+@click.option(
+    "--keep", type=click.Path(path_type=Path), metavar="FILE", help="keep the workload for hs-sim here"
+)
+@json_option
+@click.pass_context
+def simulate(
+    ctx: click.Context, /, *, policies: tuple[str, ...], since: str, keep: Path | None, as_json: bool
+) -> None:
+    """Replay the jobs of the last days in the simulator, under the policy in office and under others.
+
+    \b
+    hsctl simulate --policy gavel-max-min --policy srtf --since 30d
+
+    Jobs arrive when they did and have the steps they had; speeds are those that were measured. Both are simulated: what a real cluster loses to
+    failures and people is in neither.
+    """
+    if importlib.util.find_spec("hs_sim") is None:
+        raise UnavailableError("the simulator is not installed here: pip install 'heteroshare[sim]'")
+    since_s = span("--since", since)
+    with connected(ctx) as client:
+        view = client.policy()
+        for name in policies:
+            if name not in view.available:
+                hint = quantities.did_you_mean(name, view.available)
+                raise InvalidError(f"policy {name!r}: expected one of {', '.join(view.available)}{hint}")
+        found = _past(client, since_s)
+    if found.left_out:
+        warn(f"{found.left_out} jobs have not trained and are left out")
+    with tempfile.TemporaryDirectory(prefix="hsctl-") as folder:
+        file = keep or Path(folder) / "workload.yaml"
+        file.write_text(json.dumps(found.workload, indent=1), encoding="utf-8")  # JSON is YAML
+        names = list(dict.fromkeys((view.name, *policies)))
+        rows = Path(folder) / "rows.json"
+        _run(file, found.cluster, names, view.quantum_s, rows, quiet=as_json)
+        if as_json:
+            out(json.dumps([_as_it_was(found), *json.loads(rows.read_text(encoding="utf-8"))], indent=2))
+            return
+    out(_sentence(found))
+
+
+def _past(client: Client, since_s: float) -> Past:
+    begin = time.time() - since_s
+    views = [job for job in client.jobs(ended=True, limit=MOST_JOBS) if job.submitted_at >= begin]
+    tickets = {row.user: row.tickets for row in client.shares().shares if row.tickets > 0}
+    return past([client.job(job.id) for job in views], client.nodes(), tickets)
+
+
+def _run(file: Path, cluster: str, names: list[str], quantum_s: float, rows: Path, *, quiet: bool) -> None:
+    """hs-sim's own table is the answer."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "hs_sim", "compare", "--policies", ",".join(names), "--trace", str(file),
+            "--cluster", cluster, "--round-s", f"{quantum_s:g}", "--known-rates", "--json", str(rows),
+        ],
+        stdout=subprocess.DEVNULL if quiet else None,
+        check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise HeteroShareError(f"hs-sim ended with {done.returncode}; its reason is above")
+
+
+def _as_it_was(found: Past) -> dict[str, object]:
+    return {
+        "policy": "as it was",
+        "jobs": found.jobs,
+        "finished": found.ended,
+        "mean_jct_s": found.mean_jct_s,
+        "makespan_s": found.makespan_s,
+    }
+
+
+def _sentence(found: Past) -> str:
+    if found.mean_jct_s is None or found.makespan_s is None:
+        return f"as it was: none of {found.jobs} jobs has ended yet"
+    return (
+        f"as it was: {found.ended} of {found.jobs} jobs ended, "
+        f"mean time to completion {quantities.span_text(found.mean_jct_s)}, all within {quantities.span_text(found.makespan_s)}"
+    )
