@@ -7,6 +7,7 @@ reader writes `armed`, then reads `passed`. So a stop that was accepted is alway
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -103,6 +104,11 @@ class Runtime:
             tick=self._tick,
         )
         self._link.start()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        if self.live:  # not in a forked child, where whoever held the lock stayed behind
+            self._tick()
 
     def give_up(self) -> None:
         """Something about this torch cannot be hooked: the script runs as if there were no agent."""

@@ -37,7 +37,7 @@ class Team:
 
 
 TEAMS = (
-    Team(user="A", gpus=1, steps=1700),
+    Team(user="A", gpus=1, steps=1500),
     Team(user="B", gpus=2, steps=530),
     Team(user="C", gpus=4, steps=280),
 )

@@ -105,7 +105,8 @@ FFT_CLUSTER = ClusterSpec(
     )
 )
 FFT_ROUND_S = 300.0
-FFT_COSTS = Costs()
+FFT_COSTS = Costs(checkpoint_bytes_per_s=9e9)
+"""Two minutes for OPT-6.7B to migrate (figure 2): 107 GB at 10 Gb/s, ten seconds to start, the rest to write and read."""
 FFT_SPEEDUPS = (1.6, 2.71)  # V100 over T4: the range of figure 1
 FFT_JOBS, FFT_WINDOW_S = 800, 48 * 3600.0
 ACTIVATIONS = 2 * GiB  # on each GPU
@@ -240,8 +241,13 @@ def _kind(row: PhillyJob) -> tuple[str, ...] | None:
 
 # --- Tesserae (6.1, 7.2) ------------------------------------------------------------------------------------------------
 
-TESSERAE_CLUSTER = ClusterSpec(pools=(Pool(model="V100", servers=20, gpus_per_server=SERVER),))
+TESSERAE_SERVERS = 20
 TESSERAE_ROUND_S = 360.0
+
+
+def tesserae_cluster(servers: int = TESSERAE_SERVERS) -> ClusterSpec:
+    """80 GPUs of one model, or fewer servers."""
+    return ClusterSpec(pools=(Pool(model="V100", servers=servers, gpus_per_server=SERVER),))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from hs_core.events import (
     JobCheckpointed,
     JobHeld,
     JobHooked,
+    JobProgressed,
     JobReady,
     JobRestored,
     JobWentOn,
@@ -148,6 +149,12 @@ def test_a_script_without_torch_is_held_at_hs_job_step(agent: StubAgent) -> None
     (agent.folder / "enough").touch()
     assert job.communicate() == ("done False\n", "")
     assert job.returncode == 0
+
+
+def test_the_last_steps_are_told_when_the_script_ends(agent: StubAgent) -> None:
+    job = start(agent, "-c", "import hs_job\nfor _ in range(37): hs_job.step()")
+    assert job.wait(60) == 0
+    agent.wait(JobProgressed, where=lambda event: event.step == 37)
 
 
 def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(agent: StubAgent) -> None:

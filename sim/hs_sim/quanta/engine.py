@@ -162,7 +162,12 @@ class _Run:
             if at_s >= end_s - EPSILON_S and self._later_kind(at_s) != END:
                 return  # a matter of the next edge
             self._now_s = at_s
+            on_the_way = bool(self._moving or self._rising)
             touched = self._happen(at_s + EPSILON_S)
+            if self._experiment.rounds and on_the_way and at_s < end_s - EPSILON_S:
+                # Who moved to its GPUs of this round runs there as soon as it can, without another decision.
+                self._take_turns()
+                self._turn_now(at_s, end_s)
             if (
                 self._stale
                 and not self._experiment.rounds

@@ -1,0 +1,99 @@
+"""Other papers' comparisons, on workloads built as they describe (`hs_sim.papers`): each policy's figures, and their ratio to the first one's.
+
+`python -m benchmarks.papers fft --philly philly.csv [--jobs 200 --gang 4] --policies fft,gavel-sjf,srsf`; `hadar`, `tesserae` and `tesserae-gavel` want
+`--throughputs throughputs.json` (Gavel's). Policies know all speeds and decide at the edges of rounds, as in these papers.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from hs_core.errors import RefusedError
+from hs_sim import papers
+from hs_sim.gavel import load_throughputs
+from hs_sim.metrics import Summary, summarize
+from hs_sim.model import Costs, Experiment
+from hs_sim.quanta import run_quanta
+
+HEAD = f"{'policy':20s} {'finished':>9s} {'mean JCT':>9s} {'ratio':>6s} {'makespan':>9s} {'ratio':>6s} {'FTF':>6s} {'worst':>6s} {'wait':>7s} {'suspends':>9s} {'moves':>6s}"
+
+
+def experiment(given: argparse.Namespace) -> Experiment:
+    common = {"jobs": given.jobs, "seed": given.seed}
+    if given.paper == "fft":
+        philly = papers.load_philly(given.philly)
+        return Experiment(
+            cluster=papers.FFT_CLUSTER,
+            workload=papers.fft_trace(philly, gang=given.gang, load=given.load, **common),
+            quantum_s=papers.FFT_ROUND_S,
+            costs=papers.FFT_COSTS,
+            known_rates=True,
+            rounds=True,
+        )
+    speeds = load_throughputs(given.throughputs)
+    if given.paper == "hadar":
+        return Experiment(
+            cluster=papers.hadar_cluster(given.servers or papers.HADAR_SERVERS),
+            workload=papers.hadar_trace(papers.load_philly(given.philly), speeds, **common),
+            quantum_s=papers.HADAR_ROUND_S,
+            costs=papers.HADAR_COSTS,
+            known_rates=True,
+            rounds=True,
+        )
+    make = papers.tesserae_default if given.paper == "tesserae" else papers.tesserae_gavel
+    return Experiment(
+        cluster=papers.tesserae_cluster(given.servers or papers.TESSERAE_SERVERS),
+        workload=make(speeds, **common, jobs_per_hour=given.jobs_per_hour),
+        quantum_s=papers.TESSERAE_ROUND_S,
+        costs=Costs(),
+        known_rates=True,
+        rounds=True,
+    )
+
+
+def line(one: Summary, first: Summary) -> str:
+    jct, span = one.mean_jct_s or 0.0, one.makespan_s or 0.0
+    return (
+        f"{one.policy:20s} {f'{one.finished}/{one.jobs}':>9s} {jct / 3600:7.2f} h {jct / (first.mean_jct_s or 1.0):6.2f}"
+        f" {span / 3600:7.2f} h {span / (first.makespan_s or 1.0):6.2f} {one.ftf_mean or 0.0:6.2f} {one.ftf_max or 0.0:6.1f}"
+        f" {one.longest_wait_s / 3600:5.1f} h {one.suspends:9d} {one.migrations:6d}"
+    )
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("paper", choices=["fft", "hadar", "tesserae", "tesserae-gavel"])
+    parser.add_argument("--policies", required=True, help="the first is what the others are compared with")
+    parser.add_argument("--philly", type=Path, default=Path("philly.csv"))
+    parser.add_argument("--throughputs", type=Path, default=Path("throughputs.json"))
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--gang", type=int, default=0, help="fft: 4 is its trace 1; 0 its trace 2")
+    parser.add_argument("--load", type=float, default=1.0, help="fft: GPU time asked for over what there is")
+    parser.add_argument("--servers", type=int, default=0, help="fewer than the paper's (of each GPU model)")
+    parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae")
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args(words)
+    base = experiment(given)
+    print(f"{base.workload.name}: {len(base.workload.jobs)} jobs", flush=True)
+    print(HEAD, flush=True)
+    done: list[Summary] = []
+    for name in given.policies.split(","):
+        done.append(summarize(run_quanta(_under(base, name, given.seed))))
+        print(line(done[-1], done[0]), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps([one.as_dict() for one in done], indent=1), encoding="utf-8")
+    return 0
+
+
+def _under(base: Experiment, policy: str, seed: int) -> Experiment:
+    return replace(base, policy=policy, seed=seed)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except RefusedError as error:
+        sys.exit(str(error))
