@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from typing import NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.model import JobId, UserName
@@ -117,6 +118,19 @@ class Demand:
     gpus: int
 
 
+Entitled = Mapping[tuple[UserName, str], Fraction]
+
+
+class _Asked(NamedTuple):
+    pools: list[tuple[str, int]]
+    demands: list[Demand]
+    tickets: dict[UserName, Fraction]
+
+
+_answered: list[tuple[_Asked, Entitled]] = []
+"""The newest question and its answer: from one quantum to the next demands are mostly the same."""
+
+
 def entitle_pools(
     pools: Sequence[tuple[str, int]], demands: Iterable[Demand], tickets: Mapping[UserName, Fraction]
 ) -> dict[tuple[UserName, str], Fraction]:
@@ -124,6 +138,18 @@ def entitle_pools(
 
     Of a user's demand, what has the fewest later pools to turn to is served first.
     """
+    asked = _Asked(list(pools), list(demands), dict(tickets))
+    for before, answer in _answered[-1:]:
+        if before == asked:
+            return dict(answer)
+    found = _entitle_pools(*asked)
+    _answered[:] = [(asked, dict(found))]
+    return found
+
+
+def _entitle_pools(
+    pools: Sequence[tuple[str, int]], demands: Sequence[Demand], tickets: Mapping[UserName, Fraction]
+) -> dict[tuple[UserName, str], Fraction]:
     open_: dict[UserName, dict[frozenset[str], Fraction]] = {}
     for demand in demands:
         kinds = open_.setdefault(demand.user, {})
