@@ -22,7 +22,8 @@ class Recorder:
         for view in views:
             received[view.user] += view.gpu_s
         self.received.take(at_s, received)
-        if self.all_started_s is None and all(view.gpu_ids and view.state != "starting" for view in views):
+        there = [view for view in views if view.gpu_ids and view.state != "starting"]
+        if self.all_started_s is None and views and len(there) == len(views):
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
             self.first_end_s = at_s
