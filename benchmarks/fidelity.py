@@ -126,9 +126,8 @@ def _start_s(client: Client, job: int) -> float:
         at_s.setdefault(event.kind, event.at)
     up = [at_s[kind] for kind in ("ready", "running") if kind in at_s]
     if "placed" not in at_s or not up:
-        sys.exit(
-            f"the story of job {job} tells of {', '.join(at_s)}; placed, and ready or running, were expected"
-        )
+        told = "; ".join(f"{e.at:.2f} {e.kind} {e.text}" for e in client.job(job).story)
+        sys.exit(f"the story of job {job} tells no start: {told}")
     return min(up) - at_s["placed"]
 
 

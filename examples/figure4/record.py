@@ -13,7 +13,7 @@ class Recorder:
     users: Sequence[str]
     received: Curves[str] = field(default_factory=Curves)  # GPU-seconds by user
     views: list[JobView] = field(default_factory=list)
-    all_started_s: float | None = None  # every job has trained
+    all_started_s: float | None = None  # every job has a process that trains, or waits for its turn
     first_end_s: float | None = None
 
     def take(self, at_s: float, views: list[JobView]) -> None:
@@ -22,7 +22,7 @@ class Recorder:
         for view in views:
             received[view.user] += view.gpu_s
         self.received.take(at_s, received)
-        if self.all_started_s is None and views and all(view.step > 0 for view in views):
+        if self.all_started_s is None and all(view.gpu_ids and view.state != "starting" for view in views):
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
             self.first_end_s = at_s
