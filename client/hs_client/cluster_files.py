@@ -110,7 +110,8 @@ def emulated(text: str, where: str = "") -> Emulated:
 def pace(text: str) -> Pace:
     """`0.05`, or `CLASS=0.05`, either with speed-ups: `*digits*=0.05:V100=4,K80=1`."""
     expected = "expected SECONDS or CLASS=SECONDS, then maybe :MODEL=SPEEDUP,…, e.g. 0.05 or *digits*=0.05:V100=4,K80=1"
-    match = re.fullmatch(r"(?:(.+?)=)?([0-9.eE+-]+)(?::(.+))?", text)
+    number = r"([0-9.eE+-]+)(?::(.+))?"  # first without a class: a speed-up looks like one
+    match = re.fullmatch("()" + number, text) or re.fullmatch("(.+?)=" + number, text)
     if match is None:
         raise InvalidError(f"--pace {text!r}: {expected}")
     try:

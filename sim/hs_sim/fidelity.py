@@ -91,6 +91,9 @@ class Compared:
 
 
 def experiment_of(live: Live) -> Experiment:
+    """A class runs on the models that it was measured on, as its jobs asked for live."""
+    rates = {_class_and_model(key): rate for key, rate in live.rates.items()}
+    models = {of: tuple(model for each, model in rates if each == of) for of, _ in rates}
     return Experiment(
         cluster=ClusterSpec(
             pools=tuple(
@@ -107,11 +110,12 @@ def experiment_of(live: Live) -> Experiment:
                     steps=job.steps,
                     job_class=job.job_class,
                     gpus=job.gpus,
+                    gpu_types=models[job.job_class],
                 )
                 for number, job in enumerate(live.jobs, start=1)
             ),
             tickets={UserName(user): tickets for user, tickets in live.tickets.items()},
-            rates={_class_and_model(key): rate for key, rate in live.rates.items()},
+            rates=rates,
             source="a live run",
         ),
         quantum_s=live.quantum_s,

@@ -273,6 +273,7 @@ def test_two_at_once_do_not_mix(call, state):
 
 def test_a_pace_is_for_every_class_unless_one_is_named():
     assert cluster_files.pace("0.04") == Pace(job_class="*", base_s=0.04, speedup={})
+    assert cluster_files.pace("0.1:V100=3,K80=1").speedup == {"V100": 3.0, "K80": 1.0}
     assert cluster_files.pace("A/x=1*=0.5:V100=4,K80=1") == Pace(
         job_class="A/x=1*", base_s=0.5, speedup={"V100": 4.0, "K80": 1.0}
     )
