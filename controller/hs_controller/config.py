@@ -53,7 +53,7 @@ class Config:
     policy: str = "gandiva-fair"
     quantum_s: float = 60.0
     heartbeat_s: float = 1.0  # agents report so often
-    lease_s: float = 10.0  # an agent that says nothing for so long is away
+    lease_s: float = 20.0  # an agent that says nothing for so long is away
     fence_after_s: float = (
         60.0  # without a word from here for so long, agents end the jobs that ask for it; 0: never
     )
