@@ -107,6 +107,7 @@ def test_jobs_outlive_their_agent_and_are_adopted_with_the_right_exit_codes(
     until(
         lambda: all(v.state == "running" for v in cluster.views().values()),
         "the controller knows that they run",
+        60,  # a shell might yet start something that loads the runtime: it is waited for, for 30 s
     )
     epoch = cluster.view(lasting).epoch
 

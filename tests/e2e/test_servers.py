@@ -41,7 +41,7 @@ def test_a_gang_over_two_servers_switches_on_both_at_once_at_one_step_and_trains
     new_cluster: NewCluster, scripts: Path, tmp_path: Path
 ) -> None:
     cluster = new_cluster(*TWO_SERVERS)
-    gang = contended(cluster, scripts, tmp_path, 200)
+    gang = contended(cluster, scripts, tmp_path, 500)
     ended = cluster.until_state(gang, "succeeded", "failed", within_s=90)
     assert (ended.state, ended.epoch, ended.lost_gpu_s) == ("succeeded", 0, 0), ended.exit
     assert sorted(ended.hosts) == ["a", "b"]
@@ -49,7 +49,7 @@ def test_a_gang_over_two_servers_switches_on_both_at_once_at_one_step_and_trains
     assert [step for step, _ in first] == [step for step, _ in second]
     skews_s = [abs(one - other) for (_, one), (_, other) in zip(first, second, strict=True)]
     assert median(skews_s) < SKEW_S, skews_s
-    same = uninterrupted(scripts, tmp_path / "alone", 200, ranks=2)
+    same = uninterrupted(scripts, tmp_path / "alone", 500, ranks=2)
     for rank in range(2):
         assert losses(learned(tmp_path / "gang", rank)) == losses(same[rank])
 

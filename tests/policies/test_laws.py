@@ -25,7 +25,7 @@ from .worlds import (  # noqa: TID252 — tests are no package on the path
     snapshots,
 )
 
-few = settings(max_examples=25)
+few = settings(max_examples=20)
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 fair_policies = pytest.mark.parametrize(
     "policy", [p for p in POLICIES.values() if p.needs.fair], ids=lambda p: p.name
