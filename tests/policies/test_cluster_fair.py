@@ -330,3 +330,15 @@ def test_shares_and_trades_stand_while_a_job_that_was_moved_is_starting() -> Non
     assert GANDIVA_FAIR.decide(rooted, calm.memory).base != calm.base, (
         "what is there for good asks for no other pool"
     )
+
+
+def test_a_class_nobody_has_measured_on_an_idle_newer_model_sends_one_job_there_to_find_out() -> None:
+    hosts = [host("v", 4), host("k", 4, "K80")]
+    jobs = at("k", *sweep(1, 2, "A", started=True, running=True))
+    known = rates(A={"K80": 1.0})
+    assert list(moves(decide(hosts, jobs, rates=known)).values()) == [MoveReason.POOL]
+    here = [
+        *at("v", *sweep(1, 1, "A", started=True, running=True)),
+        *at("k", *sweep(2, 1, "A", started=True, running=True)),
+    ]
+    assert not moves(decide(hosts, here, rates=known)), "one is enough"

@@ -10,14 +10,17 @@ from hs_core.model import UserName
 from hs_core.policy import JobFacts
 
 SLACK = 1e-9
+HOPE = (
+    1.25  # what a newer model is taken to be worth before anybody knows: the least that table 1 has is 1.22
+)
 
 
 class Worth:
     """Effective rates: rate[g] times the part of the time that jobs run there, in units of the class's slowest pool, and what a move adds
     to their sum. The part is min(1, e[u, g] / demand[u, g]) where everybody uses what they are entitled to (`mechanism.level`).
 
-    Pools on which a class was not measured are as fast as any for it; but of a class that was measured where it is, only one job
-    goes where it was not, to find out.
+    Pools on which a class was not measured are as fast as any for it, newer ones a little faster; but of a class that was measured where it
+    is, only one job goes where it was not, to find out, and to a pool that is not newer only where it has to take turns.
     """
 
     def __init__(self, board: Board, speeds: Speeds) -> None:
@@ -48,7 +51,7 @@ class Worth:
             other = self._speeds.get(job_class, target)
             if one is None or other is None:
                 scouted = self._world.kind_gpus.get((user, job_class, target), 0) > 0
-                if part < 1 and not (one is not None and scouted):
+                if (part < 1 or self._newer(target, source)) and not (one is not None and scouted):
                     yield target
             elif other * self._part(user, target) >= one * part * (1 - SLACK):
                 yield target
@@ -62,8 +65,8 @@ class Worth:
         if then < now * (1 - SLACK) or (not known and before > 0 and after < 1 - SLACK):
             return now, then, -inf
         here, there = self._sum(user, source), self._sum(user, target)
-        rest = here - gang * (self._speeds.get(job.job_class, source) or 1.0)
-        more = there + gang * (self._speeds.get(job.job_class, target) or 1.0)
+        rest = here - gang * one
+        more = there + gang * other
         was = here * before + there * self._part(user, target)
         will = rest * self._part(user, source, -gang) + more * after
         return now, then, will - was
@@ -82,7 +85,14 @@ class Worth:
 
     def _pair(self, job_class: str, source: str, target: str) -> tuple[float, float, bool]:
         one, other = self._speeds.get(job_class, source), self._speeds.get(job_class, target)
-        return (1.0, 1.0, False) if one is None or other is None else (one, other, True)
+        if one is not None and other is not None:
+            return one, other, True
+        base = one if one is not None else 1.0
+        return base, base * (HOPE if self._newer(target, source) else 1.0), False
+
+    def _newer(self, target: str, source: str) -> bool:
+        models = self._world.models
+        return models.index(target) < models.index(source)
 
     def _sum(self, user: UserName, model: str) -> float:
         """Speeds of the user's jobs there, times their GPUs, as if all ran."""
