@@ -27,6 +27,8 @@ BENCHMARKS = (
     "pack",
     "sharing",
     "allocations",
+    "controller_load",
+    "sim_machines",
 )
 LIMIT_S = 300
 
@@ -63,6 +65,7 @@ def main(names: list[str]) -> int:
         if done.returncode != 0:
             print(done.stderr, file=sys.stderr)
             failed.append(name)
+        if not done.stdout:
             continue
         (results / f"{name}.txt").write_text(f"{today} · {machine()}\n\n{done.stdout}", encoding="utf-8")
     if failed:
