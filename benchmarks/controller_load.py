@@ -9,9 +9,7 @@ import asyncio
 import contextlib
 import os
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+from daemon import cpu_s, rss_mib, start
 
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
@@ -27,38 +26,6 @@ MODELS = ("V100", "P100", "K80")
 GPUS = 4
 CHANNELS = 50  # agents of this process share connections; on the wire each has a stream of its own
 LIMIT_CPU, LIMIT_P99_S, LIMIT_MIB = 0.85, 0.100, 400 * 1e6 / 2**20
-
-
-def start(folder: Path, quantum_s: float) -> subprocess.Popen[bytes]:
-    """The daemon on the first core, this process on the others; returns when it is ready."""
-    file = folder / "controller.toml"
-    file.write_text(
-        f'state_dir = "{folder}/state"\nsocket = "{folder}/c.sock"\nquantum_s = {quantum_s}\n'
-        "[limits]\nconnections_per_uid = 2000\n"
-    )
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, (folder / "log").open("wb") as log:
-        told.bind(str(folder / "notify"))
-        told.settimeout(30)
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[:1])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hs_controller", "--config", str(file)],
-            env={**os.environ, "NOTIFY_SOCKET": str(folder / "notify")},
-            stderr=log,
-        )
-        os.sched_setaffinity(0, cores[1:] or cores)
-        told.recv(100)
-    return process
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def rss_mib(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass
@@ -203,7 +170,7 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hs-load-") as name:
         folder = Path(name)
-        process = start(folder, asked.quantum)
+        process = start(folder, f"quantum_s = {asked.quantum}\n[limits]\nconnections_per_uid = 2000\n")
         try:
             well = asyncio.run(measure(folder, process.pid, asked))
         finally:

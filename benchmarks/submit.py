@@ -5,7 +5,6 @@ Goal: p50 below 10 ms at 200 submits a second. Two parts: a steady 200 a second,
 
 import asyncio
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -14,44 +13,13 @@ import time
 from pathlib import Path
 
 import grpc
+from daemon import cpu_s, rss_mib, start
 
 from hs_proto.v1 import common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
 
 RATE, STEADY_S = 200, 8.0
 AT_ONCE, BURST = 32, 3000
-
-
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    """The daemon on the first core, this process on the others; returns when it is ready."""
-    file = folder / "controller.toml"
-    file.write_text(f'state_dir = "{folder}/state"\nsocket = "{folder}/c.sock"\n')
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, (folder / "log").open("wb") as log:
-        told.bind(str(folder / "notify"))
-        told.settimeout(30)
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[:1])
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hs_controller", "--config", str(file)],
-            env={**os.environ, "NOTIFY_SOCKET": str(folder / "notify")},
-            stderr=log,
-        )
-        os.sched_setaffinity(0, cores[1:] or cores)
-        told.recv(100)
-    return process
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def rss_mib(pid: int) -> float:
-    return (
-        int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        * os.sysconf("SC_PAGE_SIZE")
-        / 2**20
-    )
 
 
 async def submit(stub: "controller_pb2_grpc.HeteroShareAsyncStub", number: int) -> float:

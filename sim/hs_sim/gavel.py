@@ -2,7 +2,6 @@
 
 import ast
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,6 @@ def load_trace(path: Path, throughputs: Path, gpus_per_server: int = 4) -> Workl
                 job_class=job_class,
                 gpus=int(gang) // nodes,
                 nodes=nodes,
-                gpu_types=_able(job_class, rates),
             )
         )
     jobs.sort(key=lambda job: job.arrival_s)
@@ -68,12 +66,6 @@ def load_trace(path: Path, throughputs: Path, gpus_per_server: int = 4) -> Workl
         rates={at: rate for at, rate in rates.items() if at[0] in used},
         source=f"{path}, {throughputs}",
     )
-
-
-def _able(job_class: str, rates: Mapping[tuple[str, str], float]) -> tuple[str, ...]:
-    """Models on which it can train; () for all: the table has speeds of 0 (ResNet-50 in gangs on K80, out of memory)."""
-    speeds = {model: rate for (name, model), rate in rates.items() if name == job_class}
-    return () if all(speeds.values()) else tuple(model for model, rate in speeds.items() if rate)
 
 
 def load_throughputs(path: Path) -> dict[tuple[str, str], float]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hs_core import dice
 from hs_core.mechanism.gavel.question import Allocation, Question, isolated_speed
-from hs_core.mechanism.rounds import Books, Staleness, pick, receive, reset, units_of
+from hs_core.mechanism.rounds import Books, Staleness, pick, receive, reset
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.model import JobId
@@ -80,13 +80,8 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         found = allocate(
             Case(question=question, rows=table, alone_s=alone_s, compat=style.compat, seed=snapshot.seed)
         )
-        units = units_of([int(job.id) for job in table.jobs], found.pairs)
-        books = reset(
-            books,
-            units,
-            np.vstack([found.alone, found.paired.reshape(len(found.pairs), len(table.models))]),
-            snapshot.now_s,
-        )
+        assert not len(found.pairs), "a GPU is given to one job at a time"
+        books = reset(books, [(int(job.id),) for job in table.jobs], found.alone, snapshot.now_s)
     chosen = _choose(snapshot, seats, table, books, style)
     now = {
         "models": list(table.models),
@@ -140,27 +135,24 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
     place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
     able = np.zeros(books.fraction.shape, dtype=np.bool_)
     gang = np.ones(len(books.units), dtype=np.int64)
-    for unit_at, unit in enumerate(books.units):
-        places = [place_of[job] for job in unit if job in place_of]
-        if len(places) == len(unit):
-            able[unit_at] = (table.speed[places] > 0).all(axis=0)
-            gang[unit_at] = table.gang[places[0]]
+    for at, (job,) in enumerate(books.units):
+        if (place := place_of.get(job)) is not None:
+            able[at] = table.speed[place] > 0
+            gang[at] = table.gang[place]
     types = list(range(len(table.models)))
     if style.shuffled:
         dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
     found = pick(books, gang, able, table.gpus, types=types, skip_zero=style.skip_zero)
     chosen: dict[str, int] = {}
-    for unit_at, on in zip(found.unit, found.on, strict=True):
-        for job in books.units[unit_at]:
-            if seats.choose(table.jobs[place_of[job]], table.models[on]):
-                chosen[str(job)] = on
+    for at, on in zip(found.unit, found.on, strict=True):
+        (job,) = books.units[at]
+        if seats.choose(table.jobs[place_of[job]], table.models[on]):
+            chosen[str(job)] = on
     return chosen
 
 
 def _why(table: Rows, books: Books) -> dict[JobId, str]:
-    parts = {
-        unit[0]: float(books.fraction[at].sum()) for at, unit in enumerate(books.units) if len(unit) == 1
-    }
+    parts = {job: float(books.fraction[at].sum()) for at, (job,) in enumerate(books.units)}
     said = {}
     for job in table.jobs:
         part = parts.get(int(job.id))

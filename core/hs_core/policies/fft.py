@@ -3,6 +3,7 @@
 Departures. Work is counted in hundredths of a job, since steps say nothing about epochs (equation 6 multiplies work by what is owed). A class that was
 measured on no model is profiled first, for one round, on the model with most memory (section 5). Who has not said its steps is taken as
 long as the median job that has. What the program leaves idle (gangs that no server can take whole) goes to whoever fits, by arrival.
+Of the placement within a model (4.3) only "who stays keeps its servers" is in use: spreading a gang costs nothing that is known here.
 """
 
 from collections.abc import Mapping

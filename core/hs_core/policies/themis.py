@@ -7,22 +7,23 @@ Departures. A lease is in whole quanta. What the auction leaves over, and what g
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hs_core.mechanism.gavel.finish import Lives
-from hs_core.mechanism.gavel.question import Question
+from hs_core.mechanism.gavel.question import Question, isolated_speed
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.themis import auction
+from hs_core.model import JobId
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 LEASE_S = 1200.0
+FOREVER_S = 1e12  # of what could not run on such a part
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
-    everybody = rows(snapshot, seats)
+    alone = _alone_speeds(rows(snapshot, seats))
     ends: dict[str, float] = dict(memory.get("ends", {}))
     leased = {
         str(job.id): ends[str(job.id)]
@@ -30,7 +31,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if ends.get(str(job.id), 0.0) > snapshot.now_s and seats.keep(job)
     }
     table = rows(snapshot, seats)
-    lives = Lives(age_s=table.age_s, steps_left=table.steps_left, alone_s=_alone_s(everybody, table))
+    speed = np.array([alone[job.id] for job in table.jobs], dtype=float)
+    alone_s = np.divide(table.steps, speed, out=np.full(len(speed), FOREVER_S), where=speed > 0)
+    lives = Lives(age_s=table.age_s, steps_left=table.steps_left, alone_s=alone_s)
     question = Question(speed=table.speed, gang=table.gang, gpus=table.gpus)
     lease_s = max(snapshot.quantum_s, LEASE_S)
     found = auction(question, lives, lease_s)
@@ -47,15 +50,10 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     )
 
 
-def _alone_s(everybody: Rows, table: Rows) -> NDArray[np.float64]:
-    """(J,) seconds that all of each job takes on one of N parts, gangs included as far as the part has GPUs for them."""
-    share = everybody.gpus[None, :] / (max(1, len(everybody.jobs)) * table.gang[:, None])
-    share = share / np.maximum(1.0, share.sum(axis=1, keepdims=True))
-    speed = (table.speed * share).sum(axis=1)
-    alone_s: NDArray[np.float64] = np.divide(
-        table.steps, speed, out=np.full(len(speed), 1e12), where=speed > 0
-    )
-    return alone_s
+def _alone_speeds(everybody: Rows) -> dict[JobId, float]:
+    """Steps/s of each job on one of N parts of the cluster, N being all of them."""
+    parts = Question(speed=everybody.speed, gang=everybody.gang, gpus=everybody.gpus)
+    return dict(zip((job.id for job in everybody.jobs), isolated_speed(parts).tolist(), strict=True))
 
 
 THEMIS = Policy(name="themis", needs=Needs(every_quantum=True, lengths=True), decide=decide)

@@ -18,8 +18,7 @@ import numpy as np
 from hs_core import plan as plans
 from hs_core.cluster.budget import Budget
 from hs_core.errors import BrokenError
-from hs_core.events import Turn
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import JobId, Migrate
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
@@ -28,6 +27,7 @@ from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.turns import Turns
 from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
@@ -74,14 +74,7 @@ class _Run:
             known=experiment.known_rates,
         )
         self._memory: Memory = {}
-        self._turns: dict[int, Turn] = {}  # by row, now; left out: local
-        self._planned: dict[int, Turn] = {}  # as decided last
-        self._ahead: dict[int, Turn] = {}  # as decided before this quantum began
-        self._spanned: Ints = np.zeros(
-            len(fleet.hosts), dtype=np.int64
-        )  # parts of gangs over several servers
-        self._forced: Ints = np.empty(0, dtype=np.int64)  # whole gangs of the turns
-        self._local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
+        self._turns = Turns(fleet, rounds=experiment.rounds)
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
@@ -140,9 +133,8 @@ class _Run:
         if until_s is not None:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
-        self._ahead = {} if self._experiment.rounds else self._planned
-        self._take_turns()
-        if self._fleet.live and (self._stale or self._wants_edges or self._spanned.any()):
+        self._turns.begin()
+        if self._fleet.live and (self._stale or self._wants_edges or self._turns.spanned):
             self._decide(start_s)
         self._edge(start_s)
         self._inside(end_s)
@@ -166,7 +158,7 @@ class _Run:
             touched = self._happen(at_s + EPSILON_S)
             if self._experiment.rounds and on_the_way and at_s < end_s - EPSILON_S:
                 # Who moved to its GPUs of this round runs there as soon as it can, without another decision.
-                self._take_turns()
+                self._turns.take()
                 self._turn_now(at_s, end_s)
             if (
                 self._stale
@@ -176,7 +168,7 @@ class _Run:
                 and at_s < end_s - EPSILON_S
             ):
                 self._decide(at_s)
-                touched |= self._turn_now(at_s, end_s)
+                self._turn_now(at_s, end_s)
                 touched |= {row for job in self._rising for row in self._fleet.home[job]}
             if at_s < end_s - EPSILON_S:
                 for row in sorted(touched):
@@ -233,10 +225,9 @@ class _Run:
         fleet.running[job] = False
         fleet.steps_left[job] = 0.0
         fleet.ended_s[job] = now_s
-        self._forced = self._forced[self._forced != job]
         if self._rows.row_of(job) >= 0:
             self._rows.remove(job)
-        self._span(job, -1)
+        self._turns.ends(job)
         del fleet.live[job]
         fleet.changed([job])
         self._ended += 1
@@ -288,14 +279,9 @@ class _Run:
         self._rise(job, now_s, None)
 
     def _settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
-        self._span(job, -1)
+        self._turns.leaves(job)
         self._fleet.settle(job, home, now_s)
-        self._span(job, 1)
-
-    def _span(self, job: int, change: int) -> None:
-        home = self._fleet.home[job]
-        if len(home) > 1:
-            self._spanned[list(home)] += change
+        self._turns.lives(job)
 
     def _rise(self, job: int, from_s: float, carry: float | None) -> None:
         """Its process is being started, ahead of its turn, from that time on."""
@@ -383,7 +369,7 @@ class _Run:
             self._stand(job, now_s, edge=now_s <= self._edge_s)
         self._up.clear()
         self._stale = False
-        self._turns_of(plan.turns)
+        self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
 
@@ -393,29 +379,6 @@ class _Run:
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
-
-    def _turns_of(self, turns: Mapping[HostName, Turn]) -> None:
-        """What is planned. Where a gang over several servers has a part, turns come one quantum ahead; elsewhere they are for now."""
-        self._planned = {
-            self._fleet.row_of[name]: turn for name, turn in turns.items() if turn.gangs or not turn.local
-        }
-        self._take_turns()
-
-    def _take_turns(self) -> None:
-        forced: dict[int, None] = {}
-        self._local[:] = True
-        late = np.zeros_like(self._local) if self._experiment.rounds else self._spanned > 0
-        self._turns = {row: turn for row, turn in self._ahead.items() if late[row]}
-        self._turns |= {row: turn for row, turn in self._planned.items() if not late[row]}
-        for row, turn in self._turns.items():
-            self._local[row] = turn.local
-            forced.update(dict.fromkeys(job - 1 for job in turn.gangs))
-        whole = [job for job in forced if self._told_everywhere(job)]
-        self._forced = np.array(whole, dtype=np.int64)
-
-    def _told_everywhere(self, job: int) -> bool:
-        home = self._fleet.home[job]
-        return bool(home) and all(row in self._turns and job + 1 in self._turns[row].gangs for row in home)
 
     # --- who runs ---------------------------------------------------------------------------------------------------
 
@@ -427,7 +390,7 @@ class _Run:
         held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
         gangs = np.array([*staying, *forced], dtype=np.int64)
         free = self.gpus_left(gangs)
-        picks = self._rows.pick(np.where(self._local, free, 0), held)
+        picks = self._rows.pick(np.where(self._turns.local, free, 0), held)
         chosen = np.concatenate([gangs, picks])
         used = fleet.gpus - self.gpus_left(chosen)
         late = []
@@ -436,7 +399,7 @@ class _Run:
             if (
                 job not in forced
                 and len(fleet.home[job]) == 1
-                and self._local[row]
+                and self._turns.local[row]
                 and used[row] + fleet.per_node[job] <= fleet.gpus[row]
             ):
                 used[row] += fleet.per_node[job]
@@ -452,7 +415,7 @@ class _Run:
         fleet = self._fleet
         ready = [
             job
-            for job in self._forced.tolist()
+            for job in self._turns.gangs
             if job in fleet.live and job not in self._moving and fleet.home[job]
         ]
         if not staying:
@@ -538,7 +501,7 @@ class _Run:
         """GPUs of a server that are idle in the middle of a quantum."""
         fleet = self._fleet
         free = int(fleet.gpus[row] - self._used[row])
-        if free <= 0 or not self._local[row]:
+        if free <= 0 or not self._turns.local[row]:
             return
         busy = fleet.running
         if self._moving:
@@ -557,12 +520,12 @@ class _Run:
         fleet.changed(chosen)
         self._foresee(jobs, end_s)
 
-    def _turn_now(self, now_s: float, end_s: float) -> set[int]:
+    def _turn_now(self, now_s: float, end_s: float) -> None:
         """Turns that leave nothing to a server's own stride begin when they are told; others at the next edge."""
         fleet = self._fleet
-        rows = {row for row in self._turns if not self._local[row]}
+        rows = self._turns.whole()
         if not rows:
-            return set()
+            return
         wanted = set(self._ready_gangs([job for job in self._moving if fleet.running[job]]))
         for job in self._run_now.tolist():
             if job not in wanted and job not in self._moving and not rows.isdisjoint(fleet.home[job]):
@@ -582,7 +545,6 @@ class _Run:
                 self._run_now = np.append(self._run_now, job)
                 fleet.changed([job])
                 self._foresee(one, end_s)
-        return set()
 
     # --- what they get ----------------------------------------------------------------------------------------------
 
