@@ -242,8 +242,9 @@ class _Run:
         del self._rising[job]
         self._fleet.started[job] = True
         self._fleet.changed([job])
-        self._movable[job] = self._fleet.jobs[job].migrate is not Migrate.NEVER
-        self._started()
+        migrate = self._fleet.jobs[job].migrate
+        self._movable[job] = migrate is not Migrate.NEVER
+        self._started(matters=migrate is not Migrate.AUTO)
         if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
             left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
             self._rows.begin(job, left)
@@ -261,12 +262,13 @@ class _Run:
         self._rise(
             job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
         )
-        self._started()
+        self._started(matters=len(new) > 1)
         return old
 
-    def _started(self) -> None:
-        self._stale_at_edge = True
+    def _started(self, *, matters: bool) -> None:
+        """A process has come up, or is gone to move. `matters`: to who does not need to know of every one, too."""
         self._stale = self._stale or self._policy.needs.starts
+        self._stale_at_edge = self._stale_at_edge or matters
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
@@ -356,7 +358,7 @@ class _Run:
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
         self._stale = self._stale_at_edge = False
-        if self._policy.needs.every_quantum:
+        if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now.tolist())  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
         users = dict.fromkeys(fleet.user[list(fleet.live)].tolist())
