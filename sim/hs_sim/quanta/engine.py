@@ -27,6 +27,7 @@ from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.stages import Stages
 from hs_sim.quanta.turns import Turns
 from hs_sim.trades import trade_row
 
@@ -51,7 +52,8 @@ def run_quanta(
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
-    policy = policy or find(experiment.policy, compat=experiment.compat)
+    if policy is None:
+        policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
     return _Run(replace(experiment, workload=runs), policy, progress).run()
 
 
@@ -75,6 +77,8 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
+        self._stages = Stages(fleet, compat=experiment.compat)
+        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
@@ -522,8 +526,18 @@ class _Run:
         fleet.running[jobs] = True
         fleet.held_s[jobs] = at_s
         fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        if self._experiment.compat and self._quanta:
+            self._lose_restart(jobs)
         first = np.isnan(fleet.first_s[jobs])
         fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+
+    def _lose_restart(self, jobs: Ints) -> None:
+        """Who did not run in the round before begins later, if it takes the whole round."""
+        fleet, peer = self._fleet, self._experiment.workload.peer
+        whole = fleet.steps_left[jobs] / fleet.rate[jobs] > self._quantum_s - peer.spared_s
+        lost_s = np.where(whole & ~self._ran[jobs], peer.restart_s, 0.0)
+        fleet.from_s[jobs] += lost_s
+        fleet.held_s[jobs] += lost_s
 
     def _leave(self, jobs: Ints) -> None:
         """Its GPUs are its own until it has stopped."""
@@ -585,6 +599,8 @@ class _Run:
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
+        self._ran[:] = False
+        self._ran[self._run_now] = True
         if not self._run_now.size:
             return
         fleet = self._fleet
@@ -594,6 +610,8 @@ class _Run:
             pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
             if self._measured.report(pairs):
                 self._stale = True
+        if self._stages.ran(self._run_now.tolist()):
+            self._stale = True
 
     def _charge(self, jobs: Ints, now_s: float) -> None:
         """Up to now, of what they have had since they were charged last."""
@@ -628,7 +646,9 @@ class _Run:
                 arrival_s=job.arrival_s,
                 started_s=_or_none(fleet.first_s[at]),
                 ended_s=_or_none(fleet.ended_s[at]),
-                steps=job.steps if not np.isnan(fleet.ended_s[at]) else int(job.steps - fleet.steps_left[at]),
+                steps=job.steps
+                if not np.isnan(fleet.ended_s[at])
+                else int(job.steps * (1.0 - fleet.steps_left[at] / fleet.steps[at])),
                 gpu_s={
                     model: float(fleet.gpu_s[at, m])
                     for m, model in enumerate(fleet.models)
