@@ -18,6 +18,7 @@ class HostedJob:
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum
+    waited_quanta: int = 0  # that began without it, since it had a turn
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
     carry: Fraction | None = None  # stride credit, while it is out of the queue
