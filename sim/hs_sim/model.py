@@ -65,11 +65,22 @@ class SimJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedChange:
+    """From then on jobs of the class are so fast on the model: another phase of training, another batch size."""
+
+    at_s: float
+    job_class: str
+    model: str
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     name: str
     jobs: tuple[SimJob, ...]  # by arrival
     tickets: Mapping[UserName, float]  # of every user
     rates: Mapping[tuple[str, str], float]  # (job class, GPU model) → mini-batches a second of the whole gang
+    changes: tuple[SpeedChange, ...] = ()  # of `rates`, by time
     source: str = ""  # where it comes from: generator and seed, or file
 
 

@@ -49,7 +49,7 @@ class HostedJob:
     resend_s: float = 0.0
     kill_why: str = ""
     exit_why: str = ""  # what its exit says instead
-    checkpoint_due_s: float = 0.0
+    saves_at_run_s: float = 0.0  # by interval: in turns, as `run_s` counts
 
     charged_from_s: float | None = None  # its GPUs are its own since
     gpu_s: float = 0.0  # up to then

@@ -105,6 +105,14 @@ class Fleet:
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
 
+    def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
+        if model not in self.models:
+            return
+        at = self.models.index(model)
+        mine = np.array([job.job_class == job_class for job in self.jobs])
+        self.rates[np.unique(self.class_of[mine]), at] = steps_per_s
+        self.rate[mine & (self.model == at)] = steps_per_s
+
     def changed(self, jobs: Sequence[int]) -> None:
         for job in jobs:
             self._facts.pop(job, None)
