@@ -16,7 +16,10 @@ from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
 QUANTUM_S = 20.0
 AWAY_S, BACK_S = 600.0, 900.0
 FENCE_S = 60.0
-KEEPS, FENCES = 1, 2  # the gangs over both servers: one continues without the controller, one asks to be fenced
+KEEPS, FENCES = (
+    1,
+    2,
+)  # the gangs over both servers: one continues without the controller, one asks to be fenced
 HOSTS = (HostName("v100-0001"), HostName("v100-0002"))
 
 
@@ -46,7 +49,9 @@ class Seen:
         self._laws(world)
         now_s = world.clock.now_s
         self.gpu_s[now_s] = {job.sim.id: sum(job.gpu_s.values()) for job in world.truth.jobs.values()}
-        self.had[now_s] = {gang: tuple(self._has(world, host, gang) for host in HOSTS) for gang in (KEEPS, FENCES)}
+        self.had[now_s] = {
+            gang: tuple(self._has(world, host, gang) for host in HOSTS) for gang in (KEEPS, FENCES)
+        }
 
     @staticmethod
     def _has(world: World, host: HostName, gang: int) -> bool:
@@ -77,7 +82,11 @@ def ran() -> tuple[World, Seen]:
     )
     plan = FaultPlan(faults=(Fault(kind=Kind.CONTROLLER_KILLED, at_s=AWAY_S + 1, for_s=BACK_S - AWAY_S),))
     world = World(
-        experiment, faults=plan, specs=spec, settings=Settings(fence_after_s=FENCE_S, lease_s=20.0), watched=True
+        experiment,
+        faults=plan,
+        specs=spec,
+        settings=Settings(fence_after_s=FENCE_S, lease_s=20.0),
+        watched=True,
     )
     seen = Seen(world)
     world.watch = seen

@@ -64,9 +64,7 @@ def an_experiment(
 
 
 def change(quantum: float, user: str, speedup: float) -> SpeedChange:
-    return SpeedChange(
-        at_s=quantum * QUANTUM_S, job_class=user, model="V100", steps_per_s=SLOW * speedup
-    )
+    return SpeedChange(at_s=quantum * QUANTUM_S, job_class=user, model="V100", steps_per_s=SLOW * speedup)
 
 
 def speed(result: Result, user: str, first: int, last: int) -> float:
@@ -170,7 +168,7 @@ class LyingWorld(World):
         self.said = 0
         return super().run(progress)
 
-    def told_speed(self, gang) -> float:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def told_speed(self, gang) -> float:  # type: ignore[no-untyped-def]
         if gang.job.sim.user != "liar":
             return super().told_speed(gang)
         self.said += 1
@@ -234,9 +232,7 @@ def test_what_was_traded_on_a_lie_is_taken_back_when_it_is_seen() -> None:
         return 200.0 if model == "V100" and quantum < 60 else 20.0 if model == "V100" else 10.0
 
     speedups = {"a": 2.0, "b": 3.0, "liar": 2.0}
-    result = run_quanta(
-        an_experiment(speedups, 120), policy=told(find("gandiva-fair"), of_the_liar(lie))
-    )
+    result = run_quanta(an_experiment(speedups, 120), policy=told(find("gandiva-fair"), of_the_liar(lie)))
     assert result.samples[55].entitled[UserName("liar"), "V100"] > 8 / 3
     theirs = [trade for trade in result.trades if trade["receives"] == "liar"]
     assert sum(not trade["undone"] for trade in theirs) == sum(bool(trade["undone"]) for trade in theirs) > 0

@@ -77,7 +77,9 @@ class Part:
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.exit: Exit | None = None
-        self.unsaid: list[tuple[Callable[..., HostEvent], dict[str, Any]]] = []  # for want of a link to node 0
+        self.unsaid: list[
+            tuple[Callable[..., HostEvent], dict[str, Any]]
+        ] = []  # for want of a link to node 0
 
     @property
     def key(self) -> tuple[JobId, int]:

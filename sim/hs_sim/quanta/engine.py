@@ -18,15 +18,16 @@ import numpy as np
 from hs_core import plan as plans
 from hs_core.cluster.budget import Budget
 from hs_core.errors import BrokenError
-from hs_core.model import JobId, Migrate
+from hs_core.model import JobId, Migrate, UserName
 from hs_core.policies import find
-from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.policy import Memory, Policy, Sequel, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.stages import Stages
 from hs_sim.quanta.turns import Turns
 from hs_sim.trades import trade_row
 
@@ -51,7 +52,8 @@ def run_quanta(
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
-    policy = policy or find(experiment.policy, compat=experiment.compat)
+    if policy is None:
+        policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
     return _Run(replace(experiment, workload=runs), policy, progress).run()
 
 
@@ -75,6 +77,8 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
+        self._stages = Stages(fleet, compat=experiment.compat)
+        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
@@ -87,8 +91,9 @@ class _Run:
         ]
         heapify(self._later)
         self._next_job = 0
-        self._stale = False
-        self._wants_edges = False  # decide at the next edge whether or not anything changed
+        self._stale = False  # something has changed that is decided about at once, or at the next edge …
+        self._stale_at_edge = False  # … or at the next edge in any case
+        self._sequel: Sequel | None = None  # of the last verdict, until something changes
         self._now_s = 0.0
         self._quantum = 0
         self._edge_s = 0.0
@@ -137,7 +142,7 @@ class _Run:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
         self._turns.begin()
-        if self._fleet.live and (self._stale or self._wants_edges or self._turns.spanned):
+        if self._fleet.live and not self._goes_on(start_s):
             self._decide(start_s)
         self._edge(start_s)
         self._inside(end_s)
@@ -247,7 +252,7 @@ class _Run:
         self._fleet.started[job] = True
         self._fleet.changed([job])
         self._movable[job] = self._fleet.jobs[job].migrate is not Migrate.NEVER
-        self._stale = True
+        self._started()
         if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
             left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
             self._rows.begin(job, left)
@@ -265,7 +270,7 @@ class _Run:
         self._rise(
             job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
         )
-        self._stale = True
+        self._started()
         return old
 
     def _change_speed(self, at: int, now_s: float) -> None:
@@ -276,6 +281,10 @@ class _Run:
         self._measured.changed()
         self._foresee(running, (self._quantum + 1) * self._quantum_s)
         self._stale = True
+
+    def _started(self) -> None:
+        self._stale_at_edge = True
+        self._stale = self._stale or self._policy.needs.starts
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
@@ -336,9 +345,35 @@ class _Run:
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
+    def _goes_on(self, now_s: float) -> bool:
+        """Whether there is nothing to decide about the quantum that begins."""
+        if self._stale or self._stale_at_edge:
+            return False
+        if not (self._policy.needs.every_quantum or self._turns.spanned):
+            return True
+        onward = None
+        if self._sequel is not None:
+            onward = self._sequel.edge(self._quantum + 1, now_s, self._in_turn())
+        if onward is None:
+            return False
+        if onward.tickets:
+            self._weigh(onward.tickets)
+        self._turns.plan(onward.turns)
+        return True
+
+    def _in_turn(self) -> dict[tuple[UserName, str], int]:
+        """GPUs by user and model."""
+        fleet, jobs = self._fleet, self._run_now
+        models = len(fleet.models)
+        gpus = np.bincount(fleet.user[jobs] * models + fleet.model[jobs], weights=fleet.gang[jobs])
+        return {
+            (fleet.users[at // models], fleet.models[at % models]): int(gpus[at])
+            for at in np.flatnonzero(gpus).tolist()
+        }
+
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
-        self._stale = False
+        self._stale = self._stale_at_edge = False
         if self._policy.needs.every_quantum:
             fleet.changed(self._run_now.tolist())  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
@@ -355,6 +390,8 @@ class _Run:
             seed=self._experiment.seed,
         )
         began_s = time.perf_counter()
+        if self._sequel is not None:
+            self._memory = self._sequel.memory()
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
         plans.check(snapshot, verdict.plan)
@@ -362,7 +399,7 @@ class _Run:
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
-        self._wants_edges = self._policy.needs.every_quantum and verdict.wants_edges
+        self._sequel = verdict.sequel
         self._obey(verdict, snapshot, now_s)
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
@@ -382,7 +419,7 @@ class _Run:
         for job in self._up:
             self._stand(job, now_s, edge=now_s <= self._edge_s)
         self._up.clear()
-        self._stale = False
+        self._stale = self._stale_at_edge = False
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
@@ -501,8 +538,18 @@ class _Run:
         fleet.running[jobs] = True
         fleet.held_s[jobs] = at_s
         fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        if self._experiment.compat and self._quanta:
+            self._lose_restart(jobs)
         first = np.isnan(fleet.first_s[jobs])
         fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+
+    def _lose_restart(self, jobs: Ints) -> None:
+        """Who did not run in the round before begins later, if it takes the whole round."""
+        fleet, peer = self._fleet, self._experiment.workload.peer
+        whole = fleet.steps_left[jobs] / fleet.rate[jobs] > self._quantum_s - peer.spared_s
+        lost_s = np.where(whole & ~self._ran[jobs], peer.restart_s, 0.0)
+        fleet.from_s[jobs] += lost_s
+        fleet.held_s[jobs] += lost_s
 
     def _leave(self, jobs: Ints) -> None:
         """Its GPUs are its own until it has stopped."""
@@ -564,6 +611,8 @@ class _Run:
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
+        self._ran[:] = False
+        self._ran[self._run_now] = True
         if not self._run_now.size:
             return
         fleet = self._fleet
@@ -573,6 +622,8 @@ class _Run:
             pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
             if self._measured.report(pairs):
                 self._stale = True
+        if self._stages.ran(self._run_now.tolist()):
+            self._stale = True
 
     def _charge(self, jobs: Ints, now_s: float) -> None:
         """Up to now, of what they have had since they were charged last."""
@@ -607,7 +658,9 @@ class _Run:
                 arrival_s=job.arrival_s,
                 started_s=_or_none(fleet.first_s[at]),
                 ended_s=_or_none(fleet.ended_s[at]),
-                steps=job.steps if not np.isnan(fleet.ended_s[at]) else int(job.steps - fleet.steps_left[at]),
+                steps=job.steps
+                if not np.isnan(fleet.ended_s[at])
+                else int(job.steps * (1.0 - fleet.steps_left[at] / fleet.steps[at])),
                 gpu_s={
                     model: float(fleet.gpu_s[at, m])
                     for m, model in enumerate(fleet.models)
