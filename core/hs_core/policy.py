@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName, split_memory
@@ -130,6 +130,27 @@ class TradeNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Onward:
+    """What is new in a quantum in which nothing changed but time."""
+
+    turns: Mapping[HostName, Turn]  # servers that are left out: LOCAL
+    tickets: Mapping[JobId, Fraction] = field(default_factory=dict)  # of jobs that have others than before
+
+
+class Sequel(Protocol):
+    """What a policy decides in quanta in which nothing changed but time, at a part of the cost of asking it."""
+
+    def edge(self, quantum: int, now_s: float, got: Mapping[tuple[UserName, str], int]) -> Onward | None:
+        """About `quantum`, the next one; None: the policy has to be asked.
+
+        `got`: GPUs that each user's jobs had in each pool in the quantum that ends now.
+        """
+
+    def memory(self) -> Memory:
+        """What the policy would remember now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
@@ -142,8 +163,8 @@ class Verdict:
     )  # the same before trades; {}: there are none
     trades: tuple[Trade, ...] = ()  # all that stand, oldest first
     news: tuple[TradeNews, ...] = ()
-    wants_edges: bool = True
-    """False: a policy that needs every quantum does without edges until something changes."""
+    sequel: Sequel | None = field(default=None, compare=False, repr=False)
+    """How it goes on while nothing changes but time; None: a policy that needs every quantum is asked at each edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +177,7 @@ class Needs:
     preemptive: bool = True
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
     sharing: bool = False  # puts two jobs on one GPU
+    starts: bool = True  # is asked at once when a process has come up, or is gone to move
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
