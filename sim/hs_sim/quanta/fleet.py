@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hs_core.model import HostName, JobId, job_class
+from hs_core.model import HostName, JobId, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
 from hs_sim.model import Experiment
@@ -55,6 +55,9 @@ class Fleet:
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.model: Ints = np.full(count, -1, dtype=np.int64)
         self.rate: Floats = np.ones(count)
+        self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
+        self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
         self.from_s: Floats = np.zeros(count)  # training since
         self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
@@ -101,7 +104,7 @@ class Fleet:
         self.home[job] = home
         model = int(self.model_of_row[home[0]])
         self.model[job] = model
-        self.rate[job] = self.rates[self.class_of[job], model]
+        self.alone[job] = self.rate[job] = self.rates[self.class_of[job], model]
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
 
@@ -114,11 +117,17 @@ class Fleet:
         found = self._facts
         return tuple(found.get(job) or self._make(job, now_s, bool(movable[job])) for job in self.live)
 
+    def _memory(self, job: int) -> int:
+        spec, parts = self.jobs[job], int(self.accumulation[job])
+        if not self.started[job] or parts == 1:
+            return spec.gpu_memory_bytes
+        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+
     def _make(self, job: int, now_s: float, movable: bool) -> JobFacts:
         spec = self.jobs[job]
         attained = float(self.gpu_s[job].sum())
         if self.running[job]:
-            attained += max(0.0, now_s - float(self.held_s[job])) * spec.gang
+            attained += max(0.0, now_s - float(self.held_s[job])) * float(self.charged[job])
         facts = self._facts[job] = JobFacts(
             id=JobId(spec.id),
             user=spec.user,
@@ -128,6 +137,10 @@ class Fleet:
             priority=spec.priority,
             gpu_types=spec.gpu_types,
             gpu_memory_bytes=spec.gpu_memory_bytes,
+            memory_bytes=self._memory(job),
+            fixed_bytes=spec.gpu_memory_fixed_bytes,
+            accumulation_max=spec.accumulation_max,
+            accumulation=int(self.accumulation[job]),
             job_class=self.job_class[job],
             hosts=self.names(self.home[job]),
             started=bool(self.started[job]),
