@@ -20,9 +20,7 @@ def one(at: int, steps: int, arrival_s: float = 0.0, gpus: int = 1, **more: obje
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def run(
-    *jobs: SimJob, gpus: int = 1, ratio: float = 1.2, policy: str = "sjf-bsbf", **more: object
-) -> Result:
+def run(*jobs: SimJob, gpus: int = 1, ratio: float = 1.2, policy: str = "sjf-bsbf", **more: object) -> Result:
     load = Workload(
         name="pairs",
         jobs=jobs,
@@ -30,7 +28,9 @@ def run(
         rates={("c", "V100"): 1.0},
         interference={("c", "c", "V100"): ratio},
     )
-    cluster = ClusterSpec(pools=(Pool(model="V100", servers=1, gpus_per_server=gpus, gpu_memory_bytes=16 * GIB),))
+    cluster = ClusterSpec(
+        pools=(Pool(model="V100", servers=1, gpus_per_server=gpus, gpu_memory_bytes=16 * GIB),)
+    )
     facts: Mapping[str, object] = {"costs": FREE, "known_rates": True} | more
     experiment = Experiment(cluster=cluster, workload=load, policy=policy, **facts)  # type: ignore[arg-type]
     return run_quanta(experiment)
