@@ -93,7 +93,7 @@ class Interference(Mapping[Key, float]):
     """What is true of every pair of classes, made when asked for: of each job another class, they are too many to list."""
 
     def __init__(self, fleet: Fleet, experiment: Experiment) -> None:
-        self._of = {name: job.job_class for name, job in zip(fleet.job_class, fleet.jobs, strict=True)}
+        self._of = fleet.workload_class
         self._models = fleet.models
         self._table = experiment.workload.interference
         self._otherwise = experiment.interference
