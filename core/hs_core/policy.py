@@ -139,6 +139,7 @@ class Needs:
     fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
+    mixed: bool = False  # may give a job of several nodes servers of several GPU models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

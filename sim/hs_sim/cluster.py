@@ -49,17 +49,20 @@ def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:
             yield HostName(f"{pool.model.lower().replace(' ', '-')}-{number:04d}"), pool
 
 
-def check_fits(cluster: ClusterSpec, name: str, gpus: int, nodes: int, types: tuple[str, ...]) -> None:
-    """Refuses what could never run."""
-    fitting = [
-        pool
+def check_fits(cluster: ClusterSpec, name: str, job: SimJob, *, mixed: bool = False) -> None:
+    """Refuses what could never run. `mixed`: its servers may be of several pools."""
+    types = job.gpu_types
+    servers = [
+        pool.servers
         for pool in cluster.pools
-        if (not types or pool.model in types) and pool.gpus_per_server >= gpus and pool.servers >= nodes
+        if (not types or pool.model in types) and pool.gpus_per_server >= job.gpus
     ]
-    if not fitting:
+    most = sum(servers) if mixed else max(servers, default=0)
+    if most < job.nodes:
         where = f" with {' or '.join(types)} GPUs" if types else ""
+        there = "the cluster has not" if mixed else "no pool has"
         raise RefusedError(
-            f"{name} needs {nodes} x {gpus} GPUs; no pool has so many servers of so many GPUs{where}",
+            f"{name} needs {job.nodes} x {job.gpus} GPUs; {there} so many servers of so many GPUs{where}",
             Kind.IMPOSSIBLE,
         )
 

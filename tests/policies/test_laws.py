@@ -40,7 +40,7 @@ def in_turn(verdict: Verdict) -> set[JobId]:
 @few
 @given(snapshots())
 def test_every_plan_passes_the_check(policy: Policy, asked: Snapshot) -> None:
-    check(asked, policy.decide(asked, {}).plan)
+    check(asked, policy.decide(asked, {}).plan, mixed=policy.needs.mixed)
 
 
 @every_policy
@@ -103,7 +103,7 @@ def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quan
     for _ in range(quanta):
         memory = json.loads(json.dumps(verdict.memory))
         verdict = policy.decide(asked, memory)
-        check(asked, verdict.plan)
+        check(asked, verdict.plan, mixed=policy.needs.mixed)
         for job in asked.jobs:
             known = {host.name for host in asked.hosts}.issuperset(job.hosts)
             if job.started and known and not job.movable:

@@ -1,5 +1,6 @@
 """Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +35,17 @@ class Rates:
             self._show(job_class, model)
 
     def reported(
-        self, job_class: str, model: str, old: JobReport | None, new: JobReport, now_s: float
+        self, job_class: str, models: Sequence[str], old: JobReport | None, new: JobReport, now_s: float
     ) -> bool:
-        """Whether it told a rate that was taken in."""
+        """Whether it told a rate that was taken in. `models` of its servers."""
         turn = self._turns.get(new.job)
         if turn is None or turn[:2] != (new.epoch, new.resumes):
             before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
             turn = self._turns[new.job] = (new.epoch, new.resumes, before_s)
         if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
+            return False
+        model = self._slowest(job_class, models)
+        if model is None:
             return False
         sample = RateSample(
             job_class=job_class,
@@ -58,6 +62,15 @@ class Rates:
         if len(self._classes) > self._most:
             self._forget_class(next(iter(self._classes)))
         return True
+
+    def _slowest(self, job_class: str, models: Sequence[str]) -> str | None:
+        """A gang is as fast as its slowest server; where that is not known of several models, its rate is no model's."""
+        several = sorted(set(models))
+        if len(several) == 1:
+            return several[0]
+        known = [(self.known.get((job_class, model), 0.0), model) for model in several]
+        rate, model = min(known)
+        return model if rate > 0 else None
 
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)

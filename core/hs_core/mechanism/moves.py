@@ -69,6 +69,8 @@ class Mover:
             return self._waiting_left > 0
         if job.migrate is Migrate.NEVER or not self._connected(job.hosts):
             return False
+        if job.migrate is Migrate.SAME_TYPE and self.world.mixed(job):
+            return False
         return self.moves_started
 
     def affords(self, jobs: Sequence[JobFacts]) -> bool:
@@ -126,7 +128,7 @@ class Mover:
         models = self.world.usable(job)
         own = self.world.model(job.hosts)
         if job.started and job.migrate is Migrate.SAME_TYPE:
-            models = (own,) if own in models else ()
+            models = (own,) if own in models and not self.world.mixed(job) else ()
         if not models:
             return ()
         model = own if own in models else pool_for(self.board, self.speeds, job, models)

@@ -45,7 +45,7 @@ def check(path: Path, *, fits: bool, **given: Any) -> None:
     if fits:
         cluster = cluster_of(given)
         for job in found.jobs:
-            check_fits(cluster, f"job {job.id} of {job.user}", job.gpus, job.nodes, job.gpu_types)
+            check_fits(cluster, f"job {job.id} of {job.user}", job)
     click.echo(f"{path}: ok, {len(found.jobs)} jobs of {len(found.tickets)} users")
 
 

@@ -15,7 +15,8 @@ NOWHERE = np.inf
 
 
 class Fleet:
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, *, mixed: bool = False) -> None:
+        """`mixed`: a job may live on several GPU models."""
         workload, jobs = experiment.workload, experiment.workload.jobs
         named = list(servers(experiment.cluster))
         self.hosts: list[HostName] = [name for name, _ in named]
@@ -43,7 +44,7 @@ class Fleet:
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
         for job in jobs:
-            check_fits(experiment.cluster, f"job {job.id} of {job.user}", job.gpus, job.nodes, job.gpu_types)
+            check_fits(experiment.cluster, f"job {job.id} of {job.user}", job, mixed=mixed)
         count = len(jobs)
         self.jobs = jobs
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
@@ -53,7 +54,8 @@ class Fleet:
         self.steps_left: Floats = np.array([job.steps for job in jobs], dtype=np.float64)
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
-        self.model: Ints = np.full(count, -1, dtype=np.int64)
+        self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
+        self.mixed: set[int] = set()  # jobs whose home has several models
         self.rate: Floats = np.ones(count)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
         self.from_s: Floats = np.zeros(count)  # training since
@@ -99,11 +101,21 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
         """Lives there from now on."""
         self.home[job] = home
-        model = int(self.model_of_row[home[0]])
+        models = set(self.model_of_row[list(home)].tolist())
+        rates = self.rates[self.class_of[job]]
+        model = min(models, key=lambda model: (rates[model], model))
+        (self.mixed.add if len(models) > 1 else self.mixed.discard)(job)
         self.model[job] = model
-        self.rate[job] = self.rates[self.class_of[job], model]
+        self.rate[job] = rates[model]
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
+
+    def gpus_of(self, jobs: Ints) -> Ints:
+        """(jobs, models) that they have where they live."""
+        found = np.zeros((jobs.size, len(self.models)), dtype=np.int64)
+        for at, job in enumerate(jobs.tolist()):
+            np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
+        return found
 
     def changed(self, jobs: Sequence[int]) -> None:
         for job in jobs:
