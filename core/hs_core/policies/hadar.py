@@ -41,10 +41,10 @@ class Market:
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     slots = Slots(snapshot)
     going_on = bool(memory) and memory["quantum"] == snapshot.quantum
-    if going_on:
-        _keep(snapshot, slots, memory["homes"])
-    why: dict[JobId, str] = {}
-    market = _market(snapshot, slots, settled=going_on)
+    on_its_way = _keep(snapshot, slots, memory["homes"]) if going_on else {}
+    why = {job: f"it is on its way to {', '.join(home)}" for job, home in on_its_way.items()}
+    jobs = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id not in on_its_way]
+    market = _market(snapshot, slots, jobs, settled=going_on)
     if market is not None:
         found = _buy(market, snapshot)
         for at, home in _homes(market, found).items():
@@ -53,17 +53,22 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         for job, worth in zip(market.jobs, found.worth.tolist(), strict=True):
             if not worth:
                 why[job.id] = "other jobs gain more from each GPU that it could have in this round"
-    for job in sorted(snapshot.jobs, key=by_arrival):
+    for job in jobs:
         slots.offer(job)
     verdict = slots.verdict({}, why, mixed=True)
     homes = verdict.plan.homes
     chosen = sorted({job for turn in verdict.plan.turns.values() for job in turn.gangs})
-    kept = {"quantum": snapshot.quantum, "homes": {str(job): list(homes[job]) for job in chosen}}
+    given = {job: homes[job] for job in chosen} | on_its_way
+    kept = {
+        "quantum": snapshot.quantum,
+        "homes": {str(job): list(given[job]) for job in sorted(given)},
+    }
     return Verdict(plan=verdict.plan, memory=kept, why=verdict.why, entitled=verdict.entitled)
 
 
-def _keep(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) -> None:
-    """What this round has given out already."""
+def _keep(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) -> dict[JobId, Home]:
+    """What this round has given out already; the answer is who is on its way there."""
+    on_its_way: dict[JobId, Home] = {}
     for job in sorted(snapshot.jobs, key=by_arrival):
         home = tuple(HostName(name) for name in homes.get(str(job.id), ()))
         if not home or not slots.reachable(job):
@@ -72,19 +77,19 @@ def _keep(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) 
             slots.take(job, home, "")
         elif job.started and not job.movable:
             slots.reserve(home, job.per_node)
+            on_its_way[job.id] = home
+    return on_its_way
 
 
-def _market(snapshot: Snapshot, slots: Slots, *, settled: bool) -> Market | None:
-    """`settled`: who has started stays where it is."""
+def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:
+    """Of jobs by arrival. `settled`: who has started stays where it is."""
     hosts = tuple(sorted(filter(takes_new, snapshot.hosts), key=lambda host: host.name))
-    models = [model for model, _ in pools(snapshot)]
+    models = [model for model, _ in reversed(pools(snapshot))]  # at the same speed and price the oldest
     kinds = sorted(
         {(host.model, host.gpu_memory_bytes) for host in hosts},
         key=lambda kind: (models.index(kind[0]), kind),
     )
-    jobs = tuple(
-        job for job in sorted(snapshot.jobs, key=by_arrival) if not slots.runs(job) and slots.reachable(job)
-    )
+    jobs = tuple(job for job in several if not slots.runs(job) and slots.reachable(job))
     if not jobs or not kinds:
         return None
     kind = np.array([kinds.index((host.model, host.gpu_memory_bytes)) for host in hosts], dtype=np.int64)
@@ -93,12 +98,19 @@ def _market(snapshot: Snapshot, slots: Slots, *, settled: bool) -> Market | None
     speed = _speed(snapshot, slots, jobs, hosts, kinds)
     held = _held(slots, jobs, hosts, kind)
     fixed = np.array([_stuck(job, snapshot, slots, settled=settled) for job in jobs], dtype=np.bool_)
-    left = steps_left(jobs, speed.max(axis=1).tolist())
+    best = speed.max(axis=1, keepdims=True)
+    left = steps_left(jobs, best[:, 0].tolist())
+    unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
+    speed, left, done = (
+        speed / unit,
+        left / unit[:, 0],
+        np.array([job.steps_done for job in jobs]) / unit[:, 0],
+    )
     gang = np.array([job.gang for job in jobs], dtype=np.int64)
     facts = Jobs(
         rates=speed / gang[:, None],
         workers=gang,
-        iterations=left + np.array([job.steps_done for job in jobs], dtype=float),
+        iterations=left + done,
         left=left,
         age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in jobs], dtype=float),
         nodes=np.array([job.nodes for job in jobs], dtype=np.int64),
