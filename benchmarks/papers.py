@@ -15,6 +15,7 @@ from hs_sim import papers
 from hs_sim.gavel import load_throughputs
 from hs_sim.metrics import Summary, summarize
 from hs_sim.model import Costs, Experiment
+from hs_sim.philly import load_philly
 from hs_sim.quanta import run_quanta
 
 HEAD = f"{'policy':20s} {'finished':>9s} {'mean JCT':>9s} {'ratio':>6s} {'makespan':>9s} {'ratio':>6s} {'FTF':>6s} {'worst':>6s} {'wait':>7s} {'suspends':>9s} {'moves':>6s} {'median':>9s} {'used':>5s}"
@@ -23,7 +24,7 @@ HEAD = f"{'policy':20s} {'finished':>9s} {'mean JCT':>9s} {'ratio':>6s} {'makesp
 def experiment(given: argparse.Namespace) -> Experiment:
     common = {"jobs": given.jobs, "seed": given.seed}
     if given.paper == "fft":
-        philly = papers.load_philly(given.philly)
+        philly = load_philly(given.philly)
         return Experiment(
             cluster=papers.FFT_CLUSTER,
             workload=papers.fft_trace(philly, gang=given.gang, load=given.load, **common),
@@ -37,7 +38,7 @@ def experiment(given: argparse.Namespace) -> Experiment:
         return Experiment(
             cluster=papers.hadar_cluster(given.servers or papers.HADAR_SERVERS),
             workload=papers.hadar_trace(
-                papers.load_philly(given.philly), speeds, longest_h=given.longest_h, **common
+                load_philly(given.philly), speeds, longest_h=given.longest_h, **common
             ),
             quantum_s=papers.HADAR_ROUND_S,
             costs=papers.HADAR_COSTS,

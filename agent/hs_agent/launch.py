@@ -154,6 +154,7 @@ def environment(  # noqa: PLR0917 — one name per source
         "HS_MASTER_PORT": str(place.port),
         "HS_RESTART_COUNT": str(max(wanted.epoch - 1, 0)),
         "HS_CHECKPOINT_DIR": checkpoints,
+        "HS_ACCUMULATION_STEPS": str(wanted.accumulation),
         "HS_AGENT_SOCKET": str(sock),
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),

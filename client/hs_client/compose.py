@@ -82,6 +82,8 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         checkpoint_interval_s=job.checkpoint.interval or 0.0,
         job_class=job.job_class or "",
         steps=job.steps,
+        gpu_memory_fixed_bytes=ours.gpu_memory_fixed or 0,
+        accumulation_max=job.accumulation,
     )
 
 

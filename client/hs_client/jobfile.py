@@ -110,6 +110,9 @@ class Resources(_Part):
     ] = Field(1, description="GPUs per node, or MODEL:NUMBER")
     gpu_type: Models = Field([], description="models the job may use, e.g. H100,A100; any by default")
     gpu_memory: Size | None = Field(None, description="memory each GPU must have, e.g. 40G")
+    gpu_memory_fixed: Size | None = Field(
+        None, description="of gpu_memory, what does not shrink with the batch; all of it by default"
+    )
     cpus: Annotated[int, Field(strict=True, ge=1, le=4096)] | None = Field(
         None, description="CPU cores; not limited by default"
     )
@@ -136,6 +139,16 @@ class Resources(_Part):
         if self.model and self.gpu_type and self.gpu_type != [self.model]:
             raise ValueError(
                 f"gpus names {self.model} and gpu_type {','.join(self.gpu_type)}: expected one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _part_of_memory(self) -> "Resources":
+        fixed = self.gpu_memory_fixed
+        if fixed is not None and (self.gpu_memory is None or fixed > self.gpu_memory):
+            whole = "not given" if self.gpu_memory is None else f"{self.gpu_memory} bytes"
+            raise ValueError(
+                f"gpu_memory_fixed is {fixed} bytes and gpu_memory {whole}: expected a part of gpu_memory"
             )
         return self
 
@@ -236,6 +249,11 @@ class Job(_Part):
 
     steps: Annotated[int, Field(ge=0, le=10**15)] = Field(
         0, description="optimizer steps in all, as you expect them; policies that go by length need it"
+    )
+
+    accumulation: Annotated[int, Field(ge=1, le=1 << 20)] = Field(
+        1,
+        description="sub-batches that its training loop can split a mini-batch into, at most: it asks hs_job.accumulation_steps()",
     )
 
     @field_validator("name", "job_class")

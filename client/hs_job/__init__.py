@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hs_job.handed import State
 
-__all__ = ["install", "should_yield", "state", "step"]
+__all__ = ["accumulation_steps", "install", "should_yield", "state", "step"]
 
 
 def state(
@@ -40,6 +40,20 @@ def step(n: int = 1) -> None:
     if type(n) is not int or n < 1:
         raise ValueError(f"hs_job.step: n is {n!r}; expected a whole number of at least 1")
     runtime.current().stepped_by_hand(n)
+
+
+def accumulation_steps() -> int:
+    """Sub-batches that each mini-batch is to be split into, as the scheduler chose when this process was started: 1 unless it shares its GPU.
+
+    For jobs that said how many they can do (`accumulation` of the job file). Split the mini-batch into so many parts, divide each part's loss by
+    it, and call the optimizer once: the same gradient in less memory.
+    """
+    import os
+
+    text = os.environ.get("HS_ACCUMULATION_STEPS", "1")
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"HS_ACCUMULATION_STEPS is {text!r}; expected a whole number of at least 1")
+    return int(text)
 
 
 def should_yield() -> bool:

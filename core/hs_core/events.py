@@ -5,6 +5,7 @@ controller took office, carried on by its boot clock: within one term it never j
 the next it may leap ahead, so none may outlast its term.
 """
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Tier, UserName
@@ -72,6 +73,16 @@ class WantedJob:
         None  # where this part of its state is to be had from (of several nodes: maybe this host); None: here, or nowhere
     )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
+    accumulation: int = 1  # sub-batches of each mini-batch, told to its training loop when it is started
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """A job of a turn that runs on GPUs of others of that turn, beside them: at most two on a GPU."""
+
+    job: JobId
+    beside: tuple[JobId, ...]  # whose GPUs of this host, in this order
+    gpus: tuple[int, ...]  # how many of each; what its gang needs beyond is its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +95,20 @@ class Turn:
 
     gangs: tuple[JobId, ...] = ()
     local: bool = True
+    guests: tuple[Guest, ...] = ()  # of the gangs
+
+    def among(self, able: Container[JobId]) -> "Turn":
+        """Without others. A guest whose partner is left out has those GPUs for its own."""
+        if all(job in able for job in self.gangs):
+            return self
+        guests = []
+        for guest in self.guests:
+            pairs = [(job, n) for job, n in zip(guest.beside, guest.gpus, strict=True) if job in able]
+            if guest.job in able and pairs:
+                beside, gpus = zip(*pairs, strict=True)
+                guests.append(Guest(job=guest.job, beside=beside, gpus=gpus))
+        gangs = tuple(job for job in self.gangs if job in able)
+        return Turn(gangs=gangs, local=self.local, guests=tuple(guests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

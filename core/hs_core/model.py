@@ -95,6 +95,9 @@ class JobSpec:
     nodes: int = 1
     gpu_types: tuple[str, ...] = ()  # models the job may use, e.g. ("V100",); empty: any
     gpu_memory_bytes: int = 0  # per GPU; 0: unknown, measured when it runs
+    gpu_memory_fixed_bytes: int = (
+        0  # of these, what does not shrink with the batch (weights, optimizer); 0: all
+    )
     cpus: int = 0  # 0: not limited
     memory_bytes: int = 0  # host memory; 0: not limited
     max_duration_s: float = 0.0  # of running time (turns received), 0: no limit
@@ -112,6 +115,9 @@ class JobSpec:
     checkpoint_interval_s: float = 0.0  # 0: only when suspended to disk
     job_class: str = ""  # jobs with the same performance; empty: made from user and command
     steps: int = 0  # mini-batches in all, as the user expects; 0: not said
+    accumulation_max: int = (
+        1  # sub-batches into which its training loop can split a mini-batch when told to, at most
+    )
     array_id: JobId | None = None  # first job of the array
     array_index: int | None = None
     array_limit: int = 0  # at most so many of the array live at once; 0: no limit
@@ -120,6 +126,12 @@ class JobSpec:
     def gang(self) -> int:
         """GPUs the job needs at once, all or nothing."""
         return self.gpus * self.nodes
+
+
+def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:
+    """Bytes per GPU of a job that works through its mini-batches in so many parts; `fixed_bytes` 0: nothing shrinks."""
+    fixed = fixed_bytes or whole_bytes
+    return fixed + -(-(whole_bytes - fixed) // parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +239,7 @@ class JobReport:
     sliceable: bool = True
     note: str = ""  # e.g. why it is not sliceable
     device_memory_bytes: int = 0  # per GPU, largest seen
+    beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
     can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
     checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
@@ -269,6 +282,7 @@ class Job:
     reports: Mapping[HostName, JobReport] = field(default_factory=dict)  # newest of the current epoch
     move: Move | None = None  # leaving its home for another
     stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
+    accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
     migrations: int = 0
     settled_s: float = 0.0  # when it was placed or last moved
     past_gpu_s: float = 0.0  # of earlier epochs
@@ -372,6 +386,7 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         can_checkpoint=len(reports) == nodes and all(r.can_checkpoint for r in reports),
         note=next((r.note for r in reports if r.note), ""),
         device_memory_bytes=max(r.device_memory_bytes for r in reports),
+        beside=tuple(sorted({job for r in reports for job in r.beside})),
         checkpoint_step=min(r.checkpoint_step for r in reports),
         checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == nodes else -1,
         exit=(ended or first).exit if phase is Phase.EXITED else None,

@@ -19,6 +19,7 @@ def check(snapshot: Snapshot, plan: Plan, *, mixed: bool = False) -> None:
         _check_pools(plan, hosts, jobs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
+    _check_accumulation(plan, jobs)
 
 
 def _check_homes(
@@ -113,12 +114,74 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 raise BrokenError(
                     f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
                 )
-        needed = sum(jobs[job_id].per_node for job_id in turn.gangs)
+        _check_guests(name, plan, hosts, jobs)
+        shared = sum(sum(guest.gpus) for guest in turn.guests)
+        needed = sum(jobs[job_id].per_node for job_id in turn.gangs) - shared
         if needed > hosts[name].gpus:
             raise BrokenError(
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
             )
     _check_unsliceable(plan, hosts, jobs)
+
+
+def _check_guests(
+    name: HostName, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
+) -> None:
+    """Two jobs on a GPU at most, and their memory fits."""
+    turn = plan.turns[name]
+    guests = {guest.job for guest in turn.guests}
+    lent: dict[JobId, int] = {}
+    for guest in turn.guests:
+        named = (guest.job, *guest.beside)
+        if strangers := [job for job in named if job not in turn.gangs]:
+            raise BrokenError(f"job {strangers[0]} shares GPUs of {name} and is not in its turn")
+        if len(guests) != len(turn.guests) or len(set(named)) != len(named):
+            raise BrokenError(f"job {guest.job} shares GPUs of {name} twice: {turn.guests}")
+        if not guests.isdisjoint(guest.beside):
+            raise BrokenError(
+                f"job {guest.job} shares GPUs of {name} that are shared already: {guest.beside}"
+            )
+        if len(guest.gpus) != len(guest.beside) or min(guest.gpus, default=0) < 1:
+            raise BrokenError(f"job {guest.job} shares {guest.gpus} GPUs of {name} with {guest.beside}")
+        if sum(guest.gpus) > jobs[guest.job].per_node:
+            raise BrokenError(
+                f"job {guest.job} shares {sum(guest.gpus)} GPUs of {name}; it needs {jobs[guest.job].per_node}"
+            )
+        for beside, gpus in zip(guest.beside, guest.gpus, strict=True):
+            lent[beside] = lent.get(beside, 0) + gpus
+            if lent[beside] > jobs[beside].per_node:
+                raise BrokenError(
+                    f"job {beside} shares {lent[beside]} GPUs of {name}; it has {jobs[beside].per_node}"
+                )
+            _check_pair(jobs[guest.job], plan.accumulation.get(guest.job, 1), jobs[beside], hosts[name])
+
+
+def _check_pair(guest: JobFacts, accumulation: int, other: JobFacts, host: HostFacts) -> None:
+    if guest.running and other.running:
+        return  # it is so: what they take can be measured now
+    for job in (guest, other):
+        if not job.memory_bytes:
+            raise BrokenError(
+                f"job {job.id} shares a GPU of {host.name}; how much memory it takes is not known"
+            )
+    needed = guest.memory_at(accumulation) + other.memory_bytes
+    if needed > host.gpu_memory_bytes:
+        raise BrokenError(
+            f"jobs {guest.id} and {other.id} need {needed} bytes of a GPU of {host.name}, which has {host.gpu_memory_bytes}"
+        )
+
+
+def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:
+    for job_id, accumulation in plan.accumulation.items():
+        job = jobs[job_id]
+        if not 1 <= accumulation <= job.accumulation_max:
+            raise BrokenError(
+                f"job {job_id} is told {accumulation} sub-batches; expected 1 to {job.accumulation_max}"
+            )
+        if job.started and accumulation != job.accumulation:
+            raise BrokenError(
+                f"job {job_id} is told {accumulation} sub-batches and runs with {job.accumulation}"
+            )
 
 
 def _check_unsliceable(

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol
 
 from hs_core.events import Turn
-from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
+from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName, split_memory
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -24,6 +24,10 @@ class JobFacts:
     priority: int = 0
     gpu_types: tuple[str, ...] = ()
     gpu_memory_bytes: int = 0
+    memory_bytes: int = 0  # per GPU, declared or measured, the larger; 0: not known
+    fixed_bytes: int = 0  # of these, what does not shrink with the batch
+    accumulation_max: int = 1  # sub-batches that its mini-batches can be split into, at most
+    accumulation: int = 1  # and are, since it was started
     job_class: str = ""
     hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
@@ -46,6 +50,14 @@ class JobFacts:
     def per_node(self) -> int:
         """GPUs on each of its servers."""
         return self.gang // self.nodes
+
+    def memory_at(self, accumulation: int) -> int:
+        """Bytes per GPU with its mini-batches in so many parts: what is not fixed shrinks with them. A started job takes what it takes."""
+        return (
+            self.memory_bytes
+            if self.started
+            else split_memory(self.memory_bytes, self.fixed_bytes, accumulation)
+        )
 
     @property
     def steps_left(self) -> float | None:
@@ -73,6 +85,8 @@ class Snapshot:
     tickets: Mapping[UserName, Fraction]
     rates: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """(job class, GPU model) → mini-batches a second, where both were measured well enough."""
+    interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1; where measured."""
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
 
@@ -86,6 +100,8 @@ class Plan:
     tickets: Mapping[JobId, Fraction]  # jobTickets of every job that has a home; > 0
     moves: Mapping[JobId, tuple[MoveReason, str]] = field(default_factory=dict)
     """Why, in a word and for people, of every started job whose home here is not where it is."""
+    accumulation: Mapping[JobId, int] = field(default_factory=dict)
+    """Sub-batches of each mini-batch, of jobs that are not started yet; left out: as told before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +130,27 @@ class TradeNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Onward:
+    """What is new in a quantum in which nothing changed but time."""
+
+    turns: Mapping[HostName, Turn]  # servers that are left out: LOCAL
+    tickets: Mapping[JobId, Fraction] = field(default_factory=dict)  # of jobs that have others than before
+
+
+class Sequel(Protocol):
+    """What a policy decides in quanta in which nothing changed but time, at a part of the cost of asking it."""
+
+    def edge(self, quantum: int, now_s: float, got: Mapping[tuple[UserName, str], int]) -> Onward | None:
+        """About `quantum`, the next one; None: the policy has to be asked.
+
+        `got`: GPUs that each user's jobs had in each pool in the quantum that ends now.
+        """
+
+    def memory(self) -> Memory:
+        """What the policy would remember now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
@@ -126,8 +163,8 @@ class Verdict:
     )  # the same before trades; {}: there are none
     trades: tuple[Trade, ...] = ()  # all that stand, oldest first
     news: tuple[TradeNews, ...] = ()
-    wants_edges: bool = True
-    """False: a policy that needs every quantum does without edges until something changes."""
+    sequel: Sequel | None = field(default=None, compare=False, repr=False)
+    """How it goes on while nothing changes but time; None: a policy that needs every quantum is asked at each edge."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +176,8 @@ class Needs:
     fair: bool = False  # long-run shares follow tickets: the fairness laws apply
     preemptive: bool = True
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
+    sharing: bool = False  # puts two jobs on one GPU
+    starts: bool = True  # is asked at once when a process has come up, or is gone to move
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
 
 

@@ -1,4 +1,4 @@
-"""Measured mini-batch rates per (job class, model): the mean of the most recent samples (Gandiva_fair, 3.5).
+"""Measured mini-batch rates per (job class, model, class beside it on its GPUs, if any): the mean of the most recent samples (Gandiva_fair, 3.5).
 
 Rates come from jobs that are hostile code: what is not a plausible rate is left out, the rest is clamped to what a
 GPU can do, and a change (learning-rate phase, batch size) replaces the old samples within `KEEP` reports.
@@ -24,7 +24,8 @@ class RateSample:
     model: str
     steps_per_s: float
     now_s: float
-    since_resume_s: float
+    since_resume_s: float  # or since who shares its GPUs changed
+    beside: str = ""  # class of the job on the same GPUs; empty: it had them for itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Profile:
         assert keep > 0, f"{keep=}"
         self._keep = keep
         self._settle_s = settle_s
-        self._samples: dict[tuple[str, str], deque[tuple[float, float]]] = {}
+        self._samples: dict[tuple[str, str, str], deque[tuple[float, float]]] = {}
 
     def add(self, sample: RateSample) -> bool:
         """Whether it was taken in: not so soon after a resume, and not if it is no rate at all."""
@@ -53,12 +54,13 @@ class Profile:
             or not sample.since_resume_s >= self._settle_s
         ):
             return False
-        samples = self._samples.setdefault((sample.job_class, sample.model), deque(maxlen=self._keep))
+        key = (sample.job_class, sample.model, sample.beside)
+        samples = self._samples.setdefault(key, deque(maxlen=self._keep))
         samples.append((min(FASTEST, max(SLOWEST, rate)), sample.now_s))
         return True
 
-    def rate(self, job_class: str, model: str) -> Rate | None:
-        samples = self._samples.get((job_class, model))
+    def rate(self, job_class: str, model: str, beside: str = "") -> Rate | None:
+        samples = self._samples.get((job_class, model, beside))
         if not samples:
             return None
         return Rate(
@@ -68,9 +70,19 @@ class Profile:
         )
 
     def rates(self, job_class: str) -> dict[str, Rate]:
-        """By model, those that have samples."""
-        found = {model: self.rate(job_class, model) for of, model in self._samples if of == job_class}
+        """By model, those that have samples; with its GPUs for itself."""
+        found = {
+            model: self.rate(job_class, model)
+            for of, model, beside in self._samples
+            if of == job_class and not beside
+        }
         return {model: rate for model, rate in sorted(found.items()) if rate is not None}
+
+    def beside(self, job_class: str, model: str) -> dict[str, Rate]:
+        """By class of the job on the same GPUs, those that have samples."""
+        names = [other for of, on, other in self._samples if (of, on) == (job_class, model) and other]
+        found = {other: self.rate(job_class, model, other) for other in sorted(names)}
+        return {other: rate for other, rate in found.items() if rate is not None}
 
     def speedup(self, job_class: str, fast: str, slow: str) -> float | None:
         """Rate on `fast` over rate on `slow`; None unless both were measured."""
@@ -78,21 +90,21 @@ class Profile:
         return over.steps_per_s / under.steps_per_s if over and under else None
 
     def forget(self, job_class: str) -> None:
-        for key in [key for key in self._samples if key[0] == job_class]:
+        for key in [key for key in self._samples if job_class in (key[0], key[2])]:
             del self._samples[key]
 
     def dump(self) -> list[Any]:
         """JSON-able."""
         return [
-            [job_class, model, [list(s) for s in found]]
-            for (job_class, model), found in sorted(self._samples.items())
+            [job_class, model, beside, [list(s) for s in found]]
+            for (job_class, model, beside), found in sorted(self._samples.items())
         ]
 
     @classmethod
     def load(cls, dumped: list[Any], keep: int = KEEP, settle_s: float = SETTLE_S) -> "Profile":
         profile = cls(keep, settle_s)
-        for job_class, model, samples in dumped:
-            profile._samples[job_class, model] = deque(
+        for job_class, model, beside, samples in dumped:
+            profile._samples[job_class, model, beside] = deque(
                 ((rate, now_s) for rate, now_s in samples), maxlen=keep
             )
         return profile

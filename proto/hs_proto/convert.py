@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -71,6 +71,8 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         checkpoint_interval_s=pb.checkpoint_interval_s,
         job_class=pb.job_class,
         steps=pb.steps,
+        gpu_memory_fixed_bytes=pb.gpu_memory_fixed_bytes,
+        accumulation_max=pb.accumulation_max or 1,
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
@@ -102,6 +104,8 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
         checkpoint_interval_s=spec.checkpoint_interval_s,
         job_class=spec.job_class,
         steps=spec.steps,
+        gpu_memory_fixed_bytes=spec.gpu_memory_fixed_bytes,
+        accumulation_max=spec.accumulation_max,
         array_limit=spec.array_limit,
         array_id=spec.array_id or 0,
     )
@@ -168,6 +172,7 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         checkpoint_generation=pb.checkpoint_generation,
         rendezvous=pb.rendezvous,
         can_checkpoint=pb.can_checkpoint,
+        beside=tuple(model.JobId(job) for job in pb.beside),
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
 
@@ -195,6 +200,7 @@ def from_report(report: model.JobReport) -> common_pb2.JobReport:
         checkpoint_generation=report.checkpoint_generation,
         rendezvous=report.rendezvous,
         can_checkpoint=report.can_checkpoint,
+        beside=report.beside,
         exit=from_exit(report.exit) if report.exit is not None else None,
     )
 
@@ -248,11 +254,16 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
 
 
 def _to_turn(pb: agent_pb2.Turn) -> Turn:
-    return Turn(gangs=tuple(model.JobId(j) for j in pb.gangs), local=pb.local)
+    guests = tuple(
+        Guest(job=model.JobId(g.job_id), beside=tuple(map(model.JobId, g.beside)), gpus=tuple(g.gpus))
+        for g in pb.guests
+    )
+    return Turn(gangs=tuple(model.JobId(j) for j in pb.gangs), local=pb.local, guests=guests)
 
 
 def _from_turn(turn: Turn) -> agent_pb2.Turn:
-    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local)
+    guests = [agent_pb2.Guest(job_id=g.job, beside=g.beside, gpus=g.gpus) for g in turn.guests]
+    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests)
 
 
 def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
@@ -292,6 +303,7 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         leave=pb.leave,
         source=_to_source(pb.source) if pb.HasField("source") else None,
         grant=pb.grant,
+        accumulation=pb.accumulation or 1,
     )
 
 
@@ -333,4 +345,5 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         leave=job.leave,
         source=_from_source(job.source),
         grant=job.grant,
+        accumulation=job.accumulation,
     )

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import HostName
 from hs_core.shares import NEWEST_FIRST
 from hs_sim.model import ClusterSpec, Pool, SimJob, Workload
+from hs_sim.reading import Sieve
 
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
 _EXPECTED = "expected pools as MODEL:GPUS or MODEL:GPUS@GPUS_PER_SERVER, such as v100:12,p100:24,k80:64@8"
@@ -49,22 +51,37 @@ def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:
             yield HostName(f"{pool.model.lower().replace(' ', '-')}-{number:04d}"), pool
 
 
-def check_fits(cluster: ClusterSpec, name: str, job: SimJob, *, mixed: bool = False) -> None:
+def nodes_of(gang: int, gpus_per_server: int) -> int:
+    """The fewest servers that hold it in equal parts."""
+    return next(nodes for nodes in range(-(-gang // gpus_per_server), gang + 1) if gang % nodes == 0)
+
+
+def check_fits(job: SimJob, workload: Workload, cluster: ClusterSpec, *, mixed: bool = False) -> None:
     """Refuses what could never run. `mixed`: its servers may be of several pools."""
-    types = job.gpu_types
-    servers = [
-        pool.servers
-        for pool in cluster.pools
-        if (not types or pool.model in types) and pool.gpus_per_server >= job.gpus
-    ]
-    most = sum(servers) if mixed else max(servers, default=0)
-    if most < job.nodes:
-        where = f" with {' or '.join(types)} GPUs" if types else ""
-        there = "the cluster has not" if mixed else "no pool has"
-        raise RefusedError(
-            f"{name} needs {job.nodes} x {job.gpus} GPUs; {there} so many servers of so many GPUs{where}",
-            Kind.IMPOSSIBLE,
+    allowed = [pool for pool in cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
+    there = ", ".join(f"{pool.servers} x {pool.gpus_per_server} {pool.model}" for pool in cluster.pools)
+    if not allowed:
+        _impossible(
+            job, workload, "gpu_types", ", ".join(job.gpu_types), f"some of what the cluster has: {there}"
         )
+    wide = [pool.servers for pool in allowed if pool.gpus_per_server >= job.gpus]
+    if (sum(wide) if mixed else max(wide, default=0)) < job.nodes:
+        shape = f"{job.nodes} x {job.gpus}"
+        where = f" with {' or '.join(job.gpu_types)} GPUs" if job.gpu_types else ""
+        one_of = "" if mixed else "one of "
+        expected = f"a gang (servers x GPUs) that fits into {one_of}the cluster's pools{where}: {there}"
+        _impossible(job, workload, "gpus", shape, expected)
+    if job.gpu_memory_bytes > (most := max(pool.gpu_memory_bytes for pool in allowed)):
+        _impossible(job, workload, "gpu_memory_bytes", job.gpu_memory_bytes, f"at most {most}, a GPU's")
+
+
+def _impossible(job: SimJob, workload: Workload, field: str, value: object, expected: str) -> NoReturn:
+    raise RefusedError(f"{name_of(job, workload)}: {field}: {value}; expected {expected}", Kind.IMPOSSIBLE)
+
+
+def name_of(job: SimJob, workload: Workload) -> str:
+    """As people find it: in its file, if it has one."""
+    return f"{workload.source}:{job.line}" if job.line else f"job {job.id} of {job.user}"
 
 
 def keep_to_what_runs(workload: Workload, cluster: ClusterSpec) -> Workload:
@@ -78,11 +95,39 @@ def keep_to_what_runs(workload: Workload, cluster: ClusterSpec) -> Workload:
 
 def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
     allowed = [model for model in models if not job.gpu_types or model in job.gpu_types]
-    good = tuple(model for model in allowed if workload.rates.get((job.job_class, model), 0.0) > 0)
+    classes = {job.job_class, *(stage.job_class for stage in job.stages)}
+    good = tuple(
+        model
+        for model in allowed
+        if all(workload.rates.get((job_class, model), 0.0) > 0 for job_class in classes)
+    )
     if allowed and not good:
+        expected = f"a class with a rate above 0 on {' or '.join(allowed)}"
+        _impossible(job, workload, "job_class", job.job_class, expected)
+    return job if len(good) == len(allowed) else replace(job, gpu_types=good)
+
+
+def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve) -> Workload:
+    """The jobs that this cluster could run, as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
+    models = tuple(pool.model for pool in cluster.pools)
+    jobs = []
+    for job in workload.jobs:
+        with sieve.job():
+            check_fits(job, workload, cluster)
+            kept = _keep(job, workload, models)
+            check_fits(kept, workload, cluster)
+            jobs.append(kept)
+    if not jobs:
         raise RefusedError(
-            f"job {job.id} of {job.user} ({job.job_class}) makes no progress on {' or '.join(allowed)}; expected a rate above 0 "
-            "on one of them",
+            f"{workload.name}: none of {len(workload.jobs)} jobs can run on the cluster; the first: {sieve.left_out[-1]}",
             Kind.IMPOSSIBLE,
         )
-    return job if len(good) == len(allowed) else replace(job, gpu_types=good)
+    if len(jobs) == len(workload.jobs):
+        return replace(workload, jobs=tuple(jobs))
+    users = {job.user for job in jobs}
+    return replace(
+        workload,
+        jobs=tuple(replace(job, id=number) for number, job in enumerate(jobs, start=1)),
+        tickets={user: tickets for user, tickets in workload.tickets.items() if user in users},
+        skipped=tuple(sieve.left_out),
+    )

@@ -2,99 +2,107 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+import shlex
+from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
-from math import isfinite
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from hs_core.errors import Kind, RefusedError
+from hs_core.errors import RefusedError
 from hs_core.model import Migrate, UserName
 from hs_sim.cluster import canonical
 from hs_sim.generate import TABLE_1
-from hs_sim.model import SimJob, Workload
+from hs_sim.model import Growth, SimJob, Stage, Workload
+from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, refuse, text_of
 
-MOST_BYTES = 512 << 20
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority",
+    "sliceable", "priority", "stages", "growth",
 )  # fmt: skip
 NEEDED = ("user", "arrival_s", "steps", "job_class")
 DEFAULT_TICKETS = 100.0
 
-_Where = tuple[Path, int]  # file, line
 
-
-def load(path: Path) -> Workload:
-    """YAML or CSV by its suffix."""
-    text = _read(path)
+def load(path: Path, sieve: Sieve | None = None) -> Workload:
+    """YAML or CSV by its suffix. `sieve`: what becomes of bad jobs; without one the file is refused."""
+    text = text_of(path)
     if path.suffix.lower() == ".csv":
-        return _from_csv(path, text)
+        return _from_csv(path, text, sieve or Sieve())
     if path.suffix.lower() in (".yaml", ".yml", ".json"):
-        return _from_yaml(path, text)
+        return _from_yaml(path, text, sieve or Sieve())
     raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml, .yml, .json or .csv")
-
-
-def _read(path: Path) -> str:
-    try:
-        if path.stat().st_size > MOST_BYTES:
-            raise RefusedError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES}")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
-    except UnicodeDecodeError as error:
-        raise RefusedError(f"{path}: byte {error.start} is not UTF-8; expected text in UTF-8") from None
-    except OSError as error:
-        raise RefusedError(f"{path}: {error.strerror}; expected a file that can be read") from None
 
 
 # --- CSV: `# user NAME TICKETS` and `# rate CLASS MODEL RATE` lines, a header, one job a line ---------------------------
 
 
-def _from_csv(path: Path, text: str) -> Workload:
+def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
     tickets: dict[UserName, float] = {}
     rates: dict[tuple[str, str], float] = {}
     name = path.stem
     body: list[str] = []
-    numbers: list[int] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.startswith("#"):
-            words = line[1:].split()
-            if words[:1] == ["user"]:
-                _expect(len(words) == 3, (path, number), "user", line, "`# user NAME TICKETS`")
-                tickets[UserName(words[1])] = _number((path, number), "tickets", words[2], above=0)
-            elif words[:1] == ["rate"]:
-                _expect(len(words) == 4, (path, number), "rate", line, "`# rate CLASS MODEL STEPS_PER_S`")
-                rates[words[1], canonical(words[2])] = _number((path, number), "rate", words[3], least=0)
-            elif words[:1] == ["name"] and len(words) > 1:
-                name = " ".join(words[1:])
-        elif line.strip():
-            body.append(line)
-            numbers.append(number)
+    lines: list[int] = []
+    for line, words in enumerate(text.splitlines(), start=1):
+        if words.startswith("#"):
+            name = _remark((path, line), words, tickets, rates) or name
+        elif words.strip():
+            body.append(words)
+            lines.append(line)
     if not body:
-        _refuse((path, 1), "jobs", "none", f"a header line of {', '.join(NEEDED)} …, then one job a line")
+        refuse((path, 1), "jobs", "none", f"a header line of {', '.join(NEEDED)} …, then one job a line")
     rows = csv.reader(io.StringIO("\n".join(body)))
     header = [word.strip() for word in next(rows)]
     for field in header:
-        _known((path, numbers[0]), field, COLUMNS)
+        known((path, lines[0]), field, COLUMNS)
     for field in NEEDED:
-        _expect(field in header, (path, numbers[0]), "header", ",".join(header), f"a column {field}")
+        expect(field in header, (path, lines[0]), "header", ",".join(header), f"a column {field}")
+    expect(len(set(header)) == len(header), (path, lines[0]), "header", ",".join(header), "each column once")
     jobs = []
     for at, row in enumerate(rows, start=1):
-        where = (path, numbers[min(at, len(numbers) - 1)])
-        _expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
-        jobs.append(_job(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
-    return _whole(path, name, jobs, tickets, rates)
+        where = (path, lines[min(at, len(lines) - 1)])
+        with sieve.job():
+            expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
+            jobs.append(_job(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
+    return _whole(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
+
+
+def _remark(
+    where: Where, line: str, tickets: dict[UserName, float], rates: dict[tuple[str, str], float]
+) -> str:
+    """What a line that begins with # says; the workload's name, if that is it."""
+    try:
+        words = (
+            shlex.split(line[1:]) if line[1:].split(maxsplit=1)[:1] in (["user"], ["rate"], ["name"]) else []
+        )
+    except ValueError as error:
+        refuse(where, "line", line, f"quotes in pairs ({error})")
+    if words[:1] == ["user"]:
+        expect(
+            len(words) == 3, where, "user", line, "`# user NAME TICKETS`, in quotes where there are spaces"
+        )
+        tickets[UserName(words[1])] = number(where, "tickets", words[2], above=0)
+    elif words[:1] == ["rate"]:
+        expect(
+            len(words) == 4,
+            where,
+            "rate",
+            line,
+            "`# rate CLASS MODEL STEPS_PER_S`, in quotes where there are spaces",
+        )
+        rates[words[1], canonical(words[2])] = number(where, "rate", words[3], least=0)
+    elif words[:1] == ["name"]:
+        return " ".join(words[1:])
+    return ""
 
 
 # --- YAML ---------------------------------------------------------------------------------------------------------------
 
 
-def _from_yaml(path: Path, text: str) -> Workload:
+def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     tree = _Lined.parse(path, text)
-    _expect(
+    expect(
         isinstance(tree, dict),
         (path, 1),
         "workload",
@@ -102,45 +110,48 @@ def _from_yaml(path: Path, text: str) -> Workload:
         "a mapping: name, users, rates, jobs",
     )
     for field in tree:
-        _known((path, tree.lines[field]), field, ("name", "users", "rates", "jobs"))
+        known((path, tree.lines[field]), field, ("name", "users", "rates", "jobs"))
     tickets = {}
     for user, value in _mapping(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
-        tickets[UserName(str(user))] = _number(where, f"users.{user}", value, above=0)
+        tickets[UserName(str(user))] = number(where, f"users.{user}", value, above=0)
     rates = {}
     for class_, by_model in _mapping(path, tree, "rates").items():
         where = (path, tree["rates"].lines[class_])
-        _expect(
+        expect(
             isinstance(by_model, dict), where, f"rates.{class_}", by_model, "GPU model: mini-batches a second"
         )
         for model, value in by_model.items():
             line = (path, by_model.lines[model])
-            rates[str(class_), canonical(str(model))] = _number(
+            rates[str(class_), canonical(str(model))] = number(
                 line, f"rates.{class_}.{model}", value, least=0
             )
     listed = tree.get("jobs")
-    _expect(
+    expect(
         isinstance(listed, list) and bool(listed),
         (path, tree.lines.get("jobs", 1)),
         "jobs",
         listed,
         "a list of jobs",
     )
-    jobs = []
-    assert isinstance(listed, list)
-    for entry in listed:
-        where = (path, getattr(entry, "line", 1))
-        _expect(
-            isinstance(entry, dict), where, "jobs", entry, "a mapping: user, arrival_s, steps, job_class, …"
-        )
-        count = int(_number(where, "count", entry.get("count", 1), least=1, whole=True))
-        fields = {}
-        for field, value in entry.items():
-            _known((path, entry.lines[field]), field, (*COLUMNS, "count"))
-            if field != "count":
-                fields[field] = value
-        jobs += [_job(where, fields, entry.lines)] * count
-    return _whole(path, str(tree.get("name", path.stem)), jobs, tickets, rates)
+    jobs: list[SimJob] = []
+    assert isinstance(listed, _LinedList)
+    for at, entry in zip(listed.lines, listed, strict=True):
+        with sieve.job():
+            jobs += _entry((path, at), entry)
+    return _whole(path, str(tree.get("name", path.stem)), jobs, tickets=tickets, rates=rates, sieve=sieve)
+
+
+def _entry(where: Where, entry: Any) -> list[SimJob]:
+    expect(isinstance(entry, dict), where, "jobs", entry, "a mapping: user, arrival_s, steps, job_class, …")
+    count = int(number(where, "count", entry.get("count", 1), least=1, whole=True))
+    expect(count <= MOST_JOBS, where, "count", count, f"at most {MOST_JOBS}")
+    fields = {}
+    for field, value in entry.items():
+        known((where[0], entry.lines[field]), field, (*COLUMNS, "count"))
+        if field != "count":
+            fields[field] = value
+    return [_job(where, fields, entry.lines)] * count
 
 
 class _Lined(dict[Any, Any]):
@@ -171,7 +182,13 @@ class _Lined(dict[Any, Any]):
                 made.lines[key] = line
             return made
 
+        def sequence(loader: Any, node: Any) -> "_LinedList":
+            made = _LinedList(loader.construct_object(item, deep=True) for item in node.value)
+            made.lines = [item.start_mark.line + 1 for item in node.value]
+            return made
+
         Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+        Loader.add_constructor("tag:yaml.org,2002:seq", sequence)
         try:
             return yaml.load(text, Loader)  # noqa: S506 — a safe loader
         except yaml.MarkedYAMLError as error:
@@ -183,42 +200,50 @@ class _Lined(dict[Any, Any]):
             raise RefusedError(f"{path}: nested too deeply; expected a mapping of lists") from None
 
 
+class _LinedList(list[Any]):
+    """A list of a YAML file that knows the lines of its items."""
+
+    lines: list[int]
+
+
 def _mapping(path: Path, tree: Any, field: str) -> Mapping[Any, Any]:
     found = tree.get(field)
     if found is None:
         return {}
     if not isinstance(found, dict):
-        _refuse((path, tree.lines[field]), field, found, "a mapping")
+        refuse((path, tree.lines[field]), field, found, "a mapping")
     return found
 
 
 # --- one job --------------------------------------------------------------------------------------------------------------
 
 
-def _job(where: _Where, fields: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> SimJob:
-    def at(field: str) -> _Where:
+def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> SimJob:
+    def at(field: str) -> Where:
         return where[0], (lines or {}).get(field, where[1])
 
     def whole(field: str, default: int, least: int = 0) -> int:
-        return int(_number(at(field), field, fields.get(field, default), least=least, whole=True))
+        return int(number(at(field), field, fields.get(field, default), least=least, whole=True))
 
     for field in NEEDED:
-        _expect(field in fields, where, field, "nothing", "every job names it")
+        expect(field in fields, where, field, "nothing", "every job names it")
     types = fields.get("gpu_types", ())
     if isinstance(types, str):
         types = [word for word in types.replace("|", " ").replace(",", " ").split() if word]
-    _expect(isinstance(types, list | tuple), at("gpu_types"), "gpu_types", types, "a list of GPU models")
+    expect(isinstance(types, list | tuple), at("gpu_types"), "gpu_types", types, "a list of GPU models")
     migrate = str(fields.get("migrate", Migrate.AUTO))
-    _expect(migrate in list(Migrate), at("migrate"), "migrate", migrate, " or ".join(Migrate))
+    expect(migrate in list(Migrate), at("migrate"), "migrate", migrate, " or ".join(Migrate))
     sliceable = str(fields.get("sliceable", "true")).lower()
-    _expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
+    expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
+    growth = str(fields.get("growth", Growth.JUMP))
+    expect(growth in list(Growth), at("growth"), "growth", growth, " or ".join(Growth))
     user, job_class = str(fields["user"]), str(fields["job_class"])
-    _expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
-    _expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
+    expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
+    expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
     return SimJob(
         id=0,
         user=UserName(user),
-        arrival_s=_number(at("arrival_s"), "arrival_s", fields["arrival_s"], least=0),
+        arrival_s=number(at("arrival_s"), "arrival_s", fields["arrival_s"], least=0),
         steps=whole("steps", 0, 1),
         job_class=job_class,
         gpus=whole("gpus", 1, 1),
@@ -229,80 +254,97 @@ def _job(where: _Where, fields: Mapping[str, Any], lines: Mapping[str, int] | No
         migrate=Migrate(migrate),
         sliceable=sliceable == "true",
         priority=whole("priority", 0, -1_000_000),
+        stages=_stages(at("stages"), fields.get("stages", "")),
+        growth=Growth(growth),
+        line=where[1],
     )
+
+
+def _stages(where: Where, text: object) -> tuple[Stage, ...]:
+    """`0/1563 CLASS | 31/782 CLASS`: epoch from which on, mini-batches of an epoch, class."""
+    expect(isinstance(text, str), where, "stages", text, _STAGES)
+    found = []
+    for word in filter(None, (word.strip() for word in str(text).split("|"))):
+        numbers, _, name = word.partition(" ")
+        epoch, slash, steps = numbers.partition("/")
+        expect(bool(slash and name.strip()), where, "stages", word, _STAGES)
+        found.append(
+            Stage(
+                job_class=name.strip(),
+                from_epoch=int(number(where, "stages, epoch", epoch, least=0, whole=True)),
+                epoch_steps=int(number(where, "stages, steps of an epoch", steps, least=1, whole=True)),
+            )
+        )
+    epochs = [stage.from_epoch for stage in found]
+    expect(
+        not epochs or (epochs[0] == 0 and epochs == sorted(set(epochs))),
+        where,
+        "stages",
+        text,
+        "epochs that rise from 0",
+    )
+    return tuple(found)
+
+
+_STAGES = "`EPOCH/STEPS_OF_AN_EPOCH CLASS | …`"
 
 
 def _whole(
     path: Path,
     name: str,
-    jobs: list[SimJob],
+    read: list[SimJob],
+    *,
     tickets: dict[UserName, float],
     rates: dict[tuple[str, str], float],
+    sieve: Sieve,
 ) -> Workload:
-    _expect(0 < len(jobs) <= MOST_JOBS, (path, 1), "jobs", len(jobs), f"1 to {MOST_JOBS} jobs")
     for model in TABLE_1.values():
         if not any(class_ == model.name for class_, _ in rates):
             rates |= {(model.name, gpu): rate for gpu, rate in model.rates().items()}
-    known = {class_ for class_, _ in rates}
-    used = dict.fromkeys(job.job_class for job in jobs)
-    for class_ in used:
-        if class_ not in known:
-            close = get_close_matches(class_, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise RefusedError(
-                f"{path}: job_class {class_!r} has no rates; expected some under `rates`{hint}"
+    classes = {class_ for class_, _ in rates}
+    jobs = []
+    for job in read:
+        with sieve.job():
+            for job_class in (job.job_class, *(stage.job_class for stage in job.stages)):
+                if job_class not in classes:
+                    hint = did_you_mean(job_class, sorted(classes))
+                    refuse((path, job.line), "job_class", job_class, f"one that has rates{hint}")
+            first = job.stages[0].job_class if job.stages else job.job_class
+            expect(
+                first == job.job_class,
+                (path, job.line),
+                "stages",
+                first,
+                f"{job.job_class!r} to be the first",
             )
+            jobs.append(job)
+    return assemble(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
+
+
+def assemble(
+    path: Path,
+    name: str,
+    jobs: list[SimJob],
+    *,
+    tickets: Mapping[UserName, float],
+    rates: Mapping[tuple[str, str], float],
+    sieve: Sieve,
+) -> Workload:
+    """Numbered by arrival. Users without tickets have the same."""
+    if not jobs and sieve.left_out:
+        raise RefusedError(f"{path}: all {len(sieve.left_out)} jobs are bad; the first: {sieve.left_out[0]}")
+    expect(0 < len(jobs) <= MOST_JOBS, (path, 1), "jobs", len(jobs), f"1 to {MOST_JOBS} jobs")
     ordered = sorted(enumerate(jobs), key=lambda pair: (pair[1].arrival_s, pair[0]))
+    used = {job.job_class for job in jobs} | {stage.job_class for job in jobs for stage in job.stages}
     users = dict.fromkeys(job.user for job in jobs)
     return Workload(
         name=name,
-        jobs=tuple(replace(job, id=number) for number, (_, job) in enumerate(ordered, start=1)),
+        jobs=tuple(replace(job, id=place) for place, (_, job) in enumerate(ordered, start=1)),
         tickets={user: tickets.get(user, DEFAULT_TICKETS) for user in sorted({*users, *tickets})},
         rates={at: rate for at, rate in rates.items() if at[0] in used},
         source=str(path),
+        skipped=tuple(sieve.left_out),
     )
-
-
-def _number(
-    where: _Where,
-    field: str,
-    value: Any,
-    *,
-    least: float | None = None,
-    above: float | None = None,
-    whole: bool = False,
-) -> float:
-    expected = "a whole number" if whole else "a number"
-    if least is not None:
-        expected += f" of at least {least:g}"
-    if above is not None:
-        expected += f" above {above:g}"
-    try:
-        number = float("nan") if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        number = float("nan")
-    good = isfinite(number) and abs(number) <= 1e18 and (not whole or number == int(number))
-    good = good and (least is None or number >= least) and (above is None or number > above)
-    _expect(good, where, field, value, expected)
-    return number
-
-
-def _known(where: _Where, field: Any, known: Iterable[str]) -> None:
-    known = list(known)
-    if field not in known:
-        close = get_close_matches(str(field), known, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        _refuse(where, str(field), "unknown field", f"one of {', '.join(known)}{hint}")
-
-
-def _expect(good: bool, where: _Where, field: str, value: object, expected: str) -> None:
-    if not good:
-        _refuse(where, field, value, expected)
-
-
-def _refuse(where: _Where, field: str, value: object, expected: str) -> NoReturn:
-    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "…"
-    raise RefusedError(f"{where[0]}:{where[1]}: {field}: {shown}; expected {expected}")
 
 
 # --- export ---------------------------------------------------------------------------------------------------------------
@@ -312,9 +354,9 @@ def dump_csv(workload: Workload) -> str:
     out = io.StringIO()
     out.write(f"# name {workload.name}\n")
     for user in sorted(workload.tickets):
-        out.write(f"# user {user} {workload.tickets[user]!r}\n")
+        out.write(f"# {shlex.join(['user', user, repr(workload.tickets[user])])}\n")
     for class_, model in sorted(workload.rates):
-        out.write(f"# rate {class_} {model.replace(' ', '_')} {workload.rates[class_, model]!r}\n")
+        out.write(f"# {shlex.join(['rate', class_, model, repr(workload.rates[class_, model])])}\n")
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
     for job in workload.jobs:
@@ -332,7 +374,7 @@ def dump_yaml(workload: Workload) -> str:
     jobs = [
         {
             field: value
-            if isinstance(value, int | float | str) and not isinstance(value, Migrate)
+            if isinstance(value, int | float | str) and not isinstance(value, StrEnum)
             else _cell(value)
             for field in COLUMNS
             if field in NEEDED or getattr(job, field) != getattr(plain, field)
@@ -354,7 +396,15 @@ def _cell(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
-        return "|".join(map(str, value))
-    if isinstance(value, Migrate):
+        return "|".join(map(_word, value))
+    if isinstance(value, StrEnum):
         return str(value)
     return repr(value) if isinstance(value, float) else value
+
+
+def _word(value: object) -> str:
+    return (
+        f"{value.from_epoch}/{value.epoch_steps} {value.job_class}"
+        if isinstance(value, Stage)
+        else str(value)
+    )

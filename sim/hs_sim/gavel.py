@@ -1,105 +1,163 @@
-"""Traces and throughputs as Gavel's simulator (OSDI'20) has them: tab-separated jobs, and steps a second of whole gangs by GPU model."""
+"""Traces and throughputs as Gavel's simulator (OSDI'20) has them, and Shockwave's, which is made of it: tab-separated jobs, and steps a second of whole gangs by GPU model."""
 
 import ast
 import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from hs_core.errors import Kind, RefusedError
+from hs_core.errors import RefusedError
 from hs_core.model import UserName
-from hs_sim.cluster import canonical
-from hs_sim.model import SimJob, Workload
+from hs_sim.batches import stages
+from hs_sim.cluster import canonical, nodes_of
+from hs_sim.files import assemble
+from hs_sim.model import GAVEL, SHOCKWAVE, Growth, SimJob, Workload
+from hs_sim.reading import Sieve, Where, did_you_mean, expect, number, refuse, text_of
 
-FIELDS = 10  # job type, command, folder, steps argument, needs data, steps, gang, weight, SLO, arrival
+FIELDS = (
+    "job type", "command", "working directory", "steps argument", "needs data dir", "total steps", "gang", "weight", "SLO", "arrival",
+)  # fmt: skip
+SHOCKWAVE_FIELDS = (*FIELDS[:7], "mode", *FIELDS[7:9], "duration", "arrival")
+MODES = ("static", "accordion", "gns")
 WEIGHT_TICKETS = 100.0  # of a weight of 1
+MOST_GPUS = 1_000_000  # of a gang
+
+Speeds = Mapping[tuple[str, str], float]
 
 
-def load_trace(path: Path, throughputs: Path, gpus_per_server: int = 4) -> Workload:
-    """Every job is a user of its own: Gavel shares among jobs, by weight."""
-    rates = load_throughputs(throughputs)
+def load_trace(
+    path: Path, throughputs: Path, gpus_per_server: int = 4, sieve: Sieve | None = None
+) -> Workload:
+    """Every job is a user of its own: Gavel shares among jobs, by weight. Shockwave's traces have two fields more, and jobs whose batch size changes."""
+    speeds = load_throughputs(throughputs)
+    sieve = sieve or Sieve()
+    lines = [(line, words) for line, words in enumerate(text_of(path).splitlines(), start=1) if words.strip()]
+    if not lines:
+        refuse((path, 1), "jobs", "none", "one a line")
+    fields = SHOCKWAVE_FIELDS if lines[0][1].count("\t") + 1 == len(SHOCKWAVE_FIELDS) else FIELDS
+    kinds = list(dict.fromkeys(name for name, _ in speeds))
+    reader = _Reader(fields, speeds, frozenset(kinds), gpus_per_server, throughputs)
     jobs: list[SimJob] = []
     tickets: dict[UserName, float] = {}
-    for number, line in enumerate(_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
-        words = line.split("\t")
-        if len(words) != FIELDS:
-            raise RefusedError(
-                f"{path}:{number}: line: {len(words)} fields; expected {FIELDS} with tabs between them"
-            )
-        steps, gang = (_number(path, number, name, words[at]) for name, at in (("steps", 5), ("gang", 6)))
-        weight, arrival_s = (
-            _number(path, number, name, words[at]) for name, at in (("weight", 7), ("arrival", 9))
+    for line, words in lines:
+        with sieve.job():
+            job, tickets_of = reader.job((path, line), words.split("\t"))
+            jobs.append(job)
+            tickets[job.user] = tickets_of
+    found = assemble(path, path.stem, jobs, tickets=tickets, rates=speeds, sieve=sieve)
+    peer = GAVEL if fields is FIELDS else SHOCKWAVE
+    return replace(found, peer=peer)
+
+
+class _Reader:
+    def __init__(
+        self,
+        fields: Sequence[str],
+        speeds: Speeds,
+        kinds: frozenset[str],
+        gpus_per_server: int,
+        throughputs: Path,
+    ) -> None:
+        self._fields, self._speeds, self._kinds = fields, speeds, kinds
+        self._gpus_per_server = gpus_per_server
+        self._throughputs = throughputs
+
+    def job(self, where: Where, words: Sequence[str]) -> tuple[SimJob, float]:
+        """With its tickets."""
+        if len(words) != len(self._fields):
+            expected = f"{len(self._fields)} with tabs between them: {', '.join(self._fields)}"
+            refuse(where, "fields", len(words), expected)
+        of = dict(zip(self._fields, words, strict=True))
+
+        def whole(field: str) -> int:
+            return int(number(where, field, of[field], least=1, whole=True))
+
+        steps, gang = whole("total steps"), whole("gang")
+        expect(gang <= MOST_GPUS, where, "gang", gang, f"at most {MOST_GPUS} GPUs")
+        weight = number(where, "weight", of["weight"], above=0)
+        arrival_s = number(where, "arrival", of["arrival"], least=0)
+        mode = of.get("mode", "static")
+        expect(mode in MODES, where, "mode", mode, " or ".join(MODES))
+        job_type = of["job type"]
+        job_class = f"{job_type} x{gang}"
+        if job_class not in self._kinds:
+            self._refuse_kind(where, job_type, gang)
+        parts, growth = stages(mode, job_type, gang, steps, self._speeds)
+        nodes = nodes_of(gang, self._gpus_per_server)
+        job = SimJob(
+            id=0,
+            user=UserName(f"job{where[1]:05d}"),
+            arrival_s=arrival_s,
+            steps=steps,
+            job_class=job_class,
+            gpus=gang // nodes,
+            nodes=nodes,
+            stages=parts,
+            growth=growth if parts else Growth.JUMP,
+            line=where[1],
         )
-        job_class = f"{words[0]} x{int(gang)}"
-        if not any(name == job_class for name, _ in rates):
-            raise RefusedError(
-                f"{path}:{number}: job type: {words[0]!r} on {int(gang)} GPUs; expected one of {throughputs}"
-            )
-        if gang < 1 or steps < 1 or weight <= 0 or arrival_s < 0:
-            raise RefusedError(
-                f"{path}:{number}: {line!r}; expected steps and gang of 1 or more, a weight above 0, arrival 0 or later"
-            )
-        user = UserName(f"job{number:05d}")
-        nodes = -(-int(gang) // gpus_per_server)
-        tickets[user] = WEIGHT_TICKETS * weight
-        jobs.append(
-            SimJob(
-                id=0,
-                user=user,
-                arrival_s=arrival_s,
-                steps=int(steps),
-                job_class=job_class,
-                gpus=int(gang) // nodes,
-                nodes=nodes,
-            )
+        return job, WEIGHT_TICKETS * weight
+
+    def _refuse_kind(self, where: Where, job_type: str, gang: int) -> NoReturn:
+        sizes = sorted(
+            int(size) for name, _, size in (kind.rpartition(" x") for kind in self._kinds) if name == job_type
         )
-    jobs.sort(key=lambda job: job.arrival_s)
-    if not jobs:
-        raise RefusedError(f"{path}: jobs: none; expected one a line")
-    used = {job.job_class for job in jobs}
-    return Workload(
-        name=path.stem,
-        jobs=tuple(replace(job, id=number) for number, job in enumerate(jobs, start=1)),
-        tickets=tickets,
-        rates={at: rate for at, rate in rates.items() if at[0] in used},
-        source=f"{path}, {throughputs}",
-    )
+        if sizes:
+            refuse(
+                where,
+                "gang",
+                gang,
+                f"one that {self._throughputs} has for {job_type}: {', '.join(map(str, sizes))}",
+            )
+        types = {kind.rpartition(" x")[0] for kind in self._kinds}
+        refuse(
+            where, "job type", job_type, f"one of {self._throughputs}{did_you_mean(job_type, sorted(types))}"
+        )
 
 
 def load_throughputs(path: Path) -> dict[tuple[str, str], float]:
-    """(`<job type> x<gang>`, GPU model) → steps a second of the gang on as few servers as can be."""
+    """(`<job type> x<gang>`, GPU model) → steps a second of the gang on as few servers as can be. 0: it does not run there."""
+    text = text_of(path)
     try:
-        tree: Any = json.loads(_text(path))
-        found = {}
-        for model, kinds in tree.items():
-            if model.endswith("_unconsolidated"):
-                continue
-            for kind, beside in kinds.items():
-                name, gang = ast.literal_eval(kind)
-                found[f"{name} x{int(gang)}", canonical(model)] = float(beside["null"])
-    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError) as error:
-        raise RefusedError(
-            f"{path}: {error}; expected Gavel's throughputs: model, then job type and gang, then null"
-        ) from None
+        tree: Any = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RefusedError(f"{path}:{error.lineno}: {error.msg}; expected JSON") from None
+    except RecursionError:
+        raise RefusedError(f"{path}:1: nested too deeply; expected Gavel's throughputs") from None
+    shape = "GPU model → ('job type', gang) → null → steps/s"
+    expect(isinstance(tree, dict) and bool(tree), (path, 1), "throughputs", type(tree).__name__, shape)
+    found: dict[tuple[str, str], float] = {}
+    for model, kinds in tree.items():
+        where = (path, _line(text, model))
+        expect(isinstance(kinds, dict), where, model, kinds, shape)
+        if model.endswith("_unconsolidated"):
+            continue
+        for kind, beside in kinds.items():
+            name, gang = _kind(text, path, model, kind)
+            alone = beside.get("null") if isinstance(beside, dict) else beside
+            if isinstance(alone, bool) or not isinstance(alone, int | float) or not 0 <= alone <= 1e12:
+                at = (path, _line(text, model, kind))
+                refuse(at, f"{model}, {kind}, null", alone, "steps/s, a number of at least 0")
+            found[f"{name} x{gang}", canonical(model)] = float(alone)
+    expect(bool(found), (path, 1), "throughputs", "none", shape)
     return found
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RefusedError(f"{path}: {error}; expected a text file") from None
+def _kind(text: str, path: Path, model: str, kind: str) -> tuple[str, int]:
+    found: Any = None
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        found = ast.literal_eval(kind)
+    good = isinstance(found, tuple) and len(found) == 2
+    if not good or not isinstance(found[0], str) or not isinstance(found[1], int) or found[1] < 1:
+        refuse((path, _line(text, model, kind)), f"{model}, job type", kind, "('name', gang)")
+    return found[0], found[1]
 
 
-def _number(path: Path, line: int, field: str, word: str) -> float:
-    try:
-        number = float(word)
-    except ValueError:
-        number = float("nan")
-    if not abs(number) <= 1e15:
-        raise RefusedError(f"{path}:{line}: {field}: {word!r}; expected a number")
-    return number
+def _line(text: str, *keys: str) -> int:
+    """Of the last of these keys, each within the one before."""
+    at = 0
+    for key in keys:
+        at = max(at, text.find(json.dumps(key, ensure_ascii=False), at))
+    return text.count("\n", 0, at) + 1

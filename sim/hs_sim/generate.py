@@ -49,6 +49,7 @@ PHILLY_SIZES = {1: 0.866, 2: 0.023, 4: 0.049, 8: 0.062}
 class Recipe:
     jobs: int = 1000
     users: int = 10
+    users_spread: float = 0.0  # Zipf's exponent: the n-th user submits 1 / n^it of what the first does
     jobs_per_hour: float = 0.0  # Poisson; 0: all come at the beginning
     service_s: float = 3600.0  # median time that a job would take alone on its slowest GPUs
     service_spread: float = 1.0  # sigma of its logarithm (times of real clusters: 1 to 2); 0: all alike
@@ -64,18 +65,29 @@ def rates_of(models: Sequence[str]) -> dict[tuple[str, str], float]:
     return {(name, gpu): rate for name in models for gpu, rate in TABLE_1[name].rates().items()}
 
 
+def gang_rates(sizes: Sequence[int] = (1, 2, 4, 8)) -> dict[tuple[str, str], float]:
+    """Table 1 in the form of Gavel's table, (`<model> x<gang>`, GPU model) → rate of the gang."""
+    return {
+        (f"{name} x{size}", gpu): rate
+        for (name, gpu), rate in rates_of(tuple(TABLE_1)).items()
+        for size in sizes
+    }
+
+
 def generate(recipe: Recipe) -> Workload:
     """Users have one model each in turn, as people who tune one thing do; a job's work is drawn in seconds on K80."""
     _check(recipe)
     dice = roll(recipe.seed, "workload")
     users = [UserName(f"user{at:0{len(str(recipe.users))}}") for at in range(1, recipe.users + 1)]
     model_of = {user: recipe.models[at % len(recipe.models)] for at, user in enumerate(users)}
+    spread = recipe.users_spread
+    weights = [at**-spread for at in range(1, recipe.users + 1)] if spread else []
     jobs: list[SimJob] = []
     now_s = 0.0
     for number in range(1, recipe.jobs + 1):
         if recipe.jobs_per_hour:
             now_s += dice.expovariate(recipe.jobs_per_hour / 3600.0)
-        user = dice.choice(users)
+        user = dice.choices(users, weights)[0] if weights else dice.choice(users)
         model = TABLE_1[model_of[user]]
         size = _size(recipe.sizes, dice)
         seconds = recipe.service_s * exp(recipe.service_spread * dice.gauss(0.0, 1.0))
@@ -118,6 +130,7 @@ def _check(recipe: Recipe) -> None:
         ("jobs-per-hour", recipe.jobs_per_hour, 0.0),
         ("service-s", recipe.service_s, 1e-3),
         ("service-spread", recipe.service_spread, 0.0),
+        ("users-spread", recipe.users_spread, 0.0),
         ("tickets", recipe.tickets, 1e-6),
     ):
         if not value >= least or value == float("inf"):

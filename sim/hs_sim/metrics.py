@@ -38,6 +38,7 @@ class Summary:
     trades: int
     decisions: int
     quanta: int
+    skipped: int  # bad jobs of the workload that were left out
     decision_s_mean: float
     decision_s_max: float
     cpu_s: float
@@ -80,6 +81,7 @@ def summarize(result: Result) -> Summary:
         trades=sum(not trade["undone"] for trade in result.trades),
         decisions=result.decisions,
         quanta=result.quanta,
+        skipped=len(experiment.workload.skipped),
         decision_s_mean=result.decision_s_mean,
         decision_s_max=result.decision_s_max,
         cpu_s=result.cpu_s,
@@ -110,6 +112,25 @@ def utilization(result: Result) -> float:
     ended_s = max(ends) if len(ends) == len(result.jobs) else result.ended_s
     received = fsum(gpu_s for job in result.jobs for gpu_s in job.gpu_s.values())
     return received / (gpus * (ended_s - began_s)) if ended_s > began_s else 0.0
+
+
+def utilization_series(result: Result) -> list[tuple[float, float]]:
+    """(seconds, part of the GPUs in use since the time before), at most 500 of them."""
+    gpus = sum(pool.gpus for pool in result.experiment.cluster.pools)
+    samples = result.samples
+    each = max(1, -(-len(samples) // 500))
+    found, before_s = [], 0.0
+    for at in range(0, len(samples), each):
+        some = samples[at : at + each]
+        span_s = some[-1].at_s - before_s
+        used, last_s = 0.0, before_s
+        for sample in some:
+            used += fsum(sample.gpus.values()) * (sample.at_s - last_s)
+            last_s = sample.at_s
+        if span_s > 0:
+            found.append((last_s, used / span_s / gpus))
+        before_s = last_s
+    return found
 
 
 def fair_share_error(result: Result) -> float:
@@ -155,15 +176,16 @@ def finish_time_fairness(result: Result) -> list[float]:
 
 
 def _alone_s(job: SimJob, experiment: Experiment, live: float) -> float | None:
-    pools = [
-        (pool.gpus, experiment.workload.rates.get((job.job_class, pool.model), 0.0))
-        for pool in experiment.cluster.pools
-        if not job.gpu_types or pool.model in job.gpu_types
-    ]
-    gpus = sum(count for count, rate in pools if rate > 0)
-    rate = fsum(count * rate for count, rate in pools) / gpus if gpus else 0.0
-    share = min(1.0, gpus / max(1.0, live) / job.gang)
-    return job.steps / (rate * share) if rate > 0 else None
+    pools = [pool for pool in experiment.cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
+    seconds = 0.0
+    for job_class, steps in job.parts:
+        rates = [(pool.gpus, experiment.workload.rates.get((job_class, pool.model), 0.0)) for pool in pools]
+        gpus = sum(count for count, rate in rates if rate > 0)
+        rate = fsum(count * rate for count, rate in rates) / gpus if gpus else 0.0
+        if rate <= 0:
+            return None
+        seconds += steps / (rate * min(1.0, gpus / max(1.0, live) / job.gang))
+    return seconds
 
 
 def _live_means(outcomes: Sequence[JobOutcome], ended_s: float) -> Mapping[int, float]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from hs_core.model import JobSpec, Migrate, UserName
 
@@ -27,6 +28,22 @@ class ClusterSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A part of a job's life: from that epoch on it trains with another batch size, so as another class, in fewer or more steps."""
+
+    job_class: str
+    from_epoch: int
+    epoch_steps: int  # mini-batches of one epoch
+
+
+class Growth(StrEnum):
+    """How a job goes from one of its stages to others."""
+
+    JUMP = "jump"  # to the one of the epoch that it has reached (Accordion)
+    CLIMB = "climb"  # to the next, an epoch ahead (gradient noise scale: batches double)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SimJob:
     """One job of a workload. `id` is its place in the order of arrival, from 1: the id it gets in the system too."""
 
@@ -43,10 +60,28 @@ class SimJob:
     migrate: Migrate = Migrate.AUTO
     sliceable: bool = True
     priority: int = 0
+    stages: tuple[
+        Stage, ...
+    ] = ()  # the first is that of `job_class`, from epoch 0; () if the batch size stays
+    growth: Growth = Growth.JUMP
+    line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
     def gang(self) -> int:
         return self.gpus * self.nodes
+
+    @property
+    def parts(self) -> tuple[tuple[str, float], ...]:
+        """(class, mini-batches) of its life, in order."""
+        if not self.stages:
+            return ((self.job_class, float(self.steps)),)
+        epochs = self.steps / self.stages[0].epoch_steps
+        ends = [*(stage.from_epoch for stage in self.stages[1:]), math.inf]
+        return tuple(
+            (stage.job_class, (min(end, epochs) - stage.from_epoch) * stage.epoch_steps)
+            for stage, end in zip(self.stages, ends, strict=True)
+            if stage.from_epoch < epochs
+        )
 
     def spec(self) -> JobSpec:
         """As its user would have submitted it."""
@@ -65,12 +100,28 @@ class SimJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """How public simulators of one family differ, as far as results depend on it."""
+
+    name: str
+    reset_s: float  # least time between two allocations
+    restart_s: float = 0.0  # lost of its round by who did not run in the one before
+    spared_s: float = 0.0  # a round that would end so much early loses nothing
+
+
+GAVEL = Peer(name="gavel", reset_s=1_920.0)
+SHOCKWAVE = Peer(name="shockwave", reset_s=1_000.0, restart_s=20.0, spared_s=5.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     name: str
     jobs: tuple[SimJob, ...]  # by arrival
     tickets: Mapping[UserName, float]  # of every user
     rates: Mapping[tuple[str, str], float]  # (job class, GPU model) → mini-batches a second of the whole gang
     source: str = ""  # where it comes from: generator and seed, or file
+    skipped: tuple[str, ...] = ()  # jobs that were left out, and why
+    peer: Peer = GAVEL  # in whose world gavel_compat puts it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,66 +1,18 @@
-"""Workloads of other papers' comparisons, built as they describe them; what they leave open is said here. Same arguments, same jobs.
+"""Workloads of other papers' comparisons, built as they describe them; what they leave open is said here. Same arguments, same jobs."""
 
-Philly's jobs are read from a CSV made of its public trace: timestamp, duration (s), num_gpus, gpu_time, cluster.
-"""
-
-import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from itertools import accumulate, pairwise
-from pathlib import Path
 
 from hs_core.dice import Random, roll
-from hs_core.errors import Kind, RefusedError
+from hs_core.errors import RefusedError
 from hs_core.model import UserName
+from hs_sim.cluster import nodes_of
+from hs_sim.drawn import SIZES, STATIC, Rates, Speeds, gavel_like, shockwave_like, workload
 from hs_sim.model import ClusterSpec, Costs, Pool, SimJob, Workload
+from hs_sim.philly import PhillyJob
 
 GiB = 1 << 30
 SERVER = 4  # GPUs of every server in all three papers
-SIZES = (1, 2, 4, 8)
-Rates = Mapping[tuple[str, str], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhillyJob:
-    at_s: float  # since the first of the trace
-    hour: int  # of the day
-    duration_s: float
-    gpus: int
-
-
-def load_philly(path: Path) -> tuple[PhillyJob, ...]:
-    """By arrival. Raises RefusedError with file, line and field."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RefusedError(f"{path}: {error}; expected a text file") from None
-    table = csv.DictReader(text.splitlines())
-    missing = {"timestamp", "duration", "num_gpus"} - set(table.fieldnames or ())
-    if missing:
-        raise RefusedError(f"{path}:1: columns: no {', '.join(sorted(missing))}; expected them in the header")
-    read = []
-    for number, row in enumerate(table, start=2):
-        try:
-            at = datetime.fromisoformat(row["timestamp"])
-            duration_s, gpus = float(row["duration"]), int(row["num_gpus"])
-        except (ValueError, TypeError) as error:
-            raise RefusedError(f"{path}:{number}: {error}; expected a time and two numbers") from None
-        if not (0 < duration_s < float("inf") and gpus >= 1):
-            raise RefusedError(
-                f"{path}:{number}: duration {duration_s:g} on {gpus} GPUs; expected more than 0 on at least 1"
-            )
-        read.append((at, duration_s, gpus))
-    if not read:
-        raise RefusedError(f"{path}: jobs: none; expected one a line")
-    read.sort()
-    first = read[0][0]
-    return tuple(
-        PhillyJob(at_s=(at - first).total_seconds(), hour=at.hour, duration_s=duration_s, gpus=gpus)
-        for at, duration_s, gpus in read
-    )
 
 
 # --- FFT (ICS'25, 6.1) --------------------------------------------------------------------------------------------------
@@ -147,13 +99,13 @@ def fft_trace(
                 arrival_s=row.at_s - picked[0].at_s,
                 steps=max(1, round(row.duration_s * scale * mean)),
                 job_class=one.name,
-                gpus=size // _nodes(size),
-                nodes=_nodes(size),
+                gpus=size // nodes_of(size, SERVER),
+                nodes=nodes_of(size, SERVER),
                 gpu_memory_bytes=one.state_bytes // size + ACTIVATIONS,
                 state_bytes=one.state_bytes,
             )
         )
-    return _workload(f"fft-{gang or 'mixed'}-{load:g}-{seed}", made, rates)
+    return workload(f"fft-{gang or 'mixed'}-{load:g}-{seed}", made, rates)
 
 
 def window_of(jobs: int) -> float:
@@ -233,7 +185,7 @@ def hadar_trace(
         raise RefusedError(
             f"the trace has {len(able)} jobs of hours 3 to 10 that fit; expected {jobs} or more"
         )
-    speeds = _Speeds(throughputs)
+    speeds = Speeds(throughputs, SERVER)
     made = []
     for number, row in enumerate(dice.sample(able, jobs), start=1):
         names = _kind(row)
@@ -241,7 +193,7 @@ def hadar_trace(
         made.append(
             speeds.job(number, dice.choice(speeds.named(dice.choice(names))), row.gpus, row.duration_s, 0.0)
         )
-    return _workload(f"hadar-{seed}", made, speeds.used)
+    return workload(f"hadar-{seed}", made, speeds.used)
 
 
 def one_by_one(workload: Workload) -> Workload:
@@ -266,123 +218,19 @@ def tesserae_cluster(servers: int = TESSERAE_SERVERS) -> ClusterSpec:
     return ClusterSpec(pools=(Pool(model="V100", servers=servers, gpus_per_server=SERVER),))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mix:
-    sizes: tuple[float, ...]  # parts of SIZES
-    seconds: Callable[[Random], float]  # that a job takes on V100
-    of_gpu_time: bool = False  # of all its GPUs together
-
-
 def tesserae_default(
     throughputs: Rates, *, jobs: int = 900, jobs_per_hour: float = 80.0, seed: int = 0
 ) -> Workload:
     """Shockwave-like: most jobs small. Open in the paper: the hours of the sizes; here those of Pollux' categories in GPU-hours, uniform in the logarithm."""
-    hours = ((0.1, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, 200.0))
-
-    def seconds(dice: Random) -> float:
-        low, high = hours[_pick(dice, (0.72, 0.2, 0.05, 0.03))]
-        return float(low * (high / low) ** dice.random()) * 3600.0
-
-    mix = _Mix(sizes=(0.6, 0.3, 0.09, 0.01), seconds=seconds, of_gpu_time=True)
-    return _drawn(f"tesserae-{seed}", throughputs, mix, _arrivals(jobs, jobs_per_hour, seed), seed)
+    found = shockwave_like(
+        throughputs, jobs=jobs, jobs_per_hour=jobs_per_hour, seed=seed, gpus_per_server=SERVER, modes=STATIC
+    )
+    return replace(found, name=f"tesserae-{seed}")
 
 
 def tesserae_gavel(
     throughputs: Rates, *, jobs: int = 900, jobs_per_hour: float = 80.0, seed: int = 0
 ) -> Workload:
     """Gavel-like: 10^x minutes, x uniform in [1.5, 3] for four fifths of the jobs and in [3, 4] for the others."""
-
-    def seconds(dice: Random) -> float:
-        exponent = dice.uniform(1.5, 3.0) if dice.random() < 0.8 else dice.uniform(3.0, 4.0)
-        return float(10**exponent) * 60.0
-
-    mix = _Mix(sizes=(0.7, 0.1, 0.15, 0.05), seconds=seconds)
-    return _drawn(f"tesserae-gavel-{seed}", throughputs, mix, _arrivals(jobs, jobs_per_hour, seed), seed)
-
-
-def _arrivals(jobs: int, jobs_per_hour: float, seed: int) -> tuple[float, ...]:
-    dice = roll(seed, "arrivals")
-    return tuple(accumulate(dice.expovariate(jobs_per_hour / 3600.0) for _ in range(jobs)))
-
-
-def _drawn(name: str, throughputs: Rates, mix: _Mix, arrivals: Sequence[float], seed: int) -> Workload:
-    dice = roll(seed, "tesserae")
-    speeds = _Speeds(throughputs)
-    made = []
-    for number, at_s in enumerate(arrivals, start=1):
-        gang = SIZES[_pick(dice, mix.sizes)]
-        seconds = mix.seconds(dice) / (gang if mix.of_gpu_time else 1)
-        made.append(speeds.job(number, dice.choice(speeds.of_gang(gang)), gang, seconds, at_s))
-    return _workload(name, made, speeds.used)
-
-
-# --- what they share ----------------------------------------------------------------------------------------------------
-
-
-class _Speeds:
-    """Gavel's table, `<model> (batch size N) xG` by GPU model; and what of it was used."""
-
-    def __init__(self, table: Rates) -> None:
-        self._table = table
-        self._kinds = tuple(dict.fromkeys(name.rpartition(" x")[0] for name, _ in sorted(table)))
-        self._models = tuple(dict.fromkeys(model for _, model in sorted(table)))
-        self.used: dict[tuple[str, str], float] = {}
-
-    def named(self, model: str) -> tuple[str, ...]:
-        """All batch sizes of it."""
-        found = tuple(kind for kind in self._kinds if kind == model or kind.startswith(f"{model} ("))
-        if not found:
-            raise RefusedError(f"throughputs have no {model}; expected Gavel's table")
-        return found
-
-    def of_gang(self, gang: int) -> tuple[str, ...]:
-        found = tuple(kind for kind in self._kinds if self._table.get((f"{kind} x{gang}", "V100"), 0.0) > 0)
-        if not found:
-            raise RefusedError(f"throughputs have nothing on {gang} V100; expected Gavel's table")
-        return found
-
-    def job(self, number: int, kind: str, gang: int, seconds_on_v100: float, arrival_s: float) -> SimJob:
-        job_class = f"{kind} x{gang}"
-        speed = {model: self._speed(kind, gang, model) for model in self._models}
-        self.used |= {(job_class, model): rate for model, rate in speed.items()}
-        types = () if all(speed.values()) else tuple(model for model, rate in speed.items() if rate > 0)
-        return SimJob(
-            id=number,
-            user=UserName(f"job{number:05d}"),
-            arrival_s=arrival_s,
-            steps=max(1, round(seconds_on_v100 * speed["V100"])),
-            job_class=job_class,
-            gpus=gang // _nodes(gang),
-            nodes=_nodes(gang),
-            gpu_types=types,
-        )
-
-    def _speed(self, kind: str, gang: int, model: str) -> float:
-        measured = self._table.get((f"{kind} x{gang}", model))
-        return gang * self._table[f"{kind} x1", model] if measured is None else measured
-
-
-def _nodes(gang: int) -> int:
-    return -(-gang // SERVER)
-
-
-def _pick(dice: Random, parts: Sequence[float]) -> int:
-    at = dice.random() * sum(parts)
-    for place, part in enumerate(parts):
-        at -= part
-        if at < 0:
-            return place
-    return len(parts) - 1
-
-
-def _workload(name: str, jobs: Sequence[SimJob], rates: Rates) -> Workload:
-    """Every job is a user of its own: these papers have none."""
-    assert all(one.arrival_s <= other.arrival_s for one, other in pairwise(jobs)), name
-    classes = {job.job_class for job in jobs}
-    return Workload(
-        name=name,
-        jobs=tuple(replace(job, id=number) for number, job in enumerate(jobs, start=1)),
-        tickets={job.user: 100.0 for job in jobs},
-        rates={at: rate for at, rate in rates.items() if at[0] in classes},
-        source=f"{name}, made as the paper says",
-    )
+    found = gavel_like(throughputs, jobs=jobs, jobs_per_hour=jobs_per_hour, seed=seed, gpus_per_server=SERVER)
+    return replace(found, name=f"tesserae-gavel-{seed}")

@@ -11,6 +11,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 from hs_core.model import UserName
+from hs_sim.compare import Outcome
 from hs_sim.metrics import utilization
 from hs_sim.model import Result
 
@@ -223,3 +224,56 @@ def _draw_utilization(axes: Any, result: Result) -> None:
     axes.plot(_times(result), _smooth(series, _step(result)), color=COLOURS[2])
     _dress(axes, f"Utilization (mean {100 * utilization(result):.1f} %)", "% of the GPUs")
     axes.set_ylim(0, 105)
+
+
+def comparison(path: Path, outcomes: Sequence[Outcome], title: str) -> None:
+    """Times to completion, utilization and finish-time fairness, a line a policy; of several seeds all jobs together, and the first's utilization."""
+    figure, panels = plt.subplots(1, 3, figsize=(16, 4.4))
+    by_policy: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_policy.setdefault(outcome.summary.policy, []).append(outcome)
+    for at, (policy, runs) in enumerate(by_policy.items()):
+        look: dict[str, Any] = {
+            "color": COLOURS[at % len(COLOURS)],
+            "linestyle": ("-", "--", ":")[at // len(COLOURS) % 3],
+            "linewidth": 1.5,
+        }
+        _cdf(panels[0], [value / 3600.0 for run in runs for value in run.jct_s], label=policy, **look)
+        curve = runs[0].utilization
+        panels[1].plot(
+            [s / 3600.0 for s, _ in curve],
+            _smooth([100 * u for _, u in curve], max(1, len(curve) // 60)),
+            **look,
+        )
+        _cdf(panels[2], [value for run in runs for value in run.ftf], **look)
+    _dress(panels[0], "Time to completion", "part of the finished jobs")
+    _dress(panels[1], "Utilization", "% of the GPUs")
+    panels[1].set_ylim(0, 105)
+    _dress(
+        panels[2],
+        "Finish-time fairness",
+        "part of the finished jobs",
+        x="time to completion / time with 1/n of the cluster",
+    )
+    panels[2].axvline(1.0, color="grey", linestyle=":", linewidth=1.0)
+    for axes in (panels[0], panels[2]):
+        axes.set_ylim(0, 1.02)
+        _spread_out(axes)
+    figure.suptitle(title, fontsize=12)
+    figure.tight_layout()
+    figure.legend(loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=min(6, len(by_policy)), fontsize=9)
+    _save(figure, path)
+
+
+def _cdf(axes: Any, values: Sequence[float], **look: Any) -> None:
+    """A line that begins at 0 and ends at 1; of nothing none, though it is named in the legend."""
+    ordered = sorted(values)
+    xs = [ordered[0], *ordered] if ordered else []
+    axes.step(xs, [at / max(1, len(ordered)) for at in range(len(xs))], where="post", **look)
+
+
+def _spread_out(axes: Any) -> None:
+    """A logarithmic axis where values are far apart."""
+    xs = [x for line in axes.lines for x in line.get_xdata() if x > 0]
+    if xs and max(xs) > 20 * min(xs):
+        axes.set_xscale("log")

@@ -95,7 +95,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nresorces: {gpus: 1}\n", "job.yaml:2: unknown field 'resorces'; did you mean 'resources'?"),
         ("run: x\nresources:\n  gpuz: 1\n", "job.yaml:3: unknown field 'resources.gpuz'; did you mean 'gpus'?"),
         ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'max'?"),
-        ("run: x\nzzz: 1\n", "known here: after, array"),
+        ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
         ("run:\n", "expected"),
         ("run: ''\n", "expected a command"),

@@ -131,6 +131,7 @@ class HostSim:
         self.drained: frozenset[GpuId] = frozenset()
         self.clock: tuple[int, float] | None = None  # the cluster's: a quantum and when it began
         self.pattern: tuple[Turn, ...] = ()  # turns by quantum
+        self.pairs: set[frozenset[JobId]] = set()  # that were ever told to share GPUs
         self.late_s = 0.0  # of what the controller says of a quantum
         self.away = False  # the controller
         self.seq = 0
@@ -183,6 +184,8 @@ class HostSim:
             drained_gpus=self.drained,
             **self._quantum(),
         )
+        for turn in (wanted.turn, wanted.next_turn or wanted.turn):
+            self.pairs |= {frozenset((g.job, other)) for g in turn.guests for other in g.beside}
         self.tell(WantedChanged(now_s=self.now_s, wanted=wanted))
 
     def _quantum(self) -> dict[str, Any]:
@@ -199,7 +202,7 @@ class HostSim:
     def turn_of(self, quantum: int) -> Turn:
         """What the controller wants, less what has ended."""
         turn = self.pattern[quantum % len(self.pattern)]
-        return replace(turn, gangs=tuple(g for g in turn.gangs if g in self.wanted))
+        return turn.among(self.wanted)
 
     def start_clock(self, pattern: Iterable[Turn], first: int = 0) -> None:
         """Quanta begin when the cluster's do, the first one now; turns are said one ahead."""
@@ -632,6 +635,7 @@ class HostSim:
                 if process.state != "swapped":
                     memory[gpu] += declared
         for gpu, jobs in trains.items():
-            assert len(jobs) <= 1, f"at {self.now_s}: {jobs} train on {gpu} at once"
+            alone = len(jobs) <= 1 or (len(jobs) == 2 and frozenset(jobs) in self.pairs)
+            assert alone, f"at {self.now_s}: {jobs} train on {gpu} at once"
         for gpu in self.gpus:
             assert memory[gpu.id] <= gpu.memory_bytes, f"at {self.now_s}: {memory[gpu.id]} bytes on {gpu.id}"

@@ -310,11 +310,6 @@ def test_a_drain_goes_on_as_the_budget_allows() -> None:
 # --- edges --------------------------------------------------------------------------------------------------------------
 
 
-def test_edges_are_wanted_where_there_is_something_to_decide() -> None:
-    assert not decide([host("a")], [job(1)]).wants_edges
-    assert decide([host("a"), host("b")], [job(1)]).wants_edges
-
-
 def test_shares_and_trades_stand_while_a_job_that_was_moved_is_starting() -> None:
     hosts = [host("v", 8), host("k", 8, "K80")]
     speeds = rates(A={"V100": 1.2, "K80": 1.0}, B={"V100": 4.0, "K80": 1.0})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hs_core import model
 from hs_core.errors import RefusedError
-from hs_core.events import Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, common_pb2
 
@@ -22,7 +22,8 @@ SPECS = st.builds(
     env=st.dictionaries(TEXT, TEXT, max_size=2), workdir=TEXT, output=TEXT, torchrun=st.booleans(),
     migrate=st.sampled_from(model.Migrate), suspend=st.sampled_from(model.SuspendMode),
     on_partition=st.sampled_from(model.OnPartition), retry_max=NON_NEGATIVE, checkpoint_dir=TEXT,
-    checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, steps=st.integers(0, 10**15), array_id=st.none() | st.integers(1, 9),
+    checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, steps=st.integers(0, 10**15),
+    gpu_memory_fixed_bytes=NON_NEGATIVE, accumulation_max=st.integers(1, 64), array_id=st.none() | st.integers(1, 9),
     array_index=st.none() | NON_NEGATIVE, array_limit=NON_NEGATIVE,
 )  # fmt: skip
 PEER = Peer(host=model.HostName("v1"), address="10.0.0.2:7444")
@@ -36,7 +37,7 @@ REPORTS = st.builds(
     suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
     lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(model.Tier), sliceable=st.booleans(), note=TEXT,
     device_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99),
-    rendezvous=TEXT, can_checkpoint=st.booleans(), exit=EXITS,
+    rendezvous=TEXT, can_checkpoint=st.booleans(), beside=st.lists(NON_NEGATIVE, max_size=2).map(tuple), exit=EXITS,
 )  # fmt: skip
 
 
@@ -58,9 +59,10 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
 ) -> None:
     job = WantedJob(job=model.JobId(7), epoch=3, user=model.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
-                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", leave=flag, grant="secret",
+                    nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", leave=flag, grant="secret", accumulation=4,
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
-    turn = Turn(gangs=tuple(gangs), local=flag)
+    guest = Guest(job=model.JobId(9), beside=(model.JobId(7), model.JobId(8)), gpus=(1, 2))
+    turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())
     lend = Lend(job=model.JobId(8), epoch=2, generation=3, grant="other")
     wanted = Wanted(term=1, seq=2, quantum_s=60.0, turn=turn, jobs=(job,), quantum=5, edge_in_s=0.5 if flag else None,
                     next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0)  # fmt: skip

@@ -29,6 +29,7 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "nodes": (("nodes",), int),
     "gpu_type": (("resources", "gpu_type"), str),
     "gpu_mem": (("resources", "gpu_memory"), str),
+    "gpu_mem_fixed": (("resources", "gpu_memory_fixed"), str),
     "cpus": (("resources", "cpus"), int),
     "mem": (("resources", "memory"), str),
     "time": (("max_duration",), str),
@@ -44,6 +45,7 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "retry": (("retry", "max"), int),
     "job_class": (("class",), str),
     "steps": (("steps",), int),
+    "accumulation": (("accumulation",), int),
 }
 _WHAT_IS_RUN = {"file", "command"}
 
@@ -96,6 +98,12 @@ def job_options(function: F) -> F:
         ),
         click.option("--class", "job_class", metavar="NAME", help="jobs of one class perform alike"),
         click.option("--steps", type=int, metavar="N", help="optimizer steps in all, as you expect them"),
+        click.option(
+            "--gpu-mem-fixed", metavar="SIZE", help="of --gpu-mem, what does not shrink with the batch  [all]"
+        ),
+        click.option(
+            "--accumulation", type=int, metavar="N", help="sub-batches the script can split a batch into  [1]"
+        ),
     ]
     for option in reversed(options):
         function = option(function)

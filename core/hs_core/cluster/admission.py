@@ -107,6 +107,8 @@ def _check_numbers(spec: JobSpec, limits: Limits) -> None:
         ("array_limit", spec.array_limit, 0, limits.array_index),
         ("array_index", spec.array_index or 0, 0, limits.array_index),
         ("steps", spec.steps, 0, 10**15),
+        ("gpu_memory_fixed_bytes", spec.gpu_memory_fixed_bytes, 0, spec.gpu_memory_bytes),
+        ("accumulation_max", spec.accumulation_max, 1, 1 << 20),
     )
     for field, value, least, most in whole:
         if not least <= value <= most:

@@ -69,6 +69,7 @@ class Decisions(Requests):
             jobs=jobs,
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
+            interference=dict(self._rates.interference),
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,
         )
@@ -91,6 +92,7 @@ class Decisions(Requests):
             self._memory = verdict.memory
             self._touched_meta = True
         self._settle_homes(snapshot, verdict.plan, now_s)
+        self._settle_accumulation(verdict.plan, now_s)
         self._take_up(verdict, now_s)
         self._edges.keep(now_s, needed=self.policy.needs.every_quantum or bool(self._book.spanning))
 
@@ -107,6 +109,13 @@ class Decisions(Requests):
                 self._rehome(row, home, now_s)
             else:
                 self._begin_move(row, home, *decided.moves[facts.id], now_s)
+
+    def _settle_accumulation(self, decided: Plan, now_s: float) -> None:
+        for job, accumulation in decided.accumulation.items():
+            row = self._book.live[job]
+            if row.accumulation != accumulation:
+                self._put(replace(row, accumulation=accumulation), now_s)
+                self._restless.update(row.hosts)
 
     def _place(self, row: Job, home: tuple[HostName, ...], now_s: float) -> None:
         state = states.after(row, Happening.PLACED)

@@ -44,7 +44,10 @@ class Lives(Views):
 
     def _rate_reported(self, row: Job, old: JobReport | None, new: JobReport, now_s: float) -> None:
         job_class = self._sight.class_of(row)
-        if self._rates.reported(job_class, row.gpu_models, old, new, now_s):
+        others = [self._book.live[job] for job in new.beside if job in self._book.live]
+        beside = {self._sight.class_of(other) for other in others}
+        split = row.accumulation > 1
+        if self._rates.reported(job_class, row.gpu_models, old, new, now_s, beside=beside, split=split):
             self._touched_profile = True
 
     def _settled(self, row: Job, now_s: float) -> Job:

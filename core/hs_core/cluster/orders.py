@@ -66,6 +66,7 @@ class Orders:
             rendezvous=rendezvous(row),
             leave=row.move is not None,
             source=source,
+            accumulation=row.accumulation,
             grant=self.grant(row.id, row.epoch) if source or row.spec.nodes > 1 else "",
         )
         self._wanted[key] = (row, run_as, evicted, wanted)
@@ -115,7 +116,4 @@ def turn_among(turn: Turn, jobs: Sequence[WantedJob]) -> Turn:
     """The policy's, less what has ended, paused or been cancelled since it was decided."""
     if not turn.gangs:
         return turn
-    able = {job.job for job in jobs if not (job.paused or job.cancelled)}
-    if able.issuperset(turn.gangs):
-        return turn
-    return replace(turn, gangs=tuple(job for job in turn.gangs if job in able))
+    return turn.among({job.job for job in jobs if not (job.paused or job.cancelled)})

@@ -1,6 +1,6 @@
 """Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from hs_core.model import JobId, JobReport, Phase
 from hs_core.profile import SETTLE_S, Profile, RateSample
 
 ENOUGH = 3  # samples, before a policy sees the rate
+_Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +30,45 @@ class Rates:
         self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
         self._most = most_classes
         self._classes = dict.fromkeys(entry[0] for entry in dumped)  # by newest sample, oldest first
-        self._turns: dict[JobId, tuple[int, int, float]] = {}  # epoch, resumes, and seconds run before
+        self._turns: dict[JobId, tuple[_Turn, float]] = {}  # and seconds run before
         self.known: dict[tuple[str, str], float] = {}
-        for job_class, model, _ in dumped:
+        self.interference: dict[tuple[str, str, str], float] = {}
+        """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
+        for job_class, model, *_ in dumped:
             self._show(job_class, model)
 
     def reported(
-        self, job_class: str, models: Sequence[str], old: JobReport | None, new: JobReport, now_s: float
+        self,
+        job_class: str,
+        models: Sequence[str],
+        old: JobReport | None,
+        new: JobReport,
+        now_s: float,
+        *,
+        beside: Collection[str] = (),
+        split: bool = False,
     ) -> bool:
-        """Whether it told a rate that was taken in. `models` of its servers."""
+        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts.
+
+        How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
+        """
+        which = (new.epoch, new.resumes, new.beside)
         turn = self._turns.get(new.job)
-        if turn is None or turn[:2] != (new.epoch, new.resumes):
+        if turn is None or turn[0] != which:
             before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
-            turn = self._turns[new.job] = (new.epoch, new.resumes, before_s)
+            turn = self._turns[new.job] = (which, before_s)
         if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
             return False
         model = self._slowest(job_class, models)
-        if model is None:
+        if model is None or len(beside) > 1 or (split and not beside):
             return False
         sample = RateSample(
             job_class=job_class,
             model=model,
             steps_per_s=new.steps_per_s,
             now_s=now_s,
-            since_resume_s=new.run_s - turn[2],
+            since_resume_s=new.run_s - turn[1],
+            beside=next(iter(beside), ""),
         )
         if not self._profile.add(sample):
             return False
@@ -76,12 +92,18 @@ class Rates:
         rate = self._profile.rate(job_class, model)
         if rate is not None and rate.samples >= ENOUGH:
             self.known[job_class, model] = rate.steps_per_s
+        for beside, shared in self._profile.beside(job_class, model).items():
+            if shared.samples >= ENOUGH and (job_class, model) in self.known:
+                ratio = self.known[job_class, model] / shared.steps_per_s
+                self.interference[job_class, beside, model] = max(1.0, ratio)
 
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
         self._profile.forget(job_class)
         for key in [key for key in self.known if key[0] == job_class]:
             del self.known[key]
+        for pair in [pair for pair in self.interference if job_class in pair[:2]]:
+            del self.interference[pair]
 
     def forget_job(self, job: JobId) -> None:
         self._turns.pop(job, None)

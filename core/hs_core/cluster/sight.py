@@ -7,7 +7,7 @@ from fractions import Fraction
 from hs_core.cluster import reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class
+from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 
 
@@ -121,6 +121,10 @@ class Sight:
             priority=row.spec.priority,
             gpu_types=row.spec.gpu_types,
             gpu_memory_bytes=row.spec.gpu_memory_bytes,
+            memory_bytes=max(_declared(row, started), report.device_memory_bytes if report else 0),
+            fixed_bytes=row.spec.gpu_memory_fixed_bytes,
+            accumulation_max=row.spec.accumulation_max,
+            accumulation=row.accumulation,
             job_class=self.class_of(row),
             hosts=row.hosts,
             # Of a server that is away nobody knows what it has started since.
@@ -177,6 +181,13 @@ class Sight:
         if known is None or known[0] is not host or known[1].connected is not connected:
             known = self._hosts[host.name] = (host, _host_facts(host, connected=connected))
         return known[1]
+
+
+def _declared(row: Job, started: bool) -> int:
+    spec = row.spec
+    if not started or row.accumulation == 1:
+        return spec.gpu_memory_bytes
+    return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, row.accumulation)
 
 
 def _host_facts(host: Host, *, connected: bool) -> HostFacts:

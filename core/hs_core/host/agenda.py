@@ -35,7 +35,7 @@ class Agenda:
             return said
         last = max(self.known, default=self.quantum)
         before = self.known.get(last - (last - self.quantum) % REMEMBERED, Turn())
-        return replace(before, gangs=tuple(g for g in before.gangs if g not in fenced), local=True)
+        return replace(before.among([g for g in before.gangs if g not in fenced]), local=True)
 
     def hear(self, wanted: Wanted, said_s: float, now_s: float) -> tuple[int, float] | None:
         """Quanta that began since the last word, and when the next one begins; None: the host keeps its own cadence.

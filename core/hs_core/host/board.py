@@ -11,6 +11,7 @@ from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, 
 from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
+from hs_core.host.mates import are_mates
 from hs_core.mechanism.stride import StrideQueue, exact
 from hs_core.model import Exit, Gpu, GpuId, JobId, OnPartition, Phase, SuspendMode, Tier
 
@@ -97,6 +98,15 @@ class Board:
             job
             for job in self.jobs.values()
             if job.launched_s is not None and not wanted.isdisjoint(job.gpus)
+        ]
+
+    def rivals(self, job: HostedJob) -> list[HostedJob]:
+        """Others with a process bound to any of its GPUs that must not compute while it does."""
+        turn = self.turn
+        return [
+            other
+            for other in self.on(job.gpus)
+            if other is not job and not (turn.guests and are_mates(turn, job.id, other.id))
         ]
 
     def load(self) -> dict[GpuId, Fraction]:
@@ -187,7 +197,7 @@ class Board:
             job.suspends += 1
             job.suspend_s += took_s
             self.mean_suspend_s = blend(self.mean_suspend_s, took_s)
-        if job.occupying and any(other.occupying for other in self.on(job.gpus) if other is not job):
+        if job.occupying and any(other.occupying for other in self.rivals(job)):
             job.in_turn = False  # two could not be stopped; one is left
         job.free(self.now_s)
         job.phase, job.tier = phase, tier

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hs_core.events import Source, WantedJob
-from hs_core.model import Exit, GpuId, JobId, JobReport, Phase, SuspendMode, Tier
+from hs_core.model import Exit, GpuId, JobId, JobReport, Phase, SuspendMode, Tier, split_memory
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -51,6 +51,8 @@ class HostedJob:
     checkpoint_due_s: float = 0.0
 
     charged_from_s: float | None = None  # its GPUs are its own since
+    charged_gpus: float = 0.0  # and it is charged for so many since: of those that it shares, its part
+    beside: tuple[JobId, ...] = ()  # those it shares them with
     gpu_s: float = 0.0  # up to then
     run_s: float = 0.0
     suspends: int = 0
@@ -137,7 +139,11 @@ class HostedJob:
     @property
     def memory_bytes(self) -> int:
         """Per GPU, declared or measured, the larger; 0: unknown."""
-        return max(self.wanted.spec.gpu_memory_bytes, self.device_memory_bytes)
+        spec = self.wanted.spec
+        declared = spec.gpu_memory_bytes
+        if self.wanted.accumulation > 1:
+            declared = split_memory(declared, spec.gpu_memory_fixed_bytes, self.wanted.accumulation)
+        return max(declared, self.device_memory_bytes)
 
     @property
     def alive(self) -> bool:
@@ -211,14 +217,23 @@ class HostedJob:
 
     def begin(self, now_s: float) -> None:
         if self.charged_from_s is None:
-            self.charged_from_s = now_s
+            self.charged_from_s, self.charged_gpus = now_s, self.gang
 
     def free(self, now_s: float) -> None:
         """Its GPUs are free to others: charge what it had."""
+        self._charge(now_s)
+        self.charged_from_s, self.beside = None, ()
+
+    def share(self, now_s: float, gpus: float, beside: tuple[JobId, ...]) -> None:
+        """From now on it is charged for so many of its GPUs."""
+        self._charge(now_s)
+        self.charged_gpus, self.beside = gpus, beside
+
+    def _charge(self, now_s: float) -> None:
         seconds = self.seconds_in_turn(now_s)
-        self.gpu_s += seconds * self.gang
+        self.gpu_s += seconds * self.charged_gpus
         self.run_s += seconds
-        self.charged_from_s = None
+        self.charged_from_s = now_s
 
     def note(self, can_freeze: bool) -> str:
         parts = []
@@ -243,10 +258,10 @@ class HostedJob:
         return JobReport(
             job=self.id, epoch=self.wanted.epoch, phase=self.phase, gpus=self.gpus if self.alive else (),
             step=self.step, steps_per_s=self.steps_per_s,
-            gpu_s=self.gpu_s + seconds * self.gang, run_s=self.run_s + seconds,
+            gpu_s=self.gpu_s + seconds * self.charged_gpus, run_s=self.run_s + seconds,
             suspends=self.suspends, resumes=self.resumes, suspend_s=self.suspend_s, resume_s=self.resume_s,
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
-            device_memory_bytes=self.device_memory_bytes, checkpoint_step=self.checkpoint_step,
+            device_memory_bytes=self.device_memory_bytes, beside=self.beside, checkpoint_step=self.checkpoint_step,
             can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation,
             rendezvous=self.rendezvous, exit=self.exit,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator
 from hs_core.events import HostCommand, Launch
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.host.mates import are_mates
 from hs_core.host.room import parked_bytes
 from hs_core.model import GpuId, Phase, Tier
 
@@ -87,6 +88,8 @@ def _of_gpus(board: Board) -> Iterator[str]:
                 turns.setdefault(gpu, []).append(job)
     for gpu, jobs in turns.items():
         if len(jobs) == 1 or gpu not in board.gpus:
+            continue
+        if len(jobs) == 2 and are_mates(board.turn, jobs[0].id, jobs[1].id):
             continue
         if any(not board.immovable(j) or j.phase is Phase.STARTING for j in jobs):
             yield f"{gpu} is promised to jobs {[j.id for j in jobs]}"

@@ -61,6 +61,7 @@ from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
 from hs_core.host.laws import broken_laws
+from hs_core.host.mates import share_out
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Exit, Gpu, JobId, JobReport, Phase, Tier
 
@@ -295,7 +296,7 @@ class HostMachine:
         if job.phase is Phase.SUSPENDING:
             board.stopped(job, Phase.HELD, Tier.HOLD)
         elif job.phase in (Phase.STARTING, Phase.RUNNING):
-            others = any(other.occupying for other in board.on(job.gpus) if other is not job)
+            others = any(other.occupying for other in board.rivals(job))
             if job.in_turn and job.occupying and not others and not job.wanted.paused:
                 board.resume(job)
                 return
@@ -362,7 +363,7 @@ class HostMachine:
 
     def _restored(self, job: HostedJob, event: JobRestored) -> None:
         if job.step > event.step:
-            spent = job.gpu_s + job.seconds_in_turn(self._board.now_s) * job.gang
+            spent = job.gpu_s + job.seconds_in_turn(self._board.now_s) * job.charged_gpus
             job.lost_gpu_s += spent * (job.step - event.step) / job.step
         job.step = event.step
         job.checkpoint_step, job.checkpoint_generation = event.step, event.generation
@@ -424,6 +425,7 @@ class HostMachine:
         if board.wanted_quantum_s > 0.0:
             self._slice()
             self._wake()
+        share_out(board.turn, board.jobs.values(), board.now_s)
 
     def _expire(self) -> None:
         board = self._board
@@ -534,7 +536,7 @@ class HostMachine:
             now = (
                 job.wanted.epoch, job.phase, job.gpus, job.step, job.tier, job.suspends, job.resumes, job.exit,
                 job.checkpoint_generation, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
-                job.can_checkpoint, job.rendezvous, job.fetch_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
+                job.can_checkpoint, job.beside, job.rendezvous, job.fetch_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
             )  # fmt: skip
             if self._told.get(job.id) != now:
                 self._told[job.id] = now

@@ -67,11 +67,12 @@ def make_room(
     there: Mapping[GpuId, Sequence[HostedJob]],
     parked: Mapping[JobId, Tier],
     rank: Mapping[JobId, int],
+    fixed: Collection[JobId] = (),
 ) -> dict[JobId, Tier] | None:
     """Whom to park, and how, so that `job` fits on these GPUs, besides those parked already; None if it can't fit.
 
     Those whose turn is furthest away go first. A job whose state is on the GPU already fits; but where jobs turned out
-    larger than they had said, others leave as far as they can. `there`: the residents.
+    larger than they had said, others leave as far as they can. `there`: the residents; `fixed`: those of them that stay.
     """
     more: dict[JobId, Tier] = {}
     for gpu in gpus:
@@ -88,6 +89,8 @@ def make_room(
         for other in sorted(staying, key=lambda o: -rank.get(o.id, len(rank))):
             if excess_bytes(board, job, gpu, staying) <= 0:
                 break
+            if other.id in fixed:
+                continue
             swapping = (o for o, tier in (*parked.items(), *more.items()) if tier is Tier.SWAP)
             reserved_bytes = sum(board.jobs[o].memory_bytes * board.jobs[o].gang for o in swapping)
             tier = parking_tier(board, other, reserved_bytes)

@@ -1,12 +1,13 @@
 """Whose turn it is: the quantum's edge, idle GPUs in between, and losers leaving before winners arrive."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.hosted import HostedJob
+from hs_core.host.mates import are_mates, is_guest, mates
 from hs_core.host.room import fits_now, make_room, residents, spare_for_preload
 from hs_core.model import GpuId, JobId, Phase, Tier
 
@@ -20,6 +21,7 @@ class Walk:
     rank: dict[JobId, int]
     there: dict[GpuId, list[HostedJob]]  # whose state lies on each GPU
     claimed: dict[GpuId, JobId] = field(default_factory=dict)
+    shared: dict[GpuId, JobId] = field(default_factory=dict)  # of the claimed: by whom else
     picks: list[HostedJob] = field(default_factory=list)
     parked: dict[JobId, Tier] = field(default_factory=dict)
     misfits: list[HostedJob] = field(default_factory=list)  # enough GPUs were left, but not its own
@@ -33,35 +35,63 @@ class Walk:
 
     def claim(self, job: HostedJob) -> None:
         for gpu in job.gpus:
-            self.claimed.setdefault(gpu, job.id)
+            if self.claimed.setdefault(gpu, job.id) != job.id:
+                self.shared.setdefault(gpu, job.id)
 
     def leave(self, job: HostedJob) -> None:
         """What it was given goes to others."""
         self.picks.remove(job)
         for gpu in job.gpus:
-            if self.claimed.get(gpu) == job.id:
-                del self.claimed[gpu]
+            if self.shared.get(gpu) == job.id:
+                del self.shared[gpu]
+            elif self.claimed.get(gpu) == job.id:
+                if gpu in self.shared:
+                    self.claimed[gpu] = self.shared.pop(gpu)
+                else:
+                    del self.claimed[gpu]
+
+    def _stays(self, job: HostedJob) -> bool:
+        """Nobody else was given the GPUs of its process, but for mates that share them; of a guest no more are its own than are meant to be."""
+        board = self.board
+        lent = {gpu for gpus in self.lent(job).values() for gpu in gpus}
+        runs = job.phase is Phase.RUNNING  # where a GPU went bad it may go on, but nothing comes back to it
+        for gpu in job.gpus:
+            if gpu in self.claimed and gpu not in lent:
+                return False
+            if not board.usable_by(job, gpu) and not (runs and gpu not in board.drained):
+                return False
+        if not is_guest(board.turn, job.id):
+            return True
+        return sum(gpu not in self.claimed for gpu in job.gpus) <= job.gang - self.meant(job)
+
+    def meant(self, job: HostedJob) -> int:
+        """How many of its GPUs it is to share with mates that are here."""
+        board = self.board
+        found = mates(board.turn, job.id) if board.turn.guests else {}
+        return sum(gpus for mate, gpus in found.items() if mate in board.jobs and not board.jobs[mate].ended)
+
+    def lent(self, job: HostedJob) -> dict[JobId, list[GpuId]]:
+        """By mate, GPUs that were given to it alone and on which the job may run beside it."""
+        turn = self.board.turn
+        return {
+            mate: [gpu for gpu, owner in self.claimed.items() if owner == mate and gpu not in self.shared]
+            for mate in (mates(turn, job.id) if turn.guests else ())
+        }
 
     def pick(self, job: HostedJob) -> bool:
         """Give it GPUs if it fits; a bound job only fits on its own."""
         board, free = self.board, self.free
         if job.alive:
-            stays = (
-                job.phase is Phase.RUNNING
-            )  # where a GPU went bad it may go on, but nothing comes back to it
-            own = all(
-                gpu not in self.claimed
-                and (board.usable_by(job, gpu) or (stays and gpu not in board.drained))
-                for gpu in job.gpus
-            )
-            gpus = job.gpus if own else None
+            gpus = job.gpus if self._stays(job) else None
             if gpus is None and job.gang <= len(free):
                 self.misfits.append(job)
+        elif self.board.turn.guests and (lent_by := self.lent(job)):
+            gpus = self._beside(job, lent_by)
         else:
             gpus = self.choose(job, [g for g in free if self.room(job, (g,)) is not None])
-        if gpus is None:
-            if job.gang <= len(free) and not job.alive:
+            if gpus is None and job.gang <= len(free):
                 job.held_up = "its GPUs' memory is held by jobs that can't be moved out"
+        if gpus is None:
             return False
         room = self.room(job, gpus)
         if room is None:
@@ -74,17 +104,50 @@ class Walk:
         self.picks.append(job)
         return True
 
-    def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
-        return make_room(self.board, job, gpus, there=self.there, parked=self.parked, rank=self.rank)
+    def beside(self, job: HostedJob) -> int:
+        """How many of its GPUs its mates have for it."""
+        meant = mates(self.board.turn, job.id)
+        return sum(min(len(gpus), meant[mate]) for mate, gpus in self.lent(job).items())
 
-    def choose(self, job: HostedJob, allowed: Collection[GpuId]) -> tuple[GpuId, ...] | None:
+    def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
+        fixed = {self.claimed[gpu] for gpu in gpus if gpu in self.claimed}
+        return make_room(
+            self.board, job, gpus, there=self.there, parked=self.parked, rank=self.rank, fixed=fixed
+        )
+
+    def _beside(self, job: HostedJob, lent: Mapping[JobId, list[GpuId]]) -> tuple[GpuId, ...] | None:
+        """So many GPUs of each mate, free ones for the rest. A guest comes after its partners; they need not wait for it."""
+        guest = is_guest(self.board.turn, job.id)
+        chosen: list[GpuId] = []
+        for mate, gpus in mates(self.board.turn, job.id).items():
+            other = self.board.jobs.get(mate)
+            there = [gpu for gpu in lent[mate] if self.room(job, (gpu,)) is not None]
+            if len(there) >= gpus:
+                chosen += there[:gpus]
+            elif (guest or mate in self.claimed.values()) and other is not None and not other.ended:
+                much = len(lent[mate]) >= gpus
+                job.held_up = (
+                    f"needs more memory than job {mate} leaves on GPUs that it is to share"
+                    if much
+                    else f"waits for GPUs that it shares with job {mate}"
+                )
+                return None
+        left = job.gang - len(chosen)
+        free = [gpu for gpu in self.free if self.room(job, (gpu,)) is not None]
+        rest = self.choose(job, free, left) if left else ()
+        place = {gpu: i for i, gpu in enumerate(self.board.gpus)}
+        return None if rest is None else tuple(sorted((*chosen, *rest), key=place.__getitem__))
+
+    def choose(
+        self, job: HostedJob, allowed: Collection[GpuId], gpus: int | None = None
+    ) -> tuple[GpuId, ...] | None:
         gpu_rank: dict[GpuId, int] = {}
         for other in self.board.jobs.values():
             for gpu in other.gpus:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        return choose(job.gang, allowed, list(self.board.gpus), self.board.load(), gpu_rank)
+        return choose(gpus or job.gang, allowed, list(self.board.gpus), self.board.load(), gpu_rank)
 
 
 def walk(board: Board) -> Walk:
@@ -200,8 +263,10 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
 
 
 def pick_gangs(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
-    """The turn's. One that is on its way to its first step edge takes its turn when it stands there."""
-    for gang in board.turn.gangs:
+    """The turn's, guests last. One that is on its way to its first step edge takes its turn when it stands there."""
+    turn = board.turn
+    guests = [guest.job for guest in turn.guests]
+    for gang in sorted(turn.gangs, key=guests.__contains__) if guests else turn.gangs:
         job = board.jobs.get(gang)
         if job is None or job in have or not able(board, job):
             continue
@@ -267,9 +332,14 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
     moving: list[HostedJob] = []
     wished = this.order if fills(board) else [id_ for id_ in board.turn.gangs if id_ in board.jobs]
     for job in map(board.jobs.__getitem__, wished):
-        if job not in this.picks and job.gang <= idle and movable(board, this, job):
+        if job in this.picks:
+            continue
+        needed = job.gang - this.beside(job)
+        if is_guest(board.turn, job.id) and needed > job.gang - this.meant(job):
+            continue  # its partners have no GPUs for it yet
+        if needed <= idle and movable(board, this, job):
             moving.append(job)
-            idle -= job.gang
+            idle -= needed
     if not moving and not under_way and not fills(board):
         moving += displaced(board, this)
     if not moving and not under_way and fills(board):
@@ -313,7 +383,10 @@ def movable(board: Board, this: Walk, job: HostedJob) -> bool:
         and board.now_s >= job.checkpoint_after_s
         and job.phase in (Phase.HELD, Phase.SWAPPED, Phase.RUNNING)
         and board.sliceable(job)
-        and any(gpu in this.claimed or not board.usable_by(job, gpu) for gpu in job.gpus)
+        and (
+            any(gpu in this.claimed or not board.usable_by(job, gpu) for gpu in job.gpus)
+            or is_guest(board.turn, job.id)
+        )
     )
 
 
@@ -339,7 +412,9 @@ def fill(board: Board) -> None:
     if len(have) == len(board.jobs):
         return
     taken = {gpu for job in have for gpu in job.gpus}
-    if all(gpu in taken or not board.usable(gpu) for gpu in board.gpus):
+    had = {job.id for job in have}
+    full = all(gpu in taken or not board.usable(gpu) for gpu in board.gpus)
+    if full and had.issuperset(guest.job for guest in board.turn.guests):
         return
     this = walk(board)
     for job in have:
@@ -366,7 +441,7 @@ def advance(board: Board) -> bool:
             or (job.phase is Phase.CHECKPOINTED and job.alive)
         ):
             continue
-        if any(other.occupying for other in board.on(job.gpus) if other is not job):
+        if any(other.occupying for other in board.rivals(job)):
             continue
         if not fits_now(board, job):
             passed |= not wait_for_room(board, job)
@@ -401,6 +476,8 @@ def make_way(board: Board, job: HostedJob) -> None:
     """This job holds its GPUs and can't be stopped: others that count on them leave their turn."""
     for other in board.in_order:
         if other is job or not other.in_turn or set(other.gpus).isdisjoint(job.gpus):
+            continue
+        if are_mates(board.turn, job.id, other.id):
             continue
         coming_up = other.phase is Phase.STARTING
         if board.immovable(other) and not coming_up:

@@ -10,13 +10,19 @@ Departure: the paper leaves this to balance alone.
 """
 
 from collections.abc import Mapping
+from copy import copy
 from fractions import Fraction
 from math import sqrt
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.world import At, World
-from hs_core.model import UserName
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 HORIZON = 10  # quanta
 STEPS = 32  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
@@ -26,62 +32,79 @@ WHOLE = Fraction(1)
 
 
 class Lags:
-    """GPU-quanta by user and pool. `kept`: what `dump` gave last."""
+    """GPU-quanta by user and pool. `kept`: what `dump` gave last. A value: observing gives another one."""
 
     def __init__(self, world: World, levels: Mapping[str, Level], kept: Mapping[str, Any]) -> None:
-        self._due = _due(world, levels)
-        self._grain = _grain(world, self._due)
-        self._full = {at for at, gpus in self._due.items() if gpus >= world.gpus[at]}
-        self._lags = {
-            at: self._bound(at, float(lag))
-            for model, lags in kept.items()
-            for user, lag in lags.items()
-            if (at := (UserName(user), model)) in self._due
-        }
+        due = _due(world, levels)
+        self._at = list(due)
+        models = {model: at for at, model in enumerate(world.models)}
+        self._pools = len(models)
+        self._pool = np.array([models[model] for _, model in due], dtype=np.int64)
+        self._due: Floats = np.array(list(due.values()), dtype=np.float64)
+        self._grain: Floats = _grain(world, due)
+        full = self._due >= np.array([world.gpus[at] for at in due], dtype=np.float64)
+        # No more than the largest factor needs. Who should run all the time cannot have had too much.
+        self._most: Floats = self._grain + HORIZON * self._due * (MOST / STEPS - 1)
+        self._least: Floats = -np.where(full, self._grain, self._most)
+        lags = [float(kept.get(model, {}).get(user, 0.0)) for user, model in due]
+        self.lags = self._bound(np.array(lags, dtype=np.float64))
 
-    def observe(self, world: World) -> None:
-        """A quantum is over: who is in its turn was so during it."""
-        got: dict[At, int] = {}
-        for job in world.jobs:
-            if job.running and (home := world.homes.get(job.id)):
-                at = (job.user, world.model(home))
-                got[at] = got.get(at, 0) + job.gang
-        for model in world.models:
-            users = [at for at in self._due if at[1] == model]
-            handed, due = sum(got.get(at, 0) for at in users), sum(self._due[at] for at in users)
-            if handed and due > 0:
-                # Of what was handed out: GPUs that nobody could use are nobody's lag. And what all lack (or who left took along) nobody
-                # does: else everybody's tickets would grow, and those who lack nothing be pushed aside.
-                common = handed - sum(self._lags.get(at, 0.0) for at in users)
-                for at in users:
-                    lag = self._lags.get(at, 0.0) + self._due[at] * common / due - got.get(at, 0)
-                    self._lags[at] = self._bound(at, lag)
+    def observe(self, got: Mapping[At, int]) -> "Lags":
+        """A quantum is over, in which users' jobs had so many GPUs."""
+        if not self._at:
+            return self
+        had = np.fromiter((got.get(at, 0) for at in self._at), dtype=np.float64, count=len(self._at))
+        handed = np.bincount(self._pool, weights=had, minlength=self._pools)
+        due = np.bincount(self._pool, weights=self._due, minlength=self._pools)
+        lags = np.bincount(self._pool, weights=self.lags, minlength=self._pools)
+        # Of what was handed out: GPUs that nobody could use are nobody's lag. And what all lack (or who left took along) nobody
+        # does: else everybody's tickets would grow, and those who lack nothing be pushed aside.
+        common = np.divide(handed - lags, due, out=np.zeros_like(due), where=due > 0)
+        after = copy(self)
+        moved = self._bound(self.lags + self._due * common[self._pool] - had)
+        after.lags = np.where(handed[self._pool] > 0, moved, self.lags)
+        return after
+
+    def steps(self) -> Ints:
+        """Factors in steps, one for each of `due`'s."""
+        beyond = np.maximum(0.0, np.abs(self.lags) - self._grain)
+        change = 1.0 + beyond / (HORIZON * self._due)
+        steps = np.rint(STEPS * np.where(self.lags > 0, change, 1.0 / change))
+        found: Ints = np.clip(steps, LEAST, MOST).astype(np.int64)
+        return found
+
+    def steps_of(self, factors: Mapping[At, Fraction]) -> Ints:
+        """Those as `steps` has them."""
+        steps = (int(factors.get(at, WHOLE) * STEPS) for at in self._at)
+        return np.fromiter(steps, dtype=np.int64, count=len(self._at))
 
     def factors(self) -> dict[At, Fraction]:
         """Of tickets; those left out: 1."""
-        found = {}
-        for at, lag in self._lags.items():
-            beyond = abs(lag) - self._grain[at]
-            if beyond > 0:
-                change = beyond / (HORIZON * self._due[at])
-                steps = round(STEPS * (1 + change if lag > 0 else 1 / (1 + change)))
-                if steps != STEPS:
-                    found[at] = Fraction(min(MOST, max(LEAST, steps)), STEPS)
-        return found
+        steps = self.steps()
+        return {
+            self._at[at]: Fraction(int(steps[at]), STEPS) for at in np.flatnonzero(steps != STEPS).tolist()
+        }
 
     def dump(self) -> dict[str, dict[str, float]]:
         """JSON-able."""
         kept: dict[str, dict[str, float]] = {}
-        for (user, model), lag in sorted(self._lags.items()):
-            if lag:
-                kept.setdefault(model, {})[user] = lag
+        for at in np.flatnonzero(self.lags).tolist():
+            user, model = self._at[at]
+            kept.setdefault(model, {})[user] = float(self.lags[at])
         return kept
 
-    def _bound(self, at: At, lag: float) -> float:
-        """No more than the largest factor needs. Who should run all the time cannot have had too much."""
-        most = self._grain[at] + HORIZON * self._due[at] * (MOST / STEPS - 1)
-        least = self._grain[at] if at in self._full else most
-        return round(max(-least, min(most, lag)), DIGITS)
+    def _bound(self, lags: Floats) -> Floats:
+        return np.round(np.clip(lags, self._least, self._most), DIGITS).astype(np.float64)
+
+
+def had_in_turn(world: World) -> dict[At, int]:
+    """GPUs that users' jobs have in the turns that end now."""
+    got: dict[At, int] = {}
+    for job in world.jobs:
+        if job.running and (home := world.homes.get(job.id)):
+            at = (job.user, world.model(home))
+            got[at] = got.get(at, 0) + job.gang
+    return got
 
 
 def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
@@ -96,13 +119,14 @@ def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
     }
 
 
-def _grain(world: World, due: Mapping[At, float]) -> dict[At, float]:
+def _grain(world: World, due: Mapping[At, float]) -> Floats:
     """What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once."""
     largest: dict[At, int] = {}
     for (user, _, model), jobs in world.kinds.items():
         if jobs and (at := (user, model)) in due:
             largest[at] = max([largest.get(at, 0), *(job.gang for job in jobs)])
-    return {
-        at: largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
+    grains = [
+        largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
         for at, gpus in due.items()
-    }
+    ]
+    return np.array(grains, dtype=np.float64)

@@ -7,6 +7,7 @@ a pool makes its loads more equal (`mechanism.evening`). In a world that stands 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from math import inf
 
 from hs_core.mechanism.evening import cost_of, even_out
 from hs_core.mechanism.loads import Board
@@ -52,6 +53,7 @@ class Mover:
         self.limits = limits
         self.done: list[Moved] = []
         self._moved: set[JobId] = set()
+        self.awaits_s = inf  # somebody may not go before, for it has just come
         self._budget = self.world.snapshot.migrations_left
         self._started_left = limits.started_a_quantum
         self._waiting_left = limits.waiting_a_quantum
@@ -64,14 +66,13 @@ class Mover:
             return False
         cool_down_s = self.limits.cool_down_quanta * self.world.snapshot.quantum_s
         if self.world.snapshot.now_s - job.settled_s < cool_down_s:
+            self.awaits_s = min(self.awaits_s, job.settled_s + cool_down_s)
             return False
-        if not job.started:
-            return self._waiting_left > 0
-        if job.migrate is Migrate.NEVER or not self._connected(job.hosts):
+        if job.started and (job.migrate is Migrate.NEVER or not self._connected(job.hosts)):
             return False
-        if job.migrate is Migrate.SAME_TYPE and self.world.mixed(job):
+        if job.started and job.migrate is Migrate.SAME_TYPE and self.world.mixed(job):
             return False
-        return self.moves_started
+        return self.moves_started if job.started else self._waiting_left > 0
 
     def affords(self, jobs: Sequence[JobFacts]) -> bool:
         """All of them, which `may_go` one by one."""
@@ -86,6 +87,11 @@ class Mover:
     @property
     def spent(self) -> bool:
         return self._waiting_left <= 0 and not self.moves_started
+
+    @property
+    def held_back(self) -> bool:
+        """In the next quantum there may be moves that there was no budget left for."""
+        return self._waiting_left <= 0 or not self.moves_started
 
     def _connected(self, home: Home) -> bool:
         return all(self.world.hosts[name].connected for name in home)
@@ -202,7 +208,7 @@ class Mover:
         return best
 
 
-def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> list[Moved]:
+def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> Mover:
     """All moves of one decision; `calm`: only what cannot wait for the next quantum."""
     mover = Mover(board, speeds, limits)
     mover.drain()
@@ -210,4 +216,4 @@ def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> l
         mover.change_pools()
         for pool in board.pools.values():
             even_out(mover, pool)
-    return mover.done
+    return mover

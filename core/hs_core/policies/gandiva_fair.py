@@ -5,19 +5,21 @@ every server carries alike; and gangs over several servers take turns with what 
 a server, is the agents' (`mechanism.stride`). Departures are named in the modules of `mechanism` and in docs/policies/gandiva-fair.md.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from math import lcm
 from typing import Any
 
 from hs_core.events import Turn
 from hs_core.mechanism import split, trade
-from hs_core.mechanism.lags import WHOLE, Lags
+from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
-from hs_core.mechanism.moves import Limits, settle_all
+from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.placing import LEAST
 from hs_core.mechanism.rates import Bids, Speeds
+from hs_core.mechanism.sequel import Decided, FairSequel
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look, tickets_per_gpu
 from hs_core.model import HostName, JobId
@@ -42,14 +44,38 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
     if not again:
-        lags.observe(world)
+        lags = lags.observe(had_in_turn(world))
     factors = lags.factors()
     board = Board(world, traded.entitled, levels, factors)
     place(board, speeds)
-    moved = settle_all(board, speeds, LIMITS, calm=again)
+    mover = settle_all(board, speeds, LIMITS, calm=again)
+    moved = mover.done
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
     tickets = _tickets(world, traded.entitled, factors)
-    turns, books = _turns(world, tickets, memory, again=again)
+    gangs, servers = _entities(world, tickets)
+    turns, books = _turns(world, gangs, servers, memory, again=again)
+    kept = _remember(
+        snapshot.quantum,
+        {
+            "trades": trade.dump(traded.trades),
+            "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
+            "turns": split.dump_turns(turns),
+            "books": dict(books),
+            "lags": lags.dump(),
+        },
+    )
+    sequel = None
+    if not again and not mover.held_back and _are_settled(world, gangs, servers, mover):
+        decided = Decided(
+            world=world,
+            entitled=traded.entitled,
+            factors=factors,
+            tickets=tickets,
+            wakes_s=mover.awaits_s,
+            weigh=partial(_tickets, world, traded.entitled),
+            entities=partial(_entities, world),
+        )
+        sequel = FairSequel(decided, kept)
     return Verdict(
         plan=Plan(
             homes=world.homes,
@@ -57,22 +83,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             tickets=tickets,
             moves={move.job.id: (move.reason, move.text) for move in moved},
         ),
-        memory=_remember(
-            snapshot.quantum,
-            {
-                "trades": trade.dump(traded.trades),
-                "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
-                "turns": split.dump_turns(turns),
-                "books": dict(books),
-                "lags": lags.dump(),
-            },
-        ),
+        memory=kept,
         why=Waiting(world, board, turns),
         entitled=traded.entitled,
         base=base if traded.trades else {},
         trades=traded.trades,
         news=traded.news,
-        wants_edges=len(world.hosts) > 1,
+        sequel=sequel,
     )
 
 
@@ -101,20 +118,39 @@ def _tickets(
 # --- turns ------------------------------------------------------------------------------------------------------------
 
 
+def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[split.Gang], list[split.Server]]:
+    """Gangs over several servers, and the servers that have a part of one."""
+    gangs = [_gang(world, job, tickets) for job in world.jobs if job.nodes > 1 and job.id in world.homes]
+    return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
+
+
 def _turns(
-    world: World, tickets: Mapping[JobId, Fraction], memory: Memory, *, again: bool
+    world: World,
+    gangs: Sequence[split.Gang],
+    servers: Sequence[split.Server],
+    memory: Memory,
+    *,
+    again: bool,
 ) -> tuple[Mapping[HostName, Turn], Mapping[str, str]]:
     books = memory.get("books", {})
     if again:
         turns = split.keep_turns(memory.get("turns", {}), world.homes)
         takes = {job.id: job.per_node for job in world.jobs}
         return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()}), books
-    gangs = [_gang(world, job, tickets) for job in world.jobs if job.nodes > 1 and job.id in world.homes]
     if not gangs:
         return {}, {}
-    shared = {name for gang in gangs for name in gang.servers}
-    played = split.play(gangs, _servers(world, shared, tickets), books)
+    played = split.play(gangs, servers, books)
     return played.turns, played.got
+
+
+def _are_settled(
+    world: World, gangs: Sequence[split.Gang], servers: Sequence[split.Server], mover: Mover
+) -> bool:
+    """Of those who take turns with gangs nobody is about to begin a run that nothing can suspend, and no gang leaves."""
+    there = [job for server in servers for job in world.at[server.name]]
+    parts = [job for gang in gangs for job in world.parts.get(gang.servers[0], ()) if job.id == gang.job]
+    starts = any(not job.sliceable and not job.running for job in (*there, *parts))
+    return not starts and all(moved.job.nodes == 1 for moved in mover.done)
 
 
 def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> split.Gang:
@@ -155,4 +191,6 @@ def _sum(tickets: list[Fraction]) -> Fraction:
     return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
 
 
-GANDIVA_FAIR = Policy(name="gandiva-fair", needs=Needs(every_quantum=True, fair=True), decide=decide)
+GANDIVA_FAIR = Policy(
+    name="gandiva-fair", needs=Needs(every_quantum=True, fair=True, starts=False), decide=decide
+)

@@ -328,22 +328,59 @@ class Turn(_message.Message):
 
     GANGS_FIELD_NUMBER: _builtins.int
     LOCAL_FIELD_NUMBER: _builtins.int
+    GUESTS_FIELD_NUMBER: _builtins.int
     local: _builtins.bool
     @_builtins.property
     def gangs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def guests(self) -> _containers.RepeatedCompositeFieldContainer[Global___Guest]:
+        """of the gangs, those that share GPUs with others of them"""
+
     def __init__(
         self,
         *,
         gangs: _abc.Iterable[_builtins.int] | None = ...,
         local: _builtins.bool = ...,
+        guests: _abc.Iterable[Global___Guest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gangs", b"gangs", "local", b"local"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gangs", b"gangs", "guests", b"guests", "local", b"local"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class Guest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    @_builtins.property
+    def beside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """whose GPUs of this host, in this order"""
+
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """how many of each"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        beside: _abc.Iterable[_builtins.int] | None = ...,
+        gpus: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beside", b"beside", "gpus", b"gpus", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Guest: _TypeAlias = Guest  # noqa: Y015
 
 @_typing.final
 class WantedJob(_message.Message):
@@ -365,6 +402,7 @@ class WantedJob(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
+    ACCUMULATION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     user: _builtins.str
@@ -378,6 +416,8 @@ class WantedJob(_message.Message):
     rendezvous: _builtins.str
     leave: _builtins.bool
     grant: _builtins.str
+    accumulation: _builtins.int
+    """sub-batches of each mini-batch, told to its training loop; 0: 1"""
     @_builtins.property
     def spec(self) -> _common_pb2.JobSpec: ...
     @_builtins.property
@@ -405,10 +445,11 @@ class WantedJob(_message.Message):
         leave: _builtins.bool = ...,
         source: Global___Source | None = ...,
         grant: _builtins.str = ...,
+        accumulation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "source", b"source", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
     _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015

@@ -69,6 +69,8 @@ class JobSpec(_message.Message):
     ARRAY_LIMIT_FIELD_NUMBER: _builtins.int
     ARRAY_INDEX_FIELD_NUMBER: _builtins.int
     STEPS_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_FIXED_BYTES_FIELD_NUMBER: _builtins.int
+    ACCUMULATION_MAX_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
@@ -96,6 +98,10 @@ class JobSpec(_message.Message):
     array_index: _builtins.int
     steps: _builtins.int
     """expected in all; 0: not said"""
+    gpu_memory_fixed_bytes: _builtins.int
+    """of gpu_memory_bytes, what does not shrink with the batch; 0: all"""
+    accumulation_max: _builtins.int
+    """sub-batches that a mini-batch can be split into; 0: 1"""
     array_id: _builtins.int
     """set by the controller; 0: not of an array"""
     @_builtins.property
@@ -134,11 +140,13 @@ class JobSpec(_message.Message):
         array_limit: _builtins.int = ...,
         array_index: _builtins.int | None = ...,
         steps: _builtins.int = ...,
+        gpu_memory_fixed_bytes: _builtins.int = ...,
+        accumulation_max: _builtins.int = ...,
         array_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "array_index", b"array_index"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -264,6 +272,7 @@ class JobReport(_message.Message):
     EXIT_FIELD_NUMBER: _builtins.int
     RENDEZVOUS_FIELD_NUMBER: _builtins.int
     CAN_CHECKPOINT_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     phase: _builtins.str
@@ -291,6 +300,10 @@ class JobReport(_message.Message):
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def exit(self) -> Global___Exit: ...
+    @_builtins.property
+    def beside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """jobs with which it shares GPUs now"""
+
     def __init__(
         self,
         *,
@@ -316,10 +329,11 @@ class JobReport(_message.Message):
         exit: Global___Exit | None = ...,
         rendezvous: _builtins.str = ...,
         can_checkpoint: _builtins.bool = ...,
+        beside: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "can_checkpoint", b"can_checkpoint", "checkpoint_generation", b"checkpoint_generation", "checkpoint_step", b"checkpoint_step", "device_memory_bytes", b"device_memory_bytes", "epoch", b"epoch", "exit", b"exit", "gpu_s", b"gpu_s", "gpus", b"gpus", "job_id", b"job_id", "lost_gpu_s", b"lost_gpu_s", "note", b"note", "phase", b"phase", "rendezvous", b"rendezvous", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "step", b"step", "steps_per_s", b"steps_per_s", "suspend_s", b"suspend_s", "suspends", b"suspends", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "beside", b"beside", "can_checkpoint", b"can_checkpoint", "checkpoint_generation", b"checkpoint_generation", "checkpoint_step", b"checkpoint_step", "device_memory_bytes", b"device_memory_bytes", "epoch", b"epoch", "exit", b"exit", "gpu_s", b"gpu_s", "gpus", b"gpus", "job_id", b"job_id", "lost_gpu_s", b"lost_gpu_s", "note", b"note", "phase", b"phase", "rendezvous", b"rendezvous", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "step", b"step", "steps_per_s", b"steps_per_s", "suspend_s", b"suspend_s", "suspends", b"suspends", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit: _TypeAlias = _typing.Literal["exit"]  # noqa: Y015
     _WhichOneofArgType__exit: _TypeAlias = _typing.Literal["_exit", b"_exit"]  # noqa: Y015

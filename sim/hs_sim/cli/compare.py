@@ -6,7 +6,14 @@ from typing import Any
 import click
 
 from hs_core.errors import RefusedError
-from hs_sim.cli.options import cluster_options, experiment_of, generator, run_options, workload_of
+from hs_sim.cli.options import (
+    cluster_options,
+    experiment_of,
+    generator,
+    input_options,
+    run_options,
+    workload_of,
+)
 
 
 @click.command()
@@ -14,49 +21,81 @@ from hs_sim.cli.options import cluster_options, experiment_of, generator, run_op
 @click.option(
     "--trace",
     type=click.Path(path_type=Path),
-    help="A workload (.yaml, .csv), or with --throughputs a trace of Gavel's; without it the generator's.",
+    help="A workload (.yaml, .csv), Philly's CSV, or with --throughputs a trace of Gavel's or Shockwave's; without it the generator's.",
 )
-@click.option("--throughputs", type=click.Path(path_type=Path), help="Gavel's throughputs.json.")
 @click.option("--seeds", type=int, default=1, show_default=True, help="So many, from 0.")
+@input_options
 @cluster_options
 @run_options
 @generator
 @click.option(
+    "--workers",
+    type=int,
+    default=0,
+    show_default=True,
+    help="Runs at once; 0: one a core. 1: in this process.",
+)
+@click.option(
+    "--on",
+    "where",
+    type=click.Choice(["local", "ray", "dask"]),
+    default="local",
+    show_default=True,
+    help="Runs are spread over this machine's cores, or over a Ray or Dask cluster.",
+)
+@click.option("--address", default="", help="Of the Ray or Dask cluster; without it one is started here.")
+@click.option(
     "--json", "json_out", type=click.Path(path_type=Path), help="Write one object per policy and seed here."
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Draw times to completion, utilization and finish-time fairness here (PNG).",
 )
 def compare(
     policies: str,
+    *,
     trace: Path | None,
-    throughputs: Path | None,
     seeds: int,
+    workers: int,
+    where: str,
+    address: str,
     json_out: Path | None,
+    plot: Path | None,
     **given: Any,
 ) -> None:
     """Simulate one workload under several policies.
 
     \b
     hs-sim compare --policies gandiva-fair,las,fifo --jobs 300 --jobs-per-hour 40
+    hs-sim compare --policies gavel-max-min,fft --trace my.trace --throughputs my.json --round-s 360 --seeds 3 --plot out.png
     """
     from hs_sim import writers
     from hs_sim.cli import show
-    from hs_sim.metrics import summarize
+    from hs_sim.compare import Case
 
-    names = [word.strip() for word in policies.split(",") if word.strip()]
+    names = list(dict.fromkeys(word.strip() for word in policies.split(",") if word.strip()))
     if not names:
         raise RefusedError(f"--policies: {policies!r}; expected names with commas between them")
     if not 1 <= seeds <= 10_000:
         raise RefusedError(f"--seeds: {seeds}; expected 1 to 10000")
-    if throughputs is not None and trace is None:
+    if not 0 <= workers <= 10_000:
+        raise RefusedError(f"--workers: {workers}; expected 0 to 10000")
+    if given["throughputs"] is not None and trace is None:
         raise RefusedError("--throughputs: given without --trace; expected both")
-    rows = []
+    if address and where == "local":
+        raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
+    cases = []
     for seed in range(seeds):
-        load = workload_of(trace, seed, given["gpus_per_server"], given, throughputs)
-        rows += [
-            summarize(
-                show.simulate(experiment_of(load, name, seed, given), given["depth"], f"{name}, seed {seed}")
-            )
-            for name in names
+        load = workload_of(trace, seed, given)
+        cases += [
+            Case(experiment=experiment_of(load, name, seed, given), depth=given["depth"]) for name in names
         ]
-    show.table(rows)
+    outcomes = show.run_all(cases, where=where, workers=workers, address=address)
+    show.comparison([outcome.summary for outcome in outcomes], cases[0].experiment.workload)
     if json_out is not None:
-        writers.write_json(json_out, [row.as_dict() for row in rows])
+        writers.write_json(json_out, [outcome.summary.as_dict() for outcome in outcomes])
+    if plot is not None:
+        from hs_sim import pictures
+
+        pictures.comparison(plot, outcomes, cases[0].experiment.workload.name)

@@ -2,18 +2,29 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from hs_core.errors import RefusedError
 from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Workload, gavel_compat
 
+if TYPE_CHECKING:
+    from hs_sim.reading import Sieve
+
 F = TypeVar("F", bound=Callable[..., Any])
 
+_INPUT = (
+    click.option("--throughputs", type=click.Path(path_type=Path), help="Gavel's or Shockwave's throughputs.json, beside a trace of theirs."),
+    click.option("--skip-bad", is_flag=True, help="Leave out jobs that are not as they should be, or could never run, and count them."),
+    click.option("--first", type=int, default=0, show_default=True, help="Of a file: so many jobs, by arrival; 0: all."),
+)  # fmt: skip
+
 _GENERATOR = (
+    click.option("--like", type=click.Choice(["philly", "gavel", "shockwave"]), default="philly", show_default=True, help="Generated: sizes and lengths of whose jobs."),
     click.option("--jobs", type=int, default=1000, show_default=True, help="Generated: how many jobs."),
     click.option("--users", type=int, default=10, show_default=True, help="Generated: of how many users."),
+    click.option("--users-spread", type=float, default=0.0, show_default=True, help="Generated: 0: all submit as much; 1: the n-th an n-th of what the first does."),
     click.option("--jobs-per-hour", type=float, default=0.0, show_default=True, help="Generated: Poisson arrivals; 0: all at once."),
     click.option("--service-s", type=float, default=3600.0, show_default=True, help="Generated: median time of a job on K80."),
     click.option("--service-spread", type=float, default=1.0, show_default=True, help="Generated: sigma of its logarithm."),
@@ -50,40 +61,77 @@ def _all(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
     return dress
 
 
+input_options = _all(_INPUT)
 generator = _all(_GENERATOR)
 cluster_options = _all(_CLUSTER)
 run_options = _all(_RUN)
 
 
-def workload_of(
-    path: Path | None, seed: int, gpus_per_server: int, given: dict[str, Any], throughputs: Path | None = None
-) -> Workload:
-    """A file, or what the generator makes of its options."""
-    if path is not None:
-        if throughputs is not None:
-            from hs_sim.gavel import load_trace
+def workload_of(path: Path | None, seed: int, given: dict[str, Any]) -> Workload:
+    """What the cluster can run of a file, or of what the generator makes of its options."""
+    from hs_sim.cluster import runnable
+    from hs_sim.reading import Sieve
 
-            return load_trace(path, throughputs, gpus_per_server)
-        from hs_sim.files import load
+    sieve = Sieve(skip_bad=given["skip_bad"])
+    found = _read(path, given, sieve) if path is not None else made(seed, given)
+    return runnable(found, cluster_of(given), sieve)
 
-        return load(path)
+
+def _read(path: Path, given: dict[str, Any], sieve: "Sieve") -> Workload:
+    from hs_sim.sources import read
+
+    if given["first"] < 0:
+        raise RefusedError(f"--first: {given['first']}; expected 0 or more jobs")
+    return read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
+
+
+def gpus_per_server_of(given: dict[str, Any]) -> int:
+    if not 1 <= given["gpus_per_server"] <= 1024:
+        raise RefusedError(f"--gpus-per-server: {given['gpus_per_server']}; expected 1 to 1024")
+    return int(given["gpus_per_server"])
+
+
+def made(seed: int, given: dict[str, Any]) -> Workload:
+    """By the generator."""
     from hs_sim.generate import PHILLY_SIZES, TABLE_1, Recipe, generate
 
-    sizes = {
-        size: part for size, part in PHILLY_SIZES.items() if not given["small"] or size <= gpus_per_server
-    }
+    if given["like"] != "philly":
+        return _like(seed, given)
+    per_server = gpus_per_server_of(given)
+    sizes = {size: part for size, part in PHILLY_SIZES.items() if not given["small"] or size <= per_server}
     return generate(
         Recipe(
             jobs=given["jobs"],
             users=given["users"],
+            users_spread=given["users_spread"],
             jobs_per_hour=given["jobs_per_hour"],
             service_s=given["service_s"],
             service_spread=given["service_spread"],
             sizes=sizes,
             models=[word.strip() for word in given["models"].split(",") if word.strip()] or tuple(TABLE_1),
-            gpus_per_server=gpus_per_server,
+            gpus_per_server=per_server,
             seed=seed,
         )
+    )
+
+
+def _like(seed: int, given: dict[str, Any]) -> Workload:
+    from hs_sim.drawn import gavel_like, shockwave_like
+    from hs_sim.gavel import load_throughputs
+    from hs_sim.generate import gang_rates
+
+    if not 1 <= given["jobs"] <= 2_000_000:
+        raise RefusedError(f"--jobs: {given['jobs']}; expected 1 to 2000000")
+    if not 0 <= given["jobs_per_hour"] <= 1e9:
+        raise RefusedError(f"--jobs-per-hour: {given['jobs_per_hour']}; expected 0 to 1e9")
+    make = gavel_like if given["like"] == "gavel" else shockwave_like
+    return make(
+        load_throughputs(given["throughputs"]) if given["throughputs"] else gang_rates(),
+        jobs=given["jobs"],
+        jobs_per_hour=given["jobs_per_hour"],
+        seed=seed,
+        gpus_per_server=gpus_per_server_of(given),
+        most_gpus=gpus_per_server_of(given) if given["small"] else 0,
     )
 
 
@@ -108,7 +156,6 @@ def cluster_of(given: dict[str, Any]) -> ClusterSpec:
 
 def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, Any]) -> Experiment:
     from hs_core.policies import find
-    from hs_sim.cluster import keep_to_what_runs
 
     _positive("quantum-s", given["quantum_s"], most=1e6)
     if given["until_s"] is not None:
@@ -123,10 +170,9 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
         raise RefusedError(
             f"--preset: {given['preset']} with --depth {given['depth']}; expected depth quanta"
         )
-    cluster = cluster_of(given)
     made = Experiment(
-        cluster=cluster,
-        workload=keep_to_what_runs(workload, cluster),
+        cluster=cluster_of(given),
+        workload=workload,
         policy=find(policy).name,
         quantum_s=given["quantum_s"],
         seed=seed,

@@ -5,7 +5,15 @@ from typing import Any
 
 import click
 
-from hs_sim.cli.options import cluster_options, experiment_of, generator, run_options, seeds_of, workload_of
+from hs_sim.cli.options import (
+    cluster_options,
+    experiment_of,
+    generator,
+    input_options,
+    run_options,
+    seeds_of,
+    workload_of,
+)
 
 
 @click.command()
@@ -19,6 +27,7 @@ from hs_sim.cli.options import cluster_options, experiment_of, generator, run_op
     show_default=True,
     help="One, several with commas, or a range 0-9.",
 )
+@input_options
 @cluster_options
 @run_options
 @generator
@@ -41,7 +50,7 @@ def run(
     plot: Path | None,
     **given: Any,
 ) -> None:
-    """Simulate WORKLOAD (.yaml, .csv; without one the generator makes it) under one policy.
+    """Simulate WORKLOAD (.yaml, .csv, Philly's CSV, or with --throughputs a trace of Gavel's or Shockwave's; without one the generator makes it) under one policy.
 
     \b
     hs-sim run --jobs 500 --jobs-per-hour 60 --cluster v100:24,p100:48,k80:128
@@ -53,13 +62,13 @@ def run(
 
     results = []
     for number in seeds_of(seed):
-        load = workload_of(workload, number, given["gpus_per_server"], given)
+        load = workload_of(workload, number, given)
         results.append(
             show.simulate(
                 experiment_of(load, policy, number, given), given["depth"], f"{policy}, seed {number}"
             )
         )
-    show.table([summarize(result) for result in results])
+    show.comparison([summarize(result) for result in results], results[0].experiment.workload)
     if json_out is not None:
         writers.write_json(json_out, [writers.run_row(result) for result in results])
     if csv_out is not None:

@@ -7,8 +7,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hs_sim.compare import Case, Outcome, mean_of, outcome_of, run
 from hs_sim.metrics import Summary
-from hs_sim.model import Experiment, Result
+from hs_sim.model import Experiment, Result, Workload
+from hs_sim.spread import Where, spread
 
 
 def simulate(experiment: Experiment, depth: str, label: str) -> Result:
@@ -48,31 +50,97 @@ def seconds(value: float | None) -> str:
     return f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.2f} h"
 
 
-_COLUMNS: tuple[tuple[str, Callable[[Summary], str]], ...] = (
+_Column = tuple[str, Callable[[Summary], str]]
+_TIMES: tuple[_Column, ...] = (
     ("finished", lambda s: f"{s.finished}/{s.jobs}"),
     ("mean JCT", lambda s: seconds(s.mean_jct_s)),
     ("median", lambda s: seconds(s.median_jct_s)),
     ("p90", lambda s: seconds(s.p90_jct_s)),
     ("p99", lambda s: seconds(s.p99_jct_s)),
     ("makespan", lambda s: seconds(s.makespan_s)),
+    ("FTF", lambda s: _ratio(s.ftf_mean)),
+    ("worst", lambda s: _ratio(s.ftf_max)),
+    ("above 1", lambda s: "-" if s.ftf_above_1 is None else f"{100 * s.ftf_above_1:.0f} %"),
+)
+_SHARES: tuple[_Column, ...] = (
     ("used", lambda s: f"{100 * s.utilization:.1f} %"),
     ("unfair", lambda s: f"{100 * s.fair_share_error:.1f} %"),
-    ("FTF", lambda s: "-" if s.ftf_mean is None else f"{s.ftf_mean:.2f}"),
+    ("longest wait", lambda s: seconds(s.longest_wait_s)),
     ("suspends", lambda s: str(s.suspends)),
     ("moves", lambda s: str(s.migrations)),
+    ("restarts", lambda s: str(s.restarts)),
     ("trades", lambda s: str(s.trades)),
     ("decision", lambda s: f"{1e3 * s.decision_s_mean:.2f} ms"),
 )
+WIDE = 190  # characters that all columns take
 
 
-def table(rows: Sequence[Summary]) -> None:
-    """As wide as it is where nobody looks, so that scripts see whole lines."""
-    console = Console() if sys.stdout.isatty() else Console(width=200)
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    shown.add_column("policy")
-    shown.add_column("seed", justify="right")
-    for name, _ in _COLUMNS:
-        shown.add_column(name, justify="right")
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def comparison(rows: Sequence[Summary], workload: Workload) -> None:
+    """One table, or two where the terminal is narrow; as wide as it is where nobody looks, so that scripts see whole lines. Of several seeds the mean."""
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE + 10)
+    by_policy: dict[str, list[Summary]] = {}
     for row in rows:
-        shown.add_row(row.policy, str(row.seed), *(text(row) for _, text in _COLUMNS))
-    console.print(shown)
+        by_policy.setdefault(row.policy, []).append(row)
+    shown = [(_seeds(found), mean_of(found)) for found in by_policy.values()]
+    parts = [(*_TIMES, *_SHARES)] if console.width >= WIDE else [_TIMES, _SHARES]
+    for columns in parts:
+        console.print(_table(shown, columns))
+    if len(rows) > len(shown):
+        console.print(
+            f"Means over {len(rows) // len(shown)} seeds, of worst ratios and longest waits the largest.",
+            style="dim",
+        )
+    if workload.skipped:
+        count = len(workload.skipped)
+        console.print(
+            f"{count} bad {'job' if count == 1 else 'jobs'} left out; the first: {workload.skipped[0]}",
+            style="dim",
+        )
+
+
+def _seeds(rows: Sequence[Summary]) -> str:
+    seeds = [row.seed for row in rows]
+    if len(seeds) == 1:
+        return str(seeds[0])
+    together = seeds == list(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if together else ",".join(map(str, seeds))
+
+
+def _table(rows: Sequence[tuple[str, Summary]], columns: Sequence[_Column]) -> Table:
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown.add_column("policy", no_wrap=True)
+    shown.add_column("seed", justify="right")
+    for name, _ in columns:
+        shown.add_column(name, justify="right")
+    for seeds, row in rows:
+        shown.add_row(row.policy, seeds, *(text(row) for _, text in columns))
+    return shown
+
+
+def run_all(cases: Sequence[Case], *, where: str, workers: int, address: str) -> list[Outcome]:
+    """In their order, with a bar of runs on stderr where somebody looks."""
+    console = Console(stderr=True)
+    if len(cases) == 1 and where == "local":
+        return [outcome_of(simulate(cases[0].experiment, cases[0].depth, cases[0].label))]
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total} runs"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("comparing", total=len(cases))
+        return spread(
+            run,
+            cases,
+            where=Where(where),
+            workers=workers,
+            address=address,
+            done=lambda at: bar.update(task, advance=1, description=f"{cases[at].label} has ended"),
+        )

@@ -6,7 +6,14 @@ from typing import Any
 import click
 
 from hs_core.errors import RefusedError
-from hs_sim.cli.options import cluster_of, cluster_options, generator, workload_of
+from hs_sim.cli.options import (
+    cluster_of,
+    cluster_options,
+    generator,
+    gpus_per_server_of,
+    input_options,
+    made,
+)
 
 
 @click.group()
@@ -18,8 +25,13 @@ def workload() -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--gpus-per-server", type=int, default=4, show_default=True)
+@click.option(
+    "--throughputs",
+    type=click.Path(path_type=Path),
+    help="Speeds of what is generated: Gavel's throughputs.json.",
+)
 @generator
-def generate(path: Path, seed: int, gpus_per_server: int, **given: Any) -> None:
+def generate(path: Path, seed: int, **given: Any) -> None:
     """Write a generated workload to PATH (.yaml or .csv)."""
     from hs_sim import files, writers
 
@@ -27,37 +39,48 @@ def generate(path: Path, seed: int, gpus_per_server: int, **given: Any) -> None:
     dump = dumps.get(path.suffix.lower())
     if dump is None:
         raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")
-    load = workload_of(None, seed, gpus_per_server, given)
+    load = made(seed, given)
     writers.write_text(path, dump(load))
     click.echo(f"{path}: {len(load.jobs)} jobs of {len(load.tickets)} users")
 
 
 @workload.command()
 @click.argument("path", type=click.Path(path_type=Path))
+@input_options
 @cluster_options
 @click.option("--fits/--no-fits", default=False, help="Check too that every job could run on --cluster.")
 def check(path: Path, *, fits: bool, **given: Any) -> None:
-    """Say whether the file at PATH is a workload; every mistake with its line. Exit status 2 if not, 3 if it can never run."""
-    from hs_sim.cluster import check_fits
-    from hs_sim.files import load
+    """Say whether the file at PATH is a workload; every mistake with its line. Exit status 2 if not, 3 if it can never run.
 
-    found = load(path)
+    With --skip-bad all mistakes are listed.
+    """
+    from hs_sim.cluster import runnable
+    from hs_sim.reading import Sieve
+    from hs_sim.sources import read
+
+    sieve = Sieve(skip_bad=given["skip_bad"])
+    found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
     if fits:
-        cluster = cluster_of(given)
-        for job in found.jobs:
-            check_fits(cluster, f"job {job.id} of {job.user}", job)
-    click.echo(f"{path}: ok, {len(found.jobs)} jobs of {len(found.tickets)} users")
+        found = runnable(found, cluster_of(given), sieve)
+    for reason in sieve.left_out:
+        click.echo(reason, err=True)
+    bad = f", {len(sieve.left_out)} left out" if sieve.left_out else ""
+    click.echo(f"{path}: ok, {len(found.jobs)} jobs of {len(found.tickets)} users{bad}")
 
 
 @workload.command()
 @click.argument("path", type=click.Path(path_type=Path))
-def show(path: Path) -> None:
+@input_options
+@click.option("--gpus-per-server", type=int, default=4, show_default=True)
+def show(path: Path, **given: Any) -> None:
     """What is in the file at PATH: users, sizes, classes, arrivals."""
     from collections import Counter
 
-    from hs_sim.files import load
+    from hs_sim.reading import Sieve
+    from hs_sim.sources import read
 
-    found = load(path)
+    sieve = Sieve(skip_bad=given["skip_bad"])
+    found = read(path, given["throughputs"], gpus_per_server_of(given), sieve, given["first"])
     sizes = Counter(job.gang for job in found.jobs)
     click.echo(
         f"{found.name}: {len(found.jobs)} jobs, the last comes after {found.jobs[-1].arrival_s / 3600:.2f} h"

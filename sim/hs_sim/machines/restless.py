@@ -16,12 +16,12 @@ def restless(policy: Policy, likely: float) -> Policy:
         verdict = policy.decide(snapshot, memory)
         moved = dict(_moved(snapshot, verdict.plan, likely))
         if not moved:
-            return replace(verdict, wants_edges=True)
+            return replace(verdict, sequel=None)
         plan = verdict.plan
         homes = {**plan.homes, **moved}
         moves = {**plan.moves, **dict.fromkeys(moved, (MoveReason.BALANCE, "for the sake of moving"))}
         turns = {host: _without(turn, moved) for host, turn in plan.turns.items()}
-        return replace(verdict, wants_edges=True, plan=replace(plan, homes=homes, moves=moves, turns=turns))
+        return replace(verdict, sequel=None, plan=replace(plan, homes=homes, moves=moves, turns=turns))
 
     return replace(policy, decide=decide, needs=replace(policy.needs, every_quantum=True))
 

@@ -18,9 +18,9 @@ import numpy as np
 from hs_core import plan as plans
 from hs_core.cluster.budget import Budget
 from hs_core.errors import BrokenError
-from hs_core.model import JobId, Migrate
+from hs_core.model import JobId, Migrate, UserName
 from hs_core.policies import find
-from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.policy import Memory, Policy, Sequel, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
@@ -84,8 +84,9 @@ class _Run:
         self._up: list[int] = []  # placed, and nothing has to be waited for
         self._later: list[tuple[float, int, int]] = []  # (time, what, job)
         self._next_job = 0
-        self._stale = False
-        self._wants_edges = False  # decide at the next edge whether or not anything changed
+        self._stale = False  # something has changed that is decided about at once, or at the next edge …
+        self._stale_at_edge = False  # … or at the next edge in any case
+        self._sequel: Sequel | None = None  # of the last verdict, until something changes
         self._now_s = 0.0
         self._quantum = 0
         self._edge_s = 0.0
@@ -134,7 +135,7 @@ class _Run:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
         self._turns.begin()
-        if self._fleet.live and (self._stale or self._wants_edges or self._turns.spanned):
+        if self._fleet.live and not self._goes_on(start_s):
             self._decide(start_s)
         self._edge(start_s)
         self._inside(end_s)
@@ -242,7 +243,7 @@ class _Run:
         self._fleet.started[job] = True
         self._fleet.changed([job])
         self._movable[job] = self._fleet.jobs[job].migrate is not Migrate.NEVER
-        self._stale = True
+        self._started()
         if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
             left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
             self._rows.begin(job, left)
@@ -260,8 +261,12 @@ class _Run:
         self._rise(
             job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
         )
-        self._stale = True
+        self._started()
         return old
+
+    def _started(self) -> None:
+        self._stale_at_edge = True
+        self._stale = self._stale or self._policy.needs.starts
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
@@ -322,9 +327,35 @@ class _Run:
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
+    def _goes_on(self, now_s: float) -> bool:
+        """Whether there is nothing to decide about the quantum that begins."""
+        if self._stale or self._stale_at_edge:
+            return False
+        if not (self._policy.needs.every_quantum or self._turns.spanned):
+            return True
+        onward = None
+        if self._sequel is not None:
+            onward = self._sequel.edge(self._quantum + 1, now_s, self._in_turn())
+        if onward is None:
+            return False
+        if onward.tickets:
+            self._weigh(onward.tickets)
+        self._turns.plan(onward.turns)
+        return True
+
+    def _in_turn(self) -> dict[tuple[UserName, str], int]:
+        """GPUs by user and model."""
+        fleet, jobs = self._fleet, self._run_now
+        models = len(fleet.models)
+        gpus = np.bincount(fleet.user[jobs] * models + fleet.model[jobs], weights=fleet.gang[jobs])
+        return {
+            (fleet.users[at // models], fleet.models[at % models]): int(gpus[at])
+            for at in np.flatnonzero(gpus).tolist()
+        }
+
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
-        self._stale = False
+        self._stale = self._stale_at_edge = False
         if self._policy.needs.every_quantum:
             fleet.changed(self._run_now.tolist())  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
@@ -341,6 +372,8 @@ class _Run:
             seed=self._experiment.seed,
         )
         began_s = time.perf_counter()
+        if self._sequel is not None:
+            self._memory = self._sequel.memory()
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
         plans.check(snapshot, verdict.plan, mixed=self._policy.needs.mixed)
@@ -348,7 +381,7 @@ class _Run:
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
-        self._wants_edges = self._policy.needs.every_quantum and verdict.wants_edges
+        self._sequel = verdict.sequel
         self._obey(verdict, snapshot, now_s)
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
@@ -368,7 +401,7 @@ class _Run:
         for job in self._up:
             self._stand(job, now_s, edge=now_s <= self._edge_s)
         self._up.clear()
-        self._stale = False
+        self._stale = self._stale_at_edge = False
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)

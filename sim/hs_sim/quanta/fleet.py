@@ -44,7 +44,7 @@ class Fleet:
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
         for job in jobs:
-            check_fits(experiment.cluster, f"job {job.id} of {job.user}", job, mixed=mixed)
+            check_fits(job, workload, experiment.cluster, mixed=mixed)
         count = len(jobs)
         self.jobs = jobs
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)

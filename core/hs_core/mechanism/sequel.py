@@ -1,0 +1,97 @@
+"""Quanta in which nothing changed but time: gangs over several servers take turns and lags are watched, without a decision.
+
+A lag that makes somebody's tickets heavier or lighter does so at once. A decision is asked for again where it might say something else: where
+tickets have changed so much that jobs may be better off elsewhere, where a job that would move has been where it is for long
+enough, and every `REVIEW` quanta for what changes slowly (measured rates).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from hs_core.events import Turn
+from hs_core.mechanism import split
+from hs_core.mechanism.lags import STEPS, Ints, Lags
+from hs_core.mechanism.loads import find_levels
+from hs_core.mechanism.world import At, World
+from hs_core.model import HostName, JobId
+from hs_core.policy import Memory, Onward
+
+REVIEW = 15  # quanta
+FAR = STEPS // 8  # that factors may change by before moves are thought of
+SLACK_S = 1e-6
+
+
+Weigh = Callable[[Mapping[At, Fraction]], dict[JobId, Fraction]]
+"""Factors → jobTickets."""
+Entities = Callable[[Mapping[JobId, Fraction]], tuple[list[split.Gang], list[split.Server]]]
+"""jobTickets → gangs over several servers, and the servers that have a part of one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decided:
+    """What stands until the next decision."""
+
+    world: World
+    entitled: Mapping[At, Fraction]
+    factors: Mapping[At, Fraction]
+    tickets: Mapping[JobId, Fraction]
+    wakes_s: float  # somebody may move from then on
+    weigh: Weigh
+    entities: Entities
+
+
+class FairSequel:
+    """Of one decision. `memory`: what that decision remembered."""
+
+    def __init__(self, decided: Decided, memory: Memory) -> None:
+        self._decided = decided
+        self._memory = dict(memory)
+        self._quantum: int = memory["quantum"]
+        self._last = self._quantum + REVIEW
+        self._lags: Lags | None = None
+        self._weighed: Ints = np.empty(0, dtype=np.int64)  # factors, as decided
+        self._told: Ints = self._weighed  # as tickets have them
+        self._tickets = decided.tickets
+        self._gangs, self._servers = decided.entities(decided.tickets)
+        self._turns: Mapping[HostName, Turn] = {}
+
+    def edge(self, quantum: int, now_s: float, got: Mapping[At, int]) -> Onward | None:
+        if quantum != self._quantum + 1 or quantum >= self._last:
+            return None
+        if now_s >= self._decided.wakes_s - SLACK_S:
+            return None
+        lags = (self._lags or self._first()).observe(got)
+        steps = lags.steps()
+        if np.abs(steps - self._weighed).max(initial=0) >= FAR:
+            return None
+        changed = {} if np.array_equal(steps, self._told) else self._weigh(lags)
+        self._quantum, self._lags, self._told = quantum, lags, steps
+        if self._gangs:
+            played = split.play(self._gangs, self._servers, self._memory.get("books", {}))
+            self._memory["books"], self._turns = dict(played.got), played.turns
+        return Onward(turns=self._turns, tickets=changed)
+
+    def _first(self) -> Lags:
+        """As they were when it was decided, of the world as that has left it."""
+        decided = self._decided
+        levels = find_levels(decided.world, decided.entitled)
+        lags = Lags(decided.world, levels, self._memory.get("lags", {}))
+        self._weighed = self._told = lags.steps_of(decided.factors)
+        return lags
+
+    def _weigh(self, lags: Lags) -> dict[JobId, Fraction]:
+        """Jobs whose tickets are others than before."""
+        before, self._tickets = self._tickets, self._decided.weigh(lags.factors())
+        if self._gangs:
+            self._gangs, self._servers = self._decided.entities(self._tickets)
+        return {job: tickets for job, tickets in self._tickets.items() if tickets != before[job]}
+
+    def memory(self) -> Memory:
+        if self._lags is None:
+            return self._memory
+        turns = split.dump_turns(self._turns)
+        kept = {**self._memory, "quantum": self._quantum, "lags": self._lags.dump(), "turns": turns}
+        return {name: value for name, value in kept.items() if value or name == "quantum"}

@@ -1,0 +1,91 @@
+"""Reading what people wrote: every mistake is named with file, line, field, value and what was expected; bad jobs may be left out and counted."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
+from math import isfinite
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hs_core.errors import Kind, RefusedError
+
+MOST_BYTES = 512 << 20
+SHOWN = 80  # characters of a value
+
+Where = tuple[Path, int]  # file, line
+
+
+class Sieve:
+    """What becomes of a job that is not as it should be: the whole file is refused, or that job is left out and the reason kept."""
+
+    def __init__(self, *, skip_bad: bool = False) -> None:
+        self.skip_bad = skip_bad
+        self.left_out: list[str] = []
+
+    @contextmanager
+    def job(self) -> Iterator[None]:
+        """Around the reading of one job."""
+        try:
+            yield
+        except RefusedError as error:
+            if not self.skip_bad:
+                raise
+            self.left_out.append(str(error))
+
+
+def text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise RefusedError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES}")
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
+    except UnicodeDecodeError as error:
+        raise RefusedError(f"{path}: byte {error.start} is not UTF-8; expected text in UTF-8") from None
+    except OSError as error:
+        raise RefusedError(f"{path}: {error.strerror}; expected a file that can be read") from None
+
+
+def number(
+    where: Where,
+    field: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    whole: bool = False,
+) -> float:
+    expected = "a whole number" if whole else "a number"
+    if least is not None:
+        expected += f" of at least {least:g}"
+    if above is not None:
+        expected += f" above {above:g}"
+    try:
+        found = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = float("nan")
+    good = isfinite(found) and abs(found) <= 1e18 and (not whole or found == int(found))
+    good = good and (least is None or found >= least) and (above is None or found > above)
+    expect(good, where, field, value, expected)
+    return found
+
+
+def known(where: Where, field: Any, names: Iterable[str]) -> None:
+    names = list(names)
+    if field not in names:
+        refuse(where, str(field), "unknown field", f"one of {', '.join(names)}{did_you_mean(field, names)}")
+
+
+def did_you_mean(word: object, names: Iterable[str]) -> str:
+    close = get_close_matches(str(word), list(names), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def expect(good: bool, where: Where, field: str, value: object, expected: str) -> None:
+    if not good:
+        refuse(where, field, value, expected)
+
+
+def refuse(where: Where, field: str, value: object, expected: str, kind: Kind = Kind.INVALID) -> NoReturn:
+    shown = repr(value) if len(repr(value)) <= SHOWN else repr(value)[: SHOWN - 3] + "…"
+    raise RefusedError(f"{where[0]}:{where[1]}: {field}: {shown}; expected {expected}", kind)

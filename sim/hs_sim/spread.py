@@ -1,0 +1,114 @@
+"""Many runs at once: over the cores of this machine, or over machines with Ray or Dask where those are installed. The order of results is that of the work."""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from hs_core.errors import Kind, RefusedError
+
+T = TypeVar("T")
+R = TypeVar("R")
+Done = Callable[[int], None]  # told the place of each that has ended
+
+
+class Where(StrEnum):
+    LOCAL = "local"
+    RAY = "ray"
+    DASK = "dask"
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spread(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    *,
+    where: Where = Where.LOCAL,
+    workers: int = 0,
+    address: str = "",
+    done: Done = lambda _: None,
+) -> list[R]:
+    """`work` of each item. `workers`: processes here (0: one a core). `address`: of the Ray or Dask cluster; empty: one of their own."""
+    if where is Where.LOCAL:
+        ended = _here(work, items, min(workers or cores(), len(items)))
+    else:
+        if find_spec(_MODULES[where]) is None:
+            raise RefusedError(
+                f"--on: {where}; expected it to be installed (pip install {_PACKAGES[where]})",
+                Kind.UNAVAILABLE,
+            )
+        ended = (_ray if where is Where.RAY else _dask)(work, items, address)
+    found: dict[int, R] = {}
+    for at, result in ended:
+        found[at] = result
+        done(at)
+    return [found[at] for at in range(len(items))]
+
+
+_MODULES = {Where.RAY: "ray", Where.DASK: "distributed"}
+_PACKAGES = {Where.RAY: "ray", Where.DASK: "distributed"}
+
+
+def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[tuple[int, R]]:
+    if workers <= 1:
+        yield from ((at, work(item)) for at, item in enumerate(items))
+        return
+    # Not forked: threads of whoever calls would be lost with their locks held.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
+        try:
+            for future in as_completed(place):
+                yield place[future], future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Iterator[tuple[int, R]]:
+    ray: Any = import_module("ray")
+    with _open(lambda: ray.init(address=address or None, log_to_driver=False), "Ray", address, ray.shutdown):
+        task = ray.remote(work)
+        place = {task.remote(item): at for at, item in enumerate(items)}
+        left = list(place)
+        while left:
+            ready, left = ray.wait(left, num_returns=1)
+            for one in ready:
+                yield place[one], ray.get(one)
+
+
+def _dask(work: Callable[[T], R], items: Sequence[T], address: str) -> Iterator[tuple[int, R]]:
+    distributed: Any = import_module("distributed")
+    clients: list[Any] = []
+    with _open(
+        lambda: clients.append(distributed.Client(address or None)), "Dask", address, lambda: _close(clients)
+    ):
+        futures = clients[0].map(work, list(items), pure=False)
+        place = {future.key: at for at, future in enumerate(futures)}
+        for future in distributed.as_completed(futures):
+            yield place[future.key], future.result()
+
+
+def _close(clients: Iterable[Any]) -> None:
+    for client in clients:
+        client.close()
+
+
+@contextmanager
+def _open(begin: Callable[[], object], name: str, address: str, end: Callable[[], object]) -> Iterator[None]:
+    try:
+        begin()
+    except (OSError, ConnectionError, TimeoutError, ValueError) as error:
+        raise RefusedError(
+            f"--address: {address!r}: {error}; expected a {name} cluster", Kind.UNAVAILABLE
+        ) from None
+    try:
+        yield
+    finally:
+        end()

@@ -1,0 +1,104 @@
+"""A verdict's sequel: quanta in which nothing changes but time go on as they would if the policy were asked."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.model import UserName
+from hs_core.policies import find
+from hs_core.policy import JobFacts, Onward, Snapshot, Verdict
+
+from .worlds import Strides, after, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+FAIR = find("gandiva-fair")
+
+
+def had(asked: Snapshot) -> Mapping[tuple[UserName, str], int]:
+    model = {host.name: host.model for host in asked.hosts}
+    got: Counter[tuple[UserName, str]] = Counter()
+    for one in asked.jobs:
+        if one.running:
+            got[one.user, model[one.hosts[0]]] += one.gang
+    return got
+
+
+def asked_about(*jobs: JobFacts, servers: int = 3) -> Snapshot:
+    hosts = [host(f"h{at}", 4, "V100" if at < servers else "K80") for at in range(servers + 1)]
+    return snapshot(hosts, list(jobs), now_s=1e6, migrations_left=1000)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> Snapshot:
+    jobs = []
+    for at in range(draw(st.integers(1, 14))):
+        gang, nodes = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (3, 1), (4, 1), (8, 2), (4, 2)]))
+        user = draw(st.sampled_from("ABC"))
+        jobs.append(job(at + 1, user, gang, nodes=nodes, movable=True, job_class=f"{user}/x"))
+    tickets = {user: draw(st.integers(1, 500)) for user in "ABC"}
+    asked = asked_about(*jobs, servers=draw(st.integers(1, 3)))
+    return snapshot(
+        list(asked.hosts), list(asked.jobs), tickets, now_s=asked.now_s, migrations_left=asked.migrations_left
+    )
+
+
+class Story:
+    """Quanta one after the other, decided about where there is no sequel and where that does not know."""
+
+    def __init__(self, asked: Snapshot) -> None:
+        self.asked = asked
+        self.strides = Strides()
+        self.verdict = FAIR.decide(asked, {})
+        self.plan = self.verdict.plan
+        self.went_on = 0
+
+    def pass_quantum(self) -> tuple[Onward | None, Verdict]:
+        """What goes on, and what is decided by who is asked all the same."""
+        self.asked = after(self.asked, Verdict(plan=self.plan), self.strides.run(self.asked, self.plan))
+        sequel = self.verdict.sequel
+        memory = sequel.memory() if sequel else self.verdict.memory
+        decided = FAIR.decide(self.asked, json.loads(json.dumps(memory)))
+        onward = None
+        if sequel is not None:
+            onward = sequel.edge(self.asked.quantum, self.asked.now_s, had(self.asked))
+        return onward, decided
+
+
+@settings(max_examples=30)
+@given(worlds())
+def test_what_goes_on_is_what_would_be_decided(asked: Snapshot) -> None:
+    story = Story(asked)
+    moved = True
+    for _ in range(40):
+        onward, decided = story.pass_quantum()
+        if onward is None or moved or decided.plan.moves:
+            story.verdict = decided
+            moved = bool(decided.plan.moves)
+        else:
+            tickets = {**story.plan.tickets, **onward.tickets}
+            assert onward.turns == decided.plan.turns
+            assert tickets == decided.plan.tickets
+            assert story.verdict.sequel is not None
+            assert story.verdict.sequel.memory() == decided.memory
+        story.plan = decided.plan
+
+
+def test_a_world_that_stands_still_is_decided_about_now_and_then_only() -> None:
+    story = Story(asked_about(job(1, "A", 8, nodes=2), *(job(n, "B", movable=True) for n in range(2, 12))))
+    decisions = 0
+    for _ in range(150):
+        onward, decided = story.pass_quantum()
+        if onward is None:
+            decisions += 1
+            story.verdict = decided
+        story.plan = decided.plan
+    assert 10 <= decisions <= 30
+
+
+def test_nothing_goes_on_in_a_quantum_that_was_decided_about_twice() -> None:
+    asked = asked_about(job(1), job(2, "B"))
+    first = FAIR.decide(asked, {})
+    assert first.sequel is not None
+    assert FAIR.decide(asked, first.memory).sequel is None

@@ -1,0 +1,198 @@
+"""hs-sim compare: its contract, wherever the runs take place."""
+
+import json
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hs_core.errors import Kind, RefusedError
+from hs_sim.cli import main
+from hs_sim.cli.show import _seeds
+from hs_sim.cluster import parse_cluster
+from hs_sim.compare import Case, mean_of, run
+from hs_sim.generate import Recipe, generate
+from hs_sim.metrics import MEASURED
+from hs_sim.model import Experiment
+from hs_sim.spread import Where, spread
+
+CONTRACT = (
+    "policy", "finished", "jobs", "mean_jct_s", "median_jct_s", "p90_jct_s", "p99_jct_s", "makespan_s", "ftf_mean", "ftf_max",
+    "ftf_above_1", "utilization", "suspends", "migrations", "restarts", "decision_s_mean", "decision_s_max", "cpu_s",
+)  # fmt: skip
+SMALL = ["--jobs", "12", "--users", "3", "--service-s", "600", "--cluster", "v100:4,k80:8"]
+
+
+def compare(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    out = tmp_path / "out.json"
+    assert main(["compare", *SMALL, "--json", str(out), *words]) == 0
+    rows: list[dict[str, Any]] = json.loads(out.read_text())
+    return rows
+
+
+def test_each_policy_and_seed_has_the_fields_of_the_contract(tmp_path: Path) -> None:
+    rows = compare(tmp_path, "--policies", "fifo,las", "--seeds", "2", "--workers", "1")
+    assert [(row["policy"], row["seed"]) for row in rows] == [
+        ("fifo", 0),
+        ("las", 0),
+        ("fifo", 1),
+        ("las", 1),
+    ]
+    for row in rows:
+        assert set(CONTRACT) <= set(row)
+        assert row["finished"] == row["jobs"] == 12
+        assert 0 < row["median_jct_s"] <= row["p90_jct_s"] <= row["p99_jct_s"] <= row["makespan_s"]
+        assert 0 < row["ftf_mean"] <= row["ftf_max"]
+        assert 0 <= row["ftf_above_1"] <= 1
+        assert 0 < row["utilization"] <= 1
+
+
+def test_runs_in_other_processes_come_to_the_same_in_the_same_order(tmp_path: Path) -> None:
+    words = ["--policies", "fifo,las,lottery"]
+    here = compare(tmp_path, *words, "--workers", "1")
+    there = compare(tmp_path, *words, "--workers", "2")
+    for row in (*here, *there):
+        for name in MEASURED:
+            del row[name]
+    assert there == here
+
+
+def test_the_table_names_every_column_and_of_several_seeds_the_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compare(tmp_path, "--policies", "fifo", "--seeds", "3", "--workers", "1")
+    head, row, note = capsys.readouterr().out.splitlines()
+    for name in (
+        "finished", "mean JCT", "median", "p90", "p99", "makespan", "FTF", "worst", "above 1", "used", "unfair", "longest wait",
+        "suspends", "moves", "restarts", "decision",
+    ):  # fmt: skip
+        assert name in head
+    assert row.split()[:2] == ["fifo", "0-2"]
+    assert note == "Means over 3 seeds, of worst ratios and longest waits the largest."
+
+
+def test_a_mean_over_seeds_keeps_the_largest_of_what_is_a_largest() -> None:
+    cases = [
+        Case(experiment=Experiment(cluster=parse_cluster("v100:4"), workload=load, policy="fifo", seed=seed))
+        for seed in (0, 1)
+        for load in (generate(Recipe(jobs=6, users=2, service_s=300, seed=seed, sizes={1: 1.0})),)
+    ]
+    rows = [run(case).summary for case in cases]
+    mean = mean_of(rows)
+    assert mean.mean_jct_s == pytest.approx(sum(row.mean_jct_s or 0.0 for row in rows) / 2)
+    assert mean.ftf_max == max(row.ftf_max or 0.0 for row in rows)
+    assert mean.jobs == 6
+    assert _seeds(rows) == "0-1"
+
+
+def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> None:
+    pictures = [tmp_path / name for name in ("one.png", "other.png")]
+    for picture in pictures:
+        compare(tmp_path, "--policies", "fifo,las", "--workers", "1", "--plot", str(picture))
+    one, other = (picture.read_bytes() for picture in pictures)
+    assert one.startswith(b"\x89PNG")
+    assert one == other
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--policies", ","], "--policies"),
+        (["--policies", "fiffo"], "did you mean fifo"),
+        (["--policies", "fifo", "--seeds", "0"], "--seeds: 0"),
+        (["--policies", "fifo", "--workers", "-1"], "--workers: -1"),
+        (["--policies", "fifo", "--address", "x:1"], "--address: 'x:1' without --on"),
+        (["--policies", "fifo", "--throughputs", "t.json"], "--throughputs: given without --trace"),
+        (["--policies", "fifo", "--gpus-per-server", "0"], "--gpus-per-server: 0"),
+        (["--policies", "fifo", "--first", "-1", "--trace", "x.yaml"], "--first: -1"),
+    ],
+)
+def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", *SMALL, *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_table_of_throughputs_makes_the_generators_jobs_too(tmp_path: Path) -> None:
+    rows = compare(tmp_path, "--policies", "fifo", "--like", "gavel", "--small", "--jobs-per-hour", "20")
+    assert rows[0]["finished"] == 12
+
+
+# --- over machines --------------------------------------------------------------------------------------------------------
+
+
+def double(value: int) -> int:
+    return 2 * value
+
+
+def install(monkeypatch: pytest.MonkeyPatch, name: str, **parts: object) -> None:
+    module = ModuleType(name)
+    module.__spec__ = ModuleSpec(name, None)
+    vars(module).update(parts)
+    monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_with_ray_runs_are_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[object] = []
+
+    class Task:
+        def __init__(self, work: Any) -> None:
+            self.work = work
+
+        def remote(self, item: int) -> tuple[int, int]:
+            return item, self.work(item)
+
+    def wait(left: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return left[-num_returns:], left[:-num_returns]  # the last first
+
+    install(
+        monkeypatch,
+        "ray",
+        init=lambda **said: log.append(said["address"]),
+        remote=Task,
+        wait=wait,
+        get=lambda ref: ref[1],
+        shutdown=lambda: log.append("shut down"),
+    )
+    ended: list[int] = []
+    assert spread(double, [1, 2, 3], where=Where.RAY, address="head:6379", done=ended.append) == [2, 4, 6]
+    assert ended == [2, 1, 0]
+    assert log == ["head:6379", "shut down"]
+
+
+def test_with_dask_runs_are_its_futures(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[object] = []
+
+    class Client:
+        def __init__(self, address: str | None) -> None:
+            log.append(address)
+
+        def map(self, work: Any, items: list[int], pure: bool) -> list[Any]:
+            assert not pure, "a run measures the machine it is on"
+            return [SimpleNamespace(key=f"run-{item}", result=lambda item=item: work(item)) for item in items]
+
+        def close(self) -> None:
+            log.append("closed")
+
+    install(monkeypatch, "distributed", Client=Client, as_completed=reversed)
+    assert spread(double, [5, 6], where=Where.DASK) == [10, 12]
+    assert log == [None, "closed"]
+
+
+@pytest.mark.parametrize("where", [Where.RAY, Where.DASK])
+def test_without_it_installed_nothing_is_run(where: Where, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hs_sim.spread.find_spec", lambda _: None)
+    with pytest.raises(RefusedError, match=f"--on: {where}; expected it to be installed") as caught:
+        spread(double, [1], where=where)
+    assert caught.value.kind is Kind.UNAVAILABLE
+
+
+def test_a_cluster_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("nobody answers")
+
+    install(monkeypatch, "ray", init=init, shutdown=lambda: None)
+    with pytest.raises(RefusedError, match="--address: 'far:1': nobody answers; expected a Ray cluster"):
+        spread(double, [1], where=Where.RAY, address="far:1")

@@ -1,0 +1,392 @@
+"""Workload files of every format: what is read, and what is said of what is bad."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hs_core.errors import Kind, RefusedError
+from hs_sim.batches import stages
+from hs_sim.cli import main
+from hs_sim.cluster import nodes_of, parse_cluster, runnable
+from hs_sim.drawn import gavel_like, shockwave_like
+from hs_sim.files import dump_csv, dump_yaml
+from hs_sim.generate import Recipe, gang_rates, generate
+from hs_sim.model import GAVEL, SHOCKWAVE, Growth, Stage
+from hs_sim.reading import Sieve
+from hs_sim.sources import read
+
+TABLE = {
+    model: {
+        str((f"ResNet-18 (batch size {batch})", gang)): {"null": speed * gang}
+        for batch in (64, 128, 256)
+        for gang in (1, 2, 64)
+    }
+    | {"('A3C', 1)": {"null": 0.0 if model == "k80" else 3.0}}
+    for model, speed in (("v100", 8.0), ("k80", 2.0))
+}
+GAVEL_LINE = "ResNet-18 (batch size 64)\tcommand\tfolder\t-n\t1\t90000\t2\t1\t-1.0\t60"
+SHOCKWAVE_LINE = "ResNet-18 (batch size 64)\tcommand\tfolder\t-n\t1\t90000\t1\tgns\t1\t-1.0\t500\t60"
+CSV = "# rate net V100 8\n# rate net K80 2\nuser,arrival_s,steps,job_class,gpus,nodes\n"
+PHILLY = "timestamp,duration,num_gpus,gpu_time,cluster\n"
+YAML = "rates: {net: {V100: 8, K80: 2}, stuck: {V100: 0, K80: 0}}\njobs:\n"
+
+
+def put(tmp_path: Path, kind: str, body: str) -> tuple[Path, Path | None]:
+    """The file, and the table beside it."""
+    table = tmp_path / "table.json"
+    if kind in ("gavel", "shockwave"):
+        table.write_text(json.dumps(TABLE))
+        path = tmp_path / f"{kind}.trace"
+        path.write_text(body)
+        return path, table
+    path = tmp_path / f"{kind}.{'yaml' if kind == 'yaml' else 'csv'}"
+    path.write_text({"csv": CSV, "philly": PHILLY, "yaml": YAML}[kind] + body)
+    return path, None
+
+
+def fields(line: str, **changes: object) -> str:
+    names = ("type", "command", "folder", "argument", "data", "steps", "gang", "weight", "slo", "arrival")
+    if line is SHOCKWAVE_LINE:
+        names = (*names[:7], "mode", *names[7:9], "duration", "arrival")
+    words = dict(zip(names, line.split("\t"), strict=True)) | {
+        name: str(value) for name, value in changes.items()
+    }
+    return "\t".join(words.values()) + "\n"
+
+
+GOOD = {
+    "gavel": GAVEL_LINE + "\n",
+    "shockwave": SHOCKWAVE_LINE + "\n",
+    "csv": "ann,60,900,net,2,1\n",
+    "philly": "2017-10-03 06:48:36,500.0,2,1000.0,a\n",
+    "yaml": "- {user: ann, arrival_s: 60, steps: 900, job_class: net, gpus: 2}\n",
+}
+FIRST = {"gavel": 1, "shockwave": 1, "csv": 4, "philly": 2, "yaml": 3}  # line of the first job
+
+# format, a bad line, the field that is named, its value, what was expected
+BAD = [
+    ("gavel", "\t".join(GAVEL_LINE.split("\t")[:-1]) + "\n", "fields", "9", "10 with tabs"),
+    ("gavel", fields(GAVEL_LINE, arrival=-5), "arrival", "'-5'", "at least 0"),
+    ("gavel", fields(GAVEL_LINE, arrival="nan"), "arrival", "'nan'", "a number"),
+    ("gavel", fields(GAVEL_LINE, steps=-1), "total steps", "'-1'", "at least 1"),
+    ("gavel", fields(GAVEL_LINE, steps="many"), "total steps", "'many'", "a whole number"),
+    ("gavel", fields(GAVEL_LINE, gang=0), "gang", "'0'", "at least 1"),
+    ("gavel", fields(GAVEL_LINE, gang=4), "gang", "4", "1, 2, 64"),
+    ("gavel", fields(GAVEL_LINE, gang=10**9), "gang", "1000000000", "at most"),
+    ("gavel", fields(GAVEL_LINE, weight=0), "weight", "'0'", "above 0"),
+    ("gavel", fields(GAVEL_LINE, type="ResNet-19 (batch size 64)"), "job type", "'ResNet-19", "did you mean ResNet-18"),
+    ("shockwave", "\t".join(SHOCKWAVE_LINE.split("\t")[:-1]) + "\n", "fields", "11", "12 with tabs"),
+    ("shockwave", fields(SHOCKWAVE_LINE, arrival=-1), "arrival", "'-1'", "at least 0"),
+    ("shockwave", fields(SHOCKWAVE_LINE, mode="fast"), "mode", "'fast'", "static or accordion or gns"),
+    ("shockwave", fields(SHOCKWAVE_LINE, gang="two"), "gang", "'two'", "a whole number"),
+    ("shockwave", fields(SHOCKWAVE_LINE, type="VGG"), "job type", "'VGG'", "one of"),
+    ("csv", "ann,60,900\n", "line", "'ann,60,900'", "6 fields"),
+    ("csv", "ann,-60,900,net,2,1\n", "arrival_s", "'-60'", "at least 0"),
+    ("csv", "ann,60,,net,2,1\n", "steps", "'nothing'", "every job names it"),
+    ("csv", "ann,60,900,nett,2,1\n", "job_class", "'nett'", "did you mean net"),
+    ("csv", "ann,60,900,net,0,1\n", "gpus", "'0'", "at least 1"),
+    ("csv", "ann,60,1e400,net,1,1\n", "steps", "'1e400'", "a whole number"),
+    ("philly", "2017-10-03 06:48:36,500.0\n", "num_gpus", "'nothing'", "as many fields"),
+    ("philly", "yesterday,500.0,2,1000.0,a\n", "timestamp", "'yesterday'", "a time such as"),
+    ("philly", "2017-10-03 06:48:36,-5,2,1000.0,a\n", "duration", "'-5'", "above 0"),
+    ("philly", "2017-10-03 06:48:36,nan,2,1000.0,a\n", "duration", "'nan'", "above 0"),
+    ("philly", "2017-10-03 06:48:36,500.0,0,1000.0,a\n", "num_gpus", "'0'", "at least 1"),
+    ("philly", "2017-10-03 06:48:36+00:00,500.0,1,1000.0,a\n", "timestamp", "'2017", "without an offset"),
+    ("yaml", "- {user: ann, steps: 900, job_class: net}\n", "arrival_s", "'nothing'", "every job names it"),
+    ("yaml", "- {user: ann, arrival_s: -1, steps: 900, job_class: net}\n", "arrival_s", "-1", "at least 0"),
+    ("yaml", "- {user: ann, arrival_s: 1, steps: 900, job_class: nets}\n", "job_class", "'nets'", "did you mean net"),
+    ("yaml", "- {user: ann, arrival_s: 1, steps: .nan, job_class: net}\n", "steps", "nan", "a whole number"),
+    ("yaml", "- {user: ann, arrival_s: 1, steps: 9, job_class: net, gpu: 2}\n", "gpu", "'unknown field'", "did you mean gpus"),
+    ("yaml", "- 7\n", "jobs", "7", "a mapping"),
+    ("yaml", "- {user: a, arrival_s: 1, steps: 9, job_class: net, stages: 5 net}\n", "stages", "'5 net'", "EPOCH"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "bad", "field", "value", "expected"), BAD)
+def test_a_bad_job_is_named_by_file_line_field_value_and_what_was_expected(
+    tmp_path: Path, *, kind: str, bad: str, field: str, value: str, expected: str
+) -> None:
+    path, table = put(tmp_path, kind, GOOD[kind] + bad)
+    with pytest.raises(RefusedError) as caught:
+        read(path, table)
+    said = str(caught.value)
+    assert said.startswith(f"{path}:{FIRST[kind] + 1}: {field}: {value}")
+    assert expected in said.partition("; expected ")[2]
+    assert caught.value.kind is Kind.INVALID
+
+
+@pytest.mark.parametrize(("kind", "bad", "field", "value", "expected"), BAD)
+def test_a_bad_job_is_left_out_and_counted_where_that_is_asked_for(
+    tmp_path: Path, *, kind: str, bad: str, field: str, value: str, expected: str
+) -> None:
+    path, table = put(tmp_path, kind, GOOD[kind] + bad + GOOD[kind])
+    found = read(path, table, sieve=Sieve(skip_bad=True))
+    assert [job.id for job in found.jobs] == [1, 2]
+    assert len(found.skipped) == 1
+    assert found.skipped[0].startswith(f"{path}:{FIRST[kind] + 1}: {field}: {value}")
+    assert expected in found.skipped[0]
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_gang_larger_than_the_cluster_can_never_run(tmp_path: Path, kind: str) -> None:
+    big = {
+        "gavel": fields(GAVEL_LINE, gang=64),
+        "shockwave": fields(SHOCKWAVE_LINE, gang=64),
+        "csv": "ann,60,900,net,4,16\n",
+        "philly": "2017-10-03 06:48:36,500.0,64,1000.0,a\n",
+        "yaml": "- {user: ann, arrival_s: 60, steps: 900, job_class: net, gpus: 4, nodes: 16}\n",
+    }[kind]
+    path, table = put(tmp_path, kind, GOOD[kind] + big)
+    cluster = parse_cluster("v100:8,k80:8", 4)
+    with pytest.raises(
+        RefusedError, match=r"gpus: 16 x 4; expected a gang .* 2 x 4 V100, 2 x 4 K80"
+    ) as caught:
+        runnable(read(path, table), cluster, Sieve())
+    assert str(caught.value).startswith(f"{path}:{FIRST[kind] + 1}: ")
+    assert caught.value.kind is Kind.IMPOSSIBLE
+    left = runnable(read(path, table), cluster, Sieve(skip_bad=True))
+    assert [job.gang for job in left.jobs] == [read(path, table).jobs[0].gang]
+    assert len(left.skipped) == 1
+
+
+def test_a_job_without_speed_on_any_gpu_can_never_run(tmp_path: Path) -> None:
+    stuck = "- {user: ann, arrival_s: 60, steps: 900, job_class: stuck}\n"
+    path, _ = put(tmp_path, "yaml", GOOD["yaml"] + stuck)
+    with pytest.raises(
+        RefusedError, match="job_class: stuck; expected a class with a rate above 0 on V100"
+    ) as caught:
+        runnable(read(path), parse_cluster("v100:4"), Sieve())
+    assert str(caught.value).startswith(f"{path}:4: ")
+    assert caught.value.kind is Kind.IMPOSSIBLE
+    trace, table = put(tmp_path, "gavel", GOOD["gavel"] + fields(GAVEL_LINE, type="A3C", gang=1))
+    with pytest.raises(RefusedError, match="job_class: A3C x1; expected a class with a rate above 0 on K80"):
+        runnable(read(trace, table), parse_cluster("k80:4"), Sieve())
+    both = runnable(read(trace, table), parse_cluster("v100:4,k80:4"), Sieve())
+    assert both.jobs[1].gpu_types == ("V100",)
+
+
+def test_a_job_with_more_memory_than_any_gpu_or_an_unknown_gpu_model_can_never_run(tmp_path: Path) -> None:
+    job = "- {{user: ann, arrival_s: 60, steps: 900, job_class: net, {}}}\n"
+    path, _ = put(tmp_path, "yaml", job.format("gpu_memory_bytes: 99999999999"))
+    with pytest.raises(RefusedError, match=r":3: gpu_memory_bytes: 99999999999; expected at most"):
+        runnable(read(path), parse_cluster("v100:4"), Sieve())
+    path, _ = put(tmp_path, "yaml", job.format("gpu_types: [H999]"))
+    with pytest.raises(RefusedError, match=r":3: gpu_types: H999; expected some of what the cluster has"):
+        runnable(read(path), parse_cluster("v100:4"), Sieve())
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        ("csv", "user,steps\nann,9\n", r":1: header: 'user,steps'; expected a column arrival_s"),
+        ("csv", "user,arrival_s,steps,job_class,colour\n", r":1: colour: 'unknown field'; expected one of"),
+        ("csv", "", r":1: jobs: 'none'"),
+        ("csv", "# rate net V100 -2\nuser,arrival_s,steps,job_class\nann,0,9,net\n", r":1: rate: '-2'; expected a number of at least 0"),
+        ("csv", "# user ann 0\nuser,arrival_s,steps,job_class\nann,0,9,vae\n", r":1: tickets: '0'; expected a number above 0"),
+        ("csv", "timestamp,duration,num_gpus\n", r":1: jobs: 'none'"),
+        ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
+        ("yaml", "jobs: [\n", r":2: .*; expected YAML"),
+        ("yaml", "rates: {net: {V100: -1}}\njobs: []\n", r":1: rates.net.V100: -1; expected a number of at least 0"),
+        ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number above 0"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_workload_is_refused_by_line_even_if_bad_jobs_are_left_out(
+    tmp_path: Path, kind: str, text: str, said: str
+) -> None:
+    path = tmp_path / f"bad.{kind}"
+    path.write_text(text)
+    with pytest.raises(RefusedError, match=said):
+        read(path, sieve=Sieve(skip_bad=True))
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("{", r":1: .*; expected JSON"),
+        ("[]", r":1: throughputs: 'list'; expected GPU model"),
+        ("{}", r":1: throughputs: 'dict'; expected GPU model"),
+        ('{"v100": 7}', r":1: v100: 7; expected GPU model"),
+        ('{"v100": {\n"ResNet": {"null": 1}}}', r":2: v100, job type: 'ResNet'; expected \('name', gang\)"),
+        ('{"v100":\n {"(\'A3C\', 1)": {"null": -3}}}', r":2: v100, \('A3C', 1\), null: -3; expected steps/s"),
+        ('{"v100": {"(\'A3C\', 1)": {"null": NaN}}}', r"null: nan; expected steps/s"),
+        ('{"v100": {"(\'A3C\', 1)": {}}}', r"null: None; expected steps/s"),
+        ('{"v100": {"(\'A3C\', 1)": {"null": true}}}', r"null: True; expected steps/s"),
+        ('{"v100": {"(\'A3C\', 0)": {"null": 1}}}', r"expected \('name', gang\)"),
+    ],
+)
+def test_a_bad_table_of_throughputs_is_refused_by_line(tmp_path: Path, table: str, said: str) -> None:
+    (tmp_path / "table.json").write_text(table)
+    (tmp_path / "jobs.trace").write_text(GAVEL_LINE + "\n")
+    with pytest.raises(RefusedError, match=said):
+        read(tmp_path / "jobs.trace", tmp_path / "table.json")
+
+
+def test_a_file_of_bad_jobs_alone_is_refused(tmp_path: Path) -> None:
+    path, table = put(tmp_path, "gavel", fields(GAVEL_LINE, steps=0))
+    with pytest.raises(RefusedError, match=r"all 1 jobs are bad; the first: .*total steps"):
+        read(path, table, sieve=Sieve(skip_bad=True))
+
+
+def test_a_trace_without_its_throughputs_is_refused(tmp_path: Path) -> None:
+    path, _ = put(tmp_path, "gavel", GOOD["gavel"])
+    with pytest.raises(RefusedError, match="expected --throughputs"):
+        read(path)
+
+
+def test_exit_status_is_2_for_a_bad_file_3_for_what_cannot_run_and_4_for_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, _ = put(tmp_path, "csv", "ann,-60,900,net,2,1\n")
+    assert main(["compare", "--policies", "fifo", "--trace", str(bad)]) == 2
+    assert f"{bad}:4: arrival_s: '-60'" in capsys.readouterr().err
+    big, _ = put(tmp_path, "yaml", "- {user: ann, arrival_s: 0, steps: 9, job_class: net, gpus: 64}\n")
+    assert main(["run", str(big), "--cluster", "v100:4"]) == 3
+    assert f"{big}:3: gpus: 1 x 64" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "none.yaml")]) == 4
+
+
+def test_bad_jobs_that_were_left_out_are_counted_in_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = put(tmp_path, "csv", GOOD["csv"] + "ann,-60,900,net,2,1\nann,60,900,net,64,1\n" + GOOD["csv"])
+    out = tmp_path / "out.json"
+    words = ["--trace", str(path), "--cluster", "v100:4", "--skip-bad", "--json", str(out)]
+    assert main(["compare", "--policies", "fifo", *words]) == 0
+    (row,) = json.loads(out.read_text())
+    assert (row["jobs"], row["finished"], row["skipped"]) == (2, 2, 2)
+    assert "2 bad jobs left out" in capsys.readouterr().out
+    assert main(["workload", "check", str(path), "--skip-bad", "--fits", "--cluster", "v100:4"]) == 0
+    said = capsys.readouterr()
+    assert "2 jobs of 1 users, 2 left out" in said.out
+    assert len(said.err.splitlines()) == 2
+
+
+# --- what good files come to ---------------------------------------------------------------------------------------------
+
+
+def test_phillys_tenants_are_users_and_its_durations_times_on_p100(tmp_path: Path) -> None:
+    body = (
+        "2017-10-03 06:48:36,500.0,2,1,a\n2017-10-03 06:50:36,100.0,8,1,b\n2017-10-03 06:49:36,100.0,5,1,a\n"
+    )
+    path, _ = put(tmp_path, "philly", body)
+    found = read(path, gpus_per_server=4)
+    assert [(job.user, job.arrival_s, job.gpus, job.nodes) for job in found.jobs] == [
+        ("a", 0.0, 2, 1),
+        ("a", 60.0, 1, 5),
+        ("b", 120.0, 4, 2),
+    ]
+    first = found.jobs[0]
+    assert first.steps / found.rates[first.job_class, "P100"] == pytest.approx(500.0, rel=0.01)
+    assert [job.id for job in read(path, first=2).jobs] == [1, 2]
+
+
+def test_a_users_column_comes_before_the_tenants(tmp_path: Path) -> None:
+    path = tmp_path / "philly.csv"
+    path.write_text("timestamp,duration,num_gpus,user,cluster\n2017-10-03 06:48:36,500.0,2,zoe,a\n")
+    assert [job.user for job in read(path).jobs] == ["zoe"]
+
+
+def test_a_gang_is_spread_over_the_fewest_servers_that_hold_it_in_equal_parts() -> None:
+    assert [nodes_of(gang, 4) for gang in (1, 3, 4, 5, 6, 7, 8, 9, 12)] == [1, 1, 1, 5, 2, 7, 2, 3, 3]
+
+
+def test_shockwaves_jobs_have_the_stages_of_their_mode(tmp_path: Path) -> None:
+    path, table = put(
+        tmp_path,
+        "shockwave",
+        "".join(fields(SHOCKWAVE_LINE, mode=mode) for mode in ("gns", "accordion", "static")),
+    )
+    found = read(path, table)
+    assert found.peer is SHOCKWAVE
+    gns, accordion, static = found.jobs
+    assert gns.growth is Growth.CLIMB
+    assert [(stage.from_epoch, stage.job_class, stage.epoch_steps) for stage in gns.stages] == [
+        (0, "ResNet-18 (batch size 64) x1", 782),
+        (11, "ResNet-18 (batch size 128) x1", 391),
+        (31, "ResNet-18 (batch size 256) x1", 196),
+    ]
+    assert accordion.growth is Growth.JUMP
+    assert [(stage.from_epoch, stage.epoch_steps) for stage in accordion.stages] == [(0, 782), (10, 196)]
+    assert static.stages == ()
+    assert {name for name, _ in found.rates} >= {stage.job_class for stage in gns.stages}
+
+
+def test_a_job_of_the_largest_batch_size_or_of_an_unknown_model_has_no_stages() -> None:
+    speeds = {(f"ResNet-18 (batch size {batch}) x1", "V100"): 1.0 for batch in (128, 256)}
+    assert stages("gns", "ResNet-18 (batch size 256)", 1, 99_999, speeds)[0] == ()
+    assert stages("accordion", "ResNet-18 (batch size 256)", 1, 99_999, speeds)[0] == ()
+    assert stages("gns", "A3C", 1, 99_999, speeds)[0] == ()
+    assert stages("gns", "ResNet-18 (batch size 128)", 1, 99_999, speeds)[0]
+    # It is over before its batches would grow.
+    assert stages("gns", "ResNet-18 (batch size 128)", 1, 391 * 5, speeds)[0] == ()
+
+
+def test_the_parts_of_a_life_are_as_long_as_its_epochs(tmp_path: Path) -> None:
+    path, table = put(tmp_path, "shockwave", fields(SHOCKWAVE_LINE, steps=782 * 40))
+    (job,) = read(path, table).jobs
+    assert [(name.split()[3], steps) for name, steps in job.parts] == [
+        ("64)", 11 * 782),
+        ("128)", 20 * 391),
+        ("256)", 9 * 196),
+    ]
+
+
+def test_gavels_own_trace_is_of_gavels_world(tmp_path: Path) -> None:
+    path, table = put(tmp_path, "gavel", GOOD["gavel"])
+    found = read(path, table)
+    assert found.peer is GAVEL
+    assert found.jobs[0].stages == ()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "yaml"])
+def test_what_is_written_is_read_as_it_was(tmp_path: Path, suffix: str) -> None:
+    trace, table = put(tmp_path, "shockwave", GOOD["shockwave"] + fields(SHOCKWAVE_LINE, mode="accordion"))
+    for load in (read(trace, table), generate(Recipe(jobs=20, users=3, jobs_per_hour=60))):
+        path = tmp_path / f"again.{suffix}"
+        path.write_text({"csv": dump_csv, "yaml": dump_yaml}[suffix](load))
+        again = read(path)
+        assert again.jobs == load.jobs
+        assert again.tickets == load.tickets
+        assert again.rates.items() <= load.rates.items()
+
+
+def test_generated_users_can_differ_in_how_much_they_submit() -> None:
+    jobs = generate(Recipe(jobs=3_000, users=4, users_spread=1.0)).jobs
+    counts = Counter(job.user for job in jobs)
+    first = counts["user1"]
+    for at in (2, 3, 4):
+        assert counts[f"user{at}"] / first == pytest.approx(1 / at, rel=0.2)
+
+
+@pytest.mark.parametrize("make", [gavel_like, shockwave_like])
+def test_drawn_workloads_are_those_of_their_seed(make) -> None:  # type: ignore[no-untyped-def]
+    table = gang_rates()
+    one, same, other = (make(table, jobs=50, jobs_per_hour=60, seed=seed) for seed in (3, 3, 4))
+    assert one == same
+    assert one.jobs != other.jobs
+    assert max(job.gang for job in make(table, jobs=50, jobs_per_hour=0, most_gpus=2).jobs) == 2
+    assert runnable(one, parse_cluster("v100:8,k80:8"), Sieve()).jobs == one.jobs
+
+
+def test_drawn_batch_sizes_change_where_the_table_knows_them() -> None:
+    kinds = {
+        f"ResNet-18 (batch size {batch}) x{gang}": gang
+        for batch in (16, 32, 64, 128, 256)
+        for gang in (1, 2, 4, 8)
+    }
+    load = shockwave_like(
+        {(name, "V100"): 50.0 * gang for name, gang in kinds.items()}, jobs=60, jobs_per_hour=60
+    )
+    changing = [job for job in load.jobs if job.stages]
+    assert {job.growth for job in changing} == set(Growth)
+    assert all(
+        job.stages[0] == replace(job.stages[0], job_class=job.job_class, from_epoch=0) for job in changing
+    )
+    assert all(
+        isinstance(stage, Stage) and (stage.job_class, "V100") in load.rates
+        for job in changing
+        for stage in job.stages
+    )
