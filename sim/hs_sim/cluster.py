@@ -107,15 +107,15 @@ def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
     return job if len(good) == len(allowed) else replace(job, gpu_types=good)
 
 
-def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve) -> Workload:
-    """The jobs that this cluster could run, as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
+def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve, *, mixed: bool = False) -> Workload:
+    """The jobs that this cluster could run (`mixed`: gangs on several models), as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
     models = tuple(pool.model for pool in cluster.pools)
     jobs = []
     for job in workload.jobs:
         with sieve.job():
-            check_fits(job, workload, cluster)
+            check_fits(job, workload, cluster, mixed=mixed)
             kept = _keep(job, workload, models)
-            check_fits(kept, workload, cluster)
+            check_fits(kept, workload, cluster, mixed=mixed)
             jobs.append(kept)
     if not jobs:
         raise RefusedError(
