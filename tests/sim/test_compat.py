@@ -1,4 +1,4 @@
-"""Against the numbers that Gavel's public simulator gives for its own traces, beside the project (not part of it)."""
+"""Against the numbers that Gavel's and Shockwave's public simulators give for their own traces, beside the project (not part of it)."""
 
 from pathlib import Path
 from statistics import fmean
@@ -46,6 +46,34 @@ def test_compat_lands_where_gavel_does(
     assert found.makespan_s == pytest.approx(makespan_s, rel=tolerance)
     if jct_s is not None:
         assert found.mean_jct_s == pytest.approx(jct_s, rel=tolerance)
+
+
+# Shockwave's, 32 V100, rounds of 120 s: its jobs change their batch sizes
+SHOCKWAVE = [
+    ("gavel-max-min", 11274.1, 33208),
+    ("gavel-ftf", 11386.1, None),
+    ("gavel-max-sum", 9654.7, 31909),
+    ("gavel-makespan", 19806.7, 24205),
+]
+
+
+@needs_data
+@pytest.mark.parametrize(("policy", "jct_s", "makespan_s"), SHOCKWAVE, ids=[p[0] for p in SHOCKWAVE])
+def test_compat_lands_where_shockwaves_simulator_does(
+    policy: str, jct_s: float, makespan_s: float | None
+) -> None:
+    folder = DATA / "shockwave"
+    experiment = Experiment(
+        cluster=parse_cluster("v100:32", 4),
+        workload=load_trace(folder / "shockwave120.trace", folder / "throughputs.json"),
+        policy=policy,
+        quantum_s=120.0,
+    )
+    found = summarize(run_quanta(gavel_compat(experiment)))
+    assert found.finished == found.jobs == 120
+    assert found.mean_jct_s == pytest.approx(jct_s, rel=0.02)
+    if makespan_s is not None:
+        assert found.makespan_s == pytest.approx(makespan_s, rel=0.02)
 
 
 @needs_data

@@ -1,8 +1,14 @@
-"""Rounds with costs: a job that moves at an edge runs on its new GPUs as soon as it is there, not a round later."""
+"""Rounds: with costs, with batch sizes that change, and as other simulators have them."""
 
+from dataclasses import replace
+
+import pytest
+
+from hs_core.errors import RefusedError
 from hs_core.model import UserName
 from hs_sim.cluster import parse_cluster
-from hs_sim.model import Costs, Experiment, SimJob, Workload
+from hs_sim.machines import run_machines
+from hs_sim.model import SHOCKWAVE, Costs, Experiment, Growth, SimJob, Stage, Workload, gavel_compat
 from hs_sim.quanta import run_quanta
 
 
@@ -37,3 +43,78 @@ def test_a_move_costs_what_it_takes_and_not_the_rest_of_the_round() -> None:
     assert second.migrations == 1
     # At the edge at 600 s it leaves the K80, after 590 s of training there: written, sent, read, started.
     assert second.ended_s == 600.0 + (10.0 + 20.0 + 10.0 + 10.0) + (6_000 - 590) / 10.0
+
+
+def growing(growth: Growth, *, epochs: int = 30, **changes: object) -> Experiment:
+    """One job: 100 steps an epoch at 1/s, from epoch 10 on 50 at 1/s, from epoch 20 on 25."""
+    stages = (
+        Stage(job_class="small", from_epoch=0, epoch_steps=100),
+        Stage(job_class="middle", from_epoch=10, epoch_steps=50),
+        Stage(job_class="large", from_epoch=20, epoch_steps=25),
+    )
+    ann = UserName("ann")
+    job = SimJob(
+        id=1, user=ann, arrival_s=0.0, steps=100 * epochs, job_class="small", stages=stages, growth=growth
+    )
+    return Experiment(
+        cluster=parse_cluster("v100:1", 1),
+        workload=Workload(
+            name="growing",
+            jobs=(replace(job, **changes),),  # type: ignore[arg-type]
+            tickets={ann: 100.0},
+            rates={(name, "V100"): 1.0 for name in ("small", "middle", "large")},
+        ),
+        policy="gavel-max-min",
+        quantum_s=100.0,
+        costs=Costs(suspend_s=0.0, resume_s=0.0, start_s=0.0),
+        known_rates=True,
+    )
+
+
+def test_a_job_whose_batches_grow_ends_as_much_earlier() -> None:
+    (job,) = run_quanta(growing(Growth.JUMP)).jobs
+    assert job.steps == 3_000
+    assert job.ended_s == 10 * 100 + 10 * 50 + 10 * 25
+
+
+def test_a_job_that_ends_before_its_batches_grow_is_as_long_as_any() -> None:
+    (job,) = run_quanta(growing(Growth.CLIMB, epochs=7)).jobs
+    assert job.ended_s == 700
+
+
+def test_how_much_of_a_growing_job_is_done_is_said_in_its_first_batches() -> None:
+    (job,) = run_quanta(replace(growing(Growth.JUMP), until_s=1_500.0)).jobs
+    assert job.ended_s is None
+    assert job.steps == 2_000
+
+
+def test_as_in_shockwaves_simulator_a_change_is_made_a_round_after_it_was_seen() -> None:
+    jump = gavel_compat(growing(Growth.JUMP))
+    # Epoch 10 is seen at 1000 s, made at 1100 s when 11 are done; 20 is seen at 1600 s (21 done), made at 1700 s (23 done): 7 are left.
+    assert run_quanta(jump).jobs[0].ended_s == 1_700 + 7 * 25
+    climb = gavel_compat(growing(Growth.CLIMB))
+    # An epoch ahead: 10 is seen at 900 s with 9 done, made at 1000 s; 20 seen at 1500 s (20 done; 1400 s had 18), made at 1600 s (22 done).
+    assert run_quanta(climb).jobs[0].ended_s == 1_600 + 8 * 25
+
+
+def test_who_did_not_run_in_the_round_before_loses_its_restart_there() -> None:
+    ann, bob = UserName("ann"), UserName("bob")
+    first = SimJob(id=1, user=ann, arrival_s=0.0, steps=250, job_class="c")
+    second = SimJob(id=2, user=bob, arrival_s=0.0, steps=250, job_class="c")
+    load = Workload(
+        name="two",
+        jobs=(first, second),
+        tickets={ann: 100.0, bob: 100.0},
+        rates={("c", "V100"): 1.0},
+        peer=SHOCKWAVE,
+    )
+    experiment = Experiment(cluster=parse_cluster("v100:1", 1), workload=load, policy="fifo", quantum_s=100.0)
+    one, other = run_quanta(gavel_compat(experiment)).jobs
+    assert one.ended_s == 250  # the first round costs nothing
+    assert other.ended_s == 300 + 250 + 20
+    assert other.gpu_s == {"V100": 250.0}
+
+
+def test_depth_machines_refuses_batches_that_grow() -> None:
+    with pytest.raises(RefusedError, match="batch size"):
+        run_machines(growing(Growth.JUMP))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hs_core import dice
 from hs_core.mechanism.gavel.question import Allocation, Question, isolated_speed
-from hs_core.mechanism.rounds import Books, Staleness, pick, receive, reset
+from hs_core.mechanism.rounds import CREDIT_S, RESET_S, Books, Staleness, pick, receive, reset
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.model import JobId
@@ -59,6 +59,7 @@ class Style:
     compat: bool = (
         False  # as Gavel's simulator does it: newcomers wait for the next allocation beside idle GPUs
     )
+    reset_s: float = RESET_S  # least time between two allocations
 
 
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
@@ -69,7 +70,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     idle = not any(job.running for job in snapshot.jobs)
     if not table.jobs:
         return seats.verdict(memory, {}, () if style.compat else None)
-    if books is None or Staleness(zero_is_never=style.compat).due(
+    if books is None or Staleness(least_s=style.reset_s, zero_is_never=style.compat).due(
         books, snapshot.now_s, changed=signature != asked, idle=idle
     ):
         asked = signature
@@ -81,7 +82,9 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
             Case(question=question, rows=table, alone_s=alone_s, compat=style.compat, seed=snapshot.seed)
         )
         assert not len(found.pairs), "a GPU is given to one job at a time"
-        books = reset(books, [(int(job.id),) for job in table.jobs], found.alone, snapshot.now_s)
+        credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
+        units = [(int(job.id),) for job in table.jobs]
+        books = reset(books, units, found.alone, snapshot.now_s, credit_s)
     chosen = _choose(snapshot, seats, table, books, style)
     now = {
         "models": list(table.models),

@@ -1,9 +1,10 @@
 """The table of policies. A new one is a file here and a line below."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 
 from hs_core.errors import Kind, RefusedError
+from hs_core.mechanism.rounds import RESET_S
 from hs_core.policies import (
     gavel_fifo,
     gavel_ftf,
@@ -76,26 +77,24 @@ POLICIES: Mapping[str, Policy] = {
     )
 }
 
-GAVEL_COMPAT: Mapping[str, Policy] = {
-    module.COMPAT.name: module.COMPAT
-    for module in (
-        gavel_fifo,
-        gavel_ftf,
-        gavel_makespan,
-        gavel_max_min,
-        gavel_max_min_blind,
-        gavel_max_sum,
-        gavel_water_filling,
-        pop,
-    )
-} | {"fifo": gavel_fifo.COMPAT}
+GAVEL_COMPAT: Mapping[str, Callable[[float], Policy]] = {
+    "fifo": gavel_fifo.compat,
+    "gavel-fifo": gavel_fifo.compat,
+    "gavel-ftf": gavel_ftf.compat,
+    "gavel-makespan": gavel_makespan.compat,
+    "gavel-max-min": gavel_max_min.compat,
+    "gavel-max-min-blind": gavel_max_min_blind.compat,
+    "gavel-max-sum": gavel_max_sum.compat,
+    "gavel-water-filling": gavel_water_filling.compat,
+    "pop": pop.compat,
+}
 """As Gavel's own simulator has them, for comparisons with its numbers."""
 
 
-def find(name: str, *, compat: bool = False) -> Policy:
-    """`compat`: as in Gavel's simulator, where that differs. Raises RefusedError."""
+def find(name: str, *, compat: bool = False, reset_s: float = RESET_S) -> Policy:
+    """`compat`: as in Gavel's simulator, where that differs, with so long between two allocations at least. Raises RefusedError."""
     if compat and name in GAVEL_COMPAT:
-        return GAVEL_COMPAT[name]
+        return GAVEL_COMPAT[name](reset_s)
     if name in POLICIES:
         return POLICIES[name]
     close = get_close_matches(name, POLICIES, n=1)

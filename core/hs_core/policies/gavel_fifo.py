@@ -20,8 +20,12 @@ GAVEL_FIFO = Policy(
     needs=Needs(every_quantum=True),
     decide=partial(decide, allocate=allocate, style=Style(skip_zero=True)),
 )
-COMPAT = Policy(
-    name="gavel-fifo",
-    needs=Needs(every_quantum=True, work_conserving=False),
-    decide=partial(decide, allocate=allocate, style=Style(skip_zero=True, compat=True)),
-)
+
+
+def compat(reset_s: float) -> Policy:
+    """As in Gavel's simulator, with so long between two allocations at least."""
+    return Policy(
+        name="gavel-fifo",
+        needs=Needs(every_quantum=True, work_conserving=False),
+        decide=partial(decide, allocate=allocate, style=Style(skip_zero=True, compat=True, reset_s=reset_s)),
+    )

@@ -21,8 +21,12 @@ GAVEL_FTF = Policy(
     needs=Needs(every_quantum=True, lengths=True),
     decide=partial(decide, allocate=allocate, style=Style()),
 )
-COMPAT = Policy(
-    name="gavel-ftf",
-    needs=Needs(every_quantum=True, work_conserving=False, lengths=True),
-    decide=partial(decide, allocate=allocate, style=Style(compat=True)),
-)
+
+
+def compat(reset_s: float) -> Policy:
+    """As in Gavel's simulator, with so long between two allocations at least."""
+    return Policy(
+        name="gavel-ftf",
+        needs=Needs(every_quantum=True, work_conserving=False, lengths=True),
+        decide=partial(decide, allocate=allocate, style=Style(compat=True, reset_s=reset_s)),
+    )

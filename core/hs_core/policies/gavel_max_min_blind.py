@@ -21,8 +21,12 @@ GAVEL_MAX_MIN_BLIND = Policy(
     needs=Needs(every_quantum=True),
     decide=partial(decide, allocate=allocate, style=Style(shuffled=True)),
 )
-COMPAT = Policy(
-    name="gavel-max-min-blind",
-    needs=Needs(every_quantum=True, work_conserving=False),
-    decide=partial(decide, allocate=allocate, style=Style(shuffled=True, compat=True)),
-)
+
+
+def compat(reset_s: float) -> Policy:
+    """As in Gavel's simulator, with so long between two allocations at least."""
+    return Policy(
+        name="gavel-max-min-blind",
+        needs=Needs(every_quantum=True, work_conserving=False),
+        decide=partial(decide, allocate=allocate, style=Style(shuffled=True, compat=True, reset_s=reset_s)),
+    )

@@ -28,8 +28,12 @@ POP = Policy(
     needs=Needs(every_quantum=True),
     decide=partial(decide, allocate=allocate, style=Style()),
 )
-COMPAT = Policy(
-    name="pop",
-    needs=Needs(every_quantum=True, work_conserving=False),
-    decide=partial(decide, allocate=allocate, style=Style(compat=True)),
-)
+
+
+def compat(reset_s: float) -> Policy:
+    """As in Gavel's simulator, with so long between two allocations at least."""
+    return Policy(
+        name="pop",
+        needs=Needs(every_quantum=True, work_conserving=False),
+        decide=partial(decide, allocate=allocate, style=Style(compat=True, reset_s=reset_s)),
+    )

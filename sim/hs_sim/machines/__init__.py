@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from hs_core.errors import RefusedError
 from hs_sim.machines.timing import IDEAL, Timing
 from hs_sim.machines.trouble import Fault, FaultPlan, Kind
 from hs_sim.machines.truth import LawBrokenError
@@ -21,6 +22,10 @@ def run_machines(
     progress: Callable[[float, int], None] | None = None,
 ) -> Result:
     """`progress(now_s, jobs that ended)` is called at every sample. Where all of `experiment.costs` are zero, messages take no time either."""
+    if staged := next((job for job in experiment.workload.jobs if job.stages), None):
+        raise RefusedError(
+            f"job {staged.id} of {staged.user} changes its batch size; expected depth quanta for it"
+        )
     began_s = time.process_time()
     result = World(experiment, faults=faults, timing=timing).run(progress)
     return replace(result, cpu_s=time.process_time() - began_s)

@@ -27,6 +27,7 @@ from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.stages import Stages
 from hs_sim.quanta.turns import Turns
 from hs_sim.trades import trade_row
 
@@ -51,7 +52,8 @@ def run_quanta(
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
-    policy = policy or find(experiment.policy, compat=experiment.compat)
+    if policy is None:
+        policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
     return _Run(replace(experiment, workload=runs), policy, progress).run()
 
 
@@ -75,6 +77,8 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
+        self._stages = Stages(fleet, compat=experiment.compat)
+        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
@@ -242,8 +246,9 @@ class _Run:
         del self._rising[job]
         self._fleet.started[job] = True
         self._fleet.changed([job])
-        self._movable[job] = self._fleet.jobs[job].migrate is not Migrate.NEVER
-        self._started()
+        migrate = self._fleet.jobs[job].migrate
+        self._movable[job] = migrate is not Migrate.NEVER
+        self._started(matters=migrate is not Migrate.AUTO)
         if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
             left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
             self._rows.begin(job, left)
@@ -261,12 +266,13 @@ class _Run:
         self._rise(
             job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
         )
-        self._started()
+        self._started(matters=len(new) > 1)
         return old
 
-    def _started(self) -> None:
-        self._stale_at_edge = True
+    def _started(self, *, matters: bool) -> None:
+        """A process has come up, or is gone to move. `matters`: to who does not need to know of every one, too."""
         self._stale = self._stale or self._policy.needs.starts
+        self._stale_at_edge = self._stale_at_edge or matters
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
@@ -356,7 +362,7 @@ class _Run:
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
         self._stale = self._stale_at_edge = False
-        if self._policy.needs.every_quantum:
+        if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now.tolist())  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
         users = dict.fromkeys(fleet.user[list(fleet.live)].tolist())
@@ -520,8 +526,18 @@ class _Run:
         fleet.running[jobs] = True
         fleet.held_s[jobs] = at_s
         fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        if self._experiment.compat and self._quanta:
+            self._lose_restart(jobs)
         first = np.isnan(fleet.first_s[jobs])
         fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+
+    def _lose_restart(self, jobs: Ints) -> None:
+        """Who did not run in the round before begins later, if it takes the whole round."""
+        fleet, peer = self._fleet, self._experiment.workload.peer
+        whole = fleet.steps_left[jobs] / fleet.rate[jobs] > self._quantum_s - peer.spared_s
+        lost_s = np.where(whole & ~self._ran[jobs], peer.restart_s, 0.0)
+        fleet.from_s[jobs] += lost_s
+        fleet.held_s[jobs] += lost_s
 
     def _leave(self, jobs: Ints) -> None:
         """Its GPUs are its own until it has stopped."""
@@ -583,6 +599,8 @@ class _Run:
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
+        self._ran[:] = False
+        self._ran[self._run_now] = True
         if not self._run_now.size:
             return
         fleet = self._fleet
@@ -592,6 +610,8 @@ class _Run:
             pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
             if self._measured.report(pairs):
                 self._stale = True
+        if self._stages.ran(self._run_now.tolist()):
+            self._stale = True
 
     def _charge(self, jobs: Ints, now_s: float) -> None:
         """Up to now, of what they have had since they were charged last."""
@@ -633,7 +653,9 @@ class _Run:
                 arrival_s=job.arrival_s,
                 started_s=_or_none(fleet.first_s[at]),
                 ended_s=_or_none(fleet.ended_s[at]),
-                steps=job.steps if not np.isnan(fleet.ended_s[at]) else int(job.steps - fleet.steps_left[at]),
+                steps=job.steps
+                if not np.isnan(fleet.ended_s[at])
+                else int(job.steps * (1.0 - fleet.steps_left[at] / fleet.steps[at])),
                 gpu_s={
                     model: float(fleet.gpu_s[at, m])
                     for m, model in enumerate(fleet.models)

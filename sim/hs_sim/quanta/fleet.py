@@ -1,6 +1,7 @@
 """Everything there is, as arrays: one place a job of the workload, one place a server."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -51,7 +52,8 @@ class Fleet:
         self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
         self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
         self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
-        self.steps_left: Floats = np.array([job.steps for job in jobs], dtype=np.float64)
+        self.steps: Floats = np.array([job.steps for job in jobs], dtype=np.float64)  # of its size of batches
+        self.steps_left: Floats = self.steps.copy()
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
@@ -75,22 +77,32 @@ class Fleet:
     def _classes(self, experiment: Experiment) -> None:
         """Jobs of one user and class are one class to the controller: rates are the workload's, by pair with a model."""
         workload = experiment.workload
-        known: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str], int] = {}
         names: list[str] = []
         self.job_class: list[str] = []
         pair_of = np.zeros(len(self.jobs), dtype=np.int64)
         rates: list[list[float]] = []
         for at, job in enumerate(self.jobs):
-            key = (job.user, job.job_class)
-            if key not in known:
-                known[key] = len(names)
-                names.append(job_class(job.user, job.spec()))
-                rates.append([workload.rates.get((job.job_class, model), 0.0) for model in self.models])
-            pair_of[at] = known[key]
-            self.job_class.append(names[known[key]])
+            for class_ in (job.job_class, *(stage.job_class for stage in job.stages)):
+                key = (job.user, class_)
+                if key not in self._known:
+                    self._known[key] = len(names)
+                    names.append(job_class(job.user, replace(job.spec(), job_class=class_)))
+                    rates.append([workload.rates.get((class_, model), 0.0) for model in self.models])
+            pair_of[at] = self._known[job.user, job.job_class]
+            self.job_class.append(names[pair_of[at]])
+        self._class_names = names
         self.class_of: Ints = pair_of
         self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
         self.pairs = [(name, model) for name in names for model in self.models]
+
+    def becomes(self, job: int, class_: str) -> None:
+        """Of that class of the workload from now on."""
+        self.class_of[job] = found = self._known[self.jobs[job].user, class_]
+        self.job_class[job] = self._class_names[found]
+        if self.home[job]:
+            self._pace(job)
+        self._facts.pop(job, None)
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
         found = self._host_tuples.get(home)
@@ -101,14 +113,17 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
         """Lives there from now on."""
         self.home[job] = home
-        models = set(self.model_of_row[list(home)].tolist())
+        self._pace(job)
+        self.settled_s[job] = now_s
+        self._facts.pop(job, None)
+
+    def _pace(self, job: int) -> None:
+        models = set(self.model_of_row[list(self.home[job])].tolist())
         rates = self.rates[self.class_of[job]]
         model = min(models, key=lambda model: (rates[model], model))
         (self.mixed.add if len(models) > 1 else self.mixed.discard)(job)
         self.model[job] = model
         self.rate[job] = rates[model]
-        self.settled_s[job] = now_s
-        self._facts.pop(job, None)
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -149,8 +164,8 @@ class Fleet:
             running=bool(self.running[job]),
             attained_gpu_s=attained,
             state_bytes=spec.state_bytes,
-            steps=spec.steps,
-            steps_done=spec.steps - float(self.steps_left[job]),
+            steps=float(self.steps[job]),
+            steps_done=float(self.steps[job] - self.steps_left[job]),
             sliceable=spec.sliceable,
         )
         return facts
