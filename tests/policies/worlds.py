@@ -144,7 +144,7 @@ class Run:
     def step(self) -> Verdict:
         asked = self.asked
         verdict = self.policy.decide(asked, json.loads(json.dumps(self.memory)))
-        check(asked, verdict.plan)
+        check(asked, verdict.plan, mixed=self.policy.needs.mixed)
         self.memory = verdict.memory
         present = {job.id: job for job in asked.jobs}
         for job_id, home in verdict.plan.homes.items():
@@ -267,8 +267,11 @@ def _live_somewhere(
     if where == "gone":
         gone = tuple(HostName(f"gone{at}") for at in range(made.nodes))
         return replace(made, hosts=gone, started=draw(st.booleans()))
+    mixed = draw(st.sampled_from([False, False, True]))  # another policy may have been in office before
     homes = [
-        home for home in combinations([h for h in hosts if could_be(made, h)], made.nodes) if one_pool(home)
+        home
+        for home in combinations([h for h in hosts if could_be(made, h)], made.nodes)
+        if mixed or one_pool(home)
     ]
     if where == "nowhere" or not homes:
         return made

@@ -111,7 +111,9 @@ class Round:
             return slots.offer(job)
         rates = self.snapshot.rates
         found = sorted(self._models, key=lambda model: -rates.get((job.job_class, model), 0.0))
-        started = any(slots.start(job, model) for model in found) or (slots.has_home(job) and slots.offer(job))
+        started = any(slots.start(job, model) for model in found) or (
+            slots.has_home(job) and slots.offer(job)
+        )
         if started and job.accumulation != 1:
             self._parts[job.id] = 1
         return started

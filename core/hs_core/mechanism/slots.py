@@ -103,7 +103,9 @@ class Slots:
             return True
         if not job.movable or job.migrate is Migrate.NEVER or self._moves_left <= 0:
             return False
-        return job.migrate is not Migrate.SAME_TYPE or host.model == self._hosts[home[0]].model
+        return job.migrate is not Migrate.SAME_TYPE or {host.model} == {
+            self._hosts[name].model for name in home
+        }
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -142,6 +144,12 @@ class Slots:
                 self._guests.setdefault(name, []).append(guest)
         return True
 
+    def reserve(self, home: Home, gpus: int) -> None:
+        """For one that is on its way there: so many on each are nobody else's in this quantum."""
+        for name in home:
+            if name in self._free:
+                self._free[name] = max(0, self._free[name] - gpus)
+
     def _where(self, job: JobFacts) -> Home:
         home = self._homes.get(job.id)
         if not self.reachable(job):
@@ -162,6 +170,8 @@ class Slots:
     def _elsewhere(self, job: JobFacts, home: Home) -> Home:
         pinned = job
         if job.started and job.migrate is Migrate.SAME_TYPE:
+            if len({self._hosts[name].model for name in home}) > 1:
+                return ()
             pinned = replace(job, gpu_types=(self._hosts[home[0]].model,))
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
@@ -183,8 +193,8 @@ class Slots:
         self._in_turn.add(job.id)
         return True
 
-    def verdict(self, memory: Memory, why: Mapping[JobId, str]) -> Verdict:
-        """`why` is completed for those that cannot run at all."""
+    def verdict(self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False) -> Verdict:
+        """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models."""
         weights = weigh(self._snapshot, self._homes)
         turns = {
             name: Turn(
@@ -197,16 +207,20 @@ class Slots:
         return Verdict(
             plan=Plan(homes=self._homes, turns=turns, tickets=weights.tickets, moves=self._moves),
             memory=memory,
-            why={job.id: self._why(job, why) for job in self._snapshot.jobs if not self.runs(job)},
+            why={
+                job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)
+            },
             entitled=weights.entitled,
         )
 
-    def _why(self, job: JobFacts, why: Mapping[JobId, str]) -> str:
+    def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool) -> str:
         home = self._homes.get(job.id)
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
-            return why_nowhere(job, self._snapshot.hosts) or why.get(job.id, "waiting for free GPUs")
+            return why_nowhere(job, self._snapshot.hosts, mixed=mixed) or why.get(
+                job.id, "waiting for free GPUs"
+            )
         if away := [name for name in home if not self._hosts[name].connected]:
             return f"its server {away[0]} is away"
         if not runs_at(job, home, self._hosts):

@@ -29,6 +29,7 @@ from hs_core.policies.gavel_max_min_blind import GAVEL_MAX_MIN_BLIND
 from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
 from hs_core.policies.gavel_sjf import GAVEL_SJF
 from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
+from hs_core.policies.hadar import HADAR
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.pop import POP
@@ -59,6 +60,7 @@ POLICIES: Mapping[str, Policy] = {
         LAS,
         TIRESIAS,
         FFT,
+        HADAR,
         POP,
         ALLOX,
         THEMIS,

@@ -225,11 +225,16 @@ class World:
         gang = self._gangs.get(key)
         if gang is None or wanted.node_rank in gang.parts:
             job = self._job_of(wanted)
-            rate = self.experiment.workload.rates.get((job.sim.job_class, model))
-            if rate is None or rate <= 0:
-                raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
-            gang = self._gangs[key] = Gang(self, wanted, job, model, rate)
+            models = {self.agents[peer.host].model for peer in wanted.nodes} or {model}
+            rate = min(self._rate(job, model) for model in models)  # the slowest has the others wait
+            gang = self._gangs[key] = Gang(self, wanted, job, rate)
         return gang
+
+    def _rate(self, job: JobTruth, model: str) -> float:
+        rate = self.experiment.workload.rates.get((job.sim.job_class, model))
+        if rate is None or rate <= 0:
+            raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
+        return rate
 
     def _job_of(self, wanted: WantedJob) -> JobTruth:
         known = self.truth.by_id.get(wanted.job)

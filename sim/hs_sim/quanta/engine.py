@@ -65,7 +65,7 @@ class _Run:
         self._policy = policy
         self._costs = experiment.costs
         self._quantum_s = experiment.quantum_s
-        self._fleet = fleet = Fleet(experiment)
+        self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed)
         count = len(fleet.jobs)
         self._rows = Rows(len(fleet.hosts), count)
         self._series = Series(fleet.users, fleet.models, experiment.sample_s)
@@ -406,7 +406,7 @@ class _Run:
             self._memory = self._sequel.memory()
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
-        plans.check(snapshot, verdict.plan)
+        plans.check(snapshot, verdict.plan, mixed=self._policy.needs.mixed)
         self._decisions += 1
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
@@ -665,11 +665,18 @@ class _Run:
 
     def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
         fleet = self._fleet
+        users = fleet.user[jobs]
+        owner = users * len(fleet.models)
+        if fleet.mixed and fleet.mixed.intersection(jobs.tolist()):
+            gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
+            fleet.gpu_s[jobs] += gpu_s
+            every = (owner[:, None] + np.arange(len(fleet.models))).ravel()
+            self._series.received(every, gpu_s.ravel(), users, steps)
+            return
         gpu_s = seconds * fleet.charged[jobs]
         models = fleet.model[jobs]
         fleet.gpu_s[jobs, models] += gpu_s
-        users = fleet.user[jobs]
-        self._series.received(users * len(fleet.models) + models, gpu_s, users, steps)
+        self._series.received(owner + models, gpu_s, users, steps)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 

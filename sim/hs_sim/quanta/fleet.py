@@ -16,7 +16,8 @@ NOWHERE = np.inf
 
 
 class Fleet:
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, *, mixed: bool = False) -> None:
+        """`mixed`: a job may live on several GPU models."""
         workload, jobs = experiment.workload, experiment.workload.jobs
         named = list(servers(experiment.cluster))
         self.hosts: list[HostName] = [name for name, _ in named]
@@ -44,7 +45,7 @@ class Fleet:
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
         for job in jobs:
-            check_fits(job, workload, experiment.cluster)
+            check_fits(job, workload, experiment.cluster, mixed=mixed)
         count = len(jobs)
         self.jobs = jobs
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
@@ -55,7 +56,8 @@ class Fleet:
         self.steps_left: Floats = self.steps.copy()
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
-        self.model: Ints = np.full(count, -1, dtype=np.int64)
+        self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
+        self.mixed: set[int] = set()  # jobs whose home has several models
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
@@ -102,8 +104,8 @@ class Fleet:
         """Of that class of the workload from now on."""
         self.class_of[job] = found = self._known[self.jobs[job].user, class_]
         self.job_class[job] = self._class_names[found]
-        if self.model[job] >= 0:
-            self.alone[job] = self.rate[job] = self.rates[found, self.model[job]]
+        if self.home[job]:
+            self._pace(job)
         self._facts.pop(job, None)
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
@@ -115,11 +117,24 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
         """Lives there from now on."""
         self.home[job] = home
-        model = int(self.model_of_row[home[0]])
-        self.model[job] = model
-        self.alone[job] = self.rate[job] = self.rates[self.class_of[job], model]
+        self._pace(job)
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
+
+    def _pace(self, job: int) -> None:
+        models = set(self.model_of_row[list(self.home[job])].tolist())
+        rates = self.rates[self.class_of[job]]
+        model = min(models, key=lambda model: (rates[model], model))
+        (self.mixed.add if len(models) > 1 else self.mixed.discard)(job)
+        self.model[job] = model
+        self.alone[job] = self.rate[job] = rates[model]
+
+    def gpus_of(self, jobs: Ints) -> Ints:
+        """(jobs, models) that they have where they live."""
+        found = np.zeros((jobs.size, len(self.models)), dtype=np.int64)
+        for at, job in enumerate(jobs.tolist()):
+            np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
+        return found
 
     def changed(self, jobs: Sequence[int]) -> None:
         for job in jobs:
