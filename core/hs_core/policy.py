@@ -177,7 +177,9 @@ class Needs:
     preemptive: bool = True
     lengths: bool = False  # goes by how long jobs are: by `steps`, where users say it
     sharing: bool = False  # puts two jobs on one GPU
-    starts: bool = True  # is asked at once when a process has come up, or is gone to move
+    starts: bool = True  # has to be asked when a process that may go anywhere has come up, or is gone to move
+    progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
+    mixed: bool = False  # may give a job of several nodes servers of several GPU models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

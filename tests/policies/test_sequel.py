@@ -97,8 +97,8 @@ def test_a_world_that_stands_still_is_decided_about_now_and_then_only() -> None:
     assert 10 <= decisions <= 30
 
 
-def test_nothing_goes_on_in_a_quantum_that_was_decided_about_twice() -> None:
+def test_nothing_goes_on_from_a_quantum_that_was_decided_about_twice() -> None:
     asked = asked_about(job(1), job(2, "B"))
     first = FAIR.decide(asked, {})
     assert first.sequel is not None
-    assert FAIR.decide(asked, first.memory).sequel is None
+    assert FAIR.decide(asked, first.memory).sequel is None, "moves wait for the next quantum"

@@ -192,5 +192,7 @@ def _sum(tickets: list[Fraction]) -> Fraction:
 
 
 GANDIVA_FAIR = Policy(
-    name="gandiva-fair", needs=Needs(every_quantum=True, fair=True, starts=False), decide=decide
+    name="gandiva-fair",
+    needs=Needs(every_quantum=True, fair=True, starts=False, progress=False),
+    decide=decide,
 )

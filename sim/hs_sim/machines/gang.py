@@ -87,12 +87,11 @@ class Part:
 
 
 class Gang:
-    def __init__(self, world: "World", wanted: WantedJob, job: JobTruth, model: str, rate: float) -> None:
+    def __init__(self, world: "World", wanted: WantedJob, job: JobTruth, rate: float) -> None:
         self.world = world
         self.key = (wanted.job, wanted.epoch)
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
-        self.model = model
         self.rate = rate
         self.nodes = max(1, len(wanted.nodes))
         self.parts: dict[int, Part] = {}
@@ -408,7 +407,8 @@ class Gang:
             return
         now_s = self.world.clock.now_s
         gpu_s = (now_s - part.occupied_s) * len(part.gpus)
-        self.job.gpu_s[self.model] = self.job.gpu_s.get(self.model, 0.0) + gpu_s
+        model = part.agent.model
+        self.job.gpu_s[model] = self.job.gpu_s.get(model, 0.0) + gpu_s
         part.occupied_s = now_s
 
     def say_again(self, part: Part) -> None:

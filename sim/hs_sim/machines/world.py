@@ -230,17 +230,22 @@ class World:
         gang = self._gangs.get(key)
         if gang is None or wanted.node_rank in gang.parts:
             job = self._job_of(wanted)
-            rate = self._rates.get((job.sim.job_class, model))
-            if rate is None or rate <= 0:
-                raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
-            gang = self._gangs[key] = Gang(self, wanted, job, model, rate)
+            models = {self.agents[peer.host].model for peer in wanted.nodes} or {model}
+            rate = min(self._rate(job, model) for model in models)  # the slowest has the others wait
+            gang = self._gangs[key] = Gang(self, wanted, job, rate)
         return gang
+
+    def _rate(self, job: JobTruth, model: str) -> float:
+        rate = self._rates.get((job.sim.job_class, model))
+        if rate is None or rate <= 0:
+            raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
+        return rate
 
     def _change_speed(self, change: SpeedChange) -> None:
         self._rates[change.job_class, change.model] = change.steps_per_s
         for gang in self._gangs.values():
-            if (gang.job.sim.job_class, gang.model) == (change.job_class, change.model):
-                gang.train_at(change.steps_per_s)
+            if gang.job.sim.job_class == change.job_class:
+                gang.train_at(min(self._rate(gang.job, part.agent.model) for part in gang.parts.values()))
 
     def _job_of(self, wanted: WantedJob) -> JobTruth:
         known = self.truth.by_id.get(wanted.job)
