@@ -18,7 +18,7 @@ from hs_sim.model import Costs, Experiment
 from hs_sim.philly import load_philly
 from hs_sim.quanta import run_quanta
 
-HEAD = f"{'policy':20s} {'finished':>9s} {'mean JCT':>9s} {'ratio':>6s} {'makespan':>9s} {'ratio':>6s} {'FTF':>6s} {'worst':>6s} {'wait':>7s} {'suspends':>9s} {'moves':>6s}"
+HEAD = f"{'policy':20s} {'finished':>9s} {'mean JCT':>9s} {'ratio':>6s} {'makespan':>9s} {'ratio':>6s} {'FTF':>6s} {'worst':>6s} {'wait':>7s} {'suspends':>9s} {'moves':>6s} {'median':>9s} {'used':>5s}"
 
 
 def experiment(given: argparse.Namespace) -> Experiment:
@@ -37,7 +37,9 @@ def experiment(given: argparse.Namespace) -> Experiment:
     if given.paper == "hadar":
         return Experiment(
             cluster=papers.hadar_cluster(given.servers or papers.HADAR_SERVERS),
-            workload=papers.hadar_trace(load_philly(given.philly), speeds, **common),
+            workload=papers.hadar_trace(
+                load_philly(given.philly), speeds, longest_h=given.longest_h, **common
+            ),
             quantum_s=papers.HADAR_ROUND_S,
             costs=papers.HADAR_COSTS,
             known_rates=True,
@@ -60,6 +62,7 @@ def line(one: Summary, first: Summary) -> str:
         f"{one.policy:20s} {f'{one.finished}/{one.jobs}':>9s} {jct / 3600:7.2f} h {jct / (first.mean_jct_s or 1.0):6.2f}"
         f" {span / 3600:7.2f} h {span / (first.makespan_s or 1.0):6.2f} {one.ftf_mean or 0.0:6.2f} {one.ftf_max or 0.0:6.1f}"
         f" {one.longest_wait_s / 3600:5.1f} h {one.suspends:9d} {one.migrations:6d}"
+        f" {(one.median_jct_s or 0.0) / 3600:7.2f} h {one.utilization:5.2f}"
     )
 
 
@@ -74,6 +77,10 @@ def main(words: list[str]) -> int:
     parser.add_argument("--gang", type=int, default=0, help="fft: 4 is its trace 1; 0 its trace 2")
     parser.add_argument("--load", type=float, default=1.0, help="fft: GPU time asked for over what there is")
     parser.add_argument("--servers", type=int, default=0, help="fewer than the paper's (of each GPU model)")
+    parser.add_argument("--longest-h", type=float, default=float("inf"), help="hadar: of a job on V100")
+    parser.add_argument(
+        "--one-by-one", default="", help="policies for which a gang of N GPUs is N servers with one each"
+    )
     parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(words)
@@ -82,15 +89,17 @@ def main(words: list[str]) -> int:
     print(HEAD, flush=True)
     done: list[Summary] = []
     for name in given.policies.split(","):
-        done.append(summarize(run_quanta(_under(base, name, given.seed))))
+        done.append(summarize(run_quanta(_under(base, name, given))))
         print(line(done[-1], done[0]), flush=True)
     if given.json:
         given.json.write_text(json.dumps([one.as_dict() for one in done], indent=1), encoding="utf-8")
     return 0
 
 
-def _under(base: Experiment, policy: str, seed: int) -> Experiment:
-    return replace(base, policy=policy, seed=seed)
+def _under(base: Experiment, policy: str, given: argparse.Namespace) -> Experiment:
+    spread = policy in given.one_by_one.split(",")
+    workload = papers.one_by_one(base.workload) if spread else base.workload
+    return replace(base, policy=policy, workload=workload, seed=given.seed)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ Totals are written in the same transaction as the rows they are charged from, so
 """
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -65,8 +65,11 @@ class Ledger:
                 self._add(job, model, Usage(gpu_s=grown_s, jobs=0 if before.get(model) else 1))
         lost_s = max(0.0, new.lost_gpu_s - old.lost_gpu_s)
         suspends = max(0, new.suspends - (old.suspends if new.epoch == old.epoch else 0))
-        if lost_s or suspends:
-            self._add(job, job.gpu_model, Usage(lost_gpu_s=lost_s, suspends=suspends))
+        if suspends:
+            self._add(job, job.gpu_models[0], Usage(suspends=suspends))
+        if lost_s:
+            for model, nodes in Counter(job.gpu_models).items():
+                self._add(job, model, Usage(lost_gpu_s=lost_s * nodes / len(job.gpu_models)))
         if job.state.ended:
             self._seen.pop(job.id, None)  # an ended job's row never changes again
         else:

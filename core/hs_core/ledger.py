@@ -1,4 +1,4 @@
-"""GPU-seconds received, from counters that are cumulative per (job, epoch): repeats, losses and reordering can't charge twice.
+"""GPU-seconds received, from counters that are cumulative per (job, epoch, GPU model): repeats, losses and reordering can't charge twice.
 
 A counter only grows, so of two reports the larger one is the newer; what a report adds is what it is above the largest seen. A lost
 report is made good by the next. The windowed mean comes from a bounded ring of samples of each total.
@@ -20,10 +20,9 @@ SAMPLES_PER_WINDOW = 256  # a window is not looked at closer than this
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What one (job, epoch) has received so far, by its largest report."""
+    """What one (job, epoch) has received of one GPU model so far, by its largest report."""
 
     user: UserName
-    model: str
     gpu_s: float
 
 
@@ -35,7 +34,7 @@ class Ledger:
             raise BrokenError(f"a window of {window_s} s; expected more than 0")
         self._began_s = began_s
         self._window_s = window_s
-        self._charges: dict[tuple[JobId, int], Charge] = {}
+        self._charges: dict[tuple[JobId, int, str], Charge] = {}
         self._jobs: dict[JobId, float] = {}
         self._users: dict[tuple[UserName, str], float] = {}
         self._rings: dict[tuple[UserName, str], deque[tuple[float, float]]] = {}
@@ -43,22 +42,18 @@ class Ledger:
     def report(
         self, job: JobId, epoch: int, user: UserName, model: str, *, gpu_s: float, now_s: float
     ) -> float:
-        """A cumulative counter was reported; the answer is the GPU-seconds it adds (0 for what is known or absurd).
-
-        An incarnation runs on one model, so what it adds goes to the model it was first seen on.
-        """
+        """A cumulative counter was reported, of the job's GPUs of that model; the answer is the GPU-seconds it adds (0 for what is known or absurd)."""
         if not isfinite(gpu_s) or gpu_s < 0:
             return 0.0
-        known = self._charges.get((job, epoch))
-        if known is None:
-            known = Charge(user, model, 0.0)
-        elif known.user != user:
+        key = (job, epoch, model)
+        known = self._charges.get(key)
+        if known is not None and known.user != user:
             raise BrokenError(f"job {job} epoch {epoch} is charged to {known.user}; a report says {user}")
-        added = gpu_s - known.gpu_s
-        if added <= 0 and (job, epoch) in self._charges:
+        added = gpu_s - (known.gpu_s if known is not None else 0.0)
+        if added <= 0 and known is not None:
             return 0.0
-        at = (user, known.model)
-        self._charges[job, epoch] = Charge(user, known.model, gpu_s)
+        at = (user, model)
+        self._charges[key] = Charge(user, gpu_s)
         self._jobs[job] = self._jobs.get(job, 0.0) + added
         self._users[at] = self._users.get(at, 0.0) + added
         self._sample(at, now_s)
@@ -121,10 +116,10 @@ class Ledger:
     def check(self) -> None:
         """Nothing charged is negative, and users hold what their jobs were charged (as far as those are remembered)."""
         charged: dict[tuple[UserName, str], list[float]] = {}
-        for (job, epoch), charge in self._charges.items():
+        for (job, epoch, model), charge in self._charges.items():
             if charge.gpu_s < 0:
                 raise BrokenError(f"job {job} epoch {epoch} was charged {charge.gpu_s} GPU-seconds")
-            charged.setdefault((charge.user, charge.model), []).append(charge.gpu_s)
+            charged.setdefault((charge.user, model), []).append(charge.gpu_s)
         for at, parts in charged.items():
             total = fsum(parts)
             if total > self._users.get(at, 0.0) + 1e-6 * (1.0 + total):
@@ -132,7 +127,7 @@ class Ledger:
                     f"{at[0]} holds {self._users.get(at, 0.0)} GPU-seconds of {at[1]}, its jobs {total}"
                 )
         for job, held in self._jobs.items():
-            total = fsum(charge.gpu_s for (of, _), charge in self._charges.items() if of == job)
+            total = fsum(charge.gpu_s for (of, _, _), charge in self._charges.items() if of == job)
             if abs(held - total) > 1e-6 * (1.0 + total):
                 raise BrokenError(f"job {job} holds {held} GPU-seconds, its epochs {total}")
 
@@ -140,7 +135,8 @@ class Ledger:
         """JSON-able. Of the ring only its end is kept: what was received since is spread over the time since."""
         return {
             "charges": [
-                [job, epoch, c.user, c.model, c.gpu_s] for (job, epoch), c in sorted(self._charges.items())
+                [job, epoch, c.user, model, c.gpu_s]
+                for (job, epoch, model), c in sorted(self._charges.items())
             ],
             "users": [[*at, total, self._rings[at][-1][0]] for at, total in sorted(self._users.items())],
         }
@@ -149,7 +145,7 @@ class Ledger:
     def load(cls, dumped: Mapping[str, Iterable[Any]], began_s: float, window_s: float = 60.0) -> "Ledger":
         ledger = cls(began_s, window_s)
         for job, epoch, user, model, gpu_s in dumped["charges"]:
-            ledger._charges[job, epoch] = Charge(user, model, gpu_s)
+            ledger._charges[job, epoch, model] = Charge(user, gpu_s)
             ledger._jobs[job] = ledger._jobs.get(job, 0.0) + gpu_s
         for user, model, total, seen_s in dumped["users"]:
             ledger._users[user, model] = total

@@ -278,7 +278,7 @@ class Job:
     state: JobState = JobState.QUEUED
     epoch: int = 0  # grows whenever a new incarnation may be started
     hosts: tuple[HostName, ...] = ()  # home, once placed: one server per node, by node rank
-    gpu_model: str = ""  # of the home (of the last one, where there is none now)
+    gpu_models: tuple[str, ...] = ()  # of the home by node rank (of the last one, where there is none now)
     reports: Mapping[HostName, JobReport] = field(default_factory=dict)  # newest of the current epoch
     move: Move | None = None  # leaving its home for another
     stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
@@ -319,13 +319,27 @@ class Job:
         return self.past_gpu_s if report is None else self.past_gpu_s + report.gpu_s
 
     @property
+    def gpu_model(self) -> str:
+        """For people: `V100`, or `K80+V100` where its servers have several."""
+        models = self.gpu_models
+        return models[0] if len(models) == 1 else "+".join(sorted(set(models)))
+
+    @property
+    def now_gpu_s_by_model(self) -> Mapping[str, float]:
+        """GPU-seconds of the current epoch: no rank changes its model within one."""
+        found: dict[str, float] = {}
+        for host, model in zip(self.hosts, self.gpu_models, strict=True) if self.reports else ():
+            if (report := self.reports.get(host)) is not None:
+                found[model] = found.get(model, 0.0) + report.gpu_s
+        return found
+
+    @property
     def gpu_s_by_model(self) -> Mapping[str, float]:
-        """The same by GPU model: an incarnation never changes its model."""
-        report = self.report
-        if report is None:
-            return self.past_gpu_s_by_model
-        past = self.past_gpu_s_by_model.get(self.gpu_model, 0.0)
-        return {**self.past_gpu_s_by_model, self.gpu_model: past + report.gpu_s}
+        """GPU-seconds received over all incarnations, by GPU model."""
+        found = dict(self.past_gpu_s_by_model)
+        for model, gpu_s in self.now_gpu_s_by_model.items():
+            found[model] = found.get(model, 0.0) + gpu_s
+        return found
 
     @property
     def step(self) -> int:

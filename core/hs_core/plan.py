@@ -7,11 +7,16 @@ from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
 
 
-def check(snapshot: Snapshot, plan: Plan) -> None:
-    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
+def check(snapshot: Snapshot, plan: Plan, *, mixed: bool = False) -> None:
+    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it.
+
+    `mixed`: a home may lie in several pools (`Needs.mixed`).
+    """
     hosts = {host.name: host for host in snapshot.hosts}
     jobs = {job.id: job for job in snapshot.jobs}
     _check_homes(snapshot, plan, hosts, jobs)
+    if not mixed:
+        _check_pools(plan, hosts, jobs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
     _check_accumulation(plan, jobs)
@@ -50,15 +55,13 @@ def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) 
         raise BrokenError(f"job {job.id} runs on {job.hosts} and is planned on {home}; it cannot move")
     if job.id not in plan.moves:
         raise BrokenError(f"job {job.id} moves from {job.hosts} to {home} without a reason")
-    same = hosts[home[0]].model == hosts[job.hosts[0]].model
+    same = [hosts[name].model for name in home] == [hosts[name].model for name in job.hosts]
     if job.migrate is Migrate.NEVER or (job.migrate is Migrate.SAME_TYPE and not same):
         raise BrokenError(f"job {job.id} may migrate {job.migrate} and moves from {job.hosts} to {home}")
 
 
 def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:
     """A job that is new to hosts must fit them; one that is there stays, whatever became of the host."""
-    if len(models := sorted({host.model for host in home})) > 1:
-        raise BrokenError(f"job {job.id} is placed on {' and '.join(models)}; one pool was expected")
     for host in home:
         if not host.connected or not host.accepts:
             raise BrokenError(
@@ -77,6 +80,14 @@ def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:
                 f"job {job.id} needs {job.gpu_memory_bytes} bytes of GPU memory and is placed on {host.name}, "
                 f"which has {host.gpu_memory_bytes}"
             )
+
+
+def _check_pools(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:
+    for job_id, home in plan.homes.items():
+        if len(home) == 1 or home == jobs[job_id].hosts:
+            continue
+        if len(models := sorted({hosts[name].model for name in home})) > 1:
+            raise BrokenError(f"job {job_id} is placed on {' and '.join(models)}; one pool was expected")
 
 
 def _check_tickets(plan: Plan) -> None:

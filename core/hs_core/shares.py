@@ -126,10 +126,16 @@ def _serve(kinds: dict[frozenset[str], Fraction], model: str, later: set[str], s
 def job_tickets(
     entitled: Mapping[tuple[UserName, str], Fraction], jobs: Iterable[tuple[JobId, UserName, str, int]]
 ) -> dict[JobId, Fraction]:
-    """Jobs as (job, user, model, gang): ticketsPerGPU[u, g] = e[u, g] / Σ gangs of u in g; jobTickets = gang times that (eqs 1, 3)."""
+    """Jobs as (job, user, model, gang): ticketsPerGPU[u, g] = e[u, g] / Σ gangs of u in g; jobTickets = gang times that (eqs 1, 3).
+
+    A job on several models is there once for each.
+    """
     jobs = list(jobs)
     gangs: dict[tuple[UserName, str], int] = {}
     for _, user, model, gang in jobs:
         gangs[user, model] = gangs.get((user, model), 0) + gang
     per_gpu = {at: entitled.get(at, ZERO) / total for at, total in gangs.items()}
-    return {job: per_gpu[user, model] * gang for job, user, model, gang in jobs}
+    found: dict[JobId, Fraction] = {}
+    for job, user, model, gang in jobs:
+        found[job] = found.get(job, ZERO) + per_gpu[user, model] * gang
+    return found

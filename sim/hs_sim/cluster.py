@@ -56,18 +56,20 @@ def nodes_of(gang: int, gpus_per_server: int) -> int:
     return next(nodes for nodes in range(-(-gang // gpus_per_server), gang + 1) if gang % nodes == 0)
 
 
-def check_fits(job: SimJob, workload: Workload, cluster: ClusterSpec) -> None:
-    """Refuses what could never run."""
+def check_fits(job: SimJob, workload: Workload, cluster: ClusterSpec, *, mixed: bool = False) -> None:
+    """Refuses what could never run. `mixed`: its servers may be of several pools."""
     allowed = [pool for pool in cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
     there = ", ".join(f"{pool.servers} x {pool.gpus_per_server} {pool.model}" for pool in cluster.pools)
     if not allowed:
         _impossible(
             job, workload, "gpu_types", ", ".join(job.gpu_types), f"some of what the cluster has: {there}"
         )
-    if not any(pool.gpus_per_server >= job.gpus and pool.servers >= job.nodes for pool in allowed):
+    wide = [pool.servers for pool in allowed if pool.gpus_per_server >= job.gpus]
+    if (sum(wide) if mixed else max(wide, default=0)) < job.nodes:
         shape = f"{job.nodes} x {job.gpus}"
         where = f" with {' or '.join(job.gpu_types)} GPUs" if job.gpu_types else ""
-        expected = f"a gang (servers x GPUs) that fits into one of the cluster's pools{where}: {there}"
+        one_of = "" if mixed else "one of "
+        expected = f"a gang (servers x GPUs) that fits into {one_of}the cluster's pools{where}: {there}"
         _impossible(job, workload, "gpus", shape, expected)
     if job.gpu_memory_bytes > (most := max(pool.gpu_memory_bytes for pool in allowed)):
         _impossible(job, workload, "gpu_memory_bytes", job.gpu_memory_bytes, f"at most {most}, a GPU's")
@@ -105,15 +107,15 @@ def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
     return job if len(good) == len(allowed) else replace(job, gpu_types=good)
 
 
-def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve) -> Workload:
-    """The jobs that this cluster could run, as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
+def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve, *, mixed: bool = False) -> Workload:
+    """The jobs that this cluster could run (`mixed`: gangs on several models), as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
     models = tuple(pool.model for pool in cluster.pools)
     jobs = []
     for job in workload.jobs:
         with sieve.job():
-            check_fits(job, workload, cluster)
+            check_fits(job, workload, cluster, mixed=mixed)
             kept = _keep(job, workload, models)
-            check_fits(kept, workload, cluster)
+            check_fits(kept, workload, cluster, mixed=mixed)
             jobs.append(kept)
     if not jobs:
         raise RefusedError(

@@ -69,7 +69,7 @@ RICH = job(
     state=JobState.RUNNING,
     epoch=3,
     hosts=(HostName("h1"),),
-    gpu_model="V100",
+    gpu_models=("V100",),
     reports={
         HostName("h1"): JobReport(
             job=JobId(7), epoch=3, phase=Phase.RUNNING, gpus=(GpuId("GPU-1"),), tier=Tier.SWAP, gpu_s=1.5

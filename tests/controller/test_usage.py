@@ -18,7 +18,7 @@ JOB = Job(
     user=ANN,
     spec=JobSpec(name="j", command=("true",)),
     arrival_s=0.0,
-    gpu_model="V100",
+    gpu_models=("V100",),
     hosts=(H1,),
 )
 
@@ -49,7 +49,7 @@ def test_a_new_incarnation_is_charged_from_its_own_beginning_on_its_own_model() 
     book.charge(with_counters(5.0, suspends=2))
     again = replace(
         with_counters(3.0, epoch=1, suspends=1),
-        gpu_model="K80",
+        gpu_models=("K80",),
         past_gpu_s=5.0,
         past_gpu_s_by_model={"V100": 5.0},
     )

@@ -10,8 +10,9 @@ from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
+from hs_core.cluster.rates import Rates
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, MoveReason, UserName
+from hs_core.model import HostName, JobId, JobReport, MoveReason, Phase, UserName
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Trade, TradeNews, Verdict
 
 ALICE, BOB = UserName("alice"), UserName("bob")
@@ -62,6 +63,27 @@ def test_moves_take_from_the_budget_but_drains_do_not() -> None:
     left = ClusterMachine(at.policy, settings, at.machine.state).budget
     assert left is not None
     assert left[0] < 1
+
+
+def test_what_a_gang_over_several_models_measured_is_its_slowest_ones_once_all_are_known() -> None:
+    rates, known = Rates([], 60.0, 10), {"V100": 10.0, "K80": 2.0}
+    turns = iter(range(100))
+
+    def measured(models: list[str], rate: float) -> bool:
+        turn = next(turns)
+        before = JobReport(
+            job=JobId(1), epoch=0, phase=Phase.RUNNING, resumes=1, run_s=20.0 * turn, step=turn
+        )
+        after = replace(before, run_s=20.0 * turn + 20.0, step=turn + 1, steps_per_s=rate)
+        return rates.reported("c", models, before, after, 0.0)
+
+    measured(["V100"], 10.0)  # a turn's beginning
+    for model, rate in known.items():
+        assert not measured(["V100", "K80"], 2.5), "nobody knows which of them it tells of"
+        assert all(measured([model], rate) for _ in range(3))
+    assert rates.known == {("c", model): rate for model, rate in known.items()}
+    assert measured(["V100", "K80", "V100"], 1.2)
+    assert rates.known == {("c", "V100"): 10.0, ("c", "K80"): pytest.approx(1.8)}
 
 
 def test_rates_are_measured_in_turns_and_shown_by_pool() -> None:

@@ -146,3 +146,20 @@ def test_a_gang_has_its_servers_in_one_pool_and_runs_on_all_or_none() -> None:
         check(ask(wide, hosts=hosts), plan({1: (H, K)}))
     with pytest.raises(BrokenError, match="not of x: gangs run whole"):
         check(ask(wide, hosts=hosts), plan({1: (H, X)}, {H: turn(1)}))
+
+
+def test_a_home_lies_in_one_pool_unless_the_policy_may_mix() -> None:
+    gang = ask(job(1, 4, nodes=2))
+    both = plan({1: (H, K)}, {H: turn(1), K: turn(1)})
+    with pytest.raises(BrokenError, match="is placed on K80 and V100; one pool was expected"):
+        check(gang, both)
+    check(gang, both, mixed=True)
+    lives = ask(job(1, 4, nodes=2, hosts=(H, K), started=True))
+    check(lives, both)
+
+
+def test_who_keeps_to_its_model_keeps_the_model_of_each_rank() -> None:
+    same = job(1, 4, nodes=2, hosts=(H, K), started=True, movable=True, migrate=Migrate.SAME_TYPE)
+    swapped = replace(plan({1: (K, H)}), moves={JobId(1): (MoveReason.ROUND, "why")})
+    with pytest.raises(BrokenError, match="may migrate same-type and moves"):
+        check(replace(ask(same), migrations_left=1), swapped, mixed=True)

@@ -4,9 +4,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.e2e.harness import Cluster, until
+import pytest
+
+from tests.e2e.harness import Cluster, learn, learned, uninterrupted, until
 
 NewCluster = Callable[..., Cluster]
+GANG = ("-N", "2", "-G", "1", "--torchrun")
 
 
 def done(path: Path) -> list[int]:
@@ -46,3 +49,26 @@ def test_policies_change_while_jobs_train_and_no_job_is_restarted_or_forgotten(
     for job, path in files.items():
         assert cluster.view(job).epoch == 0, "no job was started again"
         assert done(path) == list(range(len(done(path)))), "no step was done twice"
+
+
+def test_a_gang_over_two_gpu_models_trains_as_if_alone_and_stays_when_another_policy_takes_office(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=K80:1", "--quantum", "1", "--user", "ann")
+    refused = cluster.hsctl("submit", *GANG, "--", "true", code=3)
+    assert "asks for 2 servers of one GPU model" in refused.stderr
+    cluster.hsctl("policy", "set", "hadar")
+    total = 300
+    words = learn(scripts, tmp_path / "gang", total, 0.02)
+    gang = cluster.submit(*GANG, "--steps", str(total), *words, user="ann")
+    until(lambda: len(learned(tmp_path / "gang", 1)) > 20, "it trains on both", 60)
+    cluster.hsctl("policy", "set", "gandiva-fair")
+    ended = cluster.until_state(gang, "succeeded", "failed", within_s=60)
+    assert (ended.state, ended.epoch, ended.lost_gpu_s) == ("succeeded", 0, 0), ended.exit
+    assert (sorted(ended.hosts), ended.gpu_model) == (["a", "b"], "K80+V100")
+    used = {row["gpu_type"]: row["gpu_seconds"] for row in cluster.json("usage")}
+    assert used["V100"] == pytest.approx(used["K80"], rel=0.1)
+    same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
+    for rank in range(2):
+        rows = learned(tmp_path / "gang", rank)
+        assert [(row.step, row.loss) for row in rows] == [(row.step, row.loss) for row in same[rank]]

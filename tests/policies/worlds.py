@@ -144,7 +144,7 @@ class Run:
     def step(self) -> Verdict:
         asked = self.asked
         verdict = self.policy.decide(asked, json.loads(json.dumps(self.memory)))
-        check(asked, verdict.plan)
+        check(asked, verdict.plan, mixed=self.policy.needs.mixed)
         self.memory = verdict.memory
         present = {job.id: job for job in asked.jobs}
         for job_id, home in verdict.plan.homes.items():
@@ -159,7 +159,8 @@ class Run:
         for name, jobs in ran.items():
             for job_id in jobs:
                 self.gpus[job_id] += present[job_id].per_node
-            used = sum(present[job_id].per_node for job_id in jobs)
+            shared = sum(sum(guest.gpus) for guest in verdict.plan.turns.get(name, Turn()).guests)
+            used = sum(present[job_id].per_node for job_id in jobs) - shared
             self.idle[name] += next(h.gpus for h in asked.hosts if h.name == name) - used
         following = after(asked, verdict, ran)
         self.asked = replace(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
@@ -221,11 +222,14 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             arrival_s=float(draw(st.integers(0, 6))),
             priority=draw(st.integers(0, 1)),
             gpu_types=draw(st.sampled_from([(), (), (), ("V100",), ("K80", "Q9"), ("X1",)])),
-            gpu_memory_bytes=draw(st.sampled_from([0, 0, 10 * GIB, 40 * GIB])),
+            gpu_memory_bytes=draw(st.sampled_from([0, 0, 3 * GIB, 10 * GIB, 40 * GIB])),
+            job_class=draw(st.sampled_from("xyz")),
+            steps=float(draw(st.sampled_from([0, 1_000, 50_000]))),
+            accumulation_max=draw(st.sampled_from([1, 1, 8])),
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
         )
-        made = _over_several(draw, made)
+        made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
         jobs.append(_live_somewhere(draw, made, hosts, left))
     users = {job.user for job in jobs}
     tickets = {
@@ -239,7 +243,11 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         migrations_left=draw(st.sampled_from([0, 1, 9])),
         now_s=1e6,
     )
-    return replace(made_of, tickets=tickets)
+    pairs = [(name, model) for name in "xyz" for model in MODELS]
+    rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
+    slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
+    interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
+    return replace(made_of, tickets=tickets, rates=rates, interference=interference)
 
 
 def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:
@@ -259,8 +267,11 @@ def _live_somewhere(
     if where == "gone":
         gone = tuple(HostName(f"gone{at}") for at in range(made.nodes))
         return replace(made, hosts=gone, started=draw(st.booleans()))
+    mixed = draw(st.sampled_from([False, False, True]))  # another policy may have been in office before
     homes = [
-        home for home in combinations([h for h in hosts if could_be(made, h)], made.nodes) if one_pool(home)
+        home
+        for home in combinations([h for h in hosts if could_be(made, h)], made.nodes)
+        if mixed or one_pool(home)
     ]
     if where == "nowhere" or not homes:
         return made

@@ -237,8 +237,10 @@ def kinds(hosts: Iterable[Host], *, healthy_only: bool = False) -> tuple[ServerK
     return tuple(ServerKind(*key, count) for key, count in sorted(alike.items()))
 
 
-def misfit(spec: JobSpec, among: Sequence[ServerKind], *, healthy_only: bool = False) -> Misfit | None:
-    """None where some servers could hold it. Each wish is looked at among the servers that meet the ones before it."""
+def misfit(
+    spec: JobSpec, among: Sequence[ServerKind], *, healthy_only: bool = False, mixed: bool = False
+) -> Misfit | None:
+    """None where some servers could hold it (`mixed`: of several models). Each wish is looked at among the servers that meet the ones before it."""
     fitting = list(among)
     if not fitting:
         return Misfit(
@@ -264,19 +266,20 @@ def misfit(spec: JobSpec, among: Sequence[ServerKind], *, healthy_only: bool = F
         )
     if spec.nodes > 1:
         large = [kind for kind, size in zip(fitting, sizes, strict=True) if size >= spec.gpus]
-        return _too_few(spec, large)
+        return _too_few(spec, large, mixed=mixed)
     return None
 
 
-def _too_few(spec: JobSpec, large: Sequence[ServerKind]) -> Misfit | None:
-    """Of servers that are large enough each: N of one pool, which other servers can reach."""
+def _too_few(spec: JobSpec, large: Sequence[ServerKind], *, mixed: bool) -> Misfit | None:
+    """Of servers that are large enough each: N, unless `mixed` of one pool, which other servers can reach."""
     by_model: Counter[str] = Counter()
     for kind in large:
-        by_model[kind.model] += kind.count if kind.peers else 0
+        by_model["any model" if mixed else kind.model] += kind.count if kind.peers else 0
     model, most = max(by_model.items(), key=lambda pool: (pool[1], pool[0]))
     if most >= spec.nodes:
         return None
-    asks = f"asks for {spec.nodes} servers of one GPU model with {spec.gpus} GPUs each"
+    models = "" if mixed else " of one GPU model"
+    asks = f"asks for {spec.nodes} servers{models} with {spec.gpus} GPUs each"
     unreached = sum(kind.count for kind in large if not kind.peers)
     if unreached:
         return Misfit(
@@ -291,12 +294,18 @@ class Fits:
     """Answers of `misfit`, worked out once for each wish as long as no server changes."""
 
     def __init__(self) -> None:
+        self.mixed = False  # a job's servers may be of several models
         self._version = -1
         self._kinds: dict[bool, tuple[ServerKind, ...]] = {}
         self._known: dict[tuple[object, ...], Misfit | None] = {}
 
     def misfit(
-        self, spec: JobSpec, hosts: Mapping[HostName, Host], version: int, *, healthy_only: bool = False
+        self,
+        spec: JobSpec,
+        hosts: Mapping[HostName, Host],
+        version: int,
+        *,
+        healthy_only: bool = False,
     ) -> Misfit | None:
         """`version` grows with every change of a server."""
         if version != self._version or len(self._known) > _MOST_WISHES:
@@ -305,9 +314,11 @@ class Fits:
             self._kinds.clear()
         if healthy_only not in self._kinds:
             self._kinds[healthy_only] = kinds(hosts.values(), healthy_only=healthy_only)
-        wish = (spec.gpu_types, spec.gpu_memory_bytes, spec.gpus, spec.nodes, healthy_only)
+        wish = (spec.gpu_types, spec.gpu_memory_bytes, spec.gpus, spec.nodes, healthy_only, self.mixed)
         if wish not in self._known:
-            self._known[wish] = misfit(spec, self._kinds[healthy_only], healthy_only=healthy_only)
+            self._known[wish] = misfit(
+                spec, self._kinds[healthy_only], healthy_only=healthy_only, mixed=self.mixed
+            )
         return self._known[wish]
 
 

@@ -86,7 +86,7 @@ class Decisions(Requests):
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
-        plan.check(snapshot, verdict.plan)
+        plan.check(snapshot, verdict.plan, mixed=self.policy.needs.mixed)
         invariants.check_trades(verdict, snapshot)
         if verdict.memory != self._memory:
             self._memory = verdict.memory
@@ -118,10 +118,10 @@ class Decisions(Requests):
                 self._restless.update(row.hosts)
 
     def _place(self, row: Job, home: tuple[HostName, ...], now_s: float) -> None:
-        model = self._book.hosts[home[0]].model
         state = states.after(row, Happening.PLACED)
-        self._put(replace(row, hosts=home, gpu_model=model, state=state, settled_s=now_s), now_s)
-        text = f"it lives on {', '.join(home)} ({model})"
+        new = replace(row, hosts=home, gpu_models=self._models(home), state=state, settled_s=now_s)
+        self._put(new, now_s)
+        text = f"it lives on {', '.join(home)} ({new.gpu_model})"
         stored = row.stored
         if stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.hosts)}"

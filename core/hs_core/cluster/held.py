@@ -1,7 +1,7 @@
 """What the controller's mind holds, and the one way in which its rows change."""
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 
 from hs_core.cluster import reports
@@ -55,6 +55,7 @@ class Held:
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected)
+        self._sight.mix(mixed=policy.needs.mixed)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event
         self._stories: dict[JobId, deque[Fact]] = {}
@@ -121,6 +122,10 @@ class Held:
             self._ledger = ledger_of(self._book.jobs.values(), began_s=now_s)
         return self._ledger
 
+    def _models(self, home: Sequence[HostName]) -> tuple[str, ...]:
+        """GPU models of servers, by node rank."""
+        return tuple(self._book.hosts[name].model for name in home)
+
     def _doomed(self, now_s: float) -> frozenset[HostName]:
         """Servers that were to be empty by now: what is left there is ended, and queued again."""
         return frozenset(
@@ -146,8 +151,8 @@ def ledger_of(rows: Collection[Job], *, began_s: float) -> Ledger:
     users = [(user, model, gpu_s, began_s) for (user, model), gpu_s in totals.items()]
     ledger = Ledger.load({"charges": [], "users": users}, began_s=began_s, window_s=_WINDOW_S)
     for row in running:
-        gpu_s = row.report.gpu_s if row.report else 0.0
-        ledger.report(row.id, row.epoch, row.user, row.gpu_model, gpu_s=gpu_s, now_s=began_s)
+        for model, gpu_s in row.now_gpu_s_by_model.items():
+            ledger.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=began_s)
     return ledger
 
 

@@ -29,9 +29,9 @@ class Lives(Views):
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
             self._stale = True
         self._tell_state(row, new, now_s)
-        self._account(now_s).report(
-            row.id, row.epoch, row.user, row.gpu_model, gpu_s=whole.gpu_s, now_s=now_s
-        )
+        account = self._account(now_s)
+        for model, gpu_s in new.now_gpu_s_by_model.items():
+            account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if host == row.host:
             self._rate_reported(new, before, part, now_s)
         self._put(self._settled(new, now_s), now_s)
@@ -47,7 +47,7 @@ class Lives(Views):
         others = [self._book.live[job] for job in new.beside if job in self._book.live]
         beside = {self._sight.class_of(other) for other in others}
         split = row.accumulation > 1
-        if self._rates.reported(job_class, row.gpu_model, old, new, now_s, beside=beside, split=split):
+        if self._rates.reported(job_class, row.gpu_models, old, new, now_s, beside=beside, split=split):
             self._touched_profile = True
 
     def _settled(self, row: Job, now_s: float) -> Job:

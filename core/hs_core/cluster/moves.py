@@ -33,9 +33,9 @@ class Moves(Lives):
     def _rehome(self, row: Job, to: tuple[HostName, ...], now_s: float) -> None:
         """It has no process, so it only gets another home; its old one is told by the epoch."""
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
-        model = self._book.hosts[to[0]].model
         state = states.after(row, Happening.MOVED)
-        new = replace(self._next_epoch(row), state=state, hosts=to, gpu_model=model, settled_s=now_s)
+        models = self._models(to)
+        new = replace(self._next_epoch(row), state=state, hosts=to, gpu_models=models, settled_s=now_s)
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
 
@@ -87,19 +87,18 @@ class Moves(Lives):
         """The point of no return: never the old incarnation again."""
         move = row.move
         assert move is not None
-        model = self._book.hosts[move.to[0]].model
         new = replace(
             self._next_epoch(row),
             state=states.after(row, Happening.MOVED),
             hosts=move.to,
-            gpu_model=model,
+            gpu_models=self._models(move.to),
             stored=stored,
             migrations=row.migrations + 1,
             settled_s=now_s,
         )
         self._flights[row.id] = (move, now_s)
         self._put(new, now_s)
-        text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(move.to)} ({model})"
+        text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(move.to)} ({new.gpu_model})"
         self._fact(now_s, "left", text, job=row.id, host=move.to[0])
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:

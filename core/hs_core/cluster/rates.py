@@ -1,6 +1,6 @@
 """Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +40,7 @@ class Rates:
     def reported(
         self,
         job_class: str,
-        model: str,
+        models: Sequence[str],
         old: JobReport | None,
         new: JobReport,
         now_s: float,
@@ -48,7 +48,7 @@ class Rates:
         beside: Collection[str] = (),
         split: bool = False,
     ) -> bool:
-        """Whether it told a rate that was taken in. `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts.
+        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
@@ -59,7 +59,8 @@ class Rates:
             turn = self._turns[new.job] = (which, before_s)
         if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
             return False
-        if len(beside) > 1 or (split and not beside):
+        model = self._slowest(job_class, models)
+        if model is None or len(beside) > 1 or (split and not beside):
             return False
         sample = RateSample(
             job_class=job_class,
@@ -77,6 +78,15 @@ class Rates:
         if len(self._classes) > self._most:
             self._forget_class(next(iter(self._classes)))
         return True
+
+    def _slowest(self, job_class: str, models: Sequence[str]) -> str | None:
+        """A gang is as fast as its slowest server; where that is not known of several models, its rate is no model's."""
+        several = sorted(set(models))
+        if len(several) == 1:
+            return several[0]
+        known = [(self.known.get((job_class, model), 0.0), model) for model in several]
+        rate, model = min(known)
+        return model if rate > 0 else None
 
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)

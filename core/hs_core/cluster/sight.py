@@ -34,6 +34,12 @@ class Sight:
             found = self._classes[row.id] = job_class(row.user, row.spec)
         return found
 
+    def mix(self, *, mixed: bool) -> None:
+        """Whether a job's servers may be of several models."""
+        if self.fits.mixed != mixed:
+            self.fits.mixed = mixed
+            self._hosts_version = -1  # who has no home is looked at again
+
     def forget(self, job: JobId) -> None:
         self._classes.pop(job, None)
 
@@ -154,9 +160,13 @@ class Sight:
         demand: dict[tuple[UserName, str], float] = {}
         models = sorted({host.model for host in self._book.hosts.values()})
         for job in self.jobs(self._doomed):
-            may = [self._book.live[job.id].gpu_model] if job.hosts else (job.gpu_types or models)
-            for model in may:
-                demand[job.user, model] = demand.get((job.user, model), 0.0) + job.gang
+            if job.hosts:
+                parts = Counter(self._book.live[job.id].gpu_models)
+                asked = {model: job.per_node * nodes for model, nodes in parts.items()}
+            else:
+                asked = dict.fromkeys(job.gpu_types or models, job.gang)
+            for model, gpus in asked.items():
+                demand[job.user, model] = demand.get((job.user, model), 0.0) + gpus
         return dict(sorted(demand.items()))
 
     def hosts(self) -> tuple[HostFacts, ...]:

@@ -193,7 +193,8 @@ class Views(Held):
             return ()
         spec = row.spec
         here = [self._book.hosts[name] for name in self._connected]
-        if admission.misfit(spec, admission.kinds(here, healthy_only=True), healthy_only=True) is None:
+        able, mixed = admission.kinds(here, healthy_only=True), self.policy.needs.mixed
+        if admission.misfit(spec, able, healthy_only=True, mixed=mixed) is None:
             return ()
         gone = [host for host in self._book.hosts_sorted() if host.name not in self._connected]
         single = replace(spec, nodes=1)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core.errors import BrokenError
 from hs_core.mechanism.hadar_servers import Pick, Servers
@@ -69,6 +70,7 @@ class Group:
 
     kinds: tuple[int, ...]  # allowed types, the slowest first: faster ones are left to those whom they serve
     gpus: int
+    nodes: int  # servers with as many each; 0: anywhere
     jobs: tuple[tuple[float, int], ...]  # (worth, job)
 
 
@@ -81,23 +83,30 @@ class Table:
     apart: float  # part of the worth that each server beyond the first costs
 
 
-def _table(jobs: Jobs, held: Seats, utility: Utility, terms: Terms) -> Table:
+def _table(
+    jobs: Jobs, held: Seats, utility: Utility, terms: Terms, fixed: NDArray[np.bool_] | None = None
+) -> Table:
     can = jobs.rates > 0
+    if fixed is not None:
+        can &= ~fixed[:, None]
     move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
     # Jobs alike in their slowest type, those no slower and the gang ask for the same: as bits, instead of tuples for each job.
     types = can.shape[1]
     no_slower = (jobs.rates[:, None, :] >= jobs.rates[:, :, None]) & can[:, None, :]
-    masks = (no_slower @ (1 << np.arange(types))) * types + np.arange(types)
-    keys = np.where(can, masks << 32 | jobs.workers[:, None], -1)
+    masks = no_slower @ (1 << np.arange(types, dtype=np.int64))
+    rows, slowest = np.nonzero(can)
+    nodes = np.zeros_like(jobs.workers) if jobs.nodes is None else jobs.nodes
+    keys = np.column_stack([masks[rows, slowest], slowest, jobs.workers[rows], nodes[rows]])
+    alike, of = np.unique(keys, axis=0, return_inverse=True)
+    values = move[rows, slowest]
+    order = np.lexsort((rows, -values, of))
+    ends = np.cumsum(np.bincount(of, minlength=len(alike))).tolist()
     groups = []
-    for key in np.unique(keys[can]).tolist():
-        rows, columns = np.nonzero(keys == key)
-        values = move[rows, columns]
-        order = np.lexsort((rows, -values))
-        mask, slowest = divmod(key >> 32, types)
-        others = [kind for kind in range(types) if mask >> kind & 1 and kind != slowest]
-        asks = tuple(zip(values[order].tolist(), rows[order].tolist(), strict=True))
-        groups.append(Group((slowest, *others), key & 0xFFFFFFFF, asks))
+    for (mask, kind, workers, servers), begin, end in zip(alike.tolist(), [0, *ends], ends, strict=False):
+        others = [other for other in range(types) if mask >> other & 1 and other != kind]
+        mine = order[begin:end]
+        asks = tuple(zip(values[mine].tolist(), rows[mine].tolist(), strict=True))
+        groups.append(Group((kind, *others), workers, servers, asks))
     return Table(tuple(groups), _stays(jobs, held, utility), terms.apart)
 
 
@@ -126,15 +135,16 @@ def decide(
     held: Seats = NOBODY,
     utility: Utility | None = None,
     terms: Terms | None = None,
+    fixed: NDArray[np.bool_] | None = None,
 ) -> Decision:
     """Algorithm 1, greedily: the job of largest payoff per GPU at today's prices, prices raised by what it takes, until nobody gains.
 
-    `capacity` (H, R) healthy GPUs; `held`: the last round's seats of these jobs. O((J + states) * admitted).
+    `capacity` (H, R) healthy GPUs; `held`: the last round's seats of these jobs; `fixed` (J,) who can only stay on them. O((J + states) * admitted).
     """
     terms = terms or Terms()
     utility = utility or effective_throughput(jobs)
     servers = Servers.of(capacity, np.zeros_like(capacity), prices(jobs, capacity, utility, terms.round_s))
-    table = _table(jobs, held, utility, terms)
+    table = _table(jobs, held, utility, terms, fixed)
     auction = Auction(servers, table, np.ones(len(jobs.workers), bool).tolist())
     chosen: list[Choice] = []
     if not terms.preempt:
@@ -175,7 +185,7 @@ class Auction:
             # No price is below 0: what even a gift would not make the best needs no offer.
             if job < 0 or worth / group.gpus < best[0]:
                 continue
-            for offer in self.servers.offers(group.kinds, group.gpus):
+            for offer in self.servers.offers(group.kinds, group.gpus, group.nodes):
                 payoff = worth * max(0.0, 1 - self.table.apart * (offer.servers - 1)) - offer.cost
                 rank = (payoff / group.gpus, 0, -job)
                 if rank > best:

@@ -73,8 +73,14 @@ class Servers:
                 raise BrokenError(f"server {server} has fewer GPUs of type {kind} than were handed out")
             insort(self._by_state.setdefault(self._state(server), []), server)
 
-    def offers(self, kinds: Sequence[int], gpus: int) -> tuple[Offer, ...]:
-        """The cheapest GPUs of these types: in the fewest servers, and anywhere. At equal price the type named first."""
+    def offers(self, kinds: Sequence[int], gpus: int, nodes: int = 0) -> tuple[Offer, ...]:
+        """The cheapest GPUs of these types: in the fewest servers, and anywhere. At equal price the type named first.
+
+        `nodes`: on so many servers, as many on each.
+        """
+        if nodes:
+            each = self._each(kinds, gpus // nodes, nodes)
+            return () if each is None else (each,)
         together, apart = self._together(kinds, gpus), self._anywhere(kinds, gpus)
         found = tuple(offer for offer in (together, apart) if offer is not None)
         return found[:1] if len(found) == 2 and found[0].cost <= found[1].cost else found
@@ -120,6 +126,21 @@ class Servers:
             if not rest:
                 return Offer(total, tuple(picks))
         return None
+
+    def _each(self, kinds: Sequence[int], gpus: int, nodes: int) -> Offer | None:
+        rooms: list[tuple[float, int, int, tuple[Unit, ...]]] = []
+        for state, servers in self._by_state.items():
+            units = self._units(state, kinds)
+            if sum(unit[3] for unit in units) >= gpus:
+                taken = tuple(_first(units, gpus))
+                cost = sum(unit[0] * unit[3] for unit in taken)
+                ranks = sum(unit[1] * unit[3] for unit in taken)
+                rooms.extend((cost, ranks, server, taken) for server in servers[:nodes])
+        if len(rooms) < nodes:
+            return None
+        rooms.sort(key=lambda room: room[:3])
+        picks = [(server, kind, count) for *_, server, taken in rooms[:nodes] for _, _, kind, count in taken]
+        return Offer(sum(room[0] for room in rooms[:nodes]), tuple(picks))
 
     def _anywhere(self, kinds: Sequence[int], gpus: int) -> Offer | None:
         units = [

@@ -167,6 +167,7 @@ class Board:
         # In the order of jobs' ids, whatever the order of the snapshot: floats do not add up the same otherwise.
         homes, effective = self.world.homes, self.world.effective
         where: dict[str, _Lists] = {model: _Lists([], [], [], []) for model in self.pools}
+        strays: list[tuple[UserName, HostName, int]] = []  # parts in another pool than their job's first
         for (user, _, model), jobs in self.world.kinds.items():
             pool, rows = self.pools[model], where[model]
             index, mine = pool.index, pool.users.setdefault(user, {})
@@ -174,7 +175,10 @@ class Board:
             for job in jobs:
                 count = job.per_node if job.nodes > 1 else job.gang
                 for name in effective.get(job.id) or homes[job.id]:
-                    at = index[name]
+                    at = index.get(name)
+                    if at is None:
+                        strays.append((user, name, count))
+                        continue
                     mine[at] = mine.get(at, 0) + count
                     rows.servers.append(at)
                     rows.gpus.append(count)
@@ -182,6 +186,8 @@ class Board:
             rows.users.append(user)
         for model, rows in where.items():
             self.pools[model].fill(*rows)
+        for user, name, count in strays:
+            self._lay(user, name, count)
 
     def loads(self) -> dict[HostName, float]:
         return {
@@ -218,7 +224,11 @@ class Board:
         pool.revalue(job.user, self.per_gpu(job.user, model))
         self._levels[model].ask(job.user, sign * job.gang)
         for name in home:
-            pool.put(job.user, pool.index[name], sign * job.per_node)
+            self._lay(job.user, name, sign * job.per_node)
+
+    def _lay(self, user: UserName, name: HostName, gpus: int) -> None:
+        pool = self.pools[self.world.hosts[name].model]
+        pool.put(user, pool.index[name], gpus)
 
 
 def find_levels(world: World, shares: Mapping[At, Fraction]) -> dict[str, Level]:

@@ -70,6 +70,8 @@ class Mover:
             return False
         if job.started and (job.migrate is Migrate.NEVER or not self._connected(job.hosts)):
             return False
+        if job.started and job.migrate is Migrate.SAME_TYPE and self.world.mixed(job):
+            return False
         return self.moves_started if job.started else self._waiting_left > 0
 
     def affords(self, jobs: Sequence[JobFacts]) -> bool:
@@ -132,7 +134,7 @@ class Mover:
         models = self.world.usable(job)
         own = self.world.model(job.hosts)
         if job.started and job.migrate is Migrate.SAME_TYPE:
-            models = (own,) if own in models else ()
+            models = (own,) if own in models and not self.world.mixed(job) else ()
         if not models:
             return ()
         model = own if own in models else pool_for(self.board, self.speeds, job, models)

@@ -54,8 +54,8 @@ def is_lost(job: JobFacts, known: Container[HostName]) -> bool:
     return (job.started or not job.movable) and any(name not in known for name in job.hosts)
 
 
-def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts]) -> str:
-    """Why no servers take the job, the first obstacle that too few of them are past; empty if they could."""
+def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts], *, mixed: bool = False) -> str:
+    """Why no servers (`mixed`: of several models) take the job, the first obstacle that too few of them are past; empty if they could."""
     hosts = list(hosts)
     if not hosts:
         return "no GPU server has joined the cluster"
@@ -72,9 +72,11 @@ def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts]) -> str:
             f"asks for {job.per_node} GPUs on one server; the largest that it may use has {widest} in health"
         )
     left = [host for host in left if fits(job, host)]
-    if (most := _most_of_one_pool(left)) < job.nodes:
-        return f"asks for {job.nodes} servers of one model with {job.per_node} GPUs each; there are {most}"
-    if _most_of_one_pool(host for host in left if takes_new(host)) >= job.nodes:
+    if (most := len(left) if mixed else _most_of_one_pool(left)) < job.nodes:
+        models = "" if mixed else " of one model"
+        return f"asks for {job.nodes} servers{models} with {job.per_node} GPUs each; there are {most}"
+    here = [host for host in left if takes_new(host)]
+    if (len(here) if mixed else _most_of_one_pool(here)) >= job.nodes:
         return ""
     if job.nodes == 1:
         return "every server that could take it is away or drained"
@@ -98,10 +100,14 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     """
     hosts = {host.name: host for host in snapshot.hosts}
     able = [job for job in snapshot.jobs if job.id in homes and runs_at(job, homes[job.id], hosts)]
-    models = {job.id: hosts[homes[job.id][0]].model for job in able}
-    demands = [Demand(job.user, frozenset({models[job.id]}), job.gang) for job in able]
+    parts = [
+        (job.id, job.user, model, job.per_node * nodes)
+        for job in able
+        for model, nodes in Counter(hosts[name].model for name in homes[job.id]).items()
+    ]
+    demands = [Demand(user, frozenset({model}), gpus) for _, user, model, gpus in parts]
     entitled = entitle_pools(pools(snapshot), demands, snapshot.tickets)
-    tickets = job_tickets(entitled, [(job.id, job.user, models[job.id], job.gang) for job in able])
+    tickets = job_tickets(entitled, parts)
     least = {job.id: LEAST * job.gang for job in snapshot.jobs if job.id in homes}
     return Weights(least | {job: weight for job, weight in tickets.items() if weight > 0}, entitled)
 

@@ -26,6 +26,7 @@ class Jobs:
     iterations: Floats  # (J,) E * N: in all
     left: Floats  # (J,) of these
     age_s: Floats  # (J,) since it came
+    nodes: Ints | None = None  # (J,) servers, with as many workers on each; None: workers are anywhere
 
     def __post_init__(self) -> None:
         jobs = len(self.rates)

@@ -33,11 +33,20 @@ class Rows:
     age_s: Floats  # (J,)
 
 
-def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = None) -> Rows:
-    """Of `jobs`, or all that are not bound to where they run and could run somewhere.
+def steps_left(jobs: Sequence[JobFacts], rates: Sequence[float]) -> Floats:
+    """Above 0. Who has not said how many there are is taken to have as many seconds left as the median job that has (an hour if none has)."""
+    known_s = [
+        job.steps_left / rate for job, rate in zip(jobs, rates, strict=True) if job.steps_left and rate > 0
+    ]
+    typical_s = median(known_s) if known_s else 3600.0
+    return np.array(
+        [job.steps_left or max(1.0, typical_s * rate) for job, rate in zip(jobs, rates, strict=True)],
+        dtype=float,
+    )
 
-    Who has not said how many steps there are is taken to have as many seconds left as the median job that has (an hour if none has).
-    """
+
+def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = None) -> Rows:
+    """Of `jobs`, or all that are not bound to where they run and could run somewhere."""
     taken = [job for job in (snapshot.jobs if jobs is None else jobs) if seats.choices(job)]
     taken.sort(key=by_arrival)
     models = seats.models
@@ -47,14 +56,7 @@ def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = Non
         able = [models.index(model) for model in seats.choices(job)]
         speed[at, able] = estimates.speeds(job.job_class)[able]
     best = speed.max(axis=1, initial=0.0)
-    known_s = [
-        job.steps_left / rate for job, rate in zip(taken, best, strict=True) if job.steps_left and rate > 0
-    ]
-    typical_s = median(known_s) if known_s else 3600.0
-    left = np.array(
-        [job.steps_left or max(1.0, typical_s * rate) for job, rate in zip(taken, best, strict=True)],
-        dtype=float,
-    )
+    left = steps_left(taken, best.tolist())
     several: dict[UserName, int] = {}
     for job in taken:
         several[job.user] = several.get(job.user, 0) + 1

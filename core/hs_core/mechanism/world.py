@@ -69,6 +69,10 @@ class World:
     def model(self, home: Home) -> str:
         return self.hosts[home[0]].model
 
+    def mixed(self, job: JobFacts) -> bool:
+        """Another policy gave it servers of several models."""
+        return job.nodes > 1 and len({self.hosts[name].model for name in job.hosts}) > 1
+
     def where(self, job: JobFacts) -> Home:
         """Its home, or where it is on its way to."""
         return self.effective.get(job.id) or self.homes[job.id]

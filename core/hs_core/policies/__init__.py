@@ -29,10 +29,13 @@ from hs_core.policies.gavel_max_min_blind import GAVEL_MAX_MIN_BLIND
 from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
 from hs_core.policies.gavel_sjf import GAVEL_SJF
 from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
+from hs_core.policies.hadar import HADAR
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.pop import POP
 from hs_core.policies.sjf import SJF
+from hs_core.policies.sjf_bsbf import SJF_BSBF
+from hs_core.policies.sjf_ffs import SJF_FFS
 from hs_core.policies.srsf import SRSF
 from hs_core.policies.srtf import SRTF
 from hs_core.policies.tesserae_ftf import TESSERAE_FTF
@@ -50,11 +53,14 @@ POLICIES: Mapping[str, Policy] = {
         FIFO,
         YARN_CS,
         SJF,
+        SJF_BSBF,
+        SJF_FFS,
         SRTF,
         SRSF,
         LAS,
         TIRESIAS,
         FFT,
+        HADAR,
         POP,
         ALLOX,
         THEMIS,

@@ -87,7 +87,7 @@ def compare(
         raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
     cases = []
     for seed in range(seeds):
-        load = workload_of(trace, seed, given)
+        load = workload_of(trace, seed, given, names)
         cases += [
             Case(experiment=experiment_of(load, name, seed, given), depth=given["depth"]) for name in names
         ]

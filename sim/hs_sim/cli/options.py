@@ -1,6 +1,6 @@
 """Options that several verbs take, and what they come to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,14 +67,16 @@ cluster_options = _all(_CLUSTER)
 run_options = _all(_RUN)
 
 
-def workload_of(path: Path | None, seed: int, given: dict[str, Any]) -> Workload:
-    """What the cluster can run of a file, or of what the generator makes of its options."""
+def workload_of(path: Path | None, seed: int, given: dict[str, Any], policies: Sequence[str]) -> Workload:
+    """What all of these policies can run on the cluster of a file, or of what the generator makes of its options."""
+    from hs_core.policies import find
     from hs_sim.cluster import runnable
     from hs_sim.reading import Sieve
 
     sieve = Sieve(skip_bad=given["skip_bad"])
     found = _read(path, given, sieve) if path is not None else made(seed, given)
-    return runnable(found, cluster_of(given), sieve)
+    mixed = all(find(name).needs.mixed for name in policies)
+    return runnable(found, cluster_of(given), sieve, mixed=mixed)
 
 
 def _read(path: Path, given: dict[str, Any], sieve: "Sieve") -> Workload:

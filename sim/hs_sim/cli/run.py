@@ -62,7 +62,7 @@ def run(
 
     results = []
     for number in seeds_of(seed):
-        load = workload_of(workload, number, given)
+        load = workload_of(workload, number, given, (policy,))
         results.append(
             show.simulate(
                 experiment_of(load, policy, number, given), given["depth"], f"{policy}, seed {number}"

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hs_core.model import HostName, JobId, job_class
+from hs_core.model import HostName, JobId, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
 from hs_sim.model import Experiment
@@ -16,7 +16,8 @@ NOWHERE = np.inf
 
 
 class Fleet:
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, *, mixed: bool = False) -> None:
+        """`mixed`: a job may live on several GPU models."""
         workload, jobs = experiment.workload, experiment.workload.jobs
         named = list(servers(experiment.cluster))
         self.hosts: list[HostName] = [name for name, _ in named]
@@ -44,7 +45,7 @@ class Fleet:
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
         for job in jobs:
-            check_fits(job, workload, experiment.cluster)
+            check_fits(job, workload, experiment.cluster, mixed=mixed)
         count = len(jobs)
         self.jobs = jobs
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
@@ -55,8 +56,12 @@ class Fleet:
         self.steps_left: Floats = self.steps.copy()
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
-        self.model: Ints = np.full(count, -1, dtype=np.int64)
+        self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
+        self.mixed: set[int] = set()  # jobs whose home has several models
         self.rate: Floats = np.ones(count)
+        self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
+        self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
         self.from_s: Floats = np.zeros(count)  # training since
         self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
@@ -90,6 +95,7 @@ class Fleet:
             pair_of[at] = self._known[job.user, job.job_class]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
+        self.workload_class = {names[at]: class_ for (_, class_), at in self._known.items()}
         self.class_of: Ints = pair_of
         self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
         self.pairs = [(name, model) for name in names for model in self.models]
@@ -98,8 +104,8 @@ class Fleet:
         """Of that class of the workload from now on."""
         self.class_of[job] = found = self._known[self.jobs[job].user, class_]
         self.job_class[job] = self._class_names[found]
-        if self.model[job] >= 0:
-            self.rate[job] = self.rates[found, self.model[job]]
+        if self.home[job]:
+            self._pace(job)
         self._facts.pop(job, None)
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
@@ -111,11 +117,33 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
         """Lives there from now on."""
         self.home[job] = home
-        model = int(self.model_of_row[home[0]])
-        self.model[job] = model
-        self.rate[job] = self.rates[self.class_of[job], model]
+        self._pace(job)
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
+
+    def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
+        if model not in self.models:
+            return
+        mine = [at for at, job in enumerate(self.jobs) if job.job_class == job_class]
+        self.rates[np.unique(self.class_of[mine]), self.models.index(model)] = steps_per_s
+        for job in mine:
+            if self.home[job]:
+                self._pace(job)
+
+    def _pace(self, job: int) -> None:
+        models = set(self.model_of_row[list(self.home[job])].tolist())
+        rates = self.rates[self.class_of[job]]
+        model = min(models, key=lambda model: (rates[model], model))
+        (self.mixed.add if len(models) > 1 else self.mixed.discard)(job)
+        self.model[job] = model
+        self.alone[job] = self.rate[job] = rates[model]
+
+    def gpus_of(self, jobs: Ints) -> Ints:
+        """(jobs, models) that they have where they live."""
+        found = np.zeros((jobs.size, len(self.models)), dtype=np.int64)
+        for at, job in enumerate(jobs.tolist()):
+            np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
+        return found
 
     def changed(self, jobs: Sequence[int]) -> None:
         for job in jobs:
@@ -126,11 +154,17 @@ class Fleet:
         found = self._facts
         return tuple(found.get(job) or self._make(job, now_s, bool(movable[job])) for job in self.live)
 
+    def _memory(self, job: int) -> int:
+        spec, parts = self.jobs[job], int(self.accumulation[job])
+        if not self.started[job] or parts == 1:
+            return spec.gpu_memory_bytes
+        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+
     def _make(self, job: int, now_s: float, movable: bool) -> JobFacts:
         spec = self.jobs[job]
         attained = float(self.gpu_s[job].sum())
         if self.running[job]:
-            attained += max(0.0, now_s - float(self.held_s[job])) * spec.gang
+            attained += max(0.0, now_s - float(self.held_s[job])) * float(self.charged[job])
         facts = self._facts[job] = JobFacts(
             id=JobId(spec.id),
             user=spec.user,
@@ -140,6 +174,10 @@ class Fleet:
             priority=spec.priority,
             gpu_types=spec.gpu_types,
             gpu_memory_bytes=spec.gpu_memory_bytes,
+            memory_bytes=self._memory(job),
+            fixed_bytes=spec.gpu_memory_fixed_bytes,
+            accumulation_max=spec.accumulation_max,
+            accumulation=int(self.accumulation[job]),
             job_class=self.job_class[job],
             hosts=self.names(self.home[job]),
             started=bool(self.started[job]),
