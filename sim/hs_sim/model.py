@@ -104,6 +104,16 @@ class SimJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedChange:
+    """From then on jobs of the class are so fast on the model: another phase of training, another batch size."""
+
+    at_s: float
+    job_class: str
+    model: str
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """How public simulators of one family differ, as far as results depend on it."""
 
@@ -123,6 +133,7 @@ class Workload:
     jobs: tuple[SimJob, ...]  # by arrival
     tickets: Mapping[UserName, float]  # of every user
     rates: Mapping[tuple[str, str], float]  # (job class, GPU model) → mini-batches a second of the whole gang
+    changes: tuple[SpeedChange, ...] = ()  # of `rates`, by time
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1."""
     source: str = ""  # where it comes from: generator and seed, or file

@@ -4,11 +4,13 @@ Steps are counted by time at a constant rate. A stop is told apart from training
 keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
 """
 
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hs_core.events import (
     CheckpointFailed,
+    HostEvent,
     JobCheckpointed,
     JobExited,
     JobFroze,
@@ -59,6 +61,7 @@ class Part:
         "newest",
         "occupied_s",
         "rank",
+        "unsaid",
         "way",
     )
 
@@ -74,6 +77,9 @@ class Part:
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.exit: Exit | None = None
+        self.unsaid: list[
+            tuple[Callable[..., HostEvent], dict[str, Any]]
+        ] = []  # for want of a link to node 0
 
     @property
     def key(self) -> tuple[JobId, int]:
@@ -94,7 +100,7 @@ class Gang:
         self.generation = -1
         self.restored: int | None = None
         self.tier: Tier | None = None  # a stop of this kind is under way
-        self.saving = False
+        self.saves = False  # at its next step
         self.trained_s = 0.0
         self.waits: list[tuple[Part, str, Tier]] = []  # orders that could not reach node 0
         self._turn = 0  # grows with every change: timers of before do nothing
@@ -177,16 +183,33 @@ class Gang:
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
         self._turn += 1
-        clock.after((self.job.sim.steps - self.done) / self.rate, self._finish, self._turn)
+        self._foresee()
         for part in self._in_order():
             part.agent.say(part, JobWentOn, step=self.step)
+        if self.saves:
+            self.checkpoint(self.parts[0])
+
+    def train_at(self, rate: float) -> None:
+        """So fast from now on."""
+        if self.since_s is not None:
+            now_s = self.world.clock.now_s
+            self.done = min(self._progress(), float(self.job.sim.steps))
+            self.trained_s += now_s - self.since_s
+            self.since_s = now_s
+        self.rate = rate
+        if self.since_s is not None:
+            self._turn += 1
+            self._foresee()
+
+    def _foresee(self) -> None:
+        self.world.clock.after((self.job.sim.steps - self.done) / self.rate, self._finish, self._turn)
         if self.world.progress_s:
-            clock.after(self.world.progress_s, self._tell_progress, self._turn)
+            self.world.clock.after(self.world.progress_s, self._tell_progress, self._turn)
 
     def _tell_progress(self, turn: int) -> None:
         if turn != self._turn or self.since_s is None:
             return
-        rate = self.rate * self.world.noise(self.key[0])
+        rate = self.world.told_speed(self)
         for part in self._in_order():
             part.agent.say(part, JobProgressed, step=self.step, steps_per_s=rate, device_memory_bytes=0)
         self.world.clock.after(self.world.progress_s, self._tell_progress, turn)
@@ -303,16 +326,18 @@ class Gang:
             self._move()
 
     def checkpoint(self, part: Part) -> None:
-        if self.since_s is None or part.way is not Way.GOING:
+        if part.way is not Way.GOING:
             return
+        if self.since_s is None:
+            self.saves = True  # when it trains
+            return
+        self.saves = False
         self._stand()
-        self.saving = True
         self.world.clock.after(self._bytes_s(), self._saved, self._turn)
 
     def _saved(self, turn: int) -> None:
         if turn != self._turn:
             return
-        self.saving = False
         if any(p.agent.disk_full for p in self.parts.values()):
             for part in self._in_order():
                 part.agent.say(part, CheckpointFailed, why="no space left on device")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import floor
 
 import numpy as np
@@ -35,7 +35,7 @@ from hs_sim.trades import trade_row
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
-COME, END, STAND, WRITTEN = range(4)  # what happens inside quanta
+COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,10 @@ class _Run:
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
         self._up: list[int] = []  # placed, and nothing has to be waited for
-        self._later: list[tuple[float, int, int]] = []  # (time, what, job)
+        self._later: list[tuple[float, int, int]] = [  # (time, what, job or change)
+            (change.at_s, CHANGE, at) for at, change in enumerate(experiment.workload.changes)
+        ]
+        heapify(self._later)
         self._next_job = 0
         self._stale = False  # something has changed that is decided about at once, or at the next edge …
         self._stale_at_edge = False  # … or at the next edge in any case
@@ -218,6 +221,8 @@ class _Run:
                 touched.update(self._end(job, at_s))
             elif what == STAND:
                 self._stand(job, at_s, edge=edge)
+            elif what == CHANGE:
+                self._change_speed(job, at_s)
             else:
                 touched.update(self._written(job, at_s))
         return touched
@@ -283,6 +288,15 @@ class _Run:
         )
         self._started(matters=len(new) > 1)
         return old
+
+    def _change_speed(self, at: int, now_s: float) -> None:
+        change = self._experiment.workload.changes[at]
+        running = self._run_now
+        self._charge(running, now_s)
+        self._fleet.change_speed(change.job_class, change.model, change.steps_per_s)
+        self._measured.changed()
+        self._foresee(running, (self._quantum + 1) * self._quantum_s)
+        self._stale = True
 
     def _started(self, *, matters: bool) -> None:
         """A process has come up, or is gone to move. `matters`: to who does not need to know of every one, too."""

@@ -121,6 +121,15 @@ class Fleet:
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
 
+    def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
+        if model not in self.models:
+            return
+        mine = [at for at, job in enumerate(self.jobs) if job.job_class == job_class]
+        self.rates[np.unique(self.class_of[mine]), self.models.index(model)] = steps_per_s
+        for job in mine:
+            if self.home[job]:
+                self._pace(job)
+
     def _pace(self, job: int) -> None:
         models = set(self.model_of_row[list(self.home[job])].tolist())
         rates = self.rates[self.class_of[job]]
