@@ -393,6 +393,8 @@ class Agent:
         late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
         if wanted.edge_in_s is not None and late_s:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
+        for turn in (wanted.turn, wanted.next_turn or wanted.turn):
+            self._world.truth.told(turn)
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self._lent = frozenset(lend.job for lend in wanted.lends)
         self.post(WantedChanged(now_s=self.now_s(), wanted=wanted))
