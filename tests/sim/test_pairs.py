@@ -6,8 +6,8 @@ import pytest
 
 from hs_core.mechanism.sharing import ends
 from hs_core.model import UserName
-from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.machines import run_machines
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
 GIB = 2**30
