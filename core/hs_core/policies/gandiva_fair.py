@@ -12,7 +12,7 @@ from math import lcm
 from typing import Any
 
 from hs_core.events import Turn
-from hs_core.mechanism import split, trade
+from hs_core.mechanism import crowd, split, trade
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
@@ -53,14 +53,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
     tickets = _tickets(world, traded.entitled, factors)
     gangs, servers = _entities(world, tickets)
-    turns, books = _turns(world, gangs, servers, memory, again=again)
+    table = crowd.table(gangs, servers, memory.get("books", {}))
+    turns = _keep_turns(world, memory) if again else table.play()
     kept = _remember(
         snapshot.quantum,
         {
             "trades": trade.dump(traded.trades),
             "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
             "turns": split.dump_turns(turns),
-            "books": dict(books),
+            "books": table.books(),
             "lags": lags.dump(),
         },
     )
@@ -75,7 +76,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             weigh=partial(_tickets, world, traded.entitled),
             entities=partial(_entities, world),
         )
-        sequel = FairSequel(decided, kept)
+        sequel = FairSequel(decided, kept, table)
     return Verdict(
         plan=Plan(
             homes=world.homes,
@@ -126,23 +127,11 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
-def _turns(
-    world: World,
-    gangs: Sequence[split.Gang],
-    servers: Sequence[split.Server],
-    memory: Memory,
-    *,
-    again: bool,
-) -> tuple[Mapping[HostName, Turn], Mapping[str, str]]:
-    books = memory.get("books", {})
-    if again:
-        turns = split.keep_turns(memory.get("turns", {}), world.homes)
-        takes = {job.id: job.per_node for job in world.jobs}
-        return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()}), books
-    if not gangs:
-        return {}, {}
-    played = split.play(gangs, servers, books)
-    return played.turns, played.got
+def _keep_turns(world: World, memory: Memory) -> Mapping[HostName, Turn]:
+    """Those of a quantum that was decided about before, as far as they still go."""
+    turns = split.keep_turns(memory.get("turns", {}), world.homes)
+    takes = {job.id: job.per_node for job in world.jobs}
+    return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
 
 
 def _are_settled(
