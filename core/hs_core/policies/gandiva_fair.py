@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from math import lcm
+from operator import attrgetter
 from typing import Any
 
 from hs_core.events import Turn
@@ -27,7 +28,7 @@ from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verd
 from hs_core.shares import entitle_pools
 
 LIMITS = Limits()
-EXACT = 64  # jobs: of more, tickets are not added exactly
+_id_of, _gang_of = attrgetter("id"), attrgetter("gang")
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -109,12 +110,8 @@ def _tickets(
     for (user, _, model), jobs in world.kinds.items():
         at = (user, model)
         unit = (per_gpu.get(at) or LEAST) * factors.get(at, WHOLE)
-        known = {1: unit}
-        for job in jobs:
-            gang = job.gang
-            if gang not in known:
-                known[gang] = unit * gang
-            tickets[job.id] = known[gang]
+        known = {gang: unit * gang for gang in set(map(_gang_of, jobs))}
+        tickets.update(zip(map(_id_of, jobs), map(known.__getitem__, map(_gang_of, jobs)), strict=True))
     return tickets
 
 
@@ -174,12 +171,14 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
     return servers
 
 
-def _sum(tickets: list[Fraction]) -> Fraction:
+def _sum(tickets: Sequence[Fraction]) -> Fraction:
     """Exact as long as the common denominator is short; many users' odd tickets are added to 2^-48."""
-    unit = lcm(*{some.denominator for some in tickets[:EXACT]}) if len(tickets) <= EXACT else 0
-    if 0 < unit.bit_length() <= split.FINEST:
-        return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
-    return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
+    unit = 1
+    for some in tickets:
+        unit = lcm(unit, some.denominator)
+        if unit.bit_length() > split.FINEST:
+            return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
+    return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
 
 
 GANDIVA_FAIR = Policy(
