@@ -153,7 +153,12 @@ def _check_guests(
                 raise BrokenError(
                     f"job {beside} shares {lent[beside]} GPUs of {name}; it has {jobs[beside].per_node}"
                 )
-            _check_pair(jobs[guest.job], plan.accumulation.get(guest.job, 1), jobs[beside], hosts[name])
+            _check_pair(
+                jobs[guest.job],
+                plan.accumulation.get(guest.job, jobs[guest.job].accumulation),
+                jobs[beside],
+                hosts[name],
+            )
 
 
 def _check_pair(guest: JobFacts, accumulation: int, other: JobFacts, host: HostFacts) -> None:

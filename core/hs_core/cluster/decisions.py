@@ -209,6 +209,9 @@ class Decisions(Requests):
         )
         if not common:
             return wanted
+        last = self._sent.get(name)
+        if last is not None and last.edge_in_s is None:
+            self._turns = {**self._turns, name: last.turn}  # it kept its own cadence: what is on there goes on
         assert self._edges.at_s is not None
         return replace(
             wanted,
