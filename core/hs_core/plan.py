@@ -1,22 +1,23 @@
 """What a plan must never say."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from hs_core.errors import BrokenError
 from hs_core.model import HostName, JobId, Migrate, MoveReason
-from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+
+PLAIN = Needs()
 
 
-def check(snapshot: Snapshot, plan: Plan, *, mixed: bool = False) -> None:
-    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it.
-
-    `mixed`: a home may lie in several pools (`Needs.mixed`).
-    """
+def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
+    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
     hosts = {host.name: host for host in snapshot.hosts}
     jobs = {job.id: job for job in snapshot.jobs}
     _check_homes(snapshot, plan, hosts, jobs)
-    if not mixed:
+    if not needs.mixed:
         _check_pools(plan, hosts, jobs)
+    _check_copies(plan, jobs, needs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
     _check_accumulation(plan, jobs)
@@ -30,7 +31,7 @@ def _check_homes(
         if job is None:
             raise BrokenError(f"job {job_id} has a home on {', '.join(home)}; the snapshot has no such job")
         if home != job.hosts or job.nodes != 1 or home[0] not in hosts:
-            _check_home(job, home, hosts)
+            _check_home(job, home, hosts, len(plan.copies.get(job_id, ())) or job.nodes)
     moved = 0
     for job in jobs.values():
         if job.started and plan.homes.get(job.id) != job.hosts and all(name in hosts for name in job.hosts):
@@ -40,11 +41,13 @@ def _check_homes(
         raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
 
 
-def _check_home(job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts]) -> None:
+def _check_home(
+    job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts], servers: int
+) -> None:
     if unknown := [name for name in home if name not in hosts]:
         raise BrokenError(f"job {job.id} has a home on {unknown[0]}; the snapshot has no such server")
-    if len(home) != job.nodes or len(set(home)) != len(home):
-        raise BrokenError(f"job {job.id} needs {job.nodes} servers; its home is {', '.join(home)}")
+    if (len(home) != servers and home != job.hosts) or len(set(home)) != len(home):
+        raise BrokenError(f"job {job.id} needs {servers} servers; its home is {', '.join(home)}")
     if home != job.hosts:
         _check_entrance(job, [hosts[name] for name in home])
 
@@ -84,10 +87,33 @@ def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:
 
 def _check_pools(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:
     for job_id, home in plan.homes.items():
-        if len(home) == 1 or home == jobs[job_id].hosts:
+        if len(home) == 1 or home == jobs[job_id].hosts or job_id in plan.copies:
             continue
         if len(models := sorted({hosts[name].model for name in home})) > 1:
             raise BrokenError(f"job {job_id} is placed on {' and '.join(models)}; one pool was expected")
+
+
+def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> None:
+    for job_id, steps in plan.copies.items():
+        home = plan.homes.get(job_id, ())
+        if not needs.copies:
+            raise BrokenError(
+                f"job {job_id} has {len(steps)} copies; the policy does not say that it makes any"
+            )
+        job = jobs[job_id]
+        if job.nodes != 1:
+            raise BrokenError(f"job {job_id} has copies and {job.nodes} nodes; one was expected")
+        if len(steps) < 2 or len(steps) != len(home):
+            raise BrokenError(
+                f"job {job_id} has {len(steps)} copies on {len(home)} servers; expected one on each of several"
+            )
+        if min(steps) < 1:
+            raise BrokenError(f"a copy of job {job_id} has {min(steps)} steps to do; expected at least 1")
+        least = ceil(job.steps_left) if job.steps_left is not None else 0
+        if not least <= sum(steps) <= job.steps:
+            raise BrokenError(
+                f"the copies of job {job_id} do {sum(steps)} steps; expected {least}, which are left"
+            )
 
 
 def _check_tickets(plan: Plan) -> None:

@@ -144,7 +144,7 @@ class Run:
     def step(self) -> Verdict:
         asked = self.asked
         verdict = self.policy.decide(asked, json.loads(json.dumps(self.memory)))
-        check(asked, verdict.plan, mixed=self.policy.needs.mixed)
+        check(asked, verdict.plan, self.policy.needs)
         self.memory = verdict.memory
         present = {job.id: job for job in asked.jobs}
         for job_id, home in verdict.plan.homes.items():
@@ -224,6 +224,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             gpu_memory_bytes=draw(st.sampled_from([0, 0, 10 * GIB, 40 * GIB])),
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
+            steps=float(draw(st.sampled_from([0, 0, 1, 3, 1000]))),
         )
         made = _over_several(draw, made)
         jobs.append(_live_somewhere(draw, made, hosts, left))

@@ -23,7 +23,7 @@ from hs_core.events import (
 )
 from hs_core.host import HostConfig
 from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
-from hs_core.policies import find
+from hs_core.policies import live
 from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.machines.agent import Agent
@@ -76,7 +76,7 @@ class World:
             self.clock,
             self.network,
             self.timing,
-            policy or find(experiment.policy),
+            policy or live(experiment.policy),
             replace(
                 base,
                 quantum_s=experiment.quantum_s,

@@ -57,7 +57,10 @@ class Fleet:
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
-        self.mixed: set[int] = set()  # jobs whose home has several models
+        self.spread: set[int] = (
+            set()
+        )  # jobs that are charged server by server: on several models, or as copies
+        self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
         self.from_s: Floats = np.zeros(count)  # training since
@@ -110,20 +113,27 @@ class Fleet:
             found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
         return found
 
-    def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
-        """Lives there from now on."""
+    def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
+        """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
+        self.copies.pop(job, None)
+        if copies:
+            self.copies[job] = copies
         self._pace(job)
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
 
     def _pace(self, job: int) -> None:
-        models = set(self.model_of_row[list(self.home[job])].tolist())
+        models = self.model_of_row[list(self.home[job])].tolist()
         rates = self.rates[self.class_of[job]]
         model = min(models, key=lambda model: (rates[model], model))
-        (self.mixed.add if len(models) > 1 else self.mixed.discard)(job)
+        copies = self.copies.get(job)
+        (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self.model[job] = model
         self.rate[job] = rates[model]
+        if copies:  # it has ended when the last of them has done its part
+            last_s = max(steps / rates[model] for steps, model in zip(copies, models, strict=True))
+            self.rate[job] = sum(copies) / last_s
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -145,7 +155,7 @@ class Fleet:
         spec = self.jobs[job]
         attained = float(self.gpu_s[job].sum())
         if self.running[job]:
-            attained += max(0.0, now_s - float(self.held_s[job])) * spec.gang
+            attained += max(0.0, now_s - float(self.held_s[job])) * self.per_node[job] * len(self.home[job])
         facts = self._facts[job] = JobFacts(
             id=JobId(spec.id),
             user=spec.user,
