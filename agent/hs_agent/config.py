@@ -78,6 +78,7 @@ class Config:
     cgroup: CgroupUse
     cgroup_root: str  # below the hierarchy's mount; empty: the agent's own group
     path: str  # PATH of a job that brings none
+    mps_pipe_dir: str  # of NVIDIA's MPS control daemon, through which jobs on one GPU run at once; empty: they take turns
     report_interval_s: float
     end_jobs_on_stop: bool
 
@@ -236,11 +237,19 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
         cgroup_root=_cgroup_root(top),
         path=top.text("path", "/usr/local/bin:/usr/bin:/bin"),
+        mps_pipe_dir=_mps_pipe_dir(top),
         report_interval_s=top.number("report_interval_s", 1.0, low=0.05, high=60.0),
         end_jobs_on_stop=top.flag("end_jobs_on_stop", default=False),
     )
     top.finish()
     return config
+
+
+def _mps_pipe_dir(top: _Table) -> str:
+    value = top.text("mps_pipe_dir", "", "the absolute path of a folder")
+    if value and not value.startswith("/"):
+        raise top.refuse("mps_pipe_dir", "the absolute path of a folder", found=value)
+    return value
 
 
 def _half_of_memory() -> int:

@@ -55,6 +55,7 @@ def examine(config: Config) -> bool:
         _sockets,
         _cgroups,
         _memory,
+        _mps,
         _controller,
     )
     findings = [check(config) for check in checks]
@@ -184,6 +185,15 @@ def _memory(config: Config) -> Finding:
             WARN, "host memory", f"{text}: jobs are only held in place, so they must fit a GPU together"
         )
     return Finding(OK, "host memory", text)
+
+
+def _mps(config: Config) -> Finding:
+    if not config.mps_pipe_dir:
+        return Finding(OK, "MPS", "not used: two jobs on one GPU take turns on it")
+    if not (Path(config.mps_pipe_dir) / "control").exists():
+        text = f"mps_pipe_dir {config.mps_pipe_dir} holds no pipe `control`: start nvidia-cuda-mps-control with CUDA_MPS_PIPE_DIRECTORY there"
+        return Finding(FAIL, "MPS", text)
+    return Finding(OK, "MPS", f"jobs on one GPU run at once, through {config.mps_pipe_dir}")
 
 
 def _controller(config: Config) -> Finding:

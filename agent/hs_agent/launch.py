@@ -171,6 +171,8 @@ def environment(  # noqa: PLR0917 — one name per source
         env["PYTHONPATH"] = f"{inject}:{theirs}" if theirs else str(inject)
     if config.devices is DeviceKind.NVML:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.id for gpu in gpus)
+        if config.mps_pipe_dir:
+            env["CUDA_MPS_PIPE_DIRECTORY"] = config.mps_pipe_dir
     return env
 
 

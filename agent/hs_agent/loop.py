@@ -59,7 +59,8 @@ log = structlog.get_logger("agent")
 
 
 def has_process(report: JobReport) -> bool:
-    return report.phase not in (Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED)
+    """Also one that has written its checkpoint, until its exit was heard of."""
+    return bool(report.gpus)
 
 
 class Agent:

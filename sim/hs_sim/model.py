@@ -56,6 +56,8 @@ class SimJob:
     nodes: int = 1
     gpu_types: tuple[str, ...] = ()
     gpu_memory_bytes: int = 0
+    gpu_memory_fixed_bytes: int = 0  # of these, what does not shrink with the batch; 0: all
+    accumulation_max: int = 1  # sub-batches that a mini-batch can be split into, at most
     state_bytes: int = 0  # of a checkpoint; what switching and moving cost follows from it
     migrate: Migrate = Migrate.AUTO
     sliceable: bool = True
@@ -92,11 +94,23 @@ class SimJob:
             nodes=self.nodes,
             gpu_types=self.gpu_types,
             gpu_memory_bytes=self.gpu_memory_bytes,
+            gpu_memory_fixed_bytes=self.gpu_memory_fixed_bytes,
+            accumulation_max=self.accumulation_max,
             migrate=self.migrate,
             priority=self.priority,
             job_class=self.job_class,
             steps=self.steps,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedChange:
+    """From then on jobs of the class are so fast on the model: another phase of training, another batch size."""
+
+    at_s: float
+    job_class: str
+    model: str
+    steps_per_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +133,9 @@ class Workload:
     jobs: tuple[SimJob, ...]  # by arrival
     tickets: Mapping[UserName, float]  # of every user
     rates: Mapping[tuple[str, str], float]  # (job class, GPU model) → mini-batches a second of the whole gang
+    changes: tuple[SpeedChange, ...] = ()  # of `rates`, by time
+    interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1."""
     source: str = ""  # where it comes from: generator and seed, or file
     skipped: tuple[str, ...] = ()  # jobs that were left out, and why
     peer: Peer = GAVEL  # in whose world gavel_compat puts it
@@ -160,6 +177,7 @@ class Experiment:
     )
     compat: bool = False  # policies as in Gavel's simulator, where that differs
     known_rates: bool = False  # policies know every class's rate on every model from the beginning
+    interference: float = 1.5  # of two jobs on one GPU, where the workload does not say
     migrations_per_hour: float = 240.0  # of started jobs, as a controller is configured; inf: not limited
 
 

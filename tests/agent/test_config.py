@@ -47,6 +47,7 @@ def test_one_line_is_enough() -> None:
         ({"controller": "unix:relative"}, "the path must be absolute"),
         ({"controller": "unix:/" + "x" * 120}, "a socket path of at most 107 bytes"),
         ({"run_dir": "/" + "x" * 100}, "run_dir"),
+        ({"mps_pipe_dir": "mps"}, "mps_pipe_dir = 'mps': expected the absolute path of a folder"),
         ({"state_dir": "state"}, "state_dir = 'state': expected an absolute path"),
         ({"name": "a b"}, "name = 'a b': expected a host name"),
         ({"devices": "cuda"}, 'devices = \'cuda\': expected "nvml" or "emulated"'),

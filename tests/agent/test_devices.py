@@ -229,3 +229,11 @@ def test_detect_and_doctor_show_the_devices(nvml, place) -> None:
     assert verdicts["python"] == "ok", doctor.stdout
     assert verdicts["controller"] == "warn"
     assert "fail" not in verdicts.values(), doctor.stdout
+    with config.open("a") as more:
+        more.write(f'mps_pipe_dir = "{place}/mps"\n')
+    without = run("doctor")
+    assert without.returncode != 0
+    assert f"fail  MPS             mps_pipe_dir {place}/mps holds no pipe" in without.stdout
+    (place / "mps").mkdir()
+    (place / "mps/control").touch()
+    assert "ok    MPS" in run("doctor").stdout

@@ -4,14 +4,15 @@ import asyncio
 import os
 import pwd
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hs_agent import cgroup, folder, launch, logs, memory, procs
-from hs_agent.config import CgroupUse
+from hs_agent.config import CgroupUse, DeviceKind
 from hs_core.errors import RefusedError
-from hs_core.model import JobId, SuspendMode
+from hs_core.model import Gpu, GpuId, JobId, SuspendMode
 
 RUN = [
     "-m",
@@ -107,6 +108,17 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
     assert "CUDA_VISIBLE_DEVICES" not in env  # emulated
     assert who.uid == os.geteuid()
     assert Path(env["HS_CHECKPOINT_DIR"]).stat().st_mode & 0o777 == 0o700
+
+
+def test_jobs_reach_the_mps_daemon_where_the_host_has_one(settings, job) -> None:
+    gpus = (Gpu(id=GpuId("GPU-1"), index=0, model="V100", memory_bytes=1 << 34),)
+    place = launch.Place(1, 0, "127.0.0.1", 29500)
+    for pipes in ("", "/run/mps"):
+        config = replace(settings(), devices=DeviceKind.NVML, mps_pipe_dir=pipes)
+        who = launch.account(pwd.getpwuid(os.geteuid()).pw_name, config)
+        env = launch.environment(job(7, "train.py"), gpus, who, config, Path("/s"), Path("/i"), "/c", place)
+        assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+        assert env.get("CUDA_MPS_PIPE_DIRECTORY", "") == pipes
 
 
 @pytest.mark.parametrize("mode", [SuspendMode.TRANSPARENT, SuspendMode.NONE])

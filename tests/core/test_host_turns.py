@@ -365,3 +365,38 @@ def test_orders_of_a_part_carry_its_incarnation() -> None:
     sim.quanta(3)
     kinds = {type(order) for order in seen if isinstance(order, Launch | Suspend | Resume | Reserve)}
     assert kinds == {Launch, Suspend, Resume}
+
+
+def clash(**gang: bool) -> HostSim:
+    """By number there is room for the part and for job 2, which cannot be moved; but both are bound to GPU 2."""
+    sim = HostSim(4)
+    sim.job(3, 2, tickets=10.0, ways=Ways(**QUICK, work_s=30.0))
+    sim.job(2, ways=Ways(**QUICK))
+    sim.send()
+    sim.run(5.0)
+    sim.job(1, 2, nodes=2, rendezvous="a:1", ways=Ways(**QUICK, **gang))
+    sim.start_clock([ITS])
+    sim.run(25.0)
+    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
+    assert bound == {3: {0, 1}, 2: {2}, 1: {2, 3}}
+    return sim
+
+
+def test_a_part_moves_to_idle_gpus_for_one_that_cannot_be_moved() -> None:
+    sim = clash(can_checkpoint=True)
+    sim.quanta(4)
+    assert sim.running() == {GANG, ONE}
+    before = sim.gpu_s(GANG), sim.gpu_s(ONE)
+    sim.quanta(10)
+    assert (sim.gpu_s(GANG) - before[0], sim.gpu_s(ONE) - before[1]) == pytest.approx((1200.0, 600.0))
+    assert [what for _, what in sim.log].count("suspend 1 (checkpoint)") == 1
+
+
+def test_a_part_that_cannot_be_moved_either_takes_turns_with_it() -> None:
+    sim = clash()
+    sim.quanta(40)
+    before = sim.gpu_s(GANG), sim.gpu_s(ONE)
+    sim.quanta(40)
+    gang, one = sim.gpu_s(GANG) - before[0], sim.gpu_s(ONE) - before[1]
+    assert one == pytest.approx(600.0, abs=10.0)
+    assert gang / 2 + one == pytest.approx(40 * 60.0, rel=0.01)

@@ -53,8 +53,9 @@ def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, 
     assert all(times == len(plan.homes[job]) for job, times in placed.items())
     assert all(len(home) == jobs[job].nodes or job in plan.copies for job, home in plan.homes.items())
     for host in asked.hosts:  # `gpus` counts healthy ones only: the others are unused
-        gangs = plan.turns.get(host.name, Turn()).gangs
-        assert sum(jobs[job].per_node for job in gangs) <= host.gpus
+        turn = plan.turns.get(host.name, Turn())
+        shared = sum(sum(guest.gpus) for guest in turn.guests)
+        assert sum(jobs[job].per_node for job in turn.gangs) - shared <= host.gpus
 
 
 @every_policy
@@ -171,6 +172,8 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
     ran = Strides().run(asked, plan)
     jobs = {job.id: job for job in asked.jobs}
     free = {h.name: h.gpus - sum(jobs[job].per_node for job in ran[h.name]) for h in asked.hosts}
+    for name, turn in plan.turns.items():
+        free[name] += sum(sum(guest.gpus) for guest in turn.guests)
     hosts = {host.name: host for host in asked.hosts}
     running = {job for jobs_there in ran.values() for job in jobs_there}
     for job in asked.jobs:

@@ -159,7 +159,8 @@ class Run:
         for name, jobs in ran.items():
             for job_id in jobs:
                 self.gpus[job_id] += present[job_id].per_node
-            used = sum(present[job_id].per_node for job_id in jobs)
+            shared = sum(sum(guest.gpus) for guest in verdict.plan.turns.get(name, Turn()).guests)
+            used = sum(present[job_id].per_node for job_id in jobs) - shared
             self.idle[name] += next(h.gpus for h in asked.hosts if h.name == name) - used
         following = after(asked, verdict, ran)
         self.asked = replace(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
@@ -221,12 +222,14 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             arrival_s=float(draw(st.integers(0, 6))),
             priority=draw(st.integers(0, 1)),
             gpu_types=draw(st.sampled_from([(), (), (), ("V100",), ("K80", "Q9"), ("X1",)])),
-            gpu_memory_bytes=draw(st.sampled_from([0, 0, 10 * GIB, 40 * GIB])),
+            gpu_memory_bytes=draw(st.sampled_from([0, 0, 3 * GIB, 10 * GIB, 40 * GIB])),
+            job_class=draw(st.sampled_from("xyz")),
+            steps=float(draw(st.sampled_from([0, 0, 3, 1_000, 50_000]))),
+            accumulation_max=draw(st.sampled_from([1, 1, 8])),
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
-            steps=float(draw(st.sampled_from([0, 0, 1, 3, 1000]))),
         )
-        made = _over_several(draw, made)
+        made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
         jobs.append(_live_somewhere(draw, made, hosts, left))
     users = {job.user for job in jobs}
     tickets = {
@@ -240,7 +243,11 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         migrations_left=draw(st.sampled_from([0, 1, 9])),
         now_s=1e6,
     )
-    return replace(made_of, tickets=tickets)
+    pairs = [(name, model) for name in "xyz" for model in MODELS]
+    rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
+    slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
+    interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
+    return replace(made_of, tickets=tickets, rates=rates, interference=interference)
 
 
 def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:

@@ -144,7 +144,7 @@ class Board:
         job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
         if self.never_hooks(job):
             job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
-        job.checkpoint_due_s = self.now_s + job.wanted.spec.checkpoint_interval_s
+        self.saves_later(job)
         generation = job.checkpoint_generation
         self.out.append(Launch(wanted=job.wanted, gpus=job.gpus, generation=generation))
         how = "" if generation < 0 else f" from checkpoint {generation}"
@@ -206,8 +206,14 @@ class Board:
         self.tell("suspended", f"stopped at step {job.step} ({tier})", job)
 
     def save(self, job: HostedJob) -> None:
-        job.checkpoint_due_s = self.now_s + job.wanted.spec.checkpoint_interval_s
+        self.saves_later(job)
         self.out.append(Checkpoint(job=job.id, epoch=job.wanted.epoch))
+
+    def saves_later(self, job: HostedJob) -> None:
+        """Its interval begins anew: of turns, so that short ones do not save at each beginning what the last one did."""
+        job.saves_at_run_s = (
+            job.run_s + job.seconds_in_turn(self.now_s) + job.wanted.spec.checkpoint_interval_s
+        )
 
     def kill(self, job: HostedJob, why: str) -> None:
         if job.phase is Phase.KILLING:

@@ -24,7 +24,7 @@ def due_s(job: HostedJob) -> float:
     if job.wanted.time_limit_s > 0 and job.phase is not Phase.KILLING:
         due = min(due, _limit_s(job, job.charged_from_s))
     if _saves(job):
-        due = min(due, job.checkpoint_due_s)
+        due = min(due, _save_s(job, job.charged_from_s))
     return due
 
 
@@ -33,6 +33,10 @@ def _saves(job: HostedJob) -> bool:
     wanted = job.wanted
     asked = wanted.spec.checkpoint_interval_s > 0 and wanted.node_rank == 0
     return asked and job.phase is Phase.RUNNING and job.ready and job.can_checkpoint
+
+
+def _save_s(job: HostedJob, charged_from_s: float) -> float:
+    return charged_from_s + max(0.0, job.saves_at_run_s - job.run_s)
 
 
 def _limit_s(job: HostedJob, charged_from_s: float) -> float:
@@ -61,7 +65,7 @@ def expire(board: Board, job: HostedJob) -> None:
     elif job.going_s is not None and now_s >= job.resend_s:
         job.resend_s = now_s + config.suspend_deadline_s
         board.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
-    elif _saves(job) and now_s >= job.checkpoint_due_s:
+    elif _saves(job) and job.charged_from_s is not None and now_s >= _save_s(job, job.charged_from_s):
         board.save(job)
 
 

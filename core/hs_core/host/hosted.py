@@ -18,6 +18,7 @@ class HostedJob:
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum
+    waited_quanta: int = 0  # that began without it, since it had a turn
     next: WantedJob | None = None  # a higher epoch, taken up once this one is gone
     dropped: bool = False  # no longer wanted here
     carry: Fraction | None = None  # stride credit, while it is out of the queue
@@ -48,7 +49,7 @@ class HostedJob:
     resend_s: float = 0.0
     kill_why: str = ""
     exit_why: str = ""  # what its exit says instead
-    checkpoint_due_s: float = 0.0
+    saves_at_run_s: float = 0.0  # by interval: in turns, as `run_s` counts
 
     charged_from_s: float | None = None  # its GPUs are its own since
     charged_gpus: float = 0.0  # and it is charged for so many since: of those that it shares, its part

@@ -349,13 +349,13 @@ class HostMachine:
     def _durable(self, job: HostedJob, step: int, generation: int) -> None:
         if generation >= job.checkpoint_generation:
             job.checkpoint_step, job.checkpoint_generation = step, generation
-        job.checkpoint_due_s = self._board.now_s + job.wanted.spec.checkpoint_interval_s
+        self._board.saves_later(job)
         job.trouble = ""
 
     def _checkpoint_failed(self, job: HostedJob, why: str) -> None:
         board = self._board
         deadlines.parking_failed(board, job, Tier.CHECKPOINT, why)
-        job.checkpoint_due_s = board.now_s + job.wanted.spec.checkpoint_interval_s
+        board.saves_later(job)
         if job.asked is Tier.CHECKPOINT:
             job.asked = None
             if job.phase is Phase.SUSPENDING:  # it goes on, but its turn is over

@@ -147,7 +147,18 @@ class Walk:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        return choose(gpus or job.gang, allowed, list(self.board.gpus), self.board.load(), gpu_rank)
+        count, host, load = gpus or job.gang, list(self.board.gpus), self.board.load()
+        apart = choose(count, self._apart(job, allowed), host, load, gpu_rank)
+        return apart or choose(count, allowed, host, load, gpu_rank)
+
+    def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
+        """Those that no other gang of the controller's turn is bound to: they are to run at once."""
+        board = self.board
+        if job.id not in board.turn.gangs:
+            return allowed
+        others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+        bound = {gpu for other in others if other.alive for gpu in other.gpus}
+        return [gpu for gpu in allowed if gpu not in bound]
 
 
 def walk(board: Board) -> Walk:
@@ -251,6 +262,8 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     for job in board.jobs.values():
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
     if have is None:
+        for job in board.jobs.values():
+            job.waited_quanta = 0 if job.in_turn or not has_turn(board, job) else job.waited_quanta + 1
         charge(board, this, forced)
     elif fresh := [job.id for job in this.picks if job not in have and job not in forced]:
         board.queue.charge(fresh, board.left_of_quantum(), absent=absent(board, this))
@@ -272,8 +285,28 @@ def pick_gangs(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
             continue
         if job.part and comes_ahead(board, this, job):
             this.coming.add(job.id)
-        else:
+        elif not gives_way(board, job):
             this.pick(job)
+
+
+def gives_way(board: Board, part: HostedJob) -> bool:
+    """To one of this host that is bound to the same GPUs, has waited for several turns, and can no more be moved than the part.
+
+    The controller does not know of bindings: by number there is room for all, so that the part has every turn. Its other hosts
+    lose a quantum by it.
+    """
+    if not part.part or not part.alive or part.can_checkpoint or not board.sliceable(part):
+        return False
+    run = [job for job in board.jobs.values() if has_turn(board, job)]
+    if sum(job.gang for job in run) > sum(map(board.usable, board.gpus)):
+        return False
+    bound = [job for job in board.on(part.gpus) if job is not part and job in run]
+    waited = [job for job in bound if job.waited_quanta >= board.config.move_lag_strides]
+    return any(not job.part and not job.can_checkpoint for job in waited)
+
+
+def has_turn(board: Board, job: HostedJob) -> bool:
+    return able(board, job) and (job.id in board.turn.gangs or (fills(board) and not job.part))
 
 
 def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
@@ -340,7 +373,7 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
         if needed <= idle and movable(board, this, job):
             moving.append(job)
             idle -= needed
-    if not moving and not under_way and not fills(board):
+    if not moving and not under_way:
         moving += displaced(board, this)
     if not moving and not under_way and fills(board):
         late = [
@@ -355,15 +388,15 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
 
 
 def displaced(board: Board, this: Walk) -> list[HostedJob]:
-    """The controller's choice has room for a gang that cannot be moved if the one on its GPUs is: that one moves in its place."""
+    """There is room for one that cannot be moved if those on its GPUs are: these move in its place."""
     for job in list(this.misfits):
-        if not board.sliceable(job) or bound_to_none(board, job):
+        if job in this.picks or not board.sliceable(job) or bound_to_none(board, job):
             continue
         holders = [other for other in this.picks if not set(other.gpus).isdisjoint(job.gpus)]
         left = set(this.free).union(*(other.gpus for other in holders)) - set(job.gpus)
         if not holders or sum(other.gang for other in holders) > len(left):
             continue
-        if all(movable(board, this, other) for other in holders):
+        if all(movable(board, this, other) and lands_beside(board, other, job) for other in holders):
             for other in holders:
                 this.leave(other)
             if this.pick(job):
@@ -373,9 +406,20 @@ def displaced(board: Board, this: Walk) -> list[HostedJob]:
     return []
 
 
+def lands_beside(board: Board, holder: HostedJob, job: HostedJob) -> bool:
+    """Started anew it would not be bound to the same GPUs again."""
+    load = board.load()
+    for gpu in holder.gpus:
+        if gpu in load and holder.id in board.queue:
+            load[gpu] -= tickets_of(holder) / holder.gang
+    gpus = choose(holder.gang, [g for g in board.gpus if board.usable(g)], list(board.gpus), load, {})
+    return gpus is not None and set(gpus).isdisjoint(job.gpus)
+
+
 def movable(board: Board, this: Walk, job: HostedJob) -> bool:
+    """A part of a job over several hosts takes all of it along: they go on together in a later turn."""
     return (
-        local(board, job)
+        (local(board, job) or (job.id in board.turn.gangs and able(board, job)))
         and job.alive
         and job.ready
         and not job.wanted.leave

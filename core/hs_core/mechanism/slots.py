@@ -1,10 +1,10 @@
 """The GPUs of one quantum, handed out job by job: what policies that decide every turn themselves are made of."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from copy import copy
 from dataclasses import replace
 
-from hs_core.events import Turn
+from hs_core.events import Guest, Turn
 from hs_core.mechanism.placing import (
     Home,
     best_fit,
@@ -23,21 +23,24 @@ from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 class Slots:
     """Homes and turns while they are being made. A home, once given, stays, but for servers that are drained."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, guests: Container[JobId] = ()) -> None:
+        """`guests`: jobs that share GPUs, which are not taken for themselves though they cannot be suspended."""
         self._snapshot = snapshot
         self._hosts = {host.name: host for host in snapshot.hosts}
         self._homes = settled_homes(snapshot)
         self._free = {host.name: host.gpus for host in snapshot.hosts}
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
         self._in_turn: set[JobId] = set()
+        self._guests: dict[HostName, list[Guest]] = {}
+        self._lent: dict[tuple[HostName, JobId], int] = {}
         self._moves: dict[JobId, tuple[MoveReason, str]] = {}
         self._moves_left = snapshot.migrations_left
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         for job in sorted(snapshot.jobs, key=by_arrival):
-            if job.running and not self.reachable(job):
+            if job.running and not self.reachable(job) and job.id not in guests:
                 self._take(job, self._homes.get(job.id, ()))
         for job in sorted(snapshot.jobs, key=by_arrival):
-            if job.started and job.running and not job.sliceable:
+            if job.started and job.running and not job.sliceable and job.id not in guests:
                 self._take(job, self._homes.get(job.id, ()))
 
     def copy(self) -> "Slots":
@@ -50,6 +53,8 @@ class Slots:
             _moves=dict(self._moves),
             _gangs=own,
             _in_turn=set(self._in_turn),
+            _guests={name: list(guests) for name, guests in self._guests.items()},
+            _lent=dict(self._lent),
         )
         return made
 
@@ -106,6 +111,39 @@ class Slots:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
         return self._take(job, home, (MoveReason.ROUND, why))
 
+    def start(self, job: JobFacts, model: str) -> bool:
+        """Give a job that was not started GPUs of that model, as few servers' as can be; False if there are none."""
+        pinned = replace(job, gpu_types=(model,))
+        allowed = not job.gpu_types or model in job.gpu_types
+        return allowed and self._take(job, best_fit(pinned, self._snapshot.hosts, self._free))
+
+    def lends(self, job: JobFacts, name: HostName) -> int:
+        """GPUs of a job in its turn there that no other shares yet; none of a guest's."""
+        guest = any(guest.job == job.id for guest in self._guests.get(name, ()))
+        return 0 if guest or not self.runs(job) else job.per_node - self._lent.get((name, job.id), 0)
+
+    def share(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
+        """The job's turn, on so many GPUs of each of these jobs, beside them; what it needs more is its own. False if that is not free.
+
+        `beside`: its servers, by node rank.
+        """
+        home = tuple(beside)
+        own = {name: job.per_node - sum(beside[name].values()) for name in home}
+        if self.runs(job) or any(self._free[name] < own[name] for name in home):
+            return False
+        assert job.id not in self._homes or not job.started or self._homes[job.id] == home
+        self._homes[job.id] = home
+        self._in_turn.add(job.id)
+        for name, gpus in beside.items():
+            self._free[name] -= own[name]
+            self._gangs[name].append(job.id)
+            for partner, count in gpus.items():
+                self._lent[name, partner] = self._lent.get((name, partner), 0) + count
+            if gpus:
+                guest = Guest(job=job.id, beside=tuple(gpus), gpus=tuple(gpus.values()))
+                self._guests.setdefault(name, []).append(guest)
+        return True
+
     def reserve(self, home: Home, gpus: int) -> None:
         """For one that is on its way there: so many on each are nobody else's in this quantum."""
         for name in home:
@@ -158,7 +196,14 @@ class Slots:
     def verdict(self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False) -> Verdict:
         """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models."""
         weights = weigh(self._snapshot, self._homes)
-        turns = {name: Turn(gangs=tuple(sorted(gangs)), local=False) for name, gangs in self._gangs.items()}
+        turns = {
+            name: Turn(
+                gangs=tuple(sorted(gangs)),
+                local=False,
+                guests=tuple(sorted(self._guests.get(name, ()), key=lambda guest: guest.job)),
+            )
+            for name, gangs in self._gangs.items()
+        }
         return Verdict(
             plan=Plan(homes=self._homes, turns=turns, tickets=weights.tickets, moves=self._moves),
             memory=memory,

@@ -35,6 +35,8 @@ from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.pop import POP
 from hs_core.policies.sjf import SJF
+from hs_core.policies.sjf_bsbf import SJF_BSBF
+from hs_core.policies.sjf_ffs import SJF_FFS
 from hs_core.policies.srsf import SRSF
 from hs_core.policies.srtf import SRTF
 from hs_core.policies.tesserae_ftf import TESSERAE_FTF
@@ -52,6 +54,8 @@ POLICIES: Mapping[str, Policy] = {
         FIFO,
         YARN_CS,
         SJF,
+        SJF_BSBF,
+        SJF_FFS,
         SRTF,
         SRSF,
         LAS,

@@ -18,6 +18,9 @@ from hs_core.events import (
     HostCommand,
     HostEvent,
     JobExited,
+    JobHeld,
+    JobReady,
+    JobWentOn,
     Kill,
     Launch,
     Reserve,
@@ -29,7 +32,7 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, Phase
+from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
@@ -37,8 +40,9 @@ from hs_sim.machines.network import DOWN, UP, Line
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
 
-NO_PROCESS = frozenset({Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED})
 LOST = "lost with its host: it was restarted"
+RELINK_S = 1.0
+HOW_IT_STANDS = (JobReady, JobHeld, JobWentOn)
 
 Key = tuple[JobId, int]
 
@@ -114,7 +118,7 @@ class Agent:
             elif key not in known:
                 part.gang.kill(part)  # nobody remembers it
         for key, report in known.items():
-            if report.phase in NO_PROCESS or key in self.parts:
+            if not report.gpus or key in self.parts:
                 continue
             launch = self._launching.get(key)
             if launch is not None:
@@ -264,16 +268,35 @@ class Agent:
         """Through node 0's agent, where there are several."""
         if not self.up or self.parts.get(part.key) is not part:
             return
-        job, epoch = part.key
         if part.rank == 0:
-            self.post(event(now_s=self.now_s(), job=job, epoch=epoch, **more))
+            self._post_of(part, event, more)
         else:
             self._clock.after(self._world.network.delay_s(), self._said, part, event, more)
 
     def _said(self, part: Part, event: Callable[..., HostEvent], more: dict[str, Any]) -> None:
-        if self.up and self.parts.get(part.key) is part and part.gang.reachable(part):
-            job, epoch = part.key
-            self.post(event(now_s=self.now_s(), job=job, epoch=epoch, **more))
+        if part.unsaid or not part.gang.reachable(part):
+            if not part.unsaid:
+                self._clock.after(RELINK_S, self._linked, part)
+            if event in HOW_IT_STANDS:  # ranks that dial anew say how they stand then
+                part.unsaid = [said for said in part.unsaid if said[0] not in HOW_IT_STANDS]
+            part.unsaid.append((event, more))
+        elif self.up and self.parts.get(part.key) is part:
+            self._post_of(part, event, more)
+
+    def _linked(self, part: Part) -> None:
+        """Is node 0's agent within reach again?"""
+        if self.parts.get(part.key) is not part:
+            return
+        if not self.up or not part.gang.reachable(part):
+            self._clock.after(RELINK_S, self._linked, part)
+            return
+        unsaid, part.unsaid = part.unsaid, []
+        for event, more in unsaid:
+            self._post_of(part, event, more)
+
+    def _post_of(self, part: Part, event: Callable[..., HostEvent], more: dict[str, Any]) -> None:
+        job, epoch = part.key
+        self.post(event(now_s=self.now_s(), job=job, epoch=epoch, **more))
 
     def ended(self, part: Part) -> None:
         if self.up:

@@ -4,11 +4,13 @@ Steps are counted by time at a constant rate. A stop is told apart from training
 keeps its process, and done again by who goes on from a checkpoint, so that no step is counted twice and none is lost.
 """
 
+from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hs_core.events import (
     CheckpointFailed,
+    HostEvent,
     JobCheckpointed,
     JobExited,
     JobFroze,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 CHECKPOINTED = Exit(code=75)
 HOOK_PART = 0.3  # of the start, until the runtime is loaded
 DIE_S = 0.2
+LEAVE_S = 0.02  # from being told to
+UNTOLD_S = 10.0
 COLLECTIVE_S = 5.0  # until the others notice that a part is gone
 ROUNDING = 1e-9
 
@@ -59,6 +63,7 @@ class Part:
         "newest",
         "occupied_s",
         "rank",
+        "unsaid",
         "way",
     )
 
@@ -74,6 +79,9 @@ class Part:
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.exit: Exit | None = None
+        self.unsaid: list[
+            tuple[Callable[..., HostEvent], dict[str, Any]]
+        ] = []  # for want of a link to node 0
 
     @property
     def key(self) -> tuple[JobId, int]:
@@ -93,8 +101,9 @@ class Gang:
         self.since_s: float | None = None  # trains since
         self.generation = -1
         self.restored: int | None = None
+        self.reach: int | None = None  # newest step that it could have gone on from; None: judged
         self.tier: Tier | None = None  # a stop of this kind is under way
-        self.saving = False
+        self.saves = False  # at its next step
         self.trained_s = 0.0
         self.waits: list[tuple[Part, str, Tier]] = []  # orders that could not reach node 0
         self._turn = 0  # grows with every change: timers of before do nothing
@@ -121,8 +130,7 @@ class Gang:
         if len(set(steps)) > 1:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
         self.restored, self.done = steps[0], float(steps[0])
-        reach = self.world.within_reach(self.key[0], self.nodes)
-        self.world.truth.restored(self.job, self.restored, reach, now_s)
+        self.reach = self.world.within_reach(self.key[0], self.nodes)
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
@@ -173,20 +181,40 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
+        if self.reach is not None and self.restored is not None:
+            self.world.truth.restored(self.job, self.restored, self.reach, clock.now_s)
+            self.reach = None
         self.world.truth.trains(self.job, self.key[1], clock.now_s)
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
         self._turn += 1
-        clock.after((self.job.sim.steps - self.done) / self.rate, self._finish, self._turn)
+        self._foresee()
         for part in self._in_order():
             part.agent.say(part, JobWentOn, step=self.step)
+        if self.saves:
+            self.checkpoint(self.parts[0])
+
+    def train_at(self, rate: float) -> None:
+        """So fast from now on."""
+        if self.since_s is not None:
+            now_s = self.world.clock.now_s
+            self.done = min(self._progress(), float(self.job.sim.steps))
+            self.trained_s += now_s - self.since_s
+            self.since_s = now_s
+        self.rate = rate
+        if self.since_s is not None:
+            self._turn += 1
+            self._foresee()
+
+    def _foresee(self) -> None:
+        self.world.clock.after((self.job.sim.steps - self.done) / self.rate, self._finish, self._turn)
         if self.world.progress_s:
-            clock.after(self.world.progress_s, self._tell_progress, self._turn)
+            self.world.clock.after(self.world.progress_s, self._tell_progress, self._turn)
 
     def _tell_progress(self, turn: int) -> None:
         if turn != self._turn or self.since_s is None:
             return
-        rate = self.rate * self.world.noise(self.key[0])
+        rate = self.world.told_speed(self)
         for part in self._in_order():
             part.agent.say(part, JobProgressed, step=self.step, steps_per_s=rate, device_memory_bytes=0)
         self.world.clock.after(self.world.progress_s, self._tell_progress, turn)
@@ -283,16 +311,19 @@ class Gang:
             part.way = Way.STANDING
             self._free(part)
             if tier is Tier.CHECKPOINT:
-                part.agent.say(
-                    part,
-                    JobHeld,
-                    step=self.step,
-                    tier=tier,
-                    generation=self.generation,
-                )
-                self.end(part, CHECKPOINTED)
+                self._leave(part)
             else:
                 part.agent.say(part, JobHeld, step=self.step, tier=tier)
+
+    def _leave(self, part: Part) -> None:
+        """Told to, by node 0 and after the word of its checkpoint; ranks that do not hear that leave by themselves."""
+        part.agent.say(part, JobHeld, step=self.step, tier=Tier.CHECKPOINT, generation=self.generation)
+        if part.rank == 0:
+            self.end(part, CHECKPOINTED)
+        elif self.reachable(part):
+            self.world.clock.after(LEAVE_S, self.end, part, CHECKPOINTED)
+        else:
+            self.world.clock.after(UNTOLD_S, self.end, part, CHECKPOINTED)
 
     def _save_failed(self, was_moving: bool) -> None:
         for part in self._in_order():
@@ -303,16 +334,18 @@ class Gang:
             self._move()
 
     def checkpoint(self, part: Part) -> None:
-        if self.since_s is None or part.way is not Way.GOING:
+        if part.way is not Way.GOING:
             return
+        if self.since_s is None:
+            self.saves = True  # when it trains
+            return
+        self.saves = False
         self._stand()
-        self.saving = True
         self.world.clock.after(self._bytes_s(), self._saved, self._turn)
 
     def _saved(self, turn: int) -> None:
         if turn != self._turn:
             return
-        self.saving = False
         if any(p.agent.disk_full for p in self.parts.values()):
             for part in self._in_order():
                 part.agent.say(part, CheckpointFailed, why="no space left on device")

@@ -3,9 +3,9 @@
 What must hold at every single event (a GPU used by one, a job trained once, no safe step lost) is refused by `Truth` itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from hs_core.model import HostName, JobState
+from hs_core.model import GpuId, HostName, JobState
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.truth import JobTruth, LawBrokenError
@@ -105,12 +105,21 @@ def _idle_gpus(agent: Agent) -> int:
 
 
 def _waiting(agent: Agent, idle: int) -> Iterator[Part]:
-    """Those that stand beside idle GPUs that they would fit."""
+    """Those that stand beside idle GPUs that they would fit, and could have: they can be moved there, or those on their own GPUs can."""
     healthy = {gpu.id for gpu in agent.gpus if gpu.healthy}
     if not agent.up or not agent.connected or idle == 0:
         return
     for part in agent.parts.values():
         stands = part.way is Way.STANDING and part.gang.nodes == 1
-        movable = part.gang.world.can_checkpoint(part.gang.job) or healthy.issuperset(part.gpus)
-        if stands and movable and len(part.gpus) <= idle:
+        if stands and len(part.gpus) <= idle and (_movable(part) or _has_room(agent, part, healthy)):
             yield part
+
+
+def _has_room(agent: Agent, part: Part, healthy: Collection[GpuId]) -> bool:
+    others = [other for other in agent.parts.values() if other is not part and other.occupied_s is not None]
+    holders = [other for other in others if not set(other.gpus).isdisjoint(part.gpus)]
+    return set(part.gpus).issubset(healthy) and all(_movable(holder) for holder in holders)
+
+
+def _movable(part: Part) -> bool:
+    return part.gang.world.can_checkpoint(part.gang.job)

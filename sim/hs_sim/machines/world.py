@@ -35,7 +35,7 @@ from hs_sim.machines.network import DOWN, Line, Network
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Truth
-from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob
+from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob, SpeedChange
 
 TRACE = 60  # lines kept of what happened last
 RETRY_S = 10.0  # who was not answered asks again
@@ -95,6 +95,7 @@ class World:
             self.agents[host] = Agent(self, host, gpus, config)
         self.trouble = Trouble(self, faults or FaultPlan())
         self._gangs: dict[tuple[JobId, int], Gang] = {}
+        self._rates = dict(experiment.workload.rates)
         self._noise: dict[JobId, Random] = {}
         self._left = len(experiment.workload.jobs)
         self._samples: list[Sample] = []
@@ -126,6 +127,8 @@ class World:
             agent.start()
         for sim in experiment.workload.jobs:
             clock.at(sim.arrival_s, self._submit, self.truth.jobs[sim.id])
+        for change in experiment.workload.changes:
+            clock.at(change.at_s, self._change_speed, change)
         every_s = experiment.sample_s or experiment.quantum_s
         clock.at(every_s, self._sample, every_s, progress)
         if self._watched:
@@ -162,9 +165,11 @@ class World:
     def _horizon_s(self) -> float:
         if self.horizon_s is not None:
             return self.horizon_s
-        rates = self.experiment.workload.rates
+        workload = self.experiment.workload
+        rates = [(class_, rate) for (class_, _), rate in workload.rates.items()]
+        rates += [(change.job_class, change.steps_per_s) for change in workload.changes]
         slowest: dict[str, float] = {}
-        for (class_, _), rate in rates.items():
+        for class_, rate in rates:
             slowest[class_] = min(rate, slowest.get(class_, rate))
         jobs = self.experiment.workload.jobs
         work_s = sum(job.steps / slowest[job.job_class] for job in jobs)
@@ -231,10 +236,16 @@ class World:
         return gang
 
     def _rate(self, job: JobTruth, model: str) -> float:
-        rate = self.experiment.workload.rates.get((job.sim.job_class, model))
+        rate = self._rates.get((job.sim.job_class, model))
         if rate is None or rate <= 0:
             raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
         return rate
+
+    def _change_speed(self, change: SpeedChange) -> None:
+        self._rates[change.job_class, change.model] = change.steps_per_s
+        for gang in self._gangs.values():
+            if gang.job.sim.job_class == change.job_class:
+                gang.train_at(min(self._rate(gang.job, part.agent.model) for part in gang.parts.values()))
 
     def _job_of(self, wanted: WantedJob) -> JobTruth:
         known = self.truth.by_id.get(wanted.job)
@@ -273,7 +284,11 @@ class World:
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
 
-    def noise(self, job: JobId) -> float:
+    def told_speed(self, gang: Gang) -> float:
+        """What its ranks measure; tests have them say something else."""
+        return gang.rate * self._noise_of(gang.key[0])
+
+    def _noise_of(self, job: JobId) -> float:
         cv = self.experiment.noise.rate_cv
         if cv <= 0:
             return 1.0

@@ -7,10 +7,10 @@ which GPU of a server a process is bound to, device memory, faults.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import floor
 
 import numpy as np
@@ -25,6 +25,7 @@ from hs_sim.cluster import keep_to_what_runs
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
+from hs_sim.quanta.pairs import Pairs
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
 from hs_sim.quanta.stages import Stages
@@ -34,7 +35,7 @@ from hs_sim.trades import trade_row
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
-COME, END, STAND, WRITTEN = range(4)  # what happens inside quanta
+COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
+        self._pairs = Pairs(fleet, self._turns, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
@@ -87,7 +89,10 @@ class _Run:
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
         self._up: list[int] = []  # placed, and nothing has to be waited for
-        self._later: list[tuple[float, int, int]] = []  # (time, what, job)
+        self._later: list[tuple[float, int, int]] = [  # (time, what, job or change)
+            (change.at_s, CHANGE, at) for at, change in enumerate(experiment.workload.changes)
+        ]
+        heapify(self._later)
         self._next_job = 0
         self._stale = False  # something has changed that is decided about at once, or at the next edge …
         self._stale_at_edge = False  # … or at the next edge in any case
@@ -143,6 +148,8 @@ class _Run:
         if self._fleet.live and not self._goes_on(start_s):
             self._decide(start_s)
         self._edge(start_s)
+        self._foresee(self._run_now, end_s)
+        self._pace(start_s, end_s)
         self._inside(end_s)
         self._account(end_s)
         self._now_s = self._edge_s = end_s
@@ -152,7 +159,6 @@ class _Run:
 
     def _inside(self, end_s: float) -> None:
         """What happens before the next edge, in its order."""
-        self._foresee(self._run_now, end_s)
         while True:
             at_s = self._next_s()
             if at_s > end_s + EPSILON_S:
@@ -179,6 +185,20 @@ class _Run:
             if at_s < end_s - EPSILON_S:
                 for row in sorted(touched):
                     self._fill(row, at_s, end_s)
+            self._pace(at_s, end_s)
+
+    def _pace(self, now_s: float, end_s: float) -> None:
+        """Who shares GPUs has changed: from now on they are as fast, and charged, as they are together."""
+        if not self._pairs.any:
+            return
+        fleet = self._fleet
+        for job, rate, charged in self._pairs.pace():
+            one = np.array([job])
+            if fleet.running[job]:
+                self._charge(one, now_s)
+            fleet.rate[job], fleet.charged[job] = rate, charged
+            if fleet.running[job]:
+                self._foresee(one, end_s)
 
     def _next_s(self) -> float:
         come_s = (
@@ -202,6 +222,8 @@ class _Run:
                 touched.update(self._end(job, at_s))
             elif what == STAND:
                 self._stand(job, at_s, edge=edge)
+            elif what == CHANGE:
+                self._change_speed(job, at_s)
             else:
                 touched.update(self._written(job, at_s))
         return touched
@@ -226,9 +248,7 @@ class _Run:
         if fleet.steps_left[job] > fleet.rate[job] * 2 * EPSILON_S:
             return ()  # it was held up on the way
         home = fleet.home[job]
-        self._used[list(home)] -= fleet.per_node[job]
-        self._run_now = self._run_now[self._run_now != job]
-        fleet.running[job] = False
+        self._free(job)
         fleet.steps_left[job] = 0.0
         fleet.ended_s[job] = now_s
         if self._rows.row_of(job) >= 0:
@@ -272,6 +292,15 @@ class _Run:
         self._started(matters=len(new) > 1)
         return old
 
+    def _change_speed(self, at: int, now_s: float) -> None:
+        change = self._experiment.workload.changes[at]
+        running = self._run_now
+        self._charge(running, now_s)
+        self._fleet.change_speed(change.job_class, change.model, change.steps_per_s)
+        self._measured.changed()
+        self._foresee(running, (self._quantum + 1) * self._quantum_s)
+        self._stale = True
+
     def _started(self, *, matters: bool) -> None:
         """A process has come up, or is gone to move. `matters`: to who does not need to know of every one, too."""
         self._stale = self._stale or self._policy.needs.starts
@@ -280,11 +309,19 @@ class _Run:
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
         self._charge(np.array([job]), now_s)
-        self._used[list(fleet.home[job])] -= fleet.per_node[job]
-        self._run_now = self._run_now[self._run_now != job]
-        fleet.running[job] = False
+        self._free(job)
         fleet.suspends[job] += 1
         fleet.changed([job])
+
+    def _free(self, job: int) -> None:
+        """It runs no more; GPUs that it shared are its partners' still."""
+        fleet = self._fleet
+        self._run_now = self._run_now[self._run_now != job]
+        fleet.running[job] = False
+        if self._pairs.any:
+            self._used = fleet.gpus - self.gpus_left(self._run_now)
+        else:
+            self._used[list(fleet.home[job])] -= fleet.per_node[job]
 
     def _place(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
         if self._rows.row_of(job) >= 0:
@@ -378,6 +415,7 @@ class _Run:
             jobs=facts,
             tickets={fleet.users[at]: fleet.tickets[fleet.users[at]] for at in sorted(users)},
             rates=self._measured.rates(),
+            interference=self._pairs.known(),
             migrations_left=self._budget.left(now_s),
             seed=self._experiment.seed,
         )
@@ -410,6 +448,9 @@ class _Run:
             elif job not in self._moving:
                 self._place(job, home, now_s, copies)
         self._weigh(plan.tickets)
+        for job_id, parts in plan.accumulation.items():
+            fleet.accumulation[job_id - 1] = parts
+            fleet.changed([job_id - 1])
         for job in self._up:
             self._stand(job, now_s, edge=now_s <= self._edge_s)
         self._up.clear()
@@ -466,13 +507,19 @@ class _Run:
         if not staying:
             return ready
         left = self.gpus_left(np.array(staying, dtype=np.int64))
-        fitting = []
-        for job in ready:
-            rows = list(fleet.home[job])
-            if (left[rows] >= fleet.per_node[job]).all():
-                left[rows] -= fleet.per_node[job]
+        fitting: list[int] = []
+        for job in sorted(ready, key=self._pairs.guest):  # partners before their guests
+            needed = self._needed(job, fitting)
+            if all(left[row] >= gpus for row, gpus in needed.items()):
+                for row, gpus in needed.items():
+                    left[row] -= gpus
                 fitting.append(job)
         return fitting
+
+    def _needed(self, job: int, beside: Container[int]) -> dict[int, int]:
+        """GPUs of its own on each of its servers, where those jobs run."""
+        spared = self._pairs.spared(job, beside)
+        return {row: int(self._fleet.per_node[job]) - spared.get(row, 0) for row in self._fleet.home[job]}
 
     def gpus_left(self, jobs: Ints) -> Ints:
         """On every server, beside these."""
@@ -487,6 +534,11 @@ class _Run:
         )
         for job in jobs[~small].tolist():
             left[list(fleet.home[job])] -= fleet.per_node[job]
+        if self._turns.guests:
+            there = set(jobs.tolist())
+            for job in there & self._turns.guests.keys():
+                for row, gpus in self._pairs.spared(job, there).items():
+                    left[row] += gpus
         if left.min(initial=0) < 0:
             row = int(left.argmin())
             raise BrokenError(
@@ -585,16 +637,12 @@ class _Run:
         for job in self._run_now.tolist():
             if job not in wanted and job not in self._moving and not rows.isdisjoint(fleet.home[job]):
                 self._stop(job, now_s)
-        entering = [
-            job
-            for job in wanted
-            if not fleet.running[job]
-            and rows.issuperset(fleet.home[job])
-            and all(self._used[row] + fleet.per_node[job] <= fleet.gpus[row] for row in fleet.home[job])
-        ]
-        for job in sorted(entering):
-            if all(self._used[row] + fleet.per_node[job] <= fleet.gpus[row] for row in fleet.home[job]):
-                self._used[list(fleet.home[job])] += fleet.per_node[job]
+        entering = [job for job in wanted if not fleet.running[job] and rows.issuperset(fleet.home[job])]
+        for job in sorted(entering, key=lambda job: (self._pairs.guest(job), job)):
+            needed = self._needed(job, set(self._run_now.tolist()) if self._pairs.any else ())
+            if all(self._used[row] + gpus <= fleet.gpus[row] for row, gpus in needed.items()):
+                for row, gpus in needed.items():
+                    self._used[row] += gpus
                 one = np.array([job])
                 self._enter(one, np.array([now_s]))
                 self._run_now = np.append(self._run_now, job)
@@ -613,9 +661,12 @@ class _Run:
         training = self._run_now[fleet.from_s[self._run_now] < end_s]
         self._charge(self._run_now, end_s)
         if training.size:
-            pairs = fleet.class_of[training] * len(fleet.models) + fleet.model[training]
+            alone = self._pairs.alone(training)
+            pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
             pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
             if self._measured.report(pairs):
+                self._stale = True
+            if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
         if self._stages.ran(self._run_now.tolist()):
             self._stale = True
@@ -655,7 +706,7 @@ class _Run:
             every = (owner[:, None] + np.arange(len(fleet.models))).ravel()
             self._series.received(every, gpu_s.ravel(), users, steps)
             return
-        gpu_s = seconds * fleet.gang[jobs]
+        gpu_s = seconds * fleet.charged[jobs]
         models = fleet.model[jobs]
         fleet.gpu_s[jobs, models] += gpu_s
         self._series.received(owner + models, gpu_s, users, steps)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from hs_core.model import HostName, JobId, job_class
+from hs_core.model import HostName, JobId, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
 from hs_sim.model import Experiment
@@ -57,11 +57,12 @@ class Fleet:
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
-        self.spread: set[int] = (
-            set()
-        )  # jobs that are charged server by server: on several models, or as copies
+        self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
+        self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
+        self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
         self.from_s: Floats = np.zeros(count)  # training since
         self.held_s: Floats = np.zeros(count)  # its GPUs are its own since
@@ -95,6 +96,7 @@ class Fleet:
             pair_of[at] = self._known[job.user, job.job_class]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
+        self.workload_class = {names[at]: class_ for (_, class_), at in self._known.items()}
         self.class_of: Ints = pair_of
         self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
         self.pairs = [(name, model) for name in names for model in self.models]
@@ -116,12 +118,22 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
-        self.copies.pop(job, None)
+        if self.copies.pop(job, None):
+            self.charged[job] = self.gang[job]
         if copies:
             self.copies[job] = copies
         self._pace(job)
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
+
+    def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
+        if model not in self.models:
+            return
+        mine = [at for at, job in enumerate(self.jobs) if job.job_class == job_class]
+        self.rates[np.unique(self.class_of[mine]), self.models.index(model)] = steps_per_s
+        for job in mine:
+            if self.home[job]:
+                self._pace(job)
 
     def _pace(self, job: int) -> None:
         models = self.model_of_row[list(self.home[job])].tolist()
@@ -130,10 +142,11 @@ class Fleet:
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self.model[job] = model
-        self.rate[job] = rates[model]
+        rate = rates[model]
         if copies:  # it has ended when the last of them has done its part
-            last_s = max(steps / rates[model] for steps, model in zip(copies, models, strict=True))
-            self.rate[job] = sum(copies) / last_s
+            rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
+            self.charged[job] = self.per_node[job] * len(copies)
+        self.alone[job] = self.rate[job] = rate
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -151,11 +164,17 @@ class Fleet:
         found = self._facts
         return tuple(found.get(job) or self._make(job, now_s, bool(movable[job])) for job in self.live)
 
+    def _memory(self, job: int) -> int:
+        spec, parts = self.jobs[job], int(self.accumulation[job])
+        if not self.started[job] or parts == 1:
+            return spec.gpu_memory_bytes
+        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+
     def _make(self, job: int, now_s: float, movable: bool) -> JobFacts:
         spec = self.jobs[job]
         attained = float(self.gpu_s[job].sum())
         if self.running[job]:
-            attained += max(0.0, now_s - float(self.held_s[job])) * self.per_node[job] * len(self.home[job])
+            attained += max(0.0, now_s - float(self.held_s[job])) * float(self.charged[job])
         facts = self._facts[job] = JobFacts(
             id=JobId(spec.id),
             user=spec.user,
@@ -165,6 +184,10 @@ class Fleet:
             priority=spec.priority,
             gpu_types=spec.gpu_types,
             gpu_memory_bytes=spec.gpu_memory_bytes,
+            memory_bytes=self._memory(job),
+            fixed_bytes=spec.gpu_memory_fixed_bytes,
+            accumulation_max=spec.accumulation_max,
+            accumulation=int(self.accumulation[job]),
             job_class=self.job_class[job],
             hosts=self.names(self.home[job]),
             started=bool(self.started[job]),

@@ -46,6 +46,10 @@ class Measured:
         self._stale |= news
         return news
 
+    def changed(self) -> None:
+        """What is true: where nothing blurs it, a report is enough to know."""
+        self._stale = True
+
     def rates(self) -> Mapping[tuple[str, str], float]:
         if self._stale:
             self._stale = False

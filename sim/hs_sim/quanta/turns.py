@@ -22,6 +22,7 @@ class Turns:
         self._now: dict[int, Turn] = {}  # by row; left out: local
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
         self.gangs: tuple[int, ...] = ()  # jobs in the turn of every server of their home
+        self.guests: dict[int, list[tuple[int, int, int]]] = {}  # of these: (server, partner, GPUs)
 
     @property
     def spanned(self) -> bool:
@@ -39,6 +40,7 @@ class Turns:
     def ends(self, job: int) -> None:
         self.leaves(job)
         self.gangs = tuple(gang for gang in self.gangs if gang != job)
+        self.guests.pop(job, None)
 
     def _count(self, job: int, change: int) -> None:
         home = self._fleet.home[job]
@@ -68,6 +70,11 @@ class Turns:
             self.local[row] = turn.local
             named.update(dict.fromkeys(job - 1 for job in turn.gangs))
         self.gangs = tuple(filter(self._everywhere, named))
+        self.guests = {}
+        for row, turn in self._now.items():
+            for guest in turn.guests:
+                shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
+                self.guests.setdefault(guest.job - 1, []).extend(shares)
 
     def _everywhere(self, job: int) -> bool:
         home = self._fleet.home[job]

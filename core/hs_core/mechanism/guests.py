@@ -1,0 +1,270 @@
+"""A round of SJF-BSBF or SJF-FFS: who runs goes on; of those that wait the shortest starts, on free GPUs or beside a running job.
+
+Non-preemptive, at most two jobs on a GPU (sections IV, V). How long jobs are is as in `sjf`; how much two slow each other is measured while they
+share (`Snapshot.interference`), and until then taken to be `UNMEASURED`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
+from hs_core.mechanism.sharing import Interference, Pending, Running, table
+from hs_core.mechanism.slots import Slots
+from hs_core.model import HostName, JobId
+from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+
+UNMEASURED = 1.4
+"""Times as long. With 1.5 on both sides nothing is won or lost by sharing with a longer job: a little less, so that pairs are tried, and measured."""
+
+Beside = Mapping[HostName, Mapping[JobId, int]]
+"""By server of the guest's home, by node rank: partner → GPUs that it shares with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A running job beside which a waiting one could start."""
+
+    partner: JobFacts
+    mean_s: float  # of both jobs' ends
+    step: int  # index of the accumulation steps 1, 2, 4, …
+
+
+Choose = Callable[["Round", JobFacts, str, Sequence[JobFacts]], list[Offer]]
+"""Of running jobs on one GPU model, alone on their GPUs, those beside which the job may start, the best first."""
+
+
+class Round:
+    def __init__(self, snapshot: Snapshot, memory: Memory) -> None:
+        self.snapshot = snapshot
+        self.lengths = Lengths(snapshot)
+        self._hosts = {host.name: host for host in snapshot.hosts}
+        self._jobs = {job.id: job for job in snapshot.jobs}
+        self._models = [model for model, _ in pools(snapshot)]
+        self._beside: dict[JobId, Beside] = {}
+        for number, beside in memory.get("guests", {}).items():
+            if (kept := self._kept(JobId(int(number)), beside)) is not None:
+                self._beside[JobId(int(number))] = kept
+        self._parts: dict[JobId, int] = {}  # of jobs that are about to start
+        self._slots = Slots(snapshot, self._beside)
+
+    def _kept(self, number: JobId, beside: Mapping[str, Mapping[str, int]]) -> Beside | None:
+        """With the partners that are still there; None: it shares with nobody any more, or has to be placed anew."""
+        job = self._jobs.get(number)
+        if job is None or set(job.hosts) != set(beside) or not self._hosts.keys() >= set(job.hosts):
+            return None
+        found: dict[HostName, dict[JobId, int]] = {}
+        for name in job.hosts:
+            partners = {JobId(int(other)): gpus for other, gpus in beside[name].items()}
+            found[name] = {other: gpus for other, gpus in partners.items() if self._runs_at(other, name)}
+            if not job.started and found[name] != partners:
+                return None
+        return found if any(found.values()) else None
+
+    def _runs_at(self, number: JobId, name: HostName) -> bool:
+        partner = self._jobs.get(number)
+        return partner is not None and name in partner.hosts
+
+    def decide(self, choose: Choose) -> Verdict:
+        self._keep()
+        lengths = self.lengths
+        waiting = sorted(
+            (job for job in self.snapshot.jobs if not self._slots.runs(job)),
+            key=lambda job: (*lengths.rank(job, lengths.total_s(job)), by_arrival(job)),
+        )
+        for job in waiting:
+            if not self._start(job) and not job.started:
+                self._share(job, choose)
+        why = {job.id: self._why(job) for job in waiting}
+        verdict = self._slots.verdict(self._memory(), why)
+        return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
+
+    def _keep(self) -> None:
+        """Who has GPUs keeps them, guests included; then who has a process, which cannot go elsewhere."""
+        started = [
+            job for job in sorted(self.snapshot.jobs, key=by_arrival) if job.started or job.id in self._beside
+        ]
+        for job in sorted(started, key=lambda job: (job.id in self._beside, not job.running)):
+            beside = self._beside.get(job.id)
+            if beside is None:
+                self._slots.offer(job)
+            elif not self._whole(beside) or not self._slots.share(job, beside):
+                del self._beside[job.id]
+                if job.started:
+                    self._slots.offer(job)
+
+    def _whole(self, beside: Beside) -> bool:
+        """The partners have their turns, too."""
+        return all(
+            self._slots.lends(self._jobs[partner], name) >= gpus
+            for name, partners in beside.items()
+            for partner, gpus in partners.items()
+        )
+
+    def _start(self, job: JobFacts) -> bool:
+        """On free GPUs of the fastest model that has them; those not measured newest first."""
+        slots = self._slots
+        if job.started or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
+            return slots.offer(job)
+        rates = self.snapshot.rates
+        found = sorted(self._models, key=lambda model: -rates.get((job.job_class, model), 0.0))
+        started = any(slots.start(job, model) for model in found) or (
+            slots.has_home(job) and slots.offer(job)
+        )
+        if started and job.accumulation != 1:
+            self._parts[job.id] = 1
+        return started
+
+    # --- sharing --------------------------------------------------------------------------------------------------
+
+    def _share(self, job: JobFacts, choose: Choose) -> None:
+        """The best partners until its gang is filled; where no GPU model fills it, it waits. Free GPUs are not mixed in (Algorithm 1)."""
+        if not job.memory_bytes or not self._slots.reachable(job) or not (job.movable or not job.hosts):
+            return
+        offers: list[tuple[float, int, Offer, str]] = []
+        for model in self._models:
+            alone = list(self._partners(job, model))
+            if alone:
+                found = choose(self, job, model, alone)
+                offers += [(offer.mean_s, at, offer, model) for at, offer in enumerate(found)]
+        offers.sort(key=lambda entry: entry[:2])
+        filled = self._fill(job, [(offer, model) for _, _, offer, model in offers])
+        if filled is None:
+            return
+        beside, step = filled
+        if self._slots.share(job, beside):
+            self._beside[job.id] = beside
+            if job.accumulation != 1 << step:
+                self._parts[job.id] = 1 << step
+
+    def _partners(self, job: JobFacts, model: str) -> Iterable[JobFacts]:
+        """Those that run on that model, have their GPUs for themselves, and whose memory is known."""
+        slots = self._slots
+        for other in sorted(self.snapshot.jobs, key=by_arrival):
+            if other.id == job.id or not other.started or not other.memory_bytes or not slots.runs(other):
+                continue
+            home = [self._hosts[name] for name in slots.home(other)]
+            able = all(
+                host.model == model
+                and takes_new(host)
+                and fits(job, host)
+                and slots.lends(other, host.name) == other.per_node
+                for host in home
+            )
+            if able:
+                yield other
+
+    def _fill(self, job: JobFacts, offers: Iterable[tuple[Offer, str]]) -> tuple[Beside, int] | None:
+        """GPUs of partners in that order until so many servers of one model have enough for its nodes; the smallest sub-batch that they ask for."""
+        by_model: dict[str, dict[HostName, dict[JobId, int]]] = {}
+        steps: dict[JobId, int] = {}
+        for offer, model in offers:
+            steps[offer.partner.id] = offer.step
+            servers = by_model.setdefault(model, {})
+            for name in self._slots.home(offer.partner):
+                there = servers.setdefault(name, {})
+                if missing := job.per_node - sum(there.values()):
+                    there[offer.partner.id] = min(missing, offer.partner.per_node)
+            full = [name for name, there in servers.items() if sum(there.values()) == job.per_node]
+            if len(full) >= job.nodes:
+                beside = {name: servers[name] for name in full[: job.nodes]}
+                taken = {partner for there in beside.values() for partner in there}
+                return beside, max(steps[partner] for partner in taken)
+        return None
+
+    # --- what is said ---------------------------------------------------------------------------------------------
+
+    def _memory(self) -> dict[str, Any]:
+        kept = {
+            str(job): {
+                name: {str(partner): gpus for partner, gpus in there.items()}
+                for name, there in beside.items()
+            }
+            for job, beside in sorted(self._beside.items())
+        }
+        return {"guests": kept} if kept else {}
+
+    def _why(self, job: JobFacts) -> str:
+        if missing := self.lengths.why(job):
+            return missing
+        if not job.memory_bytes:
+            return "shorter jobs start first; it can share no GPU, as its memory was not said (--gpu-mem)"
+        return "shorter jobs start first, and no running job is one that it would gain by sharing GPUs with"
+
+
+def steps_of(job: JobFacts) -> int:
+    """How many of the accumulation steps 1, 2, 4, … it can be told."""
+    return job.accumulation_max.bit_length()
+
+
+def memory_of(job: JobFacts) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """(K,) bytes per GPU, by accumulation step."""
+    return np.array([job.memory_at(1 << step) for step in range(steps_of(job))], dtype=np.float64)
+
+
+def best_first(this: Round, job: JobFacts, model: str, running: Sequence[JobFacts]) -> list[Offer]:
+    """SJF-BSBF: those with which sharing now ends both sooner on average than waiting (Theorem 1, Algorithm 2), least mean first."""
+    rate = this.snapshot.rates.get((job.job_class, model), 0.0)
+    known = [
+        other
+        for other in running
+        if other.steps_left is not None and this.snapshot.rates.get((other.job_class, model), 0.0) > 0
+    ]
+    if not job.steps or rate <= 0 or not known:
+        return []
+    classes = {
+        name: at for at, name in enumerate(sorted({job.job_class, *(other.job_class for other in known)}))
+    }
+    found = table(
+        running_jobs(this, model, known, classes),
+        Pending(
+            gpus=job.gang,
+            alone_s=np.full(steps_of(job), (job.steps_left or 0.0) / rate),
+            memory_bytes=memory_of(job),
+            job_class=classes[job.job_class],
+        ),
+        interference(this.snapshot, model, list(classes)),
+    )
+    willing = np.flatnonzero(found.share)
+    order = willing[np.argsort(found.mean_s[willing], kind="stable")]
+    return [Offer(known[at], float(found.mean_s[at]), int(found.step[at])) for at in order.tolist()]
+
+
+def running_jobs(this: Round, model: str, jobs: Sequence[JobFacts], classes: Mapping[str, int]) -> Running:
+    rates, hosts = this.snapshot.rates, {host.name: host for host in this.snapshot.hosts}
+    return Running(
+        left_s=np.array([(job.steps_left or 0.0) / rates[job.job_class, model] for job in jobs]),
+        gpus=np.array([job.gang for job in jobs], dtype=np.int64),
+        memory_bytes=np.array([job.memory_bytes for job in jobs], dtype=np.float64),
+        gpu_bytes=np.array([smallest(hosts, job) for job in jobs], dtype=np.float64),
+        job_class=np.array([classes[job.job_class] for job in jobs], dtype=np.int64),
+    )
+
+
+def smallest(hosts: Mapping[HostName, HostFacts], job: JobFacts) -> int:
+    """Memory of the smallest GPU of its servers."""
+    return min(hosts[name].gpu_memory_bytes for name in job.hosts)
+
+
+def interference(snapshot: Snapshot, model: str, classes: Sequence[str]) -> Interference:
+    """As measured on that model; who came later does not matter to it."""
+    ratio = snapshot.interference
+    of_newer = np.array([[[ratio.get((a, b, model), UNMEASURED)] for b in classes] for a in classes])
+    of_older = np.array([[[ratio.get((b, a, model), UNMEASURED)] for b in classes] for a in classes])
+    return Interference(of_newer, of_older)
+
+
+def first_fit(this: Round, job: JobFacts, _model: str, running: Sequence[JobFacts]) -> list[Offer]:
+    """SJF-FFS: those beside which any sub-batch fits, the largest such, in their order of arrival."""
+    hosts = {host.name: host for host in this.snapshot.hosts}
+    memory = memory_of(job)
+    found = []
+    for other in running:
+        room = smallest(hosts, other) - other.memory_bytes
+        fitting = np.flatnonzero(memory <= room)
+        if fitting.size:
+            found.append(Offer(other, other.arrival_s, int(fitting[0])))
+    return found

@@ -1,0 +1,157 @@
+"""SJF-BSBF and SJF-FFS: who starts beside whom, with which sub-batch, and for how long."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from hs_core.events import Guest
+from hs_core.model import HostName, JobId
+from hs_core.policies import find
+from hs_core.policy import JobFacts, Snapshot, Verdict
+
+from .worlds import GIB, Run, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+H = HostName("h")
+BSBF, FFS = find("sjf-bsbf"), find("sjf-ffs")
+
+
+def runs(at: int, gang: int = 1, *, steps: int = 1_000, memory: int = 4, **facts: object) -> JobFacts:
+    more = {"hosts": (H,), "started": True, "running": True} | facts
+    return waits(at, gang, steps=steps, memory=memory, **more)
+
+
+def waits(at: int, gang: int = 1, *, steps: int = 1_000, memory: int = 4, **facts: object) -> JobFacts:
+    """One step a second on a V100, alone; sixteen GiB are on each."""
+    more = {"steps": float(steps), "job_class": "c", "movable": True, "memory_bytes": memory * GIB} | facts
+    return job(at, gang=gang, gpu_memory_bytes=memory * GIB, **more)
+
+
+def world(
+    *jobs: JobFacts, gpus: int = 2, ratio: float = 1.2, ratios: Mapping[tuple[str, str], float] | None = None
+) -> Snapshot:
+    """`ratio`: how many times as long mini-batches take beside another job, where `ratios` do not say it."""
+    classes = {job.job_class for job in jobs}
+    found = {(a, b): ratio for a in classes for b in classes} | dict(ratios or {})
+    return snapshot(
+        [host("h", gpus)],
+        list(jobs),
+        rates={(name, "V100"): 1.0 for name in classes},
+        interference={(a, b, "V100"): slow for (a, b), slow in found.items()},
+    )
+
+
+def guests(verdict: Verdict) -> dict[int, dict[int, int]]:
+    return {
+        guest.job: dict(zip(guest.beside, guest.gpus, strict=True))
+        for turn in verdict.plan.turns.values()
+        for guest in turn.guests
+    }
+
+
+def test_who_finds_no_free_gpu_starts_beside_a_running_job_where_both_gain() -> None:
+    verdict = BSBF.decide(world(runs(1, 2), waits(2, 2)), {})
+    assert verdict.plan.turns[H].gangs == (1, 2)
+    assert verdict.plan.turns[H].guests == (Guest(job=JobId(2), beside=(JobId(1),), gpus=(2,)),)
+    assert verdict.plan.homes[JobId(2)] == (H,)
+
+
+def test_free_gpus_come_first() -> None:
+    verdict = BSBF.decide(world(runs(1), waits(2)), {})
+    assert guests(verdict) == {}
+    assert verdict.plan.turns[H].gangs == (1, 2)
+
+
+@pytest.mark.parametrize(("ratio", "shares"), [(1.0, True), (1.49, True), (1.51, False), (2.5, False)])
+def test_equal_jobs_share_while_they_take_less_than_half_as_long_again(ratio: float, shares: bool) -> None:
+    verdict = BSBF.decide(world(runs(1), waits(2), gpus=1, ratio=ratio), {})
+    assert bool(guests(verdict)) is shares
+    assert (JobId(2) in verdict.why) is not shares
+
+
+def test_first_fit_shares_whether_or_not_anybody_gains() -> None:
+    asked = world(runs(1), waits(2), gpus=1, ratio=2.5)
+    assert guests(BSBF.decide(asked, {})) == {}
+    assert guests(FFS.decide(asked, {})) == {2: {1: 1}}
+
+
+def test_the_partner_with_which_both_end_soonest_is_taken() -> None:
+    ratios = {("c", "a"): 1.4, ("a", "c"): 1.4, ("c", "b"): 1.05, ("b", "c"): 1.05}
+    jobs = [runs(1, job_class="a"), runs(2, job_class="b"), waits(3)]
+    assert guests(BSBF.decide(world(*jobs, ratios=ratios), {})) == {3: {2: 1}}
+    assert guests(FFS.decide(world(*jobs, ratios=ratios), {})) == {3: {1: 1}}
+
+
+def test_of_several_that_wait_the_shortest_comes_first() -> None:
+    verdict = BSBF.decide(world(runs(1), waits(2, steps=900), waits(3, steps=300), gpus=1), {})
+    assert guests(verdict) == {3: {1: 1}}
+
+
+def test_where_memory_is_short_it_is_told_to_work_through_its_batch_in_parts() -> None:
+    # 10 GiB beside 10 on 16: of the 10, 2 stay whatever the batch, so 8 must shrink to 4.
+    wide = waits(2, memory=10, fixed_bytes=2 * GIB, accumulation_max=8)
+    verdict = BSBF.decide(world(runs(1, memory=10), wide, gpus=1), {})
+    assert guests(verdict) == {2: {1: 1}}
+    assert verdict.plan.accumulation == {2: 2}
+    rigid = replace(wide, accumulation_max=1)
+    assert guests(BSBF.decide(world(runs(1, memory=10), rigid, gpus=1), {})) == {}
+
+
+def test_one_that_was_to_share_and_finds_free_gpus_has_its_whole_batch_again() -> None:
+    told = waits(2, memory=10, fixed_bytes=2 * GIB, accumulation_max=8, accumulation=4)
+    assert BSBF.decide(world(told, gpus=1), {}).plan.accumulation == {2: 1}
+
+
+def test_a_job_whose_memory_is_not_known_shares_nothing_and_is_told_so() -> None:
+    verdict = BSBF.decide(world(runs(1), waits(2, memory=0), gpus=1), {})
+    assert guests(verdict) == {}
+    assert "--gpu-mem" in verdict.why[JobId(2)]
+    assert guests(BSBF.decide(world(runs(1, memory=0), waits(2), gpus=1), {})) == {}
+
+
+def test_a_gang_may_share_with_several_jobs() -> None:
+    verdict = BSBF.decide(world(runs(1), runs(2, 2), waits(3, 3), gpus=3), {})
+    assert guests(verdict) == {3: {1: 1, 2: 2}}
+
+
+def test_a_gang_that_partners_do_not_fill_waits() -> None:
+    verdict = BSBF.decide(world(runs(1), waits(2, 3), gpus=3), {})
+    assert guests(verdict) == {}
+    assert JobId(2) in verdict.why
+
+
+def test_a_gang_over_two_servers_shares_on_both() -> None:
+    a, b = HostName("a"), HostName("b")
+    jobs = [runs(1, 4, nodes=2, hosts=(a, b)), waits(2, 4, nodes=2)]
+    asked = replace(world(*jobs), hosts=(host("a", 2), host("b", 2)))
+    verdict = BSBF.decide(asked, {})
+    assert verdict.plan.homes[JobId(2)] == (a, b)
+    both = (Guest(job=JobId(2), beside=(JobId(1),), gpus=(2,)),)
+    assert verdict.plan.turns[a].guests == both
+    assert verdict.plan.turns[b].guests == both
+
+
+def test_a_pair_stays_until_one_of_them_ends_and_then_another_may_come() -> None:
+    run = Run(BSBF, world(runs(1, steps=10_000), waits(2, steps=10_000), waits(3, steps=20_000), gpus=1))
+    first = run.go(3)
+    assert guests(first) == {2: {1: 1}}
+    run.change(jobs=tuple(job for job in run.asked.jobs if job.id != 1))
+    verdict = run.step()
+    assert verdict.plan.turns[H].gangs == (2, 3)
+    assert guests(verdict) == {3: {2: 1}}
+    assert run.moved == []
+
+
+def test_at_most_two_jobs_share_a_gpu() -> None:
+    many = [waits(at) for at in range(3, 9)]
+    verdict = FFS.decide(world(runs(1), runs(2), *many), {})
+    assert guests(verdict) == {3: {1: 1}, 4: {2: 1}}
+
+
+def test_who_keeps_some_gpus_of_its_own_is_nobodys_partner_while_it_shares_others() -> None:
+    run = Run(FFS, world(runs(1), runs(2), waits(3, 2)))
+    assert guests(run.step()) == {3: {1: 1, 2: 1}}
+    run.change(jobs=(*(job for job in run.asked.jobs if job.id != 1), waits(4)))
+    verdict = run.step()
+    assert guests(verdict) == {3: {2: 1}}
+    assert JobId(4) in verdict.why

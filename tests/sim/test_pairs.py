@@ -1,0 +1,86 @@
+"""Two jobs on one GPU, simulated: speeds, ends and charges are those of the arithmetic."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from hs_core.mechanism.sharing import ends
+from hs_core.model import UserName
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+GIB = 2**30
+FREE = Costs(suspend_s=0.0, resume_s=0.0, start_s=0.0)
+
+
+def one(at: int, steps: int, arrival_s: float = 0.0, gpus: int = 1, **more: object) -> SimJob:
+    return SimJob(
+        id=at, user=UserName("ann"), arrival_s=arrival_s, steps=steps, job_class="c", gpus=gpus,
+        gpu_memory_bytes=4 * GIB, **more,
+    )  # type: ignore[arg-type]  # fmt: skip
+
+
+def run(*jobs: SimJob, gpus: int = 1, ratio: float = 1.2, policy: str = "sjf-bsbf", **more: object) -> Result:
+    load = Workload(
+        name="pairs",
+        jobs=jobs,
+        tickets={UserName("ann"): 100.0},
+        rates={("c", "V100"): 1.0},
+        interference={("c", "c", "V100"): ratio},
+    )
+    cluster = ClusterSpec(
+        pools=(Pool(model="V100", servers=1, gpus_per_server=gpus, gpu_memory_bytes=16 * GIB),)
+    )
+    facts: Mapping[str, object] = {"costs": FREE, "known_rates": True} | more
+    experiment = Experiment(cluster=cluster, workload=load, policy=policy, **facts)  # type: ignore[arg-type]
+    return run_quanta(experiment)
+
+
+def test_both_are_slowed_while_they_share_and_neither_afterwards() -> None:
+    result = run(one(1, 1_000), one(2, 700, 120.0))
+    first, second = result.jobs
+    found = ends(880.0, 700.0, 1.2, 1.2)  # at 120 s 880 steps of the first are left
+    assert first.ended_s == pytest.approx(120.0 + float(found.shared_older_s))
+    assert second.ended_s == pytest.approx(120.0 + float(found.shared_newer_s))
+    assert result.samples[-1].at_s >= first.ended_s
+
+
+def test_gpu_seconds_of_who_shares_add_up_to_what_there_is() -> None:
+    first, second = run(one(1, 1_000), one(2, 700, 120.0)).jobs
+    assert second.gpu_s["V100"] == pytest.approx(700 * 1.2 / 2)
+    assert first.gpu_s["V100"] + second.gpu_s["V100"] == pytest.approx(first.ended_s)
+
+
+def test_where_nothing_is_gained_the_second_waits() -> None:
+    first, second = run(one(1, 1_000), one(2, 700, 120.0), ratio=1.9).jobs
+    assert first.ended_s == pytest.approx(1_000.0)
+    assert second.ended_s == pytest.approx(1_700.0)
+    first, second = run(one(1, 1_000), one(2, 700, 120.0), ratio=1.9, policy="sjf-ffs").jobs
+    assert first.ended_s > 1_500.0
+
+
+def test_a_third_takes_the_place_of_who_ended() -> None:
+    jobs = run(one(1, 3_000), one(2, 500, 60.0), one(3, 500, 61.0)).jobs
+    assert jobs[1].ended_s == pytest.approx(60.0 + 600.0)
+    assert jobs[2].started_s == pytest.approx(jobs[1].ended_s)
+    assert jobs[2].ended_s == pytest.approx(jobs[1].ended_s + 600.0)
+
+
+def test_a_gang_shares_with_two_jobs_and_is_as_slow_as_its_slowest_worker() -> None:
+    jobs = run(one(1, 2_000), one(2, 2_000), one(3, 400, 60.0, gpus=2), gpus=2).jobs
+    assert jobs[2].ended_s == pytest.approx(60.0 + 480.0)
+    assert jobs[0].ended_s == jobs[1].ended_s == pytest.approx(2_000.0 + 80.0)
+    assert jobs[2].gpu_s["V100"] == pytest.approx(480.0)
+
+
+def test_how_much_two_slow_each_other_is_measured_before_it_is_known() -> None:
+    # Tried once on the assumption that it pays; then it is known that it does not.
+    jobs = run(*(one(at, 3_000, 60.0 * at) for at in range(1, 5)), ratio=2.6, known_rates=False).jobs
+    shared = [job for job in jobs if job.gpu_s["V100"] < 0.99 * 3_000 * 2.6 and job.gpu_s["V100"] > 3_001]
+    assert len(shared) == 2
+
+
+def test_sharing_costs_nothing_where_nobody_shares() -> None:
+    alone = run(one(1, 1_000), policy="sjf")
+    same = run(one(1, 1_000))
+    assert alone.jobs == same.jobs
