@@ -1,19 +1,20 @@
 """Who is entitled to what: weighted max-min with caps, over pools newest first, and the job tickets that follow (Gandiva_fair, 2.1, 3.2).
 
-All exact. Users of equal demand and tickets are one class, so the sort is over classes and a hundred thousand users cost
-what it takes to look at them once.
+All exact (`hs_core.waterline`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import lcm
+from operator import is_
 from typing import NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.model import JobId, UserName
+from hs_core.waterline import Waterline, one_by_one
 
 ZERO = Fraction(0)
+FEW = 64  # users: for no more, arrays are not worth it
 
 NEWEST_FIRST = (
     "GB300", "GB200", "B300", "B200", "GH200", "H200", "H100", "H800", "H20", "L40S", "L40", "L4", "RTX 6000 Ada", "RTX 4090",
@@ -43,70 +44,16 @@ def entitle(
     """e[u] = min(D[u], λ t[u]) with λ such that the sum is min(capacity, Σ D). O(n log n)."""
     if capacity < 0:
         raise BrokenError(f"a capacity of {capacity} GPUs; expected 0 or more")
-    classes: dict[tuple[Fraction | int, int], list[UserName]] = {}
-    weights: dict[tuple[int, int], int] = {}  # equal tickets → their number
-    known: dict[int, int] = {}  # the same by identity: most users hold the same few values
-    for user, demand in demands.items():
-        weight = tickets[user]
-        kind = known.get(id(weight))
-        if kind is None:
-            if weight <= 0:
-                raise BrokenError(f"user {user} has {weight} tickets; expected more than 0")
-            kind = known[id(weight)] = weights.setdefault(
-                (weight.numerator, weight.denominator), len(weights)
-            )
-        if (demand, kind) in classes:
-            classes[demand, kind].append(user)
-        else:
-            classes[demand, kind] = [user]
-    entitled: dict[UserName, Fraction] = {}
-    for members, share in _fill(Fraction(capacity), list(weights), classes):
-        entitled.update(dict.fromkeys(members, share))
-    return entitled
-
-
-def _fill(
-    capacity: Fraction,
-    tickets: Sequence[tuple[int, int]],
-    classes: Mapping[tuple[Fraction | int, int], list[UserName]],
-) -> Iterable[tuple[list[UserName], Fraction]]:
-    """Each class and what every member of it gets."""
-    # Whole numbers throughout: demands and weights over common denominators.
-    demand_unit = lcm(capacity.denominator, *{demand.denominator for demand, _ in classes})
-    weight_unit = lcm(*{denominator for _, denominator in tickets})
-    left = capacity.numerator * (demand_unit // capacity.denominator)
-    scaled = [numerator * (weight_unit // denominator) for numerator, denominator in tickets]
-    rows = [
-        (demand.numerator * (demand_unit // demand.denominator), scaled[kind], members)
-        for (demand, kind), members in classes.items()
-    ]
-    if any(demand < 0 for demand, _, _ in rows):
-        raise BrokenError(f"demands of {min(demand for demand, _ in classes)} GPUs; expected 0 or more")
-    weights = sum(weight * len(members) for _, weight, members in rows)
-    # A correctly rounded quotient never inverts an order, it only makes ties: those are put in order exactly.
-    rows.sort(key=lambda row: row[0] / row[1])
-    at = 0
-    while at < len(rows):
-        tied = at + 1
-        while tied < len(rows) and rows[tied][0] / rows[tied][1] == rows[at][0] / rows[at][1]:
-            tied += 1
-        group = (
-            sorted(rows[at:tied], key=lambda row: Fraction(row[0], row[1]))
-            if tied > at + 1
-            else rows[at:tied]
-        )
-        for index, (demand, weight, members) in enumerate(group):
-            if demand * weights > left * weight:
-                shared: dict[int, Fraction] = {}
-                for _, other, others in (*group[index:], *rows[tied:]):
-                    if other not in shared:
-                        shared[other] = Fraction(left * other, weights * demand_unit)
-                    yield others, shared[other]
-                return
-            left -= demand * len(members)
-            weights -= weight * len(members)
-            yield members, Fraction(demand, demand_unit)
-        at = tied
+    if not demands:
+        return {}
+    if len(tickets) == len(demands) and all(map(is_, demands, tickets)):
+        held = list(tickets.values())  # most often both list the same users in the same order
+    else:
+        held = list(map(tickets.__getitem__, demands))
+    if len(held) < FEW:
+        return dict(zip(demands, one_by_one(Fraction(capacity), list(demands.values()), held), strict=True))
+    shares = Waterline(Fraction(capacity), demands.values(), held).shares()
+    return dict(zip(demands, shares, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +104,11 @@ def _entitle_pools(
     entitled: dict[tuple[UserName, str], Fraction] = {}
     for at, (model, capacity) in enumerate(pools):
         later = {name for name, _ in pools[at + 1 :]}
-        wanted: dict[UserName, Fraction | int] = {}
-        for user, kinds in open_.items():
-            if (asked := sum(gpus for models, gpus in kinds.items() if model in models)) > 0:
-                wanted[user] = asked
+        wanted = {
+            user: gpus
+            for user, kinds in open_.items()
+            if (gpus := sum(gpus for models, gpus in kinds.items() if model in models)) > 0
+        }
         for user, share in entitle(capacity, wanted, tickets).items():
             if share > 0:
                 entitled[user, model] = share
@@ -170,7 +118,10 @@ def _entitle_pools(
 
 
 def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[str], share: Fraction) -> None:
-    for models in sorted((m for m in kinds if model in m), key=lambda m: (len(m & later), sorted(m))):
+    there = [models for models in kinds if model in models]
+    if len(there) > 1:
+        there.sort(key=lambda models: (len(models & later), sorted(models)))
+    for models in there:
         served = min(share, kinds[models])
         kinds[models] -= served
         share -= served

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from fractions import Fraction
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,30 @@ def test_nearly_equal_ratios_are_told_apart_exactly() -> None:
         users[1]: 10**17,
         users[2]: Fraction(2 * 10**17 + 1, 2),
     }
+
+
+def by_hand(
+    capacity: Fraction, demands: Mapping[UserName, Fraction | int], tickets: Mapping[UserName, Fraction]
+) -> dict[UserName, Fraction]:
+    """The definition, user by user."""
+    left, open_ = capacity, sum(tickets.values(), Fraction(0))
+    got = {}
+    for user in sorted(demands, key=lambda user: demands[user] / tickets[user]):
+        got[user] = min(Fraction(demands[user]), left * tickets[user] / open_)
+        left, open_ = left - got[user], open_ - tickets[user]
+    return got
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 7, 10**6, 10**17]))
+def test_many_users_get_what_the_definition_says(dice: Random, finest: int) -> None:
+    users = [UserName(f"u{n}") for n in range(dice.randint(1, 200))]
+    kinds = [Fraction(dice.randint(1, 99), dice.randint(1, 9)) for _ in range(9)]
+    tickets = {user: dice.choice(kinds) for user in users}
+    demands = {user: Fraction(dice.randint(0, 20 * finest), finest) for user in users}
+    asked = sum(demands.values(), Fraction(0))
+    for capacity in (asked / 2, asked, asked + 1, asked - Fraction(1, 10**20), Fraction(1, 10**20)):
+        if capacity >= 0:
+            assert entitle(capacity, demands, tickets) == by_hand(capacity, demands, tickets)
 
 
 @pytest.mark.parametrize(("demand", "tickets"), [(-1, Fraction(1)), (1, Fraction(0)), (1, Fraction(-2))])

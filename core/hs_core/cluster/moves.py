@@ -70,6 +70,8 @@ class Moves(Lives):
             return "it is ending"
         if any(reports.cannot_leave(part) for part in row.reports.values()):
             return "it cannot write a checkpoint"
+        if reports.half_up(row):
+            return "its parts are on their way up, and wait for one another"
         if now_s >= move.since_s + self.settings.quantum_s and reports.left_apart(row):
             return "its parts do not know of one checkpoint"
         if now_s >= move.since_s + self.settings.move_deadline_s:

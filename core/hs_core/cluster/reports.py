@@ -130,6 +130,12 @@ def left(row: Job) -> Stored | None:
     return _kept(row, first.checkpoint_generation)
 
 
+def half_up(row: Job) -> bool:
+    """A part comes up and another has no process: told to leave, that one would not be started, and the first would wait for it."""
+    phases = {part.phase for part in row.reports.values()}
+    return Phase.STARTING in phases and not phases.isdisjoint((Phase.WAITING, Phase.CHECKPOINTED))
+
+
 def left_apart(row: Job) -> bool:
     """Every part has let its process go; one did not hear of the last checkpoint, from which all could go on."""
     parts = [row.reports.get(host) for host in row.hosts]

@@ -147,7 +147,18 @@ class Walk:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        return choose(gpus or job.gang, allowed, list(self.board.gpus), self.board.load(), gpu_rank)
+        count, host, load = gpus or job.gang, list(self.board.gpus), self.board.load()
+        apart = choose(count, self._apart(job, allowed), host, load, gpu_rank)
+        return apart or choose(count, allowed, host, load, gpu_rank)
+
+    def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
+        """Those that no other gang of the controller's turn is bound to: they are to run at once."""
+        board = self.board
+        if job.id not in board.turn.gangs:
+            return allowed
+        others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+        bound = {gpu for other in others if other.alive for gpu in other.gpus}
+        return [gpu for gpu in allowed if gpu not in bound]
 
 
 def walk(board: Board) -> Walk:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 CHECKPOINTED = Exit(code=75)
 HOOK_PART = 0.3  # of the start, until the runtime is loaded
 DIE_S = 0.2
+LEAVE_S = 0.02  # from being told to
+UNTOLD_S = 10.0
 COLLECTIVE_S = 5.0  # until the others notice that a part is gone
 ROUNDING = 1e-9
 
@@ -61,6 +63,7 @@ class Part:
         "newest",
         "occupied_s",
         "rank",
+        "share",
         "unsaid",
         "way",
     )
@@ -76,6 +79,7 @@ class Part:
         self.newest = 0  # order given on its host
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
+        self.share = float(len(gpus))  # and it is charged for so many of them
         self.exit: Exit | None = None
         self.unsaid: list[
             tuple[Callable[..., HostEvent], dict[str, Any]]
@@ -99,6 +103,7 @@ class Gang:
         self.since_s: float | None = None  # trains since
         self.generation = -1
         self.restored: int | None = None
+        self.reach: int | None = None  # newest step that it could have gone on from; None: judged
         self.tier: Tier | None = None  # a stop of this kind is under way
         self.saves = False  # at its next step
         self.trained_s = 0.0
@@ -127,8 +132,7 @@ class Gang:
         if len(set(steps)) > 1:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
         self.restored, self.done = steps[0], float(steps[0])
-        reach = self.world.within_reach(self.key[0], self.nodes)
-        self.world.truth.restored(self.job, self.restored, reach, now_s)
+        self.reach = self.world.within_reach(self.key[0], self.nodes)
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
@@ -179,6 +183,9 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
+        if self.reach is not None and self.restored is not None:
+            self.world.truth.restored(self.job, self.restored, self.reach, clock.now_s)
+            self.reach = None
         self.world.truth.trains(self.job, self.key[1], clock.now_s)
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
@@ -306,16 +313,19 @@ class Gang:
             part.way = Way.STANDING
             self._free(part)
             if tier is Tier.CHECKPOINT:
-                part.agent.say(
-                    part,
-                    JobHeld,
-                    step=self.step,
-                    tier=tier,
-                    generation=self.generation,
-                )
-                self.end(part, CHECKPOINTED)
+                self._leave(part)
             else:
                 part.agent.say(part, JobHeld, step=self.step, tier=tier)
+
+    def _leave(self, part: Part) -> None:
+        """Told to, by node 0 and after the word of its checkpoint; ranks that do not hear that leave by themselves."""
+        part.agent.say(part, JobHeld, step=self.step, tier=Tier.CHECKPOINT, generation=self.generation)
+        if part.rank == 0:
+            self.end(part, CHECKPOINTED)
+        elif self.reachable(part):
+            self.world.clock.after(LEAVE_S, self.end, part, CHECKPOINTED)
+        else:
+            self.world.clock.after(UNTOLD_S, self.end, part, CHECKPOINTED)
 
     def _save_failed(self, was_moving: bool) -> None:
         for part in self._in_order():
@@ -393,20 +403,21 @@ class Gang:
         for part in self.parts.values():
             if not part.frozen:
                 self.world.truth.occupy(part.gpus, self.key, self.world.clock.now_s)
+                self.world.shared(part)
 
     def _free(self, part: Part) -> None:
         if part.occupied_s is not None:
             self.charge(part)
             part.occupied_s = None
             self.world.occupied.discard(part)
-        self.world.truth.free(part.gpus, self.key)
+        self.world.leaves(part)
 
     def charge(self, part: Part) -> None:
         """Up to now."""
         if part.occupied_s is None:
             return
         now_s = self.world.clock.now_s
-        gpu_s = (now_s - part.occupied_s) * len(part.gpus)
+        gpu_s = (now_s - part.occupied_s) * part.share
         model = part.agent.model
         self.job.gpu_s[model] = self.job.gpu_s.get(model, 0.0) + gpu_s
         part.occupied_s = now_s

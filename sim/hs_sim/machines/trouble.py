@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hs_core.model import Exit, HostName
 from hs_sim.machines.gang import Part, Way
-from hs_sim.machines.network import DOWN, UP
+from hs_sim.machines.network import DOWN, UP, Line
 
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
@@ -150,6 +150,7 @@ class Trouble:
                     self._over()
             case Kind.AGENT_PAUSED:
                 agent.pause(fault.for_s)
+                self._clock.after(world.controller.settings.lease_s, self._silent, host, agent.line)
                 self._clock.after(fault.for_s, self._over)
             case Kind.JOB_KILLED:
                 alive = [part for part in agent.parts.values() if part.way is not Way.GONE]
@@ -182,6 +183,16 @@ class Trouble:
 
     def _kill_job(self, part: Part) -> None:
         part.gang.end(part, Exit(signal=9))
+
+    def _silent(self, host: HostName, line: Line | None) -> None:
+        """The controller gives up an agent that says nothing; that one sees its line closed when it goes on."""
+        agent, controller = self._world.agents[host], self._world.controller
+        if line is None or self._clock.now_s >= agent.paused_until_s:
+            return
+        side = controller.sides.get(host)
+        if side is not None and side.line is line:
+            controller.lost(line)
+            self._clock.at(agent.paused_until_s, agent.hung_up, line)
 
     def _dead_line(self, host: HostName, line: object, ways: tuple[int, ...]) -> None:
         """Nothing came over it for so long that both ends give it up; each says so to nobody."""
