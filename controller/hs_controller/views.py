@@ -44,11 +44,13 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         nodes=spec.nodes,
         migrations=job.migrations,
         array_id=spec.array_id or 0,
+        accumulation=job.accumulation,
     )
     if spec.array_index is not None:
         view.array_index = spec.array_index
     if report is not None:
         view.gpu_ids.extend(report.gpus if not job.state.ended else ())
+        view.beside.extend(report.beside if not job.state.ended else ())
         view.steps_per_s = report.steps_per_s
         view.suspends, view.resumes = report.suspends, report.resumes
         view.suspend_s, view.resume_s = report.suspend_s, report.resume_s

@@ -28,6 +28,7 @@ TROUBLE_S = 120.0  # nothing new goes wrong after
 UNTIL_S = 3_000.0
 TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
 CALM = 8  # one seed in so many has no faults: then the ledger is judged strictly
+SHARED = 7  # every so many seeds, two jobs may be on one GPU
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
@@ -77,7 +78,7 @@ def case_of(seed: int) -> Case:
         sample_s=QUANTUM_S / 2,
     )
     names = [name for name, _ in servers(experiment.cluster)]
-    return Case(
+    case = Case(
         experiment=experiment,
         plan=FaultPlan() if seed % CALM == 0 else _plan(dice, names),
         fence_after_s=dice.choice([0.0, 5.0, 12.0]),
@@ -85,6 +86,19 @@ def case_of(seed: int) -> Case:
         cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.15),
         specs={job.id: _spec(dice, job) for job in jobs},
     )
+    return _sharing(case) if seed % SHARED == 0 else case
+
+
+def _sharing(case: Case) -> Case:
+    """The same trouble while two jobs may be on one GPU. Nothing is moved by a policy that shares."""
+    experiment = case.experiment
+    jobs = tuple(replace(job, gpu_memory_bytes=4 << 30) for job in experiment.workload.jobs)
+    policy = "sjf-bsbf" if experiment.seed % 2 else "sjf-ffs"
+    shared = replace(
+        experiment, workload=replace(experiment.workload, jobs=jobs), policy=policy, interference=1.3
+    )
+    specs = {job: replace(spec, gpu_memory_bytes=4 << 30) for job, spec in case.specs.items()}
+    return replace(case, experiment=shared, moving=0.0, specs=specs)
 
 
 def _pools(dice: Random) -> tuple[Pool, ...]:

@@ -6,6 +6,7 @@ import pytest
 
 from hs_core.mechanism.sharing import ends
 from hs_core.model import UserName
+from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
@@ -84,3 +85,13 @@ def test_sharing_costs_nothing_where_nobody_shares() -> None:
     alone = run(one(1, 1_000), policy="sjf")
     same = run(one(1, 1_000))
     assert alone.jobs == same.jobs
+
+
+def test_both_depths_agree_on_who_shares_and_when_all_end() -> None:
+    jobs = [one(1, 3_000), one(2, 700, 130.0), one(3, 2_000, 310.0), one(4, 900, 790.0), one(5, 400, 1_500.0)]
+    quanta = run(*jobs, gpus=2, known_rates=False)
+    machines = run_machines(quanta.experiment)
+    for fast, true in zip(quanta.jobs, machines.jobs, strict=True):
+        assert true.ended_s == pytest.approx(fast.ended_s, abs=2.0)
+        assert true.gpu_s["V100"] == pytest.approx(fast.gpu_s["V100"], abs=3.0)
+    assert sum(job.gpu_s["V100"] < 0.99 * job.steps for job in machines.jobs if job.id > 2) > 0, "some share"

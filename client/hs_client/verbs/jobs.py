@@ -138,6 +138,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
+        ("beside", _beside(view)),
         ("moving to", f"{view.moving_to}: {view.moving_why}" if view.moving_to else ""),
         ("migrations", str(view.migrations) if view.migrations else ""),
         ("times", ", ".join(times)),
@@ -164,6 +165,14 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("class", found.job_class),
         ("note", view.note),
     ]
+
+
+def _beside(view: wire.JobView) -> str:
+    """With whom it shares its GPUs, and what that asks of it."""
+    others = ", ".join(map(str, view.beside))
+    text = f"job{'s' * (len(view.beside) > 1)} {others}, on the same GPUs" if others else ""
+    parts = f"mini-batches in {view.accumulation} parts" if view.accumulation > 1 else ""
+    return "; ".join(filter(None, (text, parts)))
 
 
 def _rate(rate: wire.Rate) -> str:

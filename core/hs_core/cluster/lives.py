@@ -47,8 +47,10 @@ class Lives(Views):
         others = [self._book.live[job] for job in new.beside if job in self._book.live]
         beside = {self._sight.class_of(other) for other in others}
         split = row.accumulation > 1
+        known = self._rates.count
         if self._rates.reported(job_class, row.gpu_models, old, new, now_s, beside=beside, split=split):
             self._touched_profile = True
+            self._stale |= self._rates.count != known  # there is something new to decide by
 
     def _settled(self, row: Job, now_s: float) -> Job:
         """Once it stands where its checkpoint ended: from now on what its servers have is its newest."""

@@ -88,6 +88,11 @@ class Rates:
         rate, model = min(known)
         return model if rate > 0 else None
 
+    @property
+    def count(self) -> int:
+        """How much is known."""
+        return len(self.known) + len(self.interference)
+
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
         if rate is not None and rate.samples >= ENOUGH:

@@ -108,9 +108,11 @@ class Agent:
     def _adopt(self) -> None:
         assert self.machine is not None
         known = {(report.job, report.epoch): report for report in self.machine.reports(self.now_s())}
+        ended: set[Key] = set()  # while nobody looked; who is launched a second time was not even started
         for key, part in list(self.parts.items()):
             if part.way is Way.GONE:
                 del self.parts[key]
+                ended.add(key)
                 if key in known:
                     self._events.append(exited(part, self.now_s()))
                 elif part.exit is None:
@@ -118,12 +120,12 @@ class Agent:
             elif key not in known:
                 part.gang.kill(part)  # nobody remembers it
         for key, report in known.items():
-            if not report.gpus or key in self.parts:
+            if not report.gpus or key in self.parts or key in ended:
                 continue
             launch = self._launching.get(key)
             if launch is not None:
                 self._launch(launch)
-            elif not any(getattr(event, "job", None) == key[0] for event in self._events):
+            else:
                 why = "no trace of it was found on its host after the agent's restart"
                 self._events.append(_gone(key, self.now_s(), Exit(why=why)))
         self._launching = {}
@@ -393,6 +395,8 @@ class Agent:
         late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
         if wanted.edge_in_s is not None and late_s:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
+        for turn in (wanted.turn, wanted.next_turn or wanted.turn):
+            self._world.truth.told(turn)
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self._lent = frozenset(lend.job for lend in wanted.lends)
         self.post(WantedChanged(now_s=self.now_s(), wanted=wanted))

@@ -63,6 +63,7 @@ class Part:
         "newest",
         "occupied_s",
         "rank",
+        "share",
         "unsaid",
         "way",
     )
@@ -78,6 +79,7 @@ class Part:
         self.newest = 0  # order given on its host
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
+        self.share = float(len(gpus))  # and it is charged for so many of them
         self.exit: Exit | None = None
         self.unsaid: list[
             tuple[Callable[..., HostEvent], dict[str, Any]]
@@ -401,20 +403,21 @@ class Gang:
         for part in self.parts.values():
             if not part.frozen:
                 self.world.truth.occupy(part.gpus, self.key, self.world.clock.now_s)
+                self.world.shared(part)
 
     def _free(self, part: Part) -> None:
         if part.occupied_s is not None:
             self.charge(part)
             part.occupied_s = None
             self.world.occupied.discard(part)
-        self.world.truth.free(part.gpus, self.key)
+        self.world.leaves(part)
 
     def charge(self, part: Part) -> None:
         """Up to now."""
         if part.occupied_s is None:
             return
         now_s = self.world.clock.now_s
-        gpu_s = (now_s - part.occupied_s) * len(part.gpus)
+        gpu_s = (now_s - part.occupied_s) * part.share
         model = part.agent.model
         self.job.gpu_s[model] = self.job.gpu_s.get(model, 0.0) + gpu_s
         part.occupied_s = now_s

@@ -6,6 +6,7 @@ What must never happen is refused here, at the moment when it would.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hs_core.events import Turn
 from hs_core.model import GpuId, HostName, JobId, JobSpec, OnPartition
 from hs_sim.model import SimJob
 
@@ -40,23 +41,41 @@ class Truth:
     def __init__(self) -> None:
         self.jobs: dict[int, JobTruth] = {}  # by SimJob.id
         self.by_id: dict[JobId, JobTruth] = {}
-        self.users: dict[GpuId, tuple[JobId, int]] = {}  # who computes on it
+        self.users: dict[GpuId, list[tuple[JobId, int]]] = {}  # who computes on it
+        self.mates: set[frozenset[JobId]] = set()  # jobs that were ever told to share GPUs
         self.last: list[str] = []
 
     def occupy(self, gpus: tuple[GpuId, ...], owner: tuple[JobId, int], now_s: float) -> None:
         for gpu in gpus:
-            other = self.users.get(gpu)
-            if other is not None and other != owner:
+            users = self.users.setdefault(gpu, [])
+            if owner in users:
+                continue
+            mates = len(users) == 1 and frozenset((users[0][0], owner[0])) in self.mates
+            if users and not mates:
+                others = " and ".join(f"job {job} (epoch {epoch})" for job, epoch in users)
                 raise LawBrokenError(
-                    f"at {now_s:.3f}: {gpu} is used by job {other[0]} (epoch {other[1]}) and given to "
-                    f"job {owner[0]} (epoch {owner[1]})"
+                    f"at {now_s:.3f}: {gpu} is used by {others} and given to job {owner[0]} (epoch {owner[1]})"
                 )
-            self.users[gpu] = owner
+            users.append(owner)
 
     def free(self, gpus: tuple[GpuId, ...], owner: tuple[JobId, int]) -> None:
         for gpu in gpus:
-            if self.users.get(gpu) == owner:
-                del self.users[gpu]
+            if owner in self.users.get(gpu, ()):
+                self.users[gpu].remove(owner)
+
+    def told(self, turn: Turn) -> None:
+        for guest in turn.guests:
+            self.mates.update(frozenset((guest.job, other)) for other in guest.beside)
+
+    def share_of(
+        self, gpus: tuple[GpuId, ...], owner: tuple[JobId, int]
+    ) -> tuple[float, set[tuple[JobId, int]]]:
+        """GPUs that it has, of those that it shares its part; and with whom."""
+        if not self.mates:
+            return float(len(gpus)), set()
+        on = [self.users.get(gpu, ()) for gpu in gpus]
+        others = {other for users in on if owner in users for other in users} - {owner}
+        return sum(1 / len(users) if owner in users else 1.0 for users in on), others
 
     def trains(self, job: JobTruth, epoch: int, now_s: float) -> None:
         job.busy += 1

@@ -1,7 +1,7 @@
 """One simulated cluster: the controller, its agents, their jobs, and who submits them."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, NoReturn
@@ -241,11 +241,50 @@ class World:
             raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
         return rate
 
+    # --- two jobs on one GPU
+
+    def shared(self, part: Part) -> None:
+        """It computes on its GPUs from now on, perhaps beside others."""
+        if self.truth.mates:
+            self._share_out({part.gang.key} | self.truth.share_of(part.gpus, part.gang.key)[1])
+
+    def leaves(self, part: Part) -> None:
+        """It computes no more; those beside it have its GPUs for themselves."""
+        _, others = self.truth.share_of(part.gpus, part.gang.key)
+        self.truth.free(part.gpus, part.gang.key)
+        if others:
+            self._share_out({part.gang.key} | others)
+
+    def _share_out(self, keys: Iterable[tuple[JobId, int]]) -> None:
+        for gang in [self._gangs[key] for key in sorted(keys) if key in self._gangs]:
+            beside: set[tuple[JobId, int]] = set()
+            for part in gang.parts.values():
+                share, others = self.truth.share_of(part.gpus, gang.key)
+                beside |= others
+                if share != part.share:
+                    gang.charge(part)
+                    part.share = share
+            rate = self._alone(gang) / max((self._slowed(gang, other) for other in beside), default=1.0)
+            if rate != gang.rate:
+                gang.train_at(rate)
+
+    def _alone(self, gang: Gang) -> float:
+        return min(self._rate(gang.job, part.agent.model) for part in gang.parts.values())
+
+    def _slowed(self, gang: Gang, other: tuple[JobId, int]) -> float:
+        workload = self.experiment.workload
+        pair = (gang.job.sim.job_class, self.truth.by_id[other[0]].sim.job_class)
+        models = {part.agent.model for part in gang.parts.values()}
+        return max(
+            workload.interference.get((*pair, model), self.experiment.interference) for model in models
+        )
+
     def _change_speed(self, change: SpeedChange) -> None:
         self._rates[change.job_class, change.model] = change.steps_per_s
         for gang in self._gangs.values():
             if gang.job.sim.job_class == change.job_class:
-                gang.train_at(min(self._rate(gang.job, part.agent.model) for part in gang.parts.values()))
+                gang.train_at(self._alone(gang))
+                self._share_out([gang.key])
 
     def _job_of(self, wanted: WantedJob) -> JobTruth:
         known = self.truth.by_id.get(wanted.job)

@@ -1,0 +1,88 @@
+"""Two training processes on one GPU: started beside each other, with mini-batches in parts where memory is short."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Cluster, until
+
+NewCluster = Callable[..., Cluster]
+SCRIPT = Path(__file__).resolve().parents[2] / "examples/accumulate.py"
+
+
+def losses(path: Path) -> list[float]:
+    return [float(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def train(curve: Path, steps: int, step_s: float = 0.02) -> list[str]:
+    return [
+        sys.executable,
+        str(SCRIPT),
+        "--steps",
+        str(steps),
+        "--step-s",
+        str(step_s),
+        "--curve",
+        str(curve),
+    ]
+
+
+def whole_batches(curve: Path, steps: int) -> list[float]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
+    runtime = Path(__file__).resolve().parents[2] / "client"
+    subprocess.run(
+        train(curve, steps, 0.0),
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
+        capture_output=True, check=True, timeout=60,
+    )  # fmt: skip
+    return losses(curve)
+
+
+def test_a_job_starts_beside_another_on_its_gpu_and_accumulates_to_the_gradient_of_whole_batches(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:1:16G", "--quantum", "0.5", "--user", "ann")
+    cluster.hsctl("policy", "set", "sjf-bsbf")
+
+    def submit(name: str, steps: int, *more: str) -> int:
+        words = (
+            "--class",
+            "digits",
+            "--gpu-mem",
+            "10G",
+            "--steps",
+            str(steps),
+            *more,
+            "-e",
+            "OMP_NUM_THREADS=1",
+        )
+        return cluster.submit(*words, "--", *train(tmp_path / name, steps), user="ann")
+
+    first = submit("first", 2_000)
+    until(lambda: cluster.json("show", str(first))["rates"], "its class was measured", 60)
+    rigid = submit("rigid", 500)
+    parted = submit("parted", 300, "--gpu-mem-fixed", "2G", "--accumulation", "8")
+    until(lambda: len(losses(tmp_path / "parted")) > 20, "it trains", 60)
+    before = len(losses(tmp_path / "first"))
+    until(lambda: len(losses(tmp_path / "first")) > before + 20, "and so does the one whose GPU it shares")
+    views = {job: cluster.json("show", str(job)) for job in (first, parted, rigid)}
+    assert (views[first]["state"], views[parted]["state"]) == ("running", "running")
+    assert views[first]["gpu_ids"] == views[parted]["gpu_ids"]
+    assert (views[first]["beside"], views[parted]["beside"]) == ([parted], [first])
+    assert views[parted]["accumulation"] == 2, "the fewest parts with which 10 GiB fit beside 10 on 16"
+    assert views[rigid]["state"] == "queued"
+    assert losses(tmp_path / "rigid") == []
+
+    ended = cluster.until_state(parted, "succeeded", "failed", within_s=90)
+    assert (ended.state, ended.epoch) == ("succeeded", 0), ended.exit
+    assert '"parts": 2' in cluster.hsctl("logs", str(parted)).stdout
+    assert losses(tmp_path / "parted") == pytest.approx(whole_batches(tmp_path / "whole", 300), abs=1e-4)
+
+    used = cluster.view(first).gpu_s + ended.gpu_s
+    clock = max(cluster.view(first).run_s, ended.run_s)
+    assert used <= clock + 1, "both together were charged for one GPU"
+    assert cluster.view(first).suspends == 0, "whose GPU is shared goes on"
