@@ -25,15 +25,20 @@ def check(snapshot: Snapshot, plan: Plan, *, mixed: bool = False) -> None:
 def _check_homes(
     snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
 ) -> None:
-    for job_id, home in plan.homes.items():
-        job = jobs.get(job_id)
-        if job is None:
-            raise BrokenError(f"job {job_id} has a home on {', '.join(home)}; the snapshot has no such job")
-        if home != job.hosts or job.nodes != 1 or home[0] not in hosts:
-            _check_home(job, home, hosts)
+    homes = plan.homes
+    if unknown := homes.keys() - jobs.keys():
+        job_id = min(unknown)
+        raise BrokenError(
+            f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
+        )
     moved = 0
     for job in jobs.values():
-        if job.started and plan.homes.get(job.id) != job.hosts and all(name in hosts for name in job.hosts):
+        home = homes.get(job.id)
+        if home is job.hosts and job.nodes == 1 and home[0] in hosts:
+            continue  # it stays, as nearly all do
+        if home is not None:
+            _check_home(job, home, hosts)
+        if job.started and home != job.hosts and all(name in hosts for name in job.hosts):
             _check_move(job, plan, hosts)
             moved += plan.moves[job.id][0] is not MoveReason.DRAIN  # an administrator's word is not budgeted
     if moved > snapshot.migrations_left:
@@ -91,14 +96,16 @@ def _check_pools(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
 
 
 def _check_tickets(plan: Plan) -> None:
-    for job_id in plan.homes:
-        if job_id not in plan.tickets:
-            raise BrokenError(f"job {job_id} has a home and no tickets")
-    for job_id, tickets in plan.tickets.items():
-        if job_id not in plan.homes:
-            raise BrokenError(f"job {job_id} has tickets and no home")
-        if tickets.numerator <= 0:
-            raise BrokenError(f"job {job_id} has {tickets} tickets; expected more than 0")
+    homes, tickets = plan.homes.keys(), plan.tickets
+    if missing := homes - tickets.keys():
+        raise BrokenError(f"job {min(missing)} has a home and no tickets")
+    if homeless := tickets.keys() - homes:
+        raise BrokenError(f"job {min(homeless)} has tickets and no home")
+    # Most jobs share a few numbers: each is looked at once.
+    values = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))
+    if any(value.numerator <= 0 for value in values.values()):
+        job_id = next(job for job, value in tickets.items() if value <= 0)
+        raise BrokenError(f"job {job_id} has {tickets[job_id]} tickets; expected more than 0")
 
 
 def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:

@@ -36,9 +36,13 @@ def takes_new(host: HostFacts) -> bool:
 
 
 def pools(snapshot: Snapshot) -> list[tuple[str, int]]:
+    return pools_of(snapshot.hosts)
+
+
+def pools_of(hosts: Iterable[HostFacts]) -> list[tuple[str, int]]:
     """(model, GPUs) newest first. A server that is away counts: its jobs go on."""
     sizes: dict[str, int] = {}
-    for host in snapshot.hosts:
+    for host in hosts:
         sizes[host.model] = sizes.get(host.model, 0) + host.gpus
     return sorted(sizes.items(), key=lambda pool: pool_rank(pool[0]))
 
