@@ -309,7 +309,7 @@ class World:
         """Newest step that all parts of have a checkpoint on servers that are connected."""
         parts: dict[int, int] = {}
         for name in self.controller.sides:
-            for _, step in self.agents[name].stores.get(job, {}).values():
+            for step in {step for _, step in self.agents[name].stores.get(job, {}).values()}:
                 parts[step] = parts.get(step, 0) + 1
         return max((step for step, held in parts.items() if held >= nodes), default=-1)
 

@@ -252,7 +252,7 @@ class _Run:
         fleet.steps_left[job] = 0.0
         fleet.ended_s[job] = now_s
         if self._rows.row_of(job) >= 0:
-            self._rows.remove(job)
+            self._remove(job)
         self._turns.ends(job)
         fleet.copies.pop(job, None)
         del fleet.live[job]
@@ -281,7 +281,7 @@ class _Run:
         old, new = fleet.home[job], self._moving.pop(job)
         if fleet.running[job]:
             self._stop(job, now_s)
-        carry = self._rows.remove(job) if self._rows.row_of(job) >= 0 else None
+        carry = self._remove(job) if self._rows.row_of(job) >= 0 else None
         averaged = len(old) if job in fleet.copies else 1
         self._settle(job, new, now_s, self._copies.pop(job))
         fleet.migrations[job] += new != old
@@ -323,9 +323,13 @@ class _Run:
         else:
             self._used[list(fleet.home[job])] -= fleet.per_node[job]
 
+    def _remove(self, job: int) -> float:
+        """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
+        return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
+
     def _place(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
         if self._rows.row_of(job) >= 0:
-            self._rows.remove(job)
+            self._remove(job)
         self._settle(job, home, now_s, copies)
         self._rise(job, now_s, None)
 
@@ -476,7 +480,8 @@ class _Run:
         held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
         gangs = np.array([*staying, *forced], dtype=np.int64)
         free = self.gpus_left(gangs)
-        picks = self._rows.pick(np.where(self._turns.local, free, 0), held)
+        local = self._turns.local
+        picks = self._rows.pick(np.where(local, free, 0), held) if local.any() else self._rows.rest()
         chosen = np.concatenate([gangs, picks])
         used = fleet.gpus - self.gpus_left(chosen)
         late = []
