@@ -115,7 +115,7 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
     models = [model for model, _ in pools(snapshot)]
     of = [models.index(host.model) for host in hosts]
     estimates = Estimates(snapshot, models)
-    speed = np.array([estimates.speeds(job.job_class)[of] for job in jobs])
+    speed = np.array([estimates.speeds(job.job_class) for job in jobs])[:, of]
     left = steps_left(jobs, speed.max(axis=1).tolist())
     may = np.array([[_may(job, host, slots) for host in hosts] for job in jobs])
     most = np.array([len(hosts) if _forks(job) else 1 for job in jobs], dtype=np.int64)
