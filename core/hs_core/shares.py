@@ -97,26 +97,31 @@ def entitle_pools(
 def _entitle_pools(
     pools: Sequence[tuple[str, int]], demands: Sequence[Demand], tickets: Mapping[UserName, Fraction]
 ) -> dict[tuple[UserName, str], Fraction]:
-    open_: dict[UserName, dict[frozenset[str], Fraction]] = {}
+    open_: dict[UserName, dict[frozenset[str], Fraction | int]] = {}
     for demand in demands:
         kinds = open_.setdefault(demand.user, {})
-        kinds[demand.models] = kinds.get(demand.models, ZERO) + demand.gpus
+        kinds[demand.models] = kinds.get(demand.models, 0) + demand.gpus
     entitled: dict[tuple[UserName, str], Fraction] = {}
     for at, (model, capacity) in enumerate(pools):
         later = {name for name, _ in pools[at + 1 :]}
         wanted = {
-            user: sum((g for models, g in kinds.items() if model in models), ZERO)
+            user: gpus
             for user, kinds in open_.items()
+            if (gpus := sum(gpus for models, gpus in kinds.items() if model in models)) > 0
         }
-        for user, share in entitle(capacity, {u: g for u, g in wanted.items() if g > 0}, tickets).items():
+        for user, share in entitle(capacity, wanted, tickets).items():
             if share > 0:
                 entitled[user, model] = share
-                _serve(open_[user], model, later, share)
+                if any(model in models and not later.isdisjoint(models) for models in open_[user]):
+                    _serve(open_[user], model, later, share)
     return entitled
 
 
-def _serve(kinds: dict[frozenset[str], Fraction], model: str, later: set[str], share: Fraction) -> None:
-    for models in sorted((m for m in kinds if model in m), key=lambda m: (len(m & later), sorted(m))):
+def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[str], share: Fraction) -> None:
+    there = [models for models in kinds if model in models]
+    if len(there) > 1:
+        there.sort(key=lambda models: (len(models & later), sorted(models)))
+    for models in there:
         served = min(share, kinds[models])
         kinds[models] -= served
         share -= served
@@ -134,8 +139,9 @@ def job_tickets(
     gangs: dict[tuple[UserName, str], int] = {}
     for _, user, model, gang in jobs:
         gangs[user, model] = gangs.get((user, model), 0) + gang
-    per_gpu = {at: entitled.get(at, ZERO) / total for at, total in gangs.items()}
     found: dict[JobId, Fraction] = {}
     for job, user, model, gang in jobs:
-        found[job] = found.get(job, ZERO) + per_gpu[user, model] * gang
+        share, total = entitled.get((user, model), ZERO), gangs[user, model]
+        part = share if gang == total else Fraction(share.numerator * gang, share.denominator * total)
+        found[job] = found[job] + part if job in found else part
     return found

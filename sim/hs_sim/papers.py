@@ -1,6 +1,6 @@
 """Workloads of other papers' comparisons, built as they describe them; what they leave open is said here. Same arguments, same jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hs_core.dice import Random, roll
@@ -205,6 +205,59 @@ def one_by_one(workload: Workload) -> Workload:
 def _kind(row: PhillyJob) -> tuple[str, ...] | None:
     hours = row.duration_s * row.gpus / 3600.0
     return next((models for low, high, models in HADAR_KINDS if low < hours <= high), None)
+
+
+# --- HadarE (Hadar's extension, VI) -------------------------------------------------------------------------------------
+
+HADARE_CLUSTER = ClusterSpec(
+    pools=tuple(
+        Pool(model=model, servers=servers, gpus_per_server=1)
+        for model, servers in (("V100", 1), ("P100", 2), ("K80", 2))
+    )
+)
+"""Its AWS cluster of five servers with one GPU each; P100 for its two T4, of which Gavel's table has no speeds."""
+
+HADARE_KINDS: Mapping[str, tuple[float, tuple[float, float, float]]] = {
+    "IC": (10.0, (24.09, 22.30, 7.05)),
+    "LM": (20.0, (64.74, 58.17, 17.14)),
+    "LT": (20.0, (8.62, 5.09, 1.75)),
+    "RS": (30.0, (7.47, 16.60, 10.44)),
+    "MM": (15.0, (11.06, 9.54, 5.47)),
+}
+"""Table III: minutes on V100, and steps a second on V100, P100 and K80 (Gavel's ResNet-18 with batches of 64, LM 20, Transformer 64, Recommendation 2048, Transformer 16)."""
+
+HADARE_MIXES: Mapping[str, str] = {
+    "M-1": "MM",
+    "M-3": "LT MM MM",
+    "M-4": "IC LM LT MM",
+    "M-5": "IC LM LT RS MM",
+    "M-8": "IC LM LT RS" + 4 * " MM",
+    "M-10": "IC LM LT RS" + 6 * " MM",
+    "M-12": "IC LM LT RS" + 8 * " MM",
+}
+
+
+def hadare_mix(name: str) -> Workload:
+    """One of its seven mixes, all there at the beginning. Open in the paper: how long the jobs are; here 10 minutes on V100 for S, 15 for M, 20 for L, 30 for XL."""
+    models = [pool.model for pool in HADARE_CLUSTER.pools]
+    jobs = []
+    for number, kind in enumerate(HADARE_MIXES[name].split(), start=1):
+        minutes, (on_v100, *_) = HADARE_KINDS[kind]
+        jobs.append(
+            SimJob(
+                id=number,
+                user=UserName(f"job{number:05d}"),
+                arrival_s=0.0,
+                steps=round(minutes * 60 * on_v100),
+                job_class=kind,
+            )
+        )
+    rates = {
+        (kind, model): rate
+        for kind, (_, speeds) in HADARE_KINDS.items()
+        for model, rate in zip(models, speeds, strict=True)
+    }
+    return workload(f"hadare-{name}", jobs, rates)
 
 
 # --- Tesserae (6.1, 7.2) ------------------------------------------------------------------------------------------------

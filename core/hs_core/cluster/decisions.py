@@ -86,7 +86,7 @@ class Decisions(Requests):
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
-        plan.check(snapshot, verdict.plan, mixed=self.policy.needs.mixed)
+        plan.check(snapshot, verdict.plan, self.policy.needs)
         invariants.check_trades(verdict, snapshot)
         if verdict.memory != self._memory:
             self._memory = verdict.memory

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from copy import copy
 from fractions import Fraction
 from math import sqrt
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -110,7 +111,7 @@ def had_in_turn(world: World) -> dict[At, int]:
 def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
     """GPUs by user, in pools of more than one server: within one the stride is exact."""
     servers: dict[str, int] = {}
-    for rack, count in world.racks.items():
+    for rack, count in world.floor.racks.items():
         servers[rack.model] = servers.get(rack.model, 0) + count
     return {
         (user, model): gpus * levels[model].part(user)
@@ -119,12 +120,15 @@ def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
     }
 
 
+_gang_of = attrgetter("gang")
+
+
 def _grain(world: World, due: Mapping[At, float]) -> Floats:
     """What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once."""
     largest: dict[At, int] = {}
     for (user, _, model), jobs in world.kinds.items():
         if jobs and (at := (user, model)) in due:
-            largest[at] = max([largest.get(at, 0), *(job.gang for job in jobs)])
+            largest[at] = max(largest.get(at, 0), *map(_gang_of, jobs))
     grains = [
         largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
         for at, gpus in due.items()

@@ -7,18 +7,23 @@ server looked full to everybody else.
 
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.level import Level
-from hs_core.mechanism.placing import Home, takes_new
-from hs_core.mechanism.world import At, Shape, World, shape_of
+from hs_core.mechanism.placing import Home
+from hs_core.mechanism.world import At, World, shape_of
 from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
 
 DIGITS = 9
+
+
+_gang = attrgetter("gang")
 
 
 class _Rows(NamedTuple):
@@ -27,44 +32,65 @@ class _Rows(NamedTuple):
     gpus: NDArray[np.int64]
 
 
-class _Lists(NamedTuple):
-    users: list[UserName]
-    of: list[int]
-    servers: list[int]
-    gpus: list[int]
-
-
 class Pool:
     """The servers of one model, by name."""
 
     def __init__(self, world: World, model: str) -> None:
-        hosts = [host for host in world.hosts.values() if host.model == model]
+        there = world.floor.servers[model]
         self.model = model
-        self.names: list[HostName] = [host.name for host in hosts]
-        self.index = {name: at for at, name in enumerate(self.names)}
-        self.gpus = np.array([host.gpus for host in hosts], dtype=np.int64)
-        self.memory = np.array([host.gpu_memory_bytes for host in hosts], dtype=np.int64)
-        self.accepts = np.array([takes_new(host) for host in hosts], dtype=bool)
-        self.width = np.maximum(self.gpus, 1)
-        self.tickets: NDArray[np.float64] = np.zeros(len(hosts), dtype=np.float64)
-        self.asked: NDArray[np.int64] = np.zeros(len(hosts), dtype=np.int64)  # GPUs that jobs there ask for
-        self.users: dict[UserName, dict[int, int]] = {}  # user → server → GPUs asked for
+        self.names, self.index, self.gpus, self.width = there.names, there.index, there.gpus, there.width
+        self.accepts, self.fits = there.accepts, there.fits
+        self.tickets: NDArray[np.float64] = np.zeros(len(self.names), dtype=np.float64)
+        self.asked: NDArray[np.int64] = np.zeros(
+            len(self.names), dtype=np.int64
+        )  # GPUs that jobs there ask for
         self.per_gpu: dict[UserName, float] = {}
-        self._fits: dict[Shape, NDArray[np.bool_]] = {}
-        self._users: list[UserName] = []  # of `_rows`
         self._rows: _Rows | None = None  # jobs as they were before anything was put anywhere
+        self._users: dict[UserName, int] = {}  # of `_rows`
+        self._by_user: NDArray[np.int64] | None = None  # rows, user by user …
+        self._spans: NDArray[np.int64] = np.zeros(1, dtype=np.int64)  # … and where each one's begin
+        self._where: dict[
+            UserName, dict[int, int]
+        ] = {}  # user → server → GPUs asked for, of whom somebody asked
         self._touched: set[int] = set()
 
-    def fill(self, users: list[UserName], of: list[int], servers: list[int], gpus: list[int]) -> None:
-        """Jobs and parts of jobs, all at once: whose, where, and how many GPUs."""
-        rows = _Rows(*(np.array(numbers, dtype=np.int64) for numbers in (of, servers, gpus)))
-        self._users, self._rows = users, rows
-        if servers:
+    def fill(self, world: World) -> None:
+        """All jobs and parts of jobs, at once."""
+        # Server by server in the order of jobs' ids: floats do not add up the same otherwise.
+        jobs = [world.at[name] for name in self.names]
+        parts = [world.parts.get(name, ()) for name in self.names] if world.parts else []
+        servers = [
+            np.repeat(np.arange(len(there)), np.fromiter(map(len, there), dtype=np.int64, count=len(there)))
+            for there in (jobs, parts)
+        ]
+        single, several = list(chain.from_iterable(jobs)), list(chain.from_iterable(parts))
+        gpus = np.array([*map(_gang, single), *(job.per_node for job in several)], dtype=np.int64)
+        users = self._users  # of parts of gangs in several pools also some who have no share here
+        of = [users.setdefault(job.user, len(users)) for job in (*single, *several)]
+        self._rows = rows = _Rows(np.array(of, dtype=np.int64), np.concatenate(servers), gpus)
+        if gpus.size:
             size = len(self.names)
-            self.tickets = np.bincount(servers, weights=rows.gpus * self._weights(), minlength=size).astype(
-                np.float64
-            )
-            self.asked = np.bincount(servers, weights=rows.gpus, minlength=size).astype(np.int64)
+            weights = gpus * self._weights()
+            self.tickets = np.bincount(rows.servers, weights=weights, minlength=size).astype(np.float64)
+            self.asked = np.bincount(rows.servers, weights=gpus, minlength=size).astype(np.int64)
+
+    def _mine(self, user: UserName) -> dict[int, int]:
+        """Where the user's jobs are, and how many GPUs they ask for there."""
+        found = self._where.get(user)
+        if found is None:
+            found = self._where[user] = {}
+            if self._rows is not None and user in self._users:
+                for row in self._rows_of(self._users[user]).tolist():
+                    at = int(self._rows.servers[row])
+                    found[at] = found.get(at, 0) + int(self._rows.gpus[row])
+        return found
+
+    def _rows_of(self, user: int) -> NDArray[np.int64]:
+        assert self._rows is not None
+        if self._by_user is None:
+            self._by_user = np.argsort(self._rows.of, kind="stable")
+            self._spans = np.searchsorted(self._rows.of[self._by_user], np.arange(len(self._users) + 1))
+        return self._by_user[self._spans[user] : self._spans[user + 1]]
 
     def _weights(self) -> NDArray[np.float64]:
         """Tickets per GPU, row by row."""
@@ -91,13 +117,6 @@ class Pool:
         beside = big & (gpus < self.gpus[servers])
         return load, sorted({*self._touched, *servers[beside].tolist()})
 
-    def fits(self, shape: Shape) -> NDArray[np.bool_]:
-        found = self._fits.get(shape)
-        if found is None:
-            found = (shape.per_node <= self.gpus) & (shape.memory_bytes <= self.memory) & self.accepts
-            self._fits[shape] = found
-        return found
-
     def load(self) -> NDArray[np.float64]:
         return np.round(self.tickets / self.width, DIGITS)
 
@@ -105,15 +124,14 @@ class Pool:
         """The user's tickets per GPU here are others than before."""
         change = per_gpu - self.per_gpu.get(user, 0.0)
         self.per_gpu[user] = per_gpu
-        mine = self.users.get(user)
-        if change and mine:
+        if change and (mine := self._mine(user)):
             at = np.fromiter(mine.keys(), dtype=np.int64, count=len(mine))
             self.tickets[at] += change * np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
 
     def put(self, user: UserName, at: int, gpus: int) -> None:
         """GPUs asked for on a server; negative: no longer."""
         self._touched.add(at)
-        mine = self.users.setdefault(user, {})
+        mine = self._mine(user)
         mine[at] = mine.get(at, 0) + gpus
         if not mine[at]:
             del mine[at]
@@ -124,8 +142,8 @@ class Pool:
         """The servers with least load once the job is there; ties: the fullest that still fits, then by name."""
         fits = self.fits(shape_of(job))
         tickets = self.tickets
-        mine, change = self.users.get(job.user), per_gpu - self.per_gpu.get(job.user, 0.0)
-        if change and mine:
+        change = per_gpu - self.per_gpu.get(job.user, 0.0)
+        if change and (mine := self._mine(job.user)):
             tickets = tickets.copy()
             at = np.fromiter(mine.keys(), dtype=np.int64, count=len(mine))
             tickets[at] += change * np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
@@ -161,33 +179,8 @@ class Board:
         self.pools = {model: Pool(world, model) for model in world.models}
         for user, model in world.gpus:
             self.pools[model].per_gpu[user] = self.per_gpu(user, model)
-        self._fill()
-
-    def _fill(self) -> None:
-        # In the order of jobs' ids, whatever the order of the snapshot: floats do not add up the same otherwise.
-        homes, effective = self.world.homes, self.world.effective
-        where: dict[str, _Lists] = {model: _Lists([], [], [], []) for model in self.pools}
-        strays: list[tuple[UserName, HostName, int]] = []  # parts in another pool than their job's first
-        for (user, _, model), jobs in self.world.kinds.items():
-            pool, rows = self.pools[model], where[model]
-            index, mine = pool.index, pool.users.setdefault(user, {})
-            before = len(rows.servers)
-            for job in jobs:
-                count = job.per_node if job.nodes > 1 else job.gang
-                for name in effective.get(job.id) or homes[job.id]:
-                    at = index.get(name)
-                    if at is None:
-                        strays.append((user, name, count))
-                        continue
-                    mine[at] = mine.get(at, 0) + count
-                    rows.servers.append(at)
-                    rows.gpus.append(count)
-            rows.of.extend([len(rows.users)] * (len(rows.servers) - before))
-            rows.users.append(user)
-        for model, rows in where.items():
-            self.pools[model].fill(*rows)
-        for user, name, count in strays:
-            self._lay(user, name, count)
+        for pool in self.pools.values():
+            pool.fill(world)
 
     def loads(self) -> dict[HostName, float]:
         return {

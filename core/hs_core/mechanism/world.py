@@ -1,15 +1,22 @@
 """A snapshot as one decision needs it: every job looked at once, everything else by user, pool and class."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from operator import attrgetter
 from typing import NamedTuple
 
-from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.placing import Home, by_arrival, pools_of, takes_new
 from hs_core.mechanism.trade import Needs
 from hs_core.model import HostName, JobId, Migrate, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import Demand
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 At = tuple[UserName, str]
 """A user in a pool."""
@@ -38,13 +45,62 @@ class _Rack:
     takes_new: bool
 
 
+class Servers:
+    """Those of one model, by name, as arrays."""
+
+    def __init__(self, hosts: Iterable[HostFacts]) -> None:
+        there = list(hosts)
+        self.names: list[HostName] = [host.name for host in there]
+        self.index = {name: at for at, name in enumerate(self.names)}
+        self.gpus: Ints = np.array([host.gpus for host in there], dtype=np.int64)
+        self.memory: Ints = np.array([host.gpu_memory_bytes for host in there], dtype=np.int64)
+        self.accepts: Bools = np.array([takes_new(host) for host in there], dtype=bool)
+        self.width: Ints = np.maximum(self.gpus, 1)
+        self._fits: dict[Shape, Bools] = {}
+
+    def fits(self, shape: Shape) -> Bools:
+        found = self._fits.get(shape)
+        if found is None:
+            found = (shape.per_node <= self.gpus) & (shape.memory_bytes <= self.memory) & self.accepts
+            self._fits[shape] = found
+        return found
+
+
+class Floor:
+    """The servers, whatever lives there."""
+
+    def __init__(self, hosts: Sequence[HostFacts]) -> None:
+        self.asked = hosts
+        self.hosts = {host.name: host for host in sorted(hosts, key=lambda host: host.name)}
+        self.pools = pools_of(self.hosts.values())
+        self.racks: dict[_Rack, int] = {}
+        for host in self.hosts.values():
+            rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
+            self.racks[rack] = self.racks.get(rack, 0) + 1
+        self.calm = {name: host for name, host in self.hosts.items() if takes_new(host)}
+        self.servers = {
+            model: Servers(host for host in self.hosts.values() if host.model == model)
+            for model, _ in self.pools
+        }
+        self.usable: dict[tuple[int, int, int, tuple[str, ...]], tuple[str, ...]] = {}
+
+
+_newest: list[Floor] = []
+"""From one decision to the next servers are mostly the same."""
+
+
+def floor(hosts: Sequence[HostFacts]) -> Floor:
+    if not _newest or _newest[0].asked != hosts:
+        _newest[:] = [Floor(hosts)]
+    return _newest[0]
+
+
 @dataclass(slots=True)
 class World:
     """Mutable while a decision is made: jobs find homes and move."""
 
     snapshot: Snapshot
-    hosts: dict[HostName, HostFacts]
-    pools: list[tuple[str, int]]  # (model, GPUs), newest first
+    floor: Floor
     jobs: list[JobFacts]  # by id
     homes: dict[JobId, Home] = field(default_factory=dict)  # as they will be in the plan
     effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
@@ -58,9 +114,16 @@ class World:
     kind_gpus: dict[Kind, int] = field(default_factory=dict)
     demands: dict[tuple[UserName, tuple[str, ...]], int] = field(default_factory=dict)
     leaving: dict[JobId, Home] = field(default_factory=dict)  # of those that were told to move, who still are
-    racks: dict[_Rack, int] = field(default_factory=dict)
     _classes: dict[UserName, list[str]] = field(default_factory=dict)
-    _usable: dict[tuple[int, int, int, tuple[str, ...]], tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def hosts(self) -> dict[HostName, HostFacts]:
+        return self.floor.hosts
+
+    @property
+    def pools(self) -> list[tuple[str, int]]:
+        """(model, GPUs), newest first."""
+        return self.floor.pools
 
     @property
     def models(self) -> list[str]:
@@ -80,14 +143,14 @@ class World:
     def usable(self, job: JobFacts) -> tuple[str, ...]:
         """Pools that could take the job, newest first."""
         key = (job.gang, job.nodes, job.gpu_memory_bytes, job.gpu_types)
-        found = self._usable.get(key)
+        found = self.floor.usable.get(key)
         if found is None:
-            found = self._usable[key] = self._find(shape_of(job))
+            found = self.floor.usable[key] = self._find(shape_of(job))
         return found
 
     def _find(self, shape: Shape) -> tuple[str, ...]:
         servers: dict[str, int] = {}
-        for rack, count in self.racks.items():
+        for rack, count in self.floor.racks.items():
             fits = shape.per_node <= rack.gpus and shape.memory_bytes <= rack.memory_bytes
             if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
                 servers[rack.model] = servers.get(rack.model, 0) + count
@@ -156,14 +219,14 @@ def shape_of(job: JobFacts) -> Shape:
     return Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
 
 
+_gang_of = attrgetter("gang")
+
+
 def look(snapshot: Snapshot, leaving: Leaving) -> World:
-    hosts = {host.name: host for host in sorted(snapshot.hosts, key=lambda host: host.name)}
+    there = floor(snapshot.hosts)
     jobs = sorted(snapshot.jobs, key=lambda job: job.id)
-    world = World(snapshot, hosts, pools(snapshot), jobs, at={name: [] for name in hosts})
-    for host in hosts.values():
-        rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
-        world.racks[rack] = world.racks.get(rack, 0) + 1
-    calm = {name: host for name, host in hosts.items() if takes_new(host)}
+    world = World(snapshot, there, jobs, at={name: [] for name in there.hosts})
+    calm = there.calm
     demands, auto, usable, homes = world.demands, Migrate.AUTO, world.usable, world.homes
     kinds, at = world.kinds, world.at
     for job in jobs:
@@ -191,9 +254,9 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
         if models:
             demand = (job.user, models)
             demands[demand] = demands.get(demand, 0) + job.gang
-    for kind, there in kinds.items():
+    for kind, alike in kinds.items():
         user, _, model = kind
-        world.kind_gpus[kind] = count = sum(job.gang for job in there)
+        world.kind_gpus[kind] = count = sum(map(_gang_of, alike))
         world.gpus[user, model] = world.gpus.get((user, model), 0) + count
     world.new.sort(key=by_arrival)
     world.leavers.sort(key=by_arrival)
@@ -208,7 +271,8 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     stays = all(host.accepts or not host.connected for host in there)
     if not known and (job.started or not job.movable):
         return ()
-    if not known or (not job.started and job.movable and not stays):
+    reached = all(host.connected for host in there)
+    if not known or (not job.started and job.movable and reached and not stays):
         world.new.append(job)
         return world.usable(job)
     world.homes[job.id] = home
@@ -224,7 +288,7 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     else:
         world.unable.add(job.id)
     fixed = job.rooted or (job.started and job.migrate is Migrate.NEVER)
-    if fixed or not all(host.connected for host in there):
+    if fixed or not reached:
         return (model,) if able else ()
     # One that is just starting is demand wherever it could be, as it was before: else shares and trades would waver with every move.
     if job.movable and (not stays or not able):

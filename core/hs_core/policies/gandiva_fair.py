@@ -102,7 +102,9 @@ def _tickets(
 ) -> dict[JobId, Fraction]:
     """jobTickets (eq 3), made good for what users lack; the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
     per_gpu = tickets_per_gpu(entitled, world.gpus)
-    tickets = {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
+    tickets: dict[JobId, Fraction] = {}
+    if world.unable:
+        tickets = {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
     for (user, _, model), jobs in world.kinds.items():
         at = (user, model)
         unit = (per_gpu.get(at) or LEAST) * factors.get(at, WHOLE)
