@@ -211,7 +211,8 @@ class Decisions(Requests):
             return wanted
         last = self._sent.get(name)
         if last is not None and last.edge_in_s is None:
-            self._turns = {**self._turns, name: last.turn}  # it kept its own cadence: what is on there goes on
+            # It kept its own cadence until now: what is on there goes on.
+            self._turns = {**self._turns, name: last.turn}
         assert self._edges.at_s is not None
         return replace(
             wanted,
