@@ -189,7 +189,7 @@ def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
 
 
 def _runs(report: JobReport) -> bool:
-    return report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
+    return report.in_turn or report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
 
 
 def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> controller_pb2.UsageReply:

@@ -62,8 +62,8 @@ class JobState(StrEnum):
     """A job's life as users see it (docs/states.md is drawn from `cluster.TRANSITIONS`)."""
 
     QUEUED = "queued"  # not placed on a host
-    STARTING = "starting"  # placed; process is coming up, no step yet
-    RUNNING = "running"  # in its turn
+    STARTING = "starting"  # placed; its process is coming up ahead of its turn, or soon
+    RUNNING = "running"  # in its turn, from the start of its process on
     SUSPENDED = "suspended"  # placed, waiting for its turn
     PAUSED = "paused"  # by its owner
     CANCELLING = "cancelling"  # told to end, not gone yet
@@ -240,6 +240,7 @@ class JobReport:
     note: str = ""  # e.g. why it is not sliceable
     device_memory_bytes: int = 0  # per GPU, largest seen
     beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
+    in_turn: bool = False  # its GPUs are its own now, also while its process comes up
     can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
     checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
@@ -387,6 +388,7 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         note=next((r.note for r in reports if r.note), ""),
         device_memory_bytes=max(r.device_memory_bytes for r in reports),
         beside=tuple(sorted({job for r in reports for job in r.beside})),
+        in_turn=len(reports) == nodes and all(r.in_turn for r in reports),
         checkpoint_step=min(r.checkpoint_step for r in reports),
         checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == nodes else -1,
         exit=(ended or first).exit if phase is Phase.EXITED else None,

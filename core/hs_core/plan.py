@@ -1,29 +1,32 @@
 """What a plan must never say."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from hs_core.errors import BrokenError
 from hs_core.model import HostName, JobId, Migrate, MoveReason
-from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+
+PLAIN = Needs()
 
 
-def check(snapshot: Snapshot, plan: Plan, *, mixed: bool = False) -> None:
-    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it.
-
-    `mixed`: a home may lie in several pools (`Needs.mixed`).
-    """
+def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
+    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
     hosts = {host.name: host for host in snapshot.hosts}
     jobs = {job.id: job for job in snapshot.jobs}
-    _check_homes(snapshot, plan, hosts, jobs)
-    if not mixed:
-        _check_pools(plan, hosts, jobs)
+    _check_homes(snapshot, plan, hosts, jobs, needs)
+    _check_copies(plan, jobs, needs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
     _check_accumulation(plan, jobs)
 
 
 def _check_homes(
-    snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
+    snapshot: Snapshot,
+    plan: Plan,
+    hosts: Mapping[HostName, HostFacts],
+    jobs: Mapping[JobId, JobFacts],
+    needs: Needs,
 ) -> None:
     homes = plan.homes
     if not homes.keys() <= jobs.keys():
@@ -37,7 +40,7 @@ def _check_homes(
         if home is job.hosts and job.nodes == 1 and home[0] in hosts:
             continue  # it stays, as nearly all do
         if home is not None:
-            _check_home(job, home, hosts)
+            _check_home(job, home, hosts, copies=len(plan.copies.get(job.id, ())), mixed=needs.mixed)
         if job.started and home != job.hosts and all(name in hosts for name in job.hosts):
             _check_move(job, plan, hosts)
             moved += plan.moves[job.id][0] is not MoveReason.DRAIN  # an administrator's word is not budgeted
@@ -45,12 +48,20 @@ def _check_homes(
         raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
 
 
-def _check_home(job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts]) -> None:
+def _check_home(
+    job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts], *, copies: int, mixed: bool
+) -> None:
     if unknown := [name for name in home if name not in hosts]:
         raise BrokenError(f"job {job.id} has a home on {unknown[0]}; the snapshot has no such server")
-    if len(home) != job.nodes or len(set(home)) != len(home):
-        raise BrokenError(f"job {job.id} needs {job.nodes} servers; its home is {', '.join(home)}")
+    servers = copies or job.nodes
+    if (len(home) != servers and home != job.hosts) or len(set(home)) != len(home):
+        raise BrokenError(f"job {job.id} needs {servers} servers; its home is {', '.join(home)}")
     if home != job.hosts:
+        models = {hosts[name].model for name in home}
+        if len(models) > 1 and not copies and not mixed:
+            raise BrokenError(
+                f"job {job.id} is placed on {' and '.join(sorted(models))}; one pool was expected"
+            )
         _check_entrance(job, [hosts[name] for name in home])
 
 
@@ -87,12 +98,27 @@ def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:
             )
 
 
-def _check_pools(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:
-    for job_id, home in plan.homes.items():
-        if len(home) == 1 or home == jobs[job_id].hosts:
-            continue
-        if len(models := sorted({hosts[name].model for name in home})) > 1:
-            raise BrokenError(f"job {job_id} is placed on {' and '.join(models)}; one pool was expected")
+def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> None:
+    for job_id, steps in plan.copies.items():
+        home = plan.homes.get(job_id, ())
+        if not needs.copies:
+            raise BrokenError(
+                f"job {job_id} has {len(steps)} copies; the policy does not say that it makes any"
+            )
+        job = jobs[job_id]
+        if job.nodes != 1:
+            raise BrokenError(f"job {job_id} has copies and {job.nodes} nodes; one was expected")
+        if len(steps) < 2 or len(steps) != len(home):
+            raise BrokenError(
+                f"job {job_id} has {len(steps)} copies on {len(home)} servers; expected one on each of several"
+            )
+        if min(steps) < 1:
+            raise BrokenError(f"a copy of job {job_id} has {min(steps)} steps to do; expected at least 1")
+        least = ceil(job.steps_left) if job.steps_left is not None else 0
+        if not least <= sum(steps) <= job.steps:
+            raise BrokenError(
+                f"the copies of job {job_id} do {sum(steps)} steps; expected {least}, which are left"
+            )
 
 
 def _check_tickets(plan: Plan) -> None:
@@ -160,7 +186,12 @@ def _check_guests(
                 raise BrokenError(
                     f"job {beside} shares {lent[beside]} GPUs of {name}; it has {jobs[beside].per_node}"
                 )
-            _check_pair(jobs[guest.job], plan.accumulation.get(guest.job, 1), jobs[beside], hosts[name])
+            _check_pair(
+                jobs[guest.job],
+                plan.accumulation.get(guest.job, jobs[guest.job].accumulation),
+                jobs[beside],
+                hosts[name],
+            )
 
 
 def _check_pair(guest: JobFacts, accumulation: int, other: JobFacts, host: HostFacts) -> None:

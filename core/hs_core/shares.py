@@ -112,7 +112,8 @@ def _entitle_pools(
         for user, share in entitle(capacity, wanted, tickets).items():
             if share > 0:
                 entitled[user, model] = share
-                _serve(open_[user], model, later, share)
+                if any(model in models and not later.isdisjoint(models) for models in open_[user]):
+                    _serve(open_[user], model, later, share)
     return entitled
 
 
@@ -138,8 +139,9 @@ def job_tickets(
     gangs: dict[tuple[UserName, str], int] = {}
     for _, user, model, gang in jobs:
         gangs[user, model] = gangs.get((user, model), 0) + gang
-    per_gpu = {at: entitled.get(at, ZERO) / total for at, total in gangs.items()}
     found: dict[JobId, Fraction] = {}
     for job, user, model, gang in jobs:
-        found[job] = found.get(job, ZERO) + per_gpu[user, model] * gang
+        share, total = entitled.get((user, model), ZERO), gangs[user, model]
+        part = share if gang == total else Fraction(share.numerator * gang, share.denominator * total)
+        found[job] = found[job] + part if job in found else part
     return found

@@ -4,6 +4,7 @@ Solvers are imported on first use: the rest of the core neither needs nor pays f
 OR-Tools (one process can't hold both), so HiGHS is reached through scipy. No time limits: they are hidden clocks.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -230,6 +231,7 @@ class _Path:
     STEPS = 80
     CLOSE = 1e-8
     NEAR_WALL = 0.99
+    SMALL = 100  # rows and columns together
     EVEN = 0.9  # how much alike the products are at the centre
 
     def __init__(
@@ -242,6 +244,18 @@ class _Path:
         self.s = np.maximum(1.0, h - g @ self.x)
         self.z = np.ones(len(h))
         self.y = np.zeros(len(f))
+        self.common = self._common()
+        # For small ones what sparse matrices save is less than they cost.
+        self.dense = self.common.toarray(order="F") if self.common.shape[0] <= self.SMALL else None
+
+    def _common(self) -> Any:
+        from scipy import sparse  # noqa: PLC0415
+
+        sizes = [len(self.x), len(self.h), len(self.f)]
+        none = [sparse.csc_matrix((size, size)) for size in sizes]
+        rows = [[none[0], self.g.T, self.e.T], [self.g, none[1], None], [self.e, None, none[2]]]
+        blocks = 2 + bool(len(self.f))
+        return sparse.bmat([row[:blocks] for row in rows[:blocks]], format="csc")
 
     def walk(self) -> bool:
         for _ in range(self.STEPS):
@@ -268,26 +282,11 @@ class _Path:
 
     def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float, *, stay: bool) -> bool:
         """`stay`: no nearer to the optimum, only to the middle."""
-        from scipy import sparse  # noqa: PLC0415
-        from scipy.sparse.linalg import splu  # noqa: PLC0415
-
         inside = np.where(self.bounded, self.x, 1.0)
         # A hair on the diagonal keeps free columns and redundant equalities from making it singular.
-        across = sparse.diags(np.where(self.bounded, self.v / inside, 1e-11))
-        down, none = sparse.diags(-self.s / self.z), sparse.csc_matrix((len(self.h), len(self.f)))
-        corner = sparse.diags(np.full(len(self.f), -1e-11)) if len(self.f) else None
-        rows = [[across, self.g.T, self.e.T], [self.g, down, none], [self.e, none.T, corner]]
-        blocks = 2 + bool(len(self.f))
-        matrix = sparse.bmat([row[:blocks] for row in rows[:blocks]], format="csc")
-        try:
-            # Symmetric, with a sign for each block: the diagonal is a good pivot nearly always, which keeps the factors sparse.
-            factor = splu(
-                matrix,
-                permc_spec="MMD_AT_PLUS_A",
-                diag_pivot_thresh=1e-3,
-                options={"SymmetricMode": True},
-            )
-        except RuntimeError:  # singular
+        across = np.where(self.bounded, self.v / inside, 1e-11)
+        solve = self._factor(np.concatenate([across, -self.s / self.z, np.full(len(self.f), -1e-11)]))
+        if solve is None:
             return False
 
         def move(of_s: Floats, of_x: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
@@ -295,7 +294,7 @@ class _Path:
             right = np.concatenate(
                 [dual + np.where(self.bounded, of_x / inside, 0.0), primal - of_s / self.z, equal]
             )
-            dx, dz, dy = np.split(factor.solve(right), [len(self.x), len(self.x) + len(self.h)])
+            dx, dz, dy = np.split(solve(right), [len(self.x), len(self.x) + len(self.h)])
             ds = primal - self.g @ dx
             dv = np.where(self.bounded, (of_x - self.v * dx) / inside, 0.0)
             return dx, ds, dz, dv, dy
@@ -316,6 +315,30 @@ class _Path:
         self.x, self.s = self.x + long * dx, self.s + long * ds
         self.z, self.y, self.v = self.z + price * dz, self.y + price * dy, self.v + price * dv
         return True
+
+    def _factor(self, diagonal: Floats) -> Callable[[Floats], Floats] | None:
+        """Solves for the matrix of one step: what all have in common, and this diagonal. None: it is singular."""
+        from scipy.linalg import get_lapack_funcs  # noqa: PLC0415
+        from scipy.sparse import diags  # noqa: PLC0415
+        from scipy.sparse.linalg import splu  # noqa: PLC0415
+
+        if self.dense is not None:
+            matrix = self.dense.copy(order="F")
+            np.fill_diagonal(matrix, diagonal)
+            getrf, getrs = get_lapack_funcs(("getrf", "getrs"), (matrix,))
+            lu, pivots, failed = getrf(matrix, overwrite_a=True)
+            return None if failed else lambda right: getrs(lu, pivots, right)[0]
+        try:
+            # Symmetric, with a sign for each block: the diagonal is a good pivot nearly always, which keeps the factors sparse.
+            factor = splu(
+                (self.common + diags(diagonal)).tocsc(),
+                permc_spec="MMD_AT_PLUS_A",
+                diag_pivot_thresh=1e-3,
+                options={"SymmetricMode": True},
+            )
+        except RuntimeError:
+            return None
+        return factor.solve  # type: ignore[no-any-return]
 
     def _reach(self, of_x: Floats, of_s: Floats, x: Floats, s: Floats) -> float:
         """How far until something that may not be negative is 0."""

@@ -22,7 +22,7 @@ class Recorder:
         for view in views:
             received[view.user] += view.gpu_s
         self.received.take(at_s, received)
-        there = [view for view in views if view.gpu_ids and view.state != "starting"]
+        there = [view for view in views if view.gpu_ids and not _comes_up(view)]
         if self.all_started_s is None and views and len(there) == len(views):
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
@@ -34,3 +34,8 @@ class Recorder:
 
     def total(self, of: Callable[[JobView], float]) -> float:
         return sum(of(view) for view in self.views)
+
+
+def _comes_up(view: JobView) -> bool:
+    """Its process has not got to a first step."""
+    return view.state == "starting" or (view.state == "running" and view.step == 0)

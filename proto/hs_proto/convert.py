@@ -173,6 +173,7 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         rendezvous=pb.rendezvous,
         can_checkpoint=pb.can_checkpoint,
         beside=tuple(model.JobId(job) for job in pb.beside),
+        in_turn=pb.in_turn,
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
 
@@ -201,6 +202,7 @@ def from_report(report: model.JobReport) -> common_pb2.JobReport:
         rendezvous=report.rendezvous,
         can_checkpoint=report.can_checkpoint,
         beside=report.beside,
+        in_turn=report.in_turn,
         exit=from_exit(report.exit) if report.exit is not None else None,
     )
 

@@ -115,6 +115,27 @@ def test_jobs_live_through_a_killed_agent_and_their_ends_are_right(daemon, contr
     assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.signal == signal.SIGTERM
 
 
+def test_the_exit_of_a_job_that_had_written_its_checkpoint_is_heard_of_by_the_next_agent(
+    daemon, controller, job, wait_for
+) -> None:
+    """The agent was killed between the word of the checkpoint and the end of the process."""
+    daemon.start()
+    wanted = job(1, *python("import time; time.sleep(1.0); raise SystemExit(75)"), **UNSUSPENDED)
+    controller.want(wanted)
+    controller.wait_report(1, lambda r: r.phase is Phase.RUNNING, "running")
+    wait_for(lambda: daemon.folders() and daemon.folders()[0].shim_state(), "it is up")
+    before = daemon.folders()[0].shim_state()
+    daemon.kill()
+    memory = daemon.place / "state/host.json"
+    kept = json.loads(memory.read_text())
+    kept["machine"]["jobs"][0] |= {"phase": "checkpointed", "charged_from_s": None, "in_turn": False}
+    memory.write_text(json.dumps(kept))
+    wait_for(lambda: not procs.alive(before.shim), "it ended meanwhile")
+    daemon.start()
+    wait_for(lambda: len(controller.hellos) == 2, "the agent is back")
+    wait_for(lambda: daemon.folders()[0].shim_state() not in (None, before), "it is started again")
+
+
 @pytest.mark.parametrize("daemon", [{}, {"cgroup": "none"}], indirect=True, ids=["cgroup", "no-cgroup"])
 def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, controller, job, wait_for) -> None:
     daemon.start()

@@ -424,6 +424,16 @@ def test_checkpoints_are_ordered_on_their_interval():
     assert sim.machine.report(job).checkpoint_generation == len(orders(sim, "checkpoint 1")) - 1
 
 
+def test_an_interval_is_of_turns_and_not_of_time():
+    sim = HostSim(1)
+    for number in (1, 2):
+        sim.job(number, checkpoint_interval_s=100.0, ways=Ways(can_checkpoint=True))
+    sim.send()
+    sim.run(2000)
+    assert 8 <= len(orders(sim, "checkpoint 1")) <= 10
+    assert 8 <= len(orders(sim, "checkpoint 2")) <= 10
+
+
 def test_a_launch_that_fails_is_the_jobs_end():
     sim = HostSim(1)
     job = sim.job(1)

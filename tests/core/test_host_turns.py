@@ -400,3 +400,18 @@ def test_a_part_that_cannot_be_moved_either_takes_turns_with_it() -> None:
     gang, one = sim.gpu_s(GANG) - before[0], sim.gpu_s(ONE) - before[1]
     assert one == pytest.approx(600.0, abs=10.0)
     assert gang / 2 + one == pytest.approx(40 * 60.0, rel=0.01)
+
+
+def test_gangs_of_one_turn_are_bound_to_different_gpus_whatever_lies_on_these() -> None:
+    sim = HostSim(4)
+    sim.job(1, 2, nodes=2, rendezvous="a:1", ways=Ways(hook_s=0.1, ready_s=30.0))
+    sim.job(2, 2, tickets=50.0, ways=Ways(**QUICK))
+    sim.send()
+    sim.run(10.0)
+    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
+    assert bound == {1: {2, 3}, 2: {0, 1}}
+    assert sim.phases()[1] == "starting"
+    sim.job(3, ways=Ways(**QUICK))
+    sim.start_clock([Turn(gangs=(GANG, TWO), local=False)])
+    sim.run(30.0)
+    assert sim.running() == {GANG, TWO}

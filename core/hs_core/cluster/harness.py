@@ -302,8 +302,8 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             ended = {**ended, key: value.replace("_", " ")}
             code, signal = int(ended.get("code", 0)), int(ended.get("signal", 0))
             found[-1] = replace(found[-1], exit=Exit(code=code, signal=signal, why=ended.get("why", "")))
-        elif key == "can_checkpoint":
-            found[-1] = replace(found[-1], can_checkpoint=value == "yes")
+        elif key in ("can_checkpoint", "in_turn"):
+            found[-1] = replace(found[-1], **{key: value == "yes"})  # type: ignore[arg-type]
         elif key == "rendezvous":
             found[-1] = replace(found[-1], rendezvous=value)
         elif key == "gpus":

@@ -22,9 +22,10 @@ class Lives(Views):
         said = {**row.reports, host: part}
         whole = row.report_of(said)
         assert whole is not None
-        happening = states.HAPPENING_OF_PHASE[whole.phase]
+        happening = states.comes_to(whole)
         state = states.after(row, happening) if happening else row.state
-        first_run_s = now_s if whole.phase is Phase.RUNNING and row.first_run_s is None else row.first_run_s
+        ran = happening is Happening.RAN
+        first_run_s = now_s if ran and row.first_run_s is None else row.first_run_s
         new = replace(row, reports=said, state=state, first_run_s=first_run_s)
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
             self._stale = True

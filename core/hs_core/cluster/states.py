@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from hs_core.errors import BrokenError
-from hs_core.model import Job, JobState, Phase
+from hs_core.model import Job, JobReport, JobState, Phase
 
 
 class Happening(StrEnum):
@@ -93,10 +93,17 @@ def after(job: Job, *happenings: Happening) -> JobState:
     return state
 
 
+def comes_to(report: JobReport) -> Happening | None:
+    """None: it changes nothing. In its turn a job runs from the start of its process: whether that will ever stop at a step is not known yet."""
+    if report.phase is Phase.STARTING and report.in_turn:
+        return Happening.RAN
+    return HAPPENING_OF_PHASE[report.phase]
+
+
 def happening_of(job: Job) -> Happening | None:
     """What its newest report comes to; None: it has none, or it changes nothing."""
     report = job.report
-    return HAPPENING_OF_PHASE[report.phase] if report else None
+    return comes_to(report) if report else None
 
 
 def expected(job: Job) -> frozenset[JobState]:
@@ -110,7 +117,11 @@ def expected(job: Job) -> frozenset[JobState]:
     if job.host is None:
         return frozenset({JobState.QUEUED})
     report = job.report
-    return frozenset({JobState.STARTING}) if report is None else _OF_PHASE[report.phase]
+    if report is None:
+        return frozenset({JobState.STARTING})
+    if report.phase is Phase.STARTING and report.in_turn:
+        return frozenset({JobState.RUNNING})
+    return _OF_PHASE[report.phase]
 
 
 _OF_PHASE: Mapping[Phase, frozenset[JobState]] = {

@@ -91,9 +91,11 @@ def explain(scene: Scene) -> Why:
         return _ending(scene, f"is being ended: {_at(job)} was to be empty by now; it is queued again")
     if job.state is JobState.RUNNING:
         moving = f"; it is about to move to {', '.join(job.move.to)}" if job.move is not None else ""
+        comes_up = job.report is not None and job.report.phase is Phase.STARTING
+        early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.spec.gang)}{moving}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.spec.gang)}{early}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )

@@ -20,27 +20,26 @@ class Estimates:
 
     def __init__(self, snapshot: Snapshot, models: Sequence[str]) -> None:
         self._models = tuple(models)
-        self._at = {model: at for at, model in enumerate(self._models)}
-        self._known: dict[str, dict[int, float]] = {}
-        for (job_class, model), rate in snapshot.rates.items():
-            if model in self._at:
-                self._known.setdefault(job_class, {})[self._at[model]] = rate
-        self._found: dict[str, Floats] = {}
+        self._rates = snapshot.rates
+        self._found: dict[str, tuple[float, ...]] = {}
         self._typical: Floats | None = None
 
     def measured(self, job_class: str) -> bool:
         """On any of the models."""
-        return job_class in self._known
+        return any((job_class, model) in self._rates for model in self._models)
 
-    def speeds(self, job_class: str) -> Floats:
-        """(models,) steps/s; 0.0 where it was measured not to run."""
-        if job_class not in self._found:
-            self._found[job_class] = self._estimate(self._known.get(job_class, {}))
-        return self._found[job_class]
+    def speeds(self, job_class: str) -> tuple[float, ...]:
+        """On each of the models steps/s; 0.0 where it was measured not to run."""
+        found = self._found.get(job_class)
+        if found is None:
+            rates = [self._rates.get((job_class, model)) for model in self._models]
+            known = {at: rate for at, rate in enumerate(rates) if rate is not None}
+            all_known = len(known) == len(self._models)
+            found = tuple(known.values() if all_known else self._estimate(known).tolist())
+            self._found[job_class] = found
+        return found
 
     def _estimate(self, known: Mapping[int, float]) -> Floats:
-        if len(known) == len(self._models):
-            return np.array([known[at] for at in range(len(self._models))])
         typical = self._medians()
         of = [rate / typical[at] for at, rate in known.items() if rate > 0]
         scale = median(of) if of else 1.0
@@ -53,12 +52,13 @@ class Estimates:
         """Of an imagined class in the middle: its speed on each model, as far as classes were measured on two."""
         if self._typical is None:
             found = np.ones(len(self._models))
+            classes = dict.fromkeys(job_class for job_class, _ in self._rates)
             for at in range(1, len(self._models)):
-                ratios = [
-                    rates[at] / rates[at - 1]
-                    for rates in self._known.values()
-                    if rates.get(at) and rates.get(at - 1)
-                ]
+                pairs = (
+                    (self._rates.get((name, self._models[at])), self._rates.get((name, self._models[at - 1])))
+                    for name in classes
+                )
+                ratios = [here / there for here, there in pairs if here and there]
                 found[at] = found[at - 1] * (median(ratios) if ratios else 1.0)
             self._typical = found
         return self._typical

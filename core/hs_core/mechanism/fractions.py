@@ -136,12 +136,9 @@ def _alone(
 def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[str, int]:
     """The round's promises: which of `models` for each job that runs."""
     place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
-    able = np.zeros(books.fraction.shape, dtype=np.bool_)
-    gang = np.ones(len(books.units), dtype=np.int64)
-    for at, (job,) in enumerate(books.units):
-        if (place := place_of.get(job)) is not None:
-            able[at] = table.speed[place] > 0
-            gang[at] = table.gang[place]
+    place = np.array([place_of.get(job, -1) for (job,) in books.units], dtype=np.int64)
+    able = (table.speed > 0)[place] & (place >= 0)[:, None]
+    gang = np.where(place >= 0, table.gang[place], 1)
     types = list(range(len(table.models)))
     if style.shuffled:
         dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
@@ -155,7 +152,8 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
 
 
 def _why(table: Rows, books: Books) -> dict[JobId, str]:
-    parts = {job: float(books.fraction[at].sum()) for at, (job,) in enumerate(books.units)}
+    sums = books.fraction.sum(axis=1).tolist()
+    parts = {job: part for (job,), part in zip(books.units, sums, strict=True)}
     said = {}
     for job in table.jobs:
         part = parts.get(int(job.id))

@@ -107,13 +107,25 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     parts = [
         (job.id, job.user, model, job.per_node * nodes)
         for job in able
-        for model, nodes in Counter(hosts[name].model for name in homes[job.id]).items()
+        for model, nodes in _nodes_on(homes[job.id], hosts)
     ]
-    demands = [Demand(user, frozenset({model}), gpus) for _, user, model, gpus in parts]
+    alone = {model: frozenset({model}) for _, _, model, _ in parts}
+    demands = [Demand(user, alone[model], gpus) for _, user, model, gpus in parts]
     entitled = entitle_pools(pools(snapshot), demands, snapshot.tickets)
     tickets = job_tickets(entitled, parts)
-    least = {job.id: LEAST * job.gang for job in snapshot.jobs if job.id in homes}
-    return Weights(least | {job: weight for job, weight in tickets.items() if weight > 0}, entitled)
+    weights = {
+        job.id: weight if (weight := tickets.get(job.id)) else LEAST * job.gang
+        for job in snapshot.jobs
+        if job.id in homes
+    }
+    return Weights(weights, entitled)
+
+
+def _nodes_on(home: Home, hosts: Mapping[HostName, HostFacts]) -> Iterable[tuple[str, int]]:
+    """(model, servers of it)."""
+    if len(home) == 1:
+        return ((hosts[home[0]].model, 1),)
+    return Counter(hosts[name].model for name in home).items()
 
 
 def runs_at(job: JobFacts, home: Home, hosts: Mapping[HostName, HostFacts]) -> bool:

@@ -1,8 +1,8 @@
 """The jobs of a round as arrays: what policies hand to solvers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from math import lcm
 from statistics import median
 
 import numpy as np
@@ -47,31 +47,43 @@ def steps_left(jobs: Sequence[JobFacts], rates: Sequence[float]) -> Floats:
 
 def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = None) -> Rows:
     """Of `jobs`, or all that are not bound to where they run and could run somewhere."""
-    taken = [job for job in (snapshot.jobs if jobs is None else jobs) if seats.choices(job)]
-    taken.sort(key=by_arrival)
+    offered = [(job, seats.choices(job)) for job in (snapshot.jobs if jobs is None else jobs)]
+    offered = [entry for entry in offered if entry[1]]
+    offered.sort(key=lambda entry: by_arrival(entry[0]))
+    taken = [job for job, _ in offered]
     models = seats.models
     estimates = Estimates(snapshot, models)
-    speed = np.zeros((len(taken), len(models)))
-    for at, job in enumerate(taken):
-        able = [models.index(model) for model in seats.choices(job)]
-        speed[at, able] = estimates.speeds(job.job_class)[able]
+    speeds = []
+    for job, able in offered:
+        found = zip(models, estimates.speeds(job.job_class), strict=True)
+        speeds.append([rate if model in able else 0.0 for model, rate in found])
+    speed = np.array(speeds, dtype=float).reshape(len(taken), len(models))
     best = speed.max(axis=1, initial=0.0)
     left = steps_left(taken, best.tolist())
     several: dict[UserName, int] = {}
     for job in taken:
         several[job.user] = several.get(job.user, 0) + 1
-    whole = sum((snapshot.tickets[user] for user in several), Fraction(0))
-    part = {  # exact: the scale of tickets does not matter
-        user: snapshot.tickets[user] / whole / count for user, count in several.items()
-    }
+    part = _parts(snapshot, several)
     return Rows(
         jobs=tuple(taken),
         models=models,
         speed=speed,
         gang=np.array([job.gang for job in taken], dtype=np.int64),
         gpus=np.array([seats.free(model) for model in models], dtype=np.int64),
-        tickets=np.array([float(part[job.user]) for job in taken], dtype=float),
+        tickets=np.array([part[job.user] for job in taken], dtype=float),
         steps=left + np.array([job.steps_done for job in taken], dtype=float),
         steps_left=left,
         age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in taken], dtype=float),
     )
+
+
+def _parts(snapshot: Snapshot, several: Mapping[UserName, int]) -> dict[UserName, float]:
+    """Of one job of each user, of whom there are so many. Whole numbers until the last: the scale of tickets does not matter."""
+    unit = lcm(*{snapshot.tickets[user].denominator for user in several})
+    weights = (
+        {user: int(snapshot.tickets[user] * unit) for user in several}
+        if unit > 1
+        else {user: snapshot.tickets[user].numerator for user in several}
+    )
+    whole = sum(weights.values())
+    return {user: weights[user] / (whole * count) for user, count in several.items()}

@@ -6,6 +6,7 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
 from hs_core.mechanism.renaming import rename
@@ -25,7 +26,13 @@ class Seats:
             if host.connected:
                 self._free[host.model] += self._slots.free(host.name)
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
-        self._choices: dict[tuple[object, ...], tuple[str, ...]] = {}
+        self._takers: dict[str, list[HostFacts]] = {model: [] for model in self.models}
+        for host in snapshot.hosts:
+            if takes_new(host):
+                self._takers[host.model].append(host)
+        # Until GPUs are handed out, nothing changes about where a job could go.
+        self._choices: dict[JobId, tuple[str, ...]] = {}
+        self._able: dict[tuple[object, ...], list[str]] = {}
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -41,20 +48,36 @@ class Seats:
         """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
         if self._slots.runs(job) or not self._slots.reachable(job):
             return ()
+        found = self._choices.get(job.id)
+        if found is None:
+            rates = self._snapshot.rates
+            rated = [(rates.get((job.job_class, model)), model) for model in self._models_for(job)]
+            able = [(-(rate or 0.0), model) for rate, model in rated if rate != 0.0]
+            able.sort(key=itemgetter(0))
+            found = self._choices[job.id] = tuple(model for _, model in able)
+        return found
+
+    def _models_for(self, job: JobFacts) -> list[str]:
+        """Newest first."""
         home = self._slots.home(job)
         here = self._hosts[home[0]].model if home and self._room_at_home(job, home) else ""
+        leaves = self._may_leave(job)
         key = (
-            job.gang, job.nodes, job.gpu_types, job.gpu_memory_bytes, job.job_class,
-            here, self._may_leave(job), job.migrate if home else None,
+            job.gang, job.nodes, job.gpu_types, job.gpu_memory_bytes, here, leaves, job.migrate if home else None,
         )  # fmt: skip
-        if key not in self._choices:
-            able = {host.model: 0 for host in self._snapshot.hosts}
-            for host in self._snapshot.hosts:
-                able[host.model] += takes_new(host) and fits(job, host) and self._slots.may_go(job, host)
-            found = [model for model in self.models if able[model] >= job.nodes or model == here]
-            found = [model for model in found if self._snapshot.rates.get((job.job_class, model)) != 0.0]
-            self._choices[key] = tuple(sorted(found, key=lambda model: -self.rate(job, model)))
-        return self._choices[key]
+        found = self._able.get(key)
+        if found is None:
+            found = self._able[key] = [
+                model for model in self.models if model == here or self._takes(job, self._takers[model])
+            ]
+        return found
+
+    def _takes(self, job: JobFacts, pool: Sequence[HostFacts]) -> bool:
+        return (
+            len(pool) >= job.nodes
+            and self._slots.may_go(job, pool[0])
+            and sum(fits(job, host) for host in pool) >= job.nodes
+        )
 
     def rate(self, job: JobFacts, model: str) -> float:
         """Mini-batches a second of the whole gang; 0.0 where it was not measured."""
@@ -117,6 +140,8 @@ class Seats:
         """
         before = self._slots.copy()
         seated = self._hand_out({})
+        self._choices.clear()
+        self._able.clear()
         if renamed and self._slots.moved:
             stayed, self._slots = self._slots, before
             seated_afresh = self._hand_out(self._renamed())

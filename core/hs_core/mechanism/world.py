@@ -293,7 +293,8 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     stays = all(host.accepts or not host.connected for host in there)
     if not known and (job.started or not job.movable):
         return ()
-    if not known or (not job.started and job.movable and not stays):
+    reached = all(host.connected for host in there)
+    if not known or (not job.started and job.movable and reached and not stays):
         world.new.append(job)
         return world.usable(job)
     world.homes[job.id] = home
@@ -309,7 +310,7 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     else:
         world.unable.add(job.id)
     fixed = job.rooted or (job.started and job.migrate is Migrate.NEVER)
-    if fixed or not all(host.connected for host in there):
+    if fixed or not reached:
         return (model,) if able else ()
     # One that is just starting is demand wherever it could be, as it was before: else shares and trades would waver with every move.
     if job.movable and (not stays or not able):

@@ -5,7 +5,7 @@ GPUs that are left when no job is worth its price go to those that fit all the s
 Within a round whoever has GPUs keeps them, and nobody moves. Who has not said its steps is taken as long as the median job that has.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadar import Decision, Seats, Terms
 from hs_core.mechanism.hadar import decide as sell
 from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
 from hs_core.mechanism.prices import Jobs
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import HostName, Migrate
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 RESTART_S = 10.0  # what a job loses when it gets other GPUs (section IV)
@@ -41,7 +42,7 @@ class Market:
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     slots = Slots(snapshot)
     going_on = bool(memory) and memory["quantum"] == snapshot.quantum
-    on_its_way = _keep(snapshot, slots, memory["homes"]) if going_on else {}
+    on_its_way = keep(snapshot, slots, memory["homes"]) if going_on else {}
     why = {job: f"it is on its way to {', '.join(home)}" for job, home in on_its_way.items()}
     jobs = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id not in on_its_way]
     market = _market(snapshot, slots, jobs, settled=going_on)
@@ -56,29 +57,8 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     for job in jobs:
         slots.offer(job)
     verdict = slots.verdict({}, why, mixed=True)
-    homes = verdict.plan.homes
-    chosen = sorted({job for turn in verdict.plan.turns.values() for job in turn.gangs})
-    given = {job: homes[job] for job in chosen} | on_its_way
-    kept = {
-        "quantum": snapshot.quantum,
-        "homes": {str(job): list(given[job]) for job in sorted(given)},
-    }
+    kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way)}
     return Verdict(plan=verdict.plan, memory=kept, why=verdict.why, entitled=verdict.entitled)
-
-
-def _keep(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) -> dict[JobId, Home]:
-    """What this round has given out already; the answer is who is on its way there."""
-    on_its_way: dict[JobId, Home] = {}
-    for job in sorted(snapshot.jobs, key=by_arrival):
-        home = tuple(HostName(name) for name in homes.get(str(job.id), ()))
-        if not home or not slots.reachable(job):
-            continue
-        if home == slots.home(job):
-            slots.take(job, home, "")
-        elif job.started and not job.movable:
-            slots.reserve(home, job.per_node)
-            on_its_way[job.id] = home
-    return on_its_way
 
 
 def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:

@@ -23,7 +23,7 @@ from hs_core.events import (
 )
 from hs_core.host import HostConfig
 from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
-from hs_core.policies import find
+from hs_core.policies import live
 from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.machines.agent import Agent
@@ -76,7 +76,7 @@ class World:
             self.clock,
             self.network,
             self.timing,
-            policy or find(experiment.policy),
+            policy or live(experiment.policy),
             replace(
                 base,
                 quantum_s=experiment.quantum_s,
@@ -309,7 +309,7 @@ class World:
         """Newest step that all parts of have a checkpoint on servers that are connected."""
         parts: dict[int, int] = {}
         for name in self.controller.sides:
-            for _, step in self.agents[name].stores.get(job, {}).values():
+            for step in {step for _, step in self.agents[name].stores.get(job, {}).values()}:
                 parts[step] = parts.get(step, 0) + 1
         return max((step for step, held in parts.items() if held >= nodes), default=-1)
 

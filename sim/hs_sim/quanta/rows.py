@@ -96,12 +96,15 @@ class Rows:
         row = self.row[job]
         return bool(row >= 0 and (self._open[row, self._column[job]] or job in self._new.get(int(row), ())))
 
-    def remove(self, job: int) -> float:
-        """Leaves; the answer is what it carries: (pass - virtual time) in strides, within [-1, 1]."""
-        self._settle()
+    def remove(self, job: int, *, carries: bool = True) -> float:
+        """Leaves; the answer is what it carries: (pass - virtual time) in strides, within [-1, 1]. Or nothing, if nobody asks."""
+        if carries:
+            self._settle()
         row, column = int(self.row[job]), int(self._column[job])
+        if row in self._new:
+            self._new[row] = [other for other in self._new[row] if other != job]
         carry = 0.0
-        if self._open[row, column]:
+        if carries and self._open[row, column]:
             lag = (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
             carry = float(min(1.0, max(-1.0, lag)))
         last = int(self.count[row])
@@ -173,6 +176,11 @@ class Rows:
         self._virtual += self._advance
         picked: Ints = self.job[at, columns]
         return picked
+
+    def rest(self) -> Ints:
+        """A quantum in which no server has anything to share out: nobody is picked."""
+        self._advance[:] = 0.0
+        return np.empty(0, dtype=np.int64)
 
     def fill(self, row: int, free: int, part: float, busy: Bools, waiting: Iterable[int] = ()) -> list[int]:
         """GPUs of one server that became idle: who gets them pays for that part of the quantum. `waiting`: those who do not compete yet,
