@@ -6,8 +6,10 @@ else is arrays. Decisions are made when something changed, at once while few job
 which GPU of a server a process is bound to, device memory, faults.
 """
 
+import gc
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -36,6 +38,7 @@ from hs_sim.trades import trade_row
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
 MANY = 1e9  # migrations an hour: as good as not limited
+COLLECT_AFTER = 100_000  # objects made and not gone
 EPSILON_S = 1e-6  # two times closer than this are one
 COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
 
@@ -57,7 +60,19 @@ def run_quanta(
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
     if policy is None:
         policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
-    return _Run(replace(experiment, workload=runs), policy, progress).run()
+    with _rare_collections():
+        return _Run(replace(experiment, workload=runs), policy, progress).run()
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Hardly anything here is garbage in a cycle, and looking for it among a hundred thousand jobs takes as long as many quanta."""
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 class _Run:
