@@ -111,6 +111,29 @@ class Seats:
             self._free[self._hosts[home[0]].model] -= job.gang
         return True
 
+    def stay(self, job: JobFacts, home: Home) -> bool:
+        """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
+        slots = self._slots
+        if slots.runs(job):
+            return True
+        if slots.home(job) == home:
+            return slots.take(job, home, "")
+        if job.running:
+            slots.take(job, slots.home(job), "")
+        slots.hold(home, job.per_node)
+        return False
+
+    def rest(self, job: JobFacts) -> bool:
+        """GPUs that nobody has yet, where that moves nobody; False if there are none."""
+        slots = self._slots
+        if slots.runs(job) or not slots.reachable(job):
+            return slots.runs(job)
+        home = slots.home(job)
+        if home and self._room_at_home(job, home) and slots.take(job, home, ""):
+            return True
+        free_to_go = not job.started and (not home or job.movable)
+        return free_to_go and any(slots.start(job, model) for model in self.choices(job))
+
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
         for job in order:

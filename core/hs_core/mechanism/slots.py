@@ -111,6 +111,11 @@ class Slots:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
         return self._take(job, home, (MoveReason.ROUND, why))
 
+    def hold(self, home: Home, gpus: int) -> None:
+        """So many GPUs of each of these servers are nobody's to take: who has them is on the way."""
+        for name in home:
+            self._free[name] = max(0, self._free[name] - gpus)
+
     def start(self, job: JobFacts, model: str) -> bool:
         """Give a job that was not started GPUs of that model, as few servers' as can be; False if there are none."""
         pinned = replace(job, gpu_types=(model,))

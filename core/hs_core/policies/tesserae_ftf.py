@@ -9,6 +9,7 @@ one GPU, is left out: agents give a GPU to one job at a time.
 """
 
 from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -41,4 +42,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return seats.verdict({}, why, order, renamed=True)
 
 
-TESSERAE_FTF = Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+TESSERAE_FTF = once_a_round(
+    Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+)

@@ -6,6 +6,7 @@ Departures. Where fewer migrate if every job that can stay stays, and as many GP
 one GPU, is left out: agents give a GPU to one job at a time.
 """
 
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -27,4 +28,4 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return seats.verdict({}, why, order, renamed=True)
 
 
-TESSERAE_LAS = Policy(name="tesserae-las", needs=Needs(every_quantum=True), decide=decide)
+TESSERAE_LAS = once_a_round(Policy(name="tesserae-las", needs=Needs(every_quantum=True), decide=decide))

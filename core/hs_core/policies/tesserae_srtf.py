@@ -7,6 +7,7 @@ one GPU, is left out: agents give a GPU to one job at a time.
 """
 
 from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
@@ -20,4 +21,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return seats.verdict({}, why, order, renamed=True)
 
 
-TESSERAE_SRTF = Policy(name="tesserae-srtf", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+TESSERAE_SRTF = once_a_round(
+    Policy(name="tesserae-srtf", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+)
