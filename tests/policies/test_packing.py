@@ -29,9 +29,7 @@ def world(*jobs: JobFacts, gpus: int = 1, ratios: dict[tuple[str, str], float] |
 
 
 def pairs(verdict: Verdict) -> dict[int, int]:
-    return {
-        guest.job: guest.beside[0] for turn in verdict.plan.turns.values() for guest in turn.guests
-    }
+    return {guest.job: guest.beside[0] for turn in verdict.plan.turns.values() for guest in turn.guests}
 
 
 def test_who_has_had_least_is_placed_and_who_waits_joins_it() -> None:
