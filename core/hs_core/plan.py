@@ -29,8 +29,8 @@ def _check_homes(
     needs: Needs,
 ) -> None:
     homes = plan.homes
-    if unknown := homes.keys() - jobs.keys():
-        job_id = min(unknown)
+    if not homes.keys() <= jobs.keys():
+        job_id = min(homes.keys() - jobs.keys())
         raise BrokenError(
             f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
         )
@@ -123,10 +123,10 @@ def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
 
 def _check_tickets(plan: Plan) -> None:
     homes, tickets = plan.homes.keys(), plan.tickets
-    if missing := homes - tickets.keys():
-        raise BrokenError(f"job {min(missing)} has a home and no tickets")
-    if homeless := tickets.keys() - homes:
-        raise BrokenError(f"job {min(homeless)} has tickets and no home")
+    if homes != tickets.keys():
+        if missing := homes - tickets.keys():
+            raise BrokenError(f"job {min(missing)} has a home and no tickets")
+        raise BrokenError(f"job {min(tickets.keys() - homes)} has tickets and no home")
     # Most jobs share a few numbers: each is looked at once.
     values = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))
     if any(value.numerator <= 0 for value in values.values()):
@@ -186,7 +186,12 @@ def _check_guests(
                 raise BrokenError(
                     f"job {beside} shares {lent[beside]} GPUs of {name}; it has {jobs[beside].per_node}"
                 )
-            _check_pair(jobs[guest.job], plan.accumulation.get(guest.job, 1), jobs[beside], hosts[name])
+            _check_pair(
+                jobs[guest.job],
+                plan.accumulation.get(guest.job, jobs[guest.job].accumulation),
+                jobs[beside],
+                hosts[name],
+            )
 
 
 def _check_pair(guest: JobFacts, accumulation: int, other: JobFacts, host: HostFacts) -> None:

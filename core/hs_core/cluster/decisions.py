@@ -209,6 +209,10 @@ class Decisions(Requests):
         )
         if not common:
             return wanted
+        last = self._sent.get(name)
+        if last is not None and last.edge_in_s is None:
+            # It kept its own cadence until now: what is on there goes on.
+            self._turns = {**self._turns, name: last.turn}
         assert self._edges.at_s is not None
         return replace(
             wanted,
