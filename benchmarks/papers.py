@@ -33,6 +33,15 @@ def experiment(given: argparse.Namespace) -> Experiment:
             known_rates=True,
             rounds=True,
         )
+    if given.paper.startswith("bsbf"):
+        lab = given.paper == "bsbf-lab"
+        ratio = {"seed": given.seed, "ratio": given.ratio}
+        return Experiment(
+            cluster=papers.bsbf_cluster(given.servers or (4 if lab else 16)),
+            workload=papers.bsbf_lab(**ratio) if lab else papers.bsbf_trace(jobs=given.jobs, **ratio),
+            costs=Costs(),
+            known_rates=True,
+        )
     speeds = load_throughputs(given.throughputs)
     if given.paper == "hadar":
         return Experiment(
@@ -68,7 +77,7 @@ def line(one: Summary, first: Summary) -> str:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("paper", choices=["fft", "hadar", "tesserae", "tesserae-gavel"])
+    parser.add_argument("paper", choices=["fft", "hadar", "tesserae", "tesserae-gavel", "bsbf", "bsbf-lab"])
     parser.add_argument("--policies", required=True, help="the first is what the others are compared with")
     parser.add_argument("--philly", type=Path, default=Path("philly.csv"))
     parser.add_argument("--throughputs", type=Path, default=Path("throughputs.json"))
@@ -80,6 +89,9 @@ def main(words: list[str]) -> int:
     parser.add_argument("--longest-h", type=float, default=float("inf"), help="hadar: of a job on V100")
     parser.add_argument(
         "--one-by-one", default="", help="policies for which a gang of N GPUs is N servers with one each"
+    )
+    parser.add_argument(
+        "--ratio", type=float, default=0.0, help="bsbf: how much any two jobs on a GPU slow each other"
     )
     parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae")
     parser.add_argument("--json", type=Path)

@@ -23,6 +23,7 @@ BENCHMARKS = (
     "hsctl_help",
     "fft_round",
     "hadar_round",
+    "hadare",
     "migrate",
     "pack",
     "sharing",

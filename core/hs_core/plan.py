@@ -1,33 +1,38 @@
 """What a plan must never say."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from hs_core.errors import BrokenError
 from hs_core.model import HostName, JobId, Migrate, MoveReason
-from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+from hs_core.pairs import check_guests
+from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+
+PLAIN = Needs()
 
 
-def check(snapshot: Snapshot, plan: Plan, *, mixed: bool = False) -> None:
-    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it.
-
-    `mixed`: a home may lie in several pools (`Needs.mixed`).
-    """
+def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
+    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
     hosts = {host.name: host for host in snapshot.hosts}
     jobs = {job.id: job for job in snapshot.jobs}
-    _check_homes(snapshot, plan, hosts, jobs)
-    if not mixed:
-        _check_pools(plan, hosts, jobs)
+    _check_homes(snapshot, plan, hosts, jobs, needs)
+    _check_copies(plan, jobs, needs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
+    check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
 
 
 def _check_homes(
-    snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
+    snapshot: Snapshot,
+    plan: Plan,
+    hosts: Mapping[HostName, HostFacts],
+    jobs: Mapping[JobId, JobFacts],
+    needs: Needs,
 ) -> None:
     homes = plan.homes
-    if unknown := homes.keys() - jobs.keys():
-        job_id = min(unknown)
+    if not homes.keys() <= jobs.keys():
+        job_id = min(homes.keys() - jobs.keys())
         raise BrokenError(
             f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
         )
@@ -37,7 +42,7 @@ def _check_homes(
         if home is job.hosts and job.nodes == 1 and home[0] in hosts:
             continue  # it stays, as nearly all do
         if home is not None:
-            _check_home(job, home, hosts)
+            _check_home(job, home, hosts, copies=len(plan.copies.get(job.id, ())), mixed=needs.mixed)
         if job.started and home != job.hosts and all(name in hosts for name in job.hosts):
             _check_move(job, plan, hosts)
             moved += plan.moves[job.id][0] is not MoveReason.DRAIN  # an administrator's word is not budgeted
@@ -45,12 +50,20 @@ def _check_homes(
         raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
 
 
-def _check_home(job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts]) -> None:
+def _check_home(
+    job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts], *, copies: int, mixed: bool
+) -> None:
     if unknown := [name for name in home if name not in hosts]:
         raise BrokenError(f"job {job.id} has a home on {unknown[0]}; the snapshot has no such server")
-    if len(home) != job.nodes or len(set(home)) != len(home):
-        raise BrokenError(f"job {job.id} needs {job.nodes} servers; its home is {', '.join(home)}")
+    servers = copies or job.nodes
+    if (len(home) != servers and home != job.hosts) or len(set(home)) != len(home):
+        raise BrokenError(f"job {job.id} needs {servers} servers; its home is {', '.join(home)}")
     if home != job.hosts:
+        models = {hosts[name].model for name in home}
+        if len(models) > 1 and not copies and not mixed:
+            raise BrokenError(
+                f"job {job.id} is placed on {' and '.join(sorted(models))}; one pool was expected"
+            )
         _check_entrance(job, [hosts[name] for name in home])
 
 
@@ -87,20 +100,35 @@ def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:
             )
 
 
-def _check_pools(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:
-    for job_id, home in plan.homes.items():
-        if len(home) == 1 or home == jobs[job_id].hosts:
-            continue
-        if len(models := sorted({hosts[name].model for name in home})) > 1:
-            raise BrokenError(f"job {job_id} is placed on {' and '.join(models)}; one pool was expected")
+def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> None:
+    for job_id, steps in plan.copies.items():
+        home = plan.homes.get(job_id, ())
+        if not needs.copies:
+            raise BrokenError(
+                f"job {job_id} has {len(steps)} copies; the policy does not say that it makes any"
+            )
+        job = jobs[job_id]
+        if job.nodes != 1:
+            raise BrokenError(f"job {job_id} has copies and {job.nodes} nodes; one was expected")
+        if len(steps) < 2 or len(steps) != len(home):
+            raise BrokenError(
+                f"job {job_id} has {len(steps)} copies on {len(home)} servers; expected one on each of several"
+            )
+        if min(steps) < 1:
+            raise BrokenError(f"a copy of job {job_id} has {min(steps)} steps to do; expected at least 1")
+        least = ceil(job.steps_left) if job.steps_left is not None else 0
+        if not least <= sum(steps) <= job.steps:
+            raise BrokenError(
+                f"the copies of job {job_id} do {sum(steps)} steps; expected {least}, which are left"
+            )
 
 
 def _check_tickets(plan: Plan) -> None:
     homes, tickets = plan.homes.keys(), plan.tickets
-    if missing := homes - tickets.keys():
-        raise BrokenError(f"job {min(missing)} has a home and no tickets")
-    if homeless := tickets.keys() - homes:
-        raise BrokenError(f"job {min(homeless)} has tickets and no home")
+    if homes != tickets.keys():
+        if missing := homes - tickets.keys():
+            raise BrokenError(f"job {min(missing)} has a home and no tickets")
+        raise BrokenError(f"job {min(tickets.keys() - homes)} has tickets and no home")
     # Most jobs share a few numbers: each is looked at once.
     values = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))
     if any(value.numerator <= 0 for value in values.values()):
@@ -121,7 +149,6 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 raise BrokenError(
                     f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
                 )
-        _check_guests(name, plan, hosts, jobs)
         shared = sum(sum(guest.gpus) for guest in turn.guests)
         needed = sum(jobs[job_id].per_node for job_id in turn.gangs) - shared
         if needed > hosts[name].gpus:
@@ -129,53 +156,6 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
             )
     _check_unsliceable(plan, hosts, jobs)
-
-
-def _check_guests(
-    name: HostName, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
-) -> None:
-    """Two jobs on a GPU at most, and their memory fits."""
-    turn = plan.turns[name]
-    guests = {guest.job for guest in turn.guests}
-    lent: dict[JobId, int] = {}
-    for guest in turn.guests:
-        named = (guest.job, *guest.beside)
-        if strangers := [job for job in named if job not in turn.gangs]:
-            raise BrokenError(f"job {strangers[0]} shares GPUs of {name} and is not in its turn")
-        if len(guests) != len(turn.guests) or len(set(named)) != len(named):
-            raise BrokenError(f"job {guest.job} shares GPUs of {name} twice: {turn.guests}")
-        if not guests.isdisjoint(guest.beside):
-            raise BrokenError(
-                f"job {guest.job} shares GPUs of {name} that are shared already: {guest.beside}"
-            )
-        if len(guest.gpus) != len(guest.beside) or min(guest.gpus, default=0) < 1:
-            raise BrokenError(f"job {guest.job} shares {guest.gpus} GPUs of {name} with {guest.beside}")
-        if sum(guest.gpus) > jobs[guest.job].per_node:
-            raise BrokenError(
-                f"job {guest.job} shares {sum(guest.gpus)} GPUs of {name}; it needs {jobs[guest.job].per_node}"
-            )
-        for beside, gpus in zip(guest.beside, guest.gpus, strict=True):
-            lent[beside] = lent.get(beside, 0) + gpus
-            if lent[beside] > jobs[beside].per_node:
-                raise BrokenError(
-                    f"job {beside} shares {lent[beside]} GPUs of {name}; it has {jobs[beside].per_node}"
-                )
-            _check_pair(jobs[guest.job], plan.accumulation.get(guest.job, 1), jobs[beside], hosts[name])
-
-
-def _check_pair(guest: JobFacts, accumulation: int, other: JobFacts, host: HostFacts) -> None:
-    if guest.running and other.running:
-        return  # it is so: what they take can be measured now
-    for job in (guest, other):
-        if not job.memory_bytes:
-            raise BrokenError(
-                f"job {job.id} shares a GPU of {host.name}; how much memory it takes is not known"
-            )
-    needed = guest.memory_at(accumulation) + other.memory_bytes
-    if needed > host.gpu_memory_bytes:
-        raise BrokenError(
-            f"jobs {guest.id} and {other.id} need {needed} bytes of a GPU of {host.name}, which has {host.gpu_memory_bytes}"
-        )
 
 
 def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:

@@ -102,6 +102,11 @@ class Plan:
     """Why, in a word and for people, of every started job whose home here is not where it is."""
     accumulation: Mapping[JobId, int] = field(default_factory=dict)
     """Sub-batches of each mini-batch, of jobs that are not started yet; left out: as told before."""
+    copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
+    """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
+
+    The copies begin with their average. Who has such a home and is left out here goes on with what it has.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +186,7 @@ class Needs:
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
     rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
+    copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Workloads of other papers' comparisons, built as they describe them; what they leave open is said here. Same arguments, same jobs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hs_core.dice import Random, roll
@@ -207,6 +207,59 @@ def _kind(row: PhillyJob) -> tuple[str, ...] | None:
     return next((models for low, high, models in HADAR_KINDS if low < hours <= high), None)
 
 
+# --- HadarE (Hadar's extension, VI) -------------------------------------------------------------------------------------
+
+HADARE_CLUSTER = ClusterSpec(
+    pools=tuple(
+        Pool(model=model, servers=servers, gpus_per_server=1)
+        for model, servers in (("V100", 1), ("P100", 2), ("K80", 2))
+    )
+)
+"""Its AWS cluster of five servers with one GPU each; P100 for its two T4, of which Gavel's table has no speeds."""
+
+HADARE_KINDS: Mapping[str, tuple[float, tuple[float, float, float]]] = {
+    "IC": (10.0, (24.09, 22.30, 7.05)),
+    "LM": (20.0, (64.74, 58.17, 17.14)),
+    "LT": (20.0, (8.62, 5.09, 1.75)),
+    "RS": (30.0, (7.47, 16.60, 10.44)),
+    "MM": (15.0, (11.06, 9.54, 5.47)),
+}
+"""Table III: minutes on V100, and steps a second on V100, P100 and K80 (Gavel's ResNet-18 with batches of 64, LM 20, Transformer 64, Recommendation 2048, Transformer 16)."""
+
+HADARE_MIXES: Mapping[str, str] = {
+    "M-1": "MM",
+    "M-3": "LT MM MM",
+    "M-4": "IC LM LT MM",
+    "M-5": "IC LM LT RS MM",
+    "M-8": "IC LM LT RS" + 4 * " MM",
+    "M-10": "IC LM LT RS" + 6 * " MM",
+    "M-12": "IC LM LT RS" + 8 * " MM",
+}
+
+
+def hadare_mix(name: str) -> Workload:
+    """One of its seven mixes, all there at the beginning. Open in the paper: how long the jobs are; here 10 minutes on V100 for S, 15 for M, 20 for L, 30 for XL."""
+    models = [pool.model for pool in HADARE_CLUSTER.pools]
+    jobs = []
+    for number, kind in enumerate(HADARE_MIXES[name].split(), start=1):
+        minutes, (on_v100, *_) = HADARE_KINDS[kind]
+        jobs.append(
+            SimJob(
+                id=number,
+                user=UserName(f"job{number:05d}"),
+                arrival_s=0.0,
+                steps=round(minutes * 60 * on_v100),
+                job_class=kind,
+            )
+        )
+    rates = {
+        (kind, model): rate
+        for kind, (_, speeds) in HADARE_KINDS.items()
+        for model, rate in zip(models, speeds, strict=True)
+    }
+    return workload(f"hadare-{name}", jobs, rates)
+
+
 # --- Tesserae (6.1, 7.2) ------------------------------------------------------------------------------------------------
 
 TESSERAE_SERVERS = 20
@@ -234,3 +287,87 @@ def tesserae_gavel(
     """Gavel-like: 10^x minutes, x uniform in [1.5, 3] for four fifths of the jobs and in [3, 4] for the others."""
     found = gavel_like(throughputs, jobs=jobs, jobs_per_hour=jobs_per_hour, seed=seed, gpus_per_server=SERVER)
     return replace(found, name=f"tesserae-gavel-{seed}")
+
+
+# --- SJF-BSBF (IWQoS'24, VI) --------------------------------------------------------------------------------------------
+
+BSBF_WINDOW_S = 8 * 3600.0  # in which 240 jobs come
+BSBF_MEMORY = {  # GiB of a GPU with the user's batch, and of these what does not shrink with it; powers of two of sub-batches
+    "BERT": (9.0, 2.5),
+    "CIFAR10": (2.5, 0.5),
+    "DeepSpeech2": (6.0, 1.0),
+    "ImageNet": (8.5, 1.0),
+    "NCF": (2.0, 1.0),
+    "YoloV3": (8.0, 1.5),
+}
+BSBF_SMALL_H, BSBF_LARGE_H = (
+    0.55,
+    1.75,
+)  # mean hours that jobs train: table III's completion less queueing times under FIFO
+BSBF_LARGE = (
+    0.117  # part of the jobs that are large: what table III's means of all, large and small jobs come to
+)
+BSBF_SLOWED = (1.05, 1.95)  # ratios of pairs
+
+
+def bsbf_cluster(servers: int = 16) -> ClusterSpec:
+    """Four GPUs with 11 GiB on each; 4 servers in the lab, 16 simulated."""
+    pool = Pool(model="2080Ti", servers=servers, gpus_per_server=SERVER, gpu_memory_bytes=11 * GiB)
+    return ClusterSpec(pools=(pool,))
+
+
+def bsbf_trace(*, jobs: int = 240, seed: int = 0, ratio: float = 0.0) -> Workload:
+    """240 jobs in eight hours, as many more or fewer in the same time: one in nine with 8 or 16 GPUs, the others with up to 4.
+
+    Open in the paper: which jobs of Philly's, how long each trains and how much pairs slow each other. Here hours are exponential with the means that its table III implies,
+    arrivals uniform, and ratios uniform in `BSBF_SLOWED` by ordered pair of tasks, or all `ratio` (its figure 6b).
+    """
+    dice = roll(seed, "bsbf")
+    made = []
+    for arrival_s in sorted(dice.uniform(0.0, BSBF_WINDOW_S) for _ in range(jobs)):
+        large = dice.random() < BSBF_LARGE
+        gang = dice.choice([8, 8, 8, 16]) if large else dice.choice([1, 1, 1, 2, 4])
+        seconds = dice.expovariate(1 / (3600 * (BSBF_LARGE_H if large else BSBF_SMALL_H)))
+        made.append(_bsbf_job(dice, gang, max(60.0, seconds), arrival_s))
+    return _bsbf_workload(f"bsbf-{jobs}-{seed}", made, dice, ratio)
+
+
+def bsbf_lab(*, seed: int = 0, ratio: float = 0.0) -> Workload:
+    """Table II's 30 jobs for 16 GPUs: 20 with up to 8, 10 with 12 or 16; 100 to 5,000 iterations, all come within ten minutes.
+
+    Open in the paper: when they come and how long an iteration takes; here a twentieth of a second to a fifth.
+    """
+    dice = roll(seed, "bsbf-lab")
+    gangs = [dice.choice([1, 2, 4, 8]) for _ in range(20)] + [dice.choice([12, 16]) for _ in range(10)]
+    dice.shuffle(gangs)
+    arrivals = sorted(dice.uniform(0.0, 600.0) for _ in gangs)
+    made = [
+        _bsbf_job(dice, gang, dice.randint(100, 5_000) * dice.uniform(0.05, 0.2), arrival_s)
+        for gang, arrival_s in zip(gangs, arrivals, strict=True)
+    ]
+    return _bsbf_workload(f"bsbf-lab-{seed}", made, dice, ratio)
+
+
+def _bsbf_job(dice: Random, gang: int, seconds: float, arrival_s: float) -> SimJob:
+    task = dice.choice(sorted(BSBF_MEMORY))
+    memory, fixed = BSBF_MEMORY[task]
+    nodes = nodes_of(gang, SERVER)
+    return SimJob(
+        id=0,
+        user=UserName("lab"),
+        arrival_s=arrival_s,
+        steps=max(1, round(10 * seconds)),
+        job_class=task,
+        gpus=gang // nodes,
+        nodes=nodes,
+        gpu_memory_bytes=int(memory * GiB),
+        gpu_memory_fixed_bytes=int(fixed * GiB),
+        accumulation_max=32,
+    )
+
+
+def _bsbf_workload(name: str, made: Sequence[SimJob], dice: Random, ratio: float) -> Workload:
+    tasks = sorted(BSBF_MEMORY)
+    slowed = {(a, b, "2080Ti"): ratio or dice.uniform(*BSBF_SLOWED) for a in tasks for b in tasks}
+    found = workload(name, made, {(task, "2080Ti"): 10.0 for task in tasks})
+    return replace(found, interference=slowed)

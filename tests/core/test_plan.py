@@ -10,7 +10,7 @@ from hs_core.errors import BrokenError
 from hs_core.events import Turn
 from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
 from hs_core.plan import check
-from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 
 GIB = 2**30
 H, K, X = HostName("h"), HostName("k"), HostName("x")
@@ -153,7 +153,7 @@ def test_a_home_lies_in_one_pool_unless_the_policy_may_mix() -> None:
     both = plan({1: (H, K)}, {H: turn(1), K: turn(1)})
     with pytest.raises(BrokenError, match="is placed on K80 and V100; one pool was expected"):
         check(gang, both)
-    check(gang, both, mixed=True)
+    check(gang, both, Needs(mixed=True))
     lives = ask(job(1, 4, nodes=2, hosts=(H, K), started=True))
     check(lives, both)
 
@@ -162,4 +162,39 @@ def test_who_keeps_to_its_model_keeps_the_model_of_each_rank() -> None:
     same = job(1, 4, nodes=2, hosts=(H, K), started=True, movable=True, migrate=Migrate.SAME_TYPE)
     swapped = replace(plan({1: (K, H)}), moves={JobId(1): (MoveReason.ROUND, "why")})
     with pytest.raises(BrokenError, match="may migrate same-type and moves"):
-        check(replace(ask(same), migrations_left=1), swapped, mixed=True)
+        check(replace(ask(same), migrations_left=1), swapped, Needs(mixed=True))
+
+
+@pytest.mark.parametrize(
+    ("steps", "nodes", "needs", "said"),
+    [
+        ((60, 40), 1, Needs(), "does not say that it makes any"),
+        ((60, 40), 2, Needs(copies=True), "has copies and 2 nodes"),
+        ((100,), 1, Needs(copies=True), "needs 1 servers|1 copies on 2 servers"),
+        ((100, 0), 1, Needs(copies=True), "a copy of job 1 has 0 steps to do"),
+        ((60, 39), 1, Needs(copies=True), "do 99 steps; expected 100"),
+        ((900, 200), 1, Needs(copies=True), "do 1100 steps; expected 100"),
+    ],
+)
+def test_copies_that_break_a_law_are_refused(
+    steps: tuple[int, ...], nodes: int, needs: Needs, said: str
+) -> None:
+    asked = ask(job(1, 2 * nodes, nodes=nodes, steps=1000.0, steps_done=900.0))
+    forked = replace(plan({1: (H, K)}, {H: turn(1), K: turn(1)}), copies={JobId(1): steps})
+    with pytest.raises(BrokenError, match=said):
+        check(asked, forked, needs)
+
+
+def test_copies_are_on_servers_of_their_own_and_take_their_gpus_on_each() -> None:
+    asked = ask(job(1, 2, steps=1000.0), job(2, 3))
+    copies = {JobId(1): (600, 400)}
+    fits = replace(plan({1: (H, K), 2: K}, {H: turn(1), K: turn(1, 2)}), copies=copies)
+    check(asked, fits, Needs(copies=True))
+    with pytest.raises(BrokenError, match="job 1 needs 2 servers; its home is h, h"):
+        check(asked, replace(plan({1: (H, H)}), copies=copies), Needs(copies=True))
+    with pytest.raises(BrokenError, match="promised twice: its turn needs 5, it has 4"):
+        check(
+            asked,
+            replace(plan({1: (K, H), 2: H}, {H: turn(1, 2), K: turn(1)}), copies=copies),
+            Needs(copies=True),
+        )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import HostName, JobId
+from hs_core.model import HostName, JobId, Migrate
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 
@@ -12,6 +12,8 @@ from .worlds import Run, after, homes_of, host, job, snapshot  # noqa: TID252 â€
 
 V, K = host("v", 1), host("k", 1, "K80")
 RATES = {("fast", "V100"): 10.0, ("fast", "K80"): 1.0, ("even", "V100"): 1.0, ("even", "K80"): 1.0}
+
+HADARS = ("hadar", "hadar-exact")
 
 
 def sized(at: int, steps: float, of: str = "even", **facts: object) -> JobFacts:
@@ -130,19 +132,21 @@ def test_pop_solves_parts_and_shares_like_the_whole() -> None:
     assert max(got.values()) / min(got.values()) < 1.3
 
 
-def test_hadar_gives_a_gang_what_is_left_of_two_models() -> None:
+@pytest.mark.parametrize("name", HADARS)
+def test_hadar_gives_a_gang_what_is_left_of_two_models(name: str) -> None:
     """The paper's motivation: no model has GPUs enough, all together have (II-A: 2 V100, 3 P100, 1 K80)."""
     hosts = [host("v1", 1), host("v2", 1), host("k", 1, "K80")]
     gang = sized(1, 1e4, gang=3, nodes=3)
-    found = decide("hadar", snapshot(hosts, [gang], rates=RATES))
+    found = decide(name, snapshot(hosts, [gang], rates=RATES))
     assert homes_of(found) == {1: "k+v1+v2"}
-    assert all(found.plan.turns[HostName(name)].gangs == (1,) for name in ("k", "v1", "v2"))
+    assert all(found.plan.turns[HostName(at)].gangs == (1,) for at in ("k", "v1", "v2"))
     assert homes_of(decide("fft", snapshot(hosts, [gang], rates=RATES))) == {}
 
 
-def test_hadar_leaves_the_fast_gpu_to_whom_it_serves() -> None:
+@pytest.mark.parametrize("name", HADARS)
+def test_hadar_leaves_the_fast_gpu_to_whom_it_serves(name: str) -> None:
     asked = snapshot([V, K], [sized(1, 1e4, "even"), sized(2, 1e4, "fast")], rates=RATES)
-    assert homes_of(decide("hadar", asked)) == {1: "k", 2: "v"}
+    assert homes_of(decide(name, asked)) == {1: "k", 2: "v"}
 
 
 def test_hadar_moves_nobody_within_a_round_and_keeps_gpus_for_who_is_on_its_way() -> None:
@@ -159,14 +163,62 @@ def test_hadar_moves_nobody_within_a_round_and_keeps_gpus_for_who_is_on_its_way(
     assert homes_of(decide("hadar", replace(stays, quantum=1), kept))[1] == "v"
 
 
-def test_hadar_moves_no_more_jobs_than_the_budget_allows() -> None:
+@pytest.mark.parametrize("name", HADARS)
+def test_hadar_moves_no_more_jobs_than_the_budget_allows(name: str) -> None:
     jobs = [
         sized(at, 1e6, "fast", host=HostName(f"k{at}"), started=True, running=True, user=f"u{at}")
         for at in range(3)
     ]
     hosts = [
-        host(f"{name}{at}", 1, model) for at in range(3) for name, model in (("v", "V100"), ("k", "K80"))
+        host(f"{letter}{at}", 1, model) for at in range(3) for letter, model in (("v", "V100"), ("k", "K80"))
     ]
     for budget in (0, 1, 3):
-        found = decide("hadar", snapshot(hosts, jobs, rates=RATES, migrations_left=budget))
+        found = decide(name, snapshot(hosts, jobs, rates=RATES, migrations_left=budget))
         assert len(found.plan.moves) == budget
+
+
+FIVE = [host("v", 1), *(host(f"k{at}", 1, "K80") for at in range(2))]
+SPEEDS = {("c", "V100"): 8.0, ("c", "K80"): 2.0}
+
+
+def test_hadare_has_a_lone_job_train_on_every_server_each_its_part_by_speed() -> None:
+    found = decide("hadare", snapshot(FIVE, [sized(1, 1200.0, "c")], rates=SPEEDS))
+    assert dict(zip(found.plan.homes[JobId(1)], found.plan.copies[JobId(1)], strict=True)) == {
+        "v": 800, "k0": 200, "k1": 200
+    }  # fmt: skip
+
+
+def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> None:
+    jobs = [
+        sized(1, 0.0, "c"),
+        sized(2, 1e4, "c", migrate=Migrate.SAME_TYPE),
+        sized(3, 1e4, "c", sliceable=False),
+    ]
+    found = decide("hadare", snapshot([*FIVE, host("k3", 4, "K80")], jobs, rates=SPEEDS))
+    assert found.plan.copies == {}
+    assert all(len(home) == 1 for home in found.plan.homes.values())
+    assert len(found.plan.homes) == 3
+
+
+def test_hadare_averages_at_the_edges_of_rounds_only() -> None:
+    asked = snapshot(FIVE, [sized(1, 1e4, "c")], rates=SPEEDS, migrations_left=9)
+    first = decide("hadare", asked)
+    runs = replace(
+        asked.jobs[0], hosts=first.plan.homes[JobId(1)], started=True, running=True, steps_done=900.0
+    )
+    asked = replace(asked, jobs=(runs, sized(2, 1e4, "c")))
+    again = decide("hadare", asked, first.memory)
+    assert again.plan.copies == first.plan.copies
+    assert again.plan.homes == first.plan.homes, "who comes in between waits"
+    later = decide("hadare", replace(asked, quantum=1), again.memory)
+    assert sum(later.plan.copies[JobId(1)]) == 9100
+
+
+def test_hadare_without_leave_to_move_averages_where_its_copies_are() -> None:
+    asked = snapshot(FIVE, [sized(1, 1e4, "c")], rates=SPEEDS)
+    home = (HostName("v"), HostName("k0"))
+    runs = replace(asked.jobs[0], hosts=home, started=True, running=True, steps_done=5000.0)
+    found = decide("hadare", replace(asked, jobs=(runs,)))
+    assert (found.plan.homes, found.plan.copies) == ({1: home}, {1: (4000, 1000)})
+    found = decide("hadare", replace(asked, jobs=(runs,), migrations_left=1))
+    assert set(found.plan.homes[JobId(1)]) == {"v", "k0", "k1"}

@@ -14,7 +14,7 @@ from hs_core.errors import RefusedError
 from hs_core.events import Turn
 from hs_core.model import JobId
 from hs_core.plan import check
-from hs_core.policies import POLICIES, find
+from hs_core.policies import POLICIES, find, live
 from hs_core.policy import Policy, Snapshot, Verdict
 
 from .worlds import (  # noqa: TID252 — tests are no package on the path
@@ -40,7 +40,7 @@ def in_turn(verdict: Verdict) -> set[JobId]:
 @few
 @given(snapshots())
 def test_every_plan_passes_the_check(policy: Policy, asked: Snapshot) -> None:
-    check(asked, policy.decide(asked, {}).plan, mixed=policy.needs.mixed)
+    check(asked, policy.decide(asked, {}).plan, policy.needs)
 
 
 @every_policy
@@ -50,7 +50,8 @@ def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, 
     plan = policy.decide(asked, {}).plan
     jobs = {job.id: job for job in asked.jobs}
     placed = Counter(job for turn in plan.turns.values() for job in turn.gangs)
-    assert all(times == jobs[job].nodes for job, times in placed.items())
+    assert all(times == len(plan.homes[job]) for job, times in placed.items())
+    assert all(len(home) == jobs[job].nodes or job in plan.copies for job, home in plan.homes.items())
     for host in asked.hosts:  # `gpus` counts healthy ones only: the others are unused
         turn = plan.turns.get(host.name, Turn())
         shared = sum(sum(guest.gpus) for guest in turn.guests)
@@ -104,7 +105,7 @@ def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quan
     for _ in range(quanta):
         memory = json.loads(json.dumps(verdict.memory))
         verdict = policy.decide(asked, memory)
-        check(asked, verdict.plan, mixed=policy.needs.mixed)
+        check(asked, verdict.plan, policy.needs)
         for job in asked.jobs:
             known = {host.name for host in asked.hosts}.issuperset(job.hosts)
             if job.started and known and not job.movable:
@@ -241,6 +242,12 @@ def test_mixed_gangs_share_by_tickets_where_every_user_could_fill_the_server(
 
 def test_policies_are_found_by_name() -> None:
     assert all(find(name) is policy and policy.name == name for name, policy in POLICIES.items())
+
+
+def test_what_only_the_simulator_can_do_is_refused_by_clusters() -> None:
+    assert live("hadar") is POLICIES["hadar"]
+    with pytest.raises(RefusedError, match="policy hadare: it has copies of a job train at once, which only"):
+        live("hadare")
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are() -> None:

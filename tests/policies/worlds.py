@@ -144,7 +144,7 @@ class Run:
     def step(self) -> Verdict:
         asked = self.asked
         verdict = self.policy.decide(asked, json.loads(json.dumps(self.memory)))
-        check(asked, verdict.plan, mixed=self.policy.needs.mixed)
+        check(asked, verdict.plan, self.policy.needs)
         self.memory = verdict.memory
         present = {job.id: job for job in asked.jobs}
         for job_id, home in verdict.plan.homes.items():
@@ -224,7 +224,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             gpu_types=draw(st.sampled_from([(), (), (), ("V100",), ("K80", "Q9"), ("X1",)])),
             gpu_memory_bytes=draw(st.sampled_from([0, 0, 3 * GIB, 10 * GIB, 40 * GIB])),
             job_class=draw(st.sampled_from("xyz")),
-            steps=float(draw(st.sampled_from([0, 1_000, 50_000]))),
+            steps=float(draw(st.sampled_from([0, 0, 3, 1_000, 50_000]))),
             accumulation_max=draw(st.sampled_from([1, 1, 8])),
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),

@@ -86,7 +86,7 @@ class Decisions(Requests):
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
-        plan.check(snapshot, verdict.plan, mixed=self.policy.needs.mixed)
+        plan.check(snapshot, verdict.plan, self.policy.needs)
         invariants.check_trades(verdict, snapshot)
         if verdict.memory != self._memory:
             self._memory = verdict.memory
@@ -209,6 +209,10 @@ class Decisions(Requests):
         )
         if not common:
             return wanted
+        last = self._sent.get(name)
+        if last is not None and last.edge_in_s is None:
+            # It kept its own cadence until now: what is on there goes on.
+            self._turns = {**self._turns, name: last.turn}
         assert self._edges.at_s is not None
         return replace(
             wanted,

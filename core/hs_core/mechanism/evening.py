@@ -38,6 +38,12 @@ class _Change(NamedTuple):
     job: JobFacts
 
 
+class _Going(NamedTuple):
+    job: JobFacts
+    saved: float  # squares, times GPUs
+    least: float  # that a move has to save
+
+
 def even_out(mover: "Mover", pool: Pool) -> None:
     if len(pool.names) < 2 or not np.any(pool.asked > pool.gpus):
         return
@@ -131,26 +137,38 @@ class _Evening:
         return gpus - fill if 0 < fill < gpus and self._has_gang(at) else 0
 
     def _best_of(self, source: int, targets: Iterable[int]) -> _Change | None:
-        return min((change for target in targets for change in self._changes(source, target)), default=None)
+        going = list(self._going(source))
+        if not going:
+            return None
+        there = [target for target in targets if target != source and self._pool.accepts[target]]
+        return min(
+            (change for target in there for change in self._changes(going, source, target)), default=None
+        )
 
-    def _changes(self, source: int, target: int) -> Iterator[_Change]:
+    def _going(self, source: int) -> Iterator[_Going]:
+        """Jobs that the server would be so much better off without."""
         pool, limits, mean = self._pool, self._limits, self._mean
-        if source == target or not pool.accepts[target]:
-            return
-        there, here = self._jobs(source), self._jobs(target)
+        there = self._jobs(source)
         for job in self._movable(source):
-            if not pool.fits(shape_of(job))[target] or not self._mover.may_go(job):
+            if not self._mover.may_go(job):
                 continue
             after = self._time(source, [other for other in there if other.id != job.id])
-            saved = (self._load[source] ** 2 - after**2) * pool.width[source]
+            saved = float((self._load[source] ** 2 - after**2) * pool.width[source])
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
-            if saved <= least * mean**2:
+            if saved > least * mean**2:
+                yield _Going(job, saved, least)
+
+    def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
+        pool, mean = self._pool, self._mean
+        here, load, width = self._jobs(target), float(self._load[target]), int(pool.width[target])
+        for job, saved, least in going:
+            if not pool.fits(shape_of(job))[target]:
                 continue
             then = self._time(target, [*here, job])
-            squares = ((then**2 - self._load[target] ** 2) * pool.width[target] - saved) / mean**2
+            squares = ((then**2 - load**2) * width - saved) / mean**2
             if squares <= -least:
-                yield _Change(round(float(squares), 9), cost_of(job), target, source, job)
+                yield _Change(round(squares, 9), cost_of(job), target, source, job)
 
     def _fill(self, target: int, waits: Sequence[int]) -> Sequence[_Change]:
         """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""

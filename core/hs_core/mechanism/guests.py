@@ -6,6 +6,7 @@ share (`Snapshot.interference`), and until then taken to be `UNMEASURED`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,7 @@ class Round:
         for name in job.hosts:
             partners = {JobId(int(other)): gpus for other, gpus in beside[name].items()}
             found[name] = {other: gpus for other, gpus in partners.items() if self._runs_at(other, name)}
-            if not job.started and found[name] != partners:
+            if not _has_gpus(job) and found[name] != partners:
                 return None
         return found if any(found.values()) else None
 
@@ -76,7 +77,7 @@ class Round:
             key=lambda job: (*lengths.rank(job, lengths.total_s(job)), by_arrival(job)),
         )
         for job in waiting:
-            if not self._start(job) and not job.started:
+            if not self._start(job) and not _has_gpus(job):
                 self._share(job, choose)
         why = {job.id: self._why(job) for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
@@ -85,7 +86,9 @@ class Round:
     def _keep(self) -> None:
         """Who has GPUs keeps them, guests included; then who has a process, which cannot go elsewhere."""
         started = [
-            job for job in sorted(self.snapshot.jobs, key=by_arrival) if job.started or job.id in self._beside
+            job
+            for job in sorted(self.snapshot.jobs, key=by_arrival)
+            if _has_gpus(job) or job.id in self._beside
         ]
         for job in sorted(started, key=lambda job: (job.id in self._beside, not job.running)):
             beside = self._beside.get(job.id)
@@ -93,7 +96,7 @@ class Round:
                 self._slots.offer(job)
             elif not self._whole(beside) or not self._slots.share(job, beside):
                 del self._beside[job.id]
-                if job.started:
+                if _has_gpus(job):
                     self._slots.offer(job)
 
     def _whole(self, beside: Beside) -> bool:
@@ -107,7 +110,7 @@ class Round:
     def _start(self, job: JobFacts) -> bool:
         """On free GPUs of the fastest model that has them; those not measured newest first."""
         slots = self._slots
-        if job.started or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
+        if _has_gpus(job) or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
             return slots.offer(job)
         rates = self.snapshot.rates
         found = sorted(self._models, key=lambda model: -rates.get((job.job_class, model), 0.0))
@@ -195,6 +198,11 @@ class Round:
         return "shorter jobs start first, and no running job is one that it would gain by sharing GPUs with"
 
 
+def _has_gpus(job: JobFacts) -> bool:
+    """A process, or GPUs on which one is coming up."""
+    return job.started or job.running
+
+
 def steps_of(job: JobFacts) -> int:
     """How many of the accumulation steps 1, 2, 4, … it can be told."""
     return job.accumulation_max.bit_length()
@@ -257,7 +265,7 @@ def interference(snapshot: Snapshot, model: str, classes: Sequence[str]) -> Inte
     return Interference(of_newer, of_older)
 
 
-def first_fit(this: Round, job: JobFacts, _model: str, running: Sequence[JobFacts]) -> list[Offer]:
+def first_fit(this: Round, job: JobFacts, model: str, running: Sequence[JobFacts]) -> list[Offer]:
     """SJF-FFS: those beside which any sub-batch fits, the largest such, in their order of arrival."""
     hosts = {host.name: host for host in this.snapshot.hosts}
     memory = memory_of(job)
@@ -265,6 +273,10 @@ def first_fit(this: Round, job: JobFacts, _model: str, running: Sequence[JobFact
     for other in running:
         room = smallest(hosts, other) - other.memory_bytes
         fitting = np.flatnonzero(memory <= room)
-        if fitting.size:
+        never = inf in (
+            this.snapshot.interference.get((one, two, model))
+            for one, two in ((job.job_class, other.job_class), (other.job_class, job.job_class))
+        )
+        if fitting.size and not never:
             found.append(Offer(other, other.arrival_s, int(fitting[0])))
     return found

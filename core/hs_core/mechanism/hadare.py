@@ -13,6 +13,7 @@ from hs_core.errors import BrokenError, RefusedError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 State = Mapping[str, NDArray[np.generic]]
 
 SIZES: Mapping[str, int] = {"S": 1, "M": 2, "L": 3, "XL": 4}
@@ -24,9 +25,10 @@ class Jobs:
     """J unfinished jobs on N nodes."""
 
     rates: Floats  # (J, N) steps/s of one copy; 0 where it can't run, the whole column where the node is out of service
-    steps: Ints  # (J,) in all
-    left: Ints  # (J,) of these, at least 1
+    steps: Ints | Floats  # (J,) in all
+    left: Ints | Floats  # (J,) of these, at least 1
     age_s: Floats  # (J,) since it came
+    unit: Floats | None = None  # (J,) what a step is worth; None: all the same
 
     def __post_init__(self) -> None:
         for name, least in (("steps", 1), ("left", 1), ("age_s", 0)):
@@ -48,29 +50,50 @@ def assign(jobs: Jobs, round_s: float, copies: int | None = None) -> Ints:
     at most so many of a job; default, as many as nodes.
     """
     count, nodes = jobs.rates.shape
-    chosen = np.full(nodes, IDLE, np.int64)
-    rate, forks = np.zeros(count), np.zeros(count, np.int64)
-    open_ = jobs.rates > 0
+    one = np.ones(count, np.int64)
+    most = one * (nodes if copies is None else copies)
+    found = spread(jobs, round_s, gpus=one, room=np.ones(nodes, np.int64), most=most)
+    chosen: Ints = np.where(found.any(axis=0), found.argmax(axis=0), IDLE)
+    return chosen
+
+
+def spread(jobs: Jobs, round_s: float, *, gpus: Ints, room: Ints, most: Ints) -> Bools:
+    """(J, N) as `assign`, for nodes with `room` (N,) GPUs and copies that take `gpus` (J,) each, `most` (J,) of a job and one on a node."""
+    count, nodes = jobs.rates.shape
+    chosen = np.zeros((count, nodes), np.bool_)
+    rate, forks, room = np.zeros(count), np.zeros(count, np.int64), room.copy()
+    open_ = (jobs.rates > 0) & (gpus[:, None] <= room)
+    every = np.arange(count)
+    grown = _grown(jobs, every, rate)
     while open_.any():
-        grown = _worth(jobs, rate[:, None] + jobs.rates) - _worth(jobs, rate[:, None])
         unfinished = rate * round_s < jobs.left
         rows = unfinished if (open_ & unfinished[:, None]).any() else np.ones(count, bool)
         gain = np.where(open_ & rows[:, None], grown, -np.inf)
         job, node = divmod(int(gain.argmax()), nodes)
-        chosen[node] = job
+        chosen[job, node] = True
         rate[job] += jobs.rates[job, node]
         forks[job] += 1
-        open_[:, node] = False
-        if copies is not None and forks[job] >= copies:
+        room[node] -= gpus[job]
+        open_[job, node] = False
+        open_[:, node] &= gpus <= room[node]
+        if forks[job] >= most[job]:
             open_[job] = False
+        grown[job] = _grown(jobs, every[job : job + 1], rate)[0]
     return chosen
 
 
-def _worth(jobs: Jobs, rate: Floats) -> Floats:
-    ends = jobs.age_s[:, None] + np.divide(
-        jobs.left[:, None], rate, out=np.full(rate.shape, np.inf), where=rate > 0
+def _grown(jobs: Jobs, rows: Ints, rate: Floats) -> Floats:
+    """What each node would add to the worth of these jobs."""
+    now = rate[rows, None]
+    return _worth(jobs, rows, now + jobs.rates[rows]) - _worth(jobs, rows, now)
+
+
+def _worth(jobs: Jobs, rows: Ints, rate: Floats) -> Floats:
+    ends = jobs.age_s[rows, None] + np.divide(
+        jobs.left[rows, None], rate, out=np.full(rate.shape, np.inf), where=rate > 0
     )
-    worth: Floats = jobs.steps[:, None] / np.maximum(ends, np.finfo(float).tiny)
+    length = jobs.steps[rows] if jobs.unit is None else jobs.steps[rows] * jobs.unit[rows]
+    worth: Floats = length[:, None] / np.maximum(ends, np.finfo(float).tiny)
     return worth
 
 

@@ -23,7 +23,7 @@ from hs_core.policy import JobFacts
 DIGITS = 9
 
 
-_gang = attrgetter("gang")
+_gang, _user = attrgetter("gang"), attrgetter("user")
 
 
 class _Rows(NamedTuple):
@@ -65,8 +65,10 @@ class Pool:
         ]
         single, several = list(chain.from_iterable(jobs)), list(chain.from_iterable(parts))
         gpus = np.array([*map(_gang, single), *(job.per_node for job in several)], dtype=np.int64)
-        users = self._users  # of parts of gangs in several pools also some who have no share here
-        of = [users.setdefault(job.user, len(users)) for job in (*single, *several)]
+        users = self._users = {user: at for at, user in enumerate(self.per_gpu)}
+        for job in several:  # of a gang in several pools, maybe, whose user has no share here
+            users.setdefault(job.user, len(users))
+        of = [*map(users.__getitem__, map(_user, chain(single, several)))]
         self._rows = rows = _Rows(np.array(of, dtype=np.int64), np.concatenate(servers), gpus)
         if gpus.size:
             size = len(self.names)

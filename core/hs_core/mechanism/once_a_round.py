@@ -2,7 +2,8 @@
 
 Between two edges everybody keeps the GPUs of the round, also who is still on the way to them. What is left goes to who waits, by arrival, where
 that moves nobody: a job with a process at its home, one without wherever it is fastest. A server that comes, goes, is drained or
-loses GPUs is no small change: then the round is decided anew.
+loses GPUs is no small change: then the round is decided anew. Who shares GPUs goes on beside the same jobs; who was to join one and is still on
+the way does so in the next round.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,11 +41,17 @@ def _servers(snapshot: Snapshot) -> int:
 def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: Mapping[str, Any]) -> Memory:
     plan = verdict.plan
     here = {job for turn in plan.turns.values() for job in turn.gangs}
+    guests: dict[str, dict[str, list[list[int]]]] = {}
+    for name, turn in plan.turns.items():
+        for guest in turn.guests:
+            at = guests.setdefault(str(guest.job), {host: [] for host in plan.homes[guest.job]})
+            at[name] = [[int(job), gpus] for job, gpus in zip(guest.beside, guest.gpus, strict=True)]
     return {
         "policy": of_policy,
         "round": snapshot.quantum,
         "servers": _servers(snapshot),
         "homes": {**{str(job): list(plan.homes[job]) for job in sorted(here)}, **on_the_way},
+        "guests": dict(sorted(guests.items())),
     }
 
 
@@ -53,10 +60,18 @@ def _between(snapshot: Snapshot, memory: Memory) -> Verdict:
     homes = {JobId(int(job)): tuple(map(HostName, home)) for job, home in memory["homes"].items()}
     on_the_way: dict[str, Any] = {}
     order = sorted(snapshot.jobs, key=by_arrival)
+    guests = memory["guests"]
     for job in order:
         home = homes.get(job.id)
-        if home is not None and not seats.stay(job, home):
+        if home is not None and str(job.id) not in guests and not seats.stay(job, home):
             on_the_way[str(job.id)] = list(home)
+    for job in order:
+        if (said := guests.get(str(job.id))) is not None:
+            beside = {
+                HostName(name): {JobId(partner): gpus for partner, gpus in at} for name, at in said.items()
+            }
+            if not seats.share_again(job, beside):
+                seats.rest(job)
     why = {
         job.id: "it waits for the next round: nothing that it could take is idle in this one" for job in order
     }

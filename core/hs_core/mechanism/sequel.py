@@ -13,8 +13,10 @@ import numpy as np
 
 from hs_core.events import Turn
 from hs_core.mechanism import split
+from hs_core.mechanism.crowd import Crowd, table
 from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.loads import find_levels
+from hs_core.mechanism.split import Few
 from hs_core.mechanism.world import At, World
 from hs_core.model import HostName, JobId
 from hs_core.policy import Memory, Onward
@@ -46,7 +48,7 @@ class Decided:
 class FairSequel:
     """Of one decision. `memory`: what that decision remembered."""
 
-    def __init__(self, decided: Decided, memory: Memory) -> None:
+    def __init__(self, decided: Decided, memory: Memory, table: Few | Crowd) -> None:
         self._decided = decided
         self._memory = dict(memory)
         self._quantum: int = memory["quantum"]
@@ -55,7 +57,7 @@ class FairSequel:
         self._weighed: Ints = np.empty(0, dtype=np.int64)  # factors, as decided
         self._told: Ints = self._weighed  # as tickets have them
         self._tickets = decided.tickets
-        self._gangs, self._servers = decided.entities(decided.tickets)
+        self._table = table
         self._turns: Mapping[HostName, Turn] = {}
 
     def edge(self, quantum: int, now_s: float, got: Mapping[At, int]) -> Onward | None:
@@ -69,9 +71,7 @@ class FairSequel:
             return None
         changed = {} if np.array_equal(steps, self._told) else self._weigh(lags)
         self._quantum, self._lags, self._told = quantum, lags, steps
-        if self._gangs:
-            played = split.play(self._gangs, self._servers, self._memory.get("books", {}))
-            self._memory["books"], self._turns = dict(played.got), played.turns
+        self._turns = self._table.play()
         return Onward(turns=self._turns, tickets=changed)
 
     def _first(self) -> Lags:
@@ -85,13 +85,18 @@ class FairSequel:
     def _weigh(self, lags: Lags) -> dict[JobId, Fraction]:
         """Jobs whose tickets are others than before."""
         before, self._tickets = self._tickets, self._decided.weigh(lags.factors())
-        if self._gangs:
-            self._gangs, self._servers = self._decided.entities(self._tickets)
+        books = self._table.books()
+        if books:
+            self._table = table(*self._decided.entities(self._tickets), books)
         return {job: tickets for job, tickets in self._tickets.items() if tickets != before[job]}
 
     def memory(self) -> Memory:
         if self._lags is None:
             return self._memory
-        turns = split.dump_turns(self._turns)
-        kept = {**self._memory, "quantum": self._quantum, "lags": self._lags.dump(), "turns": turns}
+        now = {
+            "lags": self._lags.dump(),
+            "turns": split.dump_turns(self._turns),
+            "books": self._table.books(),
+        }
+        kept = {**self._memory, "quantum": self._quantum, **now}
         return {name: value for name, value in kept.items() if value or name == "quantum"}

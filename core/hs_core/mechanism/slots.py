@@ -77,6 +77,9 @@ class Slots:
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
 
+    def has_turn(self, job_id: JobId) -> bool:
+        return job_id in self._in_turn
+
     def has_home(self, job: JobFacts) -> bool:
         return job.id in self._homes
 
@@ -111,11 +114,6 @@ class Slots:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
         return self._take(job, home, (MoveReason.ROUND, why))
 
-    def hold(self, home: Home, gpus: int) -> None:
-        """So many GPUs of each of these servers are nobody's to take: who has them is on the way."""
-        for name in home:
-            self._free[name] = max(0, self._free[name] - gpus)
-
     def start(self, job: JobFacts, model: str) -> bool:
         """Give a job that was not started GPUs of that model, as few servers' as can be; False if there are none."""
         pinned = replace(job, gpu_types=(model,))
@@ -127,16 +125,21 @@ class Slots:
         guest = any(guest.job == job.id for guest in self._guests.get(name, ()))
         return 0 if guest or not self.runs(job) else job.per_node - self._lent.get((name, job.id), 0)
 
-    def share(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
+    def share(
+        self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]], why: str | None = None
+    ) -> bool:
         """The job's turn, on so many GPUs of each of these jobs, beside them; what it needs more is its own. False if that is not free.
 
-        `beside`: its servers, by node rank.
+        `beside`: its servers, by node rank; `why`: it would leave its home, if it may.
         """
         home = tuple(beside)
         own = {name: job.per_node - sum(beside[name].values()) for name in home}
         if self.runs(job) or any(self._free[name] < own[name] for name in home):
             return False
-        assert job.id not in self._homes or not job.started or self._homes[job.id] == home
+        if job.started and self._homes.get(job.id, home) != home:
+            assert why is not None, "nothing moves without a reason"
+            self._moves[job.id] = (MoveReason.ROUND, why)
+            self._moves_left -= 1
         self._homes[job.id] = home
         self._in_turn.add(job.id)
         for name, gpus in beside.items():

@@ -28,6 +28,8 @@ ROUNDED = 1 << 48
 TIE = 12  # digits: passes that agree so far are equal, and walked by order
 
 Key = JobId | HostName
+Books = Mapping[str, str | float]
+"""JSON-able: by `name_of`; text where it is exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,28 +70,26 @@ class Round:
     """What was decided for one quantum."""
 
     turns: Mapping[HostName, Turn]  # servers with a gang; all others are LOCAL
-    got: Mapping[str, str] = field(default_factory=dict)  # the books, JSON-able
+    got: Books = field(default_factory=dict)  # the books, JSON-able
 
 
-def play(gangs: Sequence[Gang], servers: Iterable[Server], books: Mapping[str, str]) -> Round:
+def play(gangs: Sequence[Gang], servers: Iterable[Server], books: Books) -> Round:
     """One quantum: chooses, and charges. `books`: what the last round returned."""
     at = {server.name: server for server in servers}
     entities = _entities(gangs, at, books)
     groups = [_Group(members) for members in _components(entities)]
     runs = _walk(entities, at)
-    got: dict[str, str] = {}
+    got: dict[str, str | float] = {}
     for group in groups:
         got |= group.charge()
     for gang in gangs:
-        if not gang.able and (kept := books.get(_name(gang.job))) is not None:
-            got[_name(gang.job)] = kept
+        if not gang.able and (kept := books.get(name_of(gang.job))) is not None:
+            got[name_of(gang.job)] = kept
     turns = {name: Turn(gangs=tuple(sorted(jobs)), local=True) for name, jobs in sorted(runs.items()) if jobs}
     return Round(turns, got)
 
 
-def _entities(
-    gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Mapping[str, str]
-) -> list[_Entity]:
+def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
     entities = []
     used: set[HostName] = set()
     for gang in gangs:
@@ -104,7 +104,7 @@ def _entities(
             gang.servers,
             gang.per_node,
             gang.tickets,
-            _number(books.get(_name(gang.job))),
+            _number(books.get(name_of(gang.job))),
             forced=gang.forced,
         )
         entities.append(entity)
@@ -113,7 +113,7 @@ def _entities(
         if server.small and server.tickets > 0:
             wants = min(server.gpus, sum(server.small))
             order: tuple[int, float, Key] = (0, 0.0, name)
-            got = _number(books.get(_name(name)))
+            got = _number(books.get(name_of(name)))
             entities.append(_Entity(name, order, (name,), wants, server.tickets, got))
     return entities
 
@@ -175,7 +175,7 @@ class _Group:
         books: dict[str, str] = {}
         for entity, got, tickets in zip(self.members, self.got, self.tickets, strict=True):
             now = got * finer + entity.given * unit - handed * unit * tickets // total
-            books[_name(entity.key)] = _text(now, unit)
+            books[name_of(entity.key)] = _text(now, unit)
         return books
 
 
@@ -204,7 +204,7 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[Ho
     return runs
 
 
-def _name(key: Key) -> str:
+def name_of(key: Key) -> str:
     return f"h:{key}" if isinstance(key, str) else f"j:{key}"
 
 
@@ -213,12 +213,26 @@ def _text(value: int, unit: int) -> str:
     return f"{value // common}/{unit // common}"
 
 
-def _number(text: str | None) -> Fraction:
-    if text is None:
+def _number(kept: str | float | None) -> Fraction:
+    if kept is None:
         return ZERO
-    above, below = text.split("/")
-    number = Fraction(int(above), int(below))
+    number = Fraction(kept)
     return number if number.denominator.bit_length() <= FINEST else Fraction(round(number * ROUNDED), ROUNDED)
+
+
+class Few:
+    """Gangs and servers that take turns quantum after quantum, as `Crowd` has them, exactly."""
+
+    def __init__(self, gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> None:
+        self._gangs, self._servers, self._books = gangs, servers, books
+
+    def play(self) -> Mapping[HostName, Turn]:
+        played = play(self._gangs, self._servers, self._books)
+        self._books = played.got
+        return played.turns
+
+    def books(self) -> Books:
+        return dict(self._books)
 
 
 def dump_turns(turns: Mapping[HostName, Turn]) -> dict[str, list[int]]:

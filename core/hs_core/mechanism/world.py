@@ -194,6 +194,12 @@ class World:
                     mine.append(job_class)
         return self._classes.get(user, [])
 
+    def ask(self, user: UserName, models: tuple[str, ...], gpus: int) -> None:
+        """Jobs could use so many, in any of these pools."""
+        if models:
+            demand = (user, models)
+            self.demands[demand] = self.demands.get(demand, 0) + gpus
+
     def demand(self) -> list[Demand]:
         """What jobs could use, pool by pool."""
         return [Demand(user, frozenset(models), gpus) for (user, models), gpus in self.demands.items()]
@@ -219,48 +225,64 @@ def shape_of(job: JobFacts) -> Shape:
     return Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
 
 
-_gang_of = attrgetter("gang")
+_id_of, _gang_of = attrgetter("id"), attrgetter("gang")
+_Plain = tuple[UserName, str, str, int, int, tuple[str, ...]]
+"""Of a job where it lives: user, class, model, gang, memory and the models it may use."""
 
 
 def look(snapshot: Snapshot, leaving: Leaving) -> World:
     there = floor(snapshot.hosts)
-    jobs = sorted(snapshot.jobs, key=lambda job: job.id)
+    jobs = sorted(snapshot.jobs, key=_id_of)
     world = World(snapshot, there, jobs, at={name: [] for name in there.hosts})
-    calm = there.calm
-    demands, auto, usable, homes = world.demands, Migrate.AUTO, world.usable, world.homes
-    kinds, at = world.kinds, world.at
+    calm, auto, homes, at = there.calm, Migrate.AUTO, world.homes, world.at
+    plain: dict[_Plain, list[JobFacts]] = {}
     for job in jobs:
         home = job.hosts
-        if not home:
-            world.new.append(job)
-            models = usable(job)
-        elif (
-            job.nodes == 1
-            and (host_there := calm.get(home[0])) is not None
-            and job.gang <= host_there.gpus
+        if (
+            home
+            and job.nodes == 1
+            and (here := calm.get(home[0])) is not None
+            and job.gang <= here.gpus
             and job.movable
             and job.migrate is auto
         ):  # nothing is odd about it, as about most: by far the shortest way
             homes[job.id] = home
-            kind = (job.user, job.job_class, host_there.model)
-            if kind in kinds:
-                kinds[kind].append(job)
-            else:
-                kinds[kind] = [job]
             at[home[0]].append(job)
-            models = usable(job)
+            kind = (job.user, job.job_class, here.model, job.gang, job.gpu_memory_bytes, job.gpu_types)
+            if kind in plain:
+                plain[kind].append(job)
+            else:
+                plain[kind] = [job]
         else:
-            models = _seat(world, job, leaving)
-        if models:
-            demand = (job.user, models)
-            demands[demand] = demands.get(demand, 0) + job.gang
-    for kind, alike in kinds.items():
-        user, _, model = kind
-        world.kind_gpus[kind] = count = sum(map(_gang_of, alike))
+            if home:
+                models = _seat(world, job, leaving)
+            else:
+                world.new.append(job)
+                models = world.usable(job)
+            world.ask(job.user, models, job.gang)
+    _count_plain(world, plain)
+    for of, alike in world.kinds.items():
+        user, _, model = of
+        world.kind_gpus[of] = count = sum(map(_gang_of, alike))
         world.gpus[user, model] = world.gpus.get((user, model), 0) + count
     world.new.sort(key=by_arrival)
     world.leavers.sort(key=by_arrival)
     return world
+
+
+def _count_plain(world: World, plain: Mapping[_Plain, list[JobFacts]]) -> None:
+    kinds = world.kinds
+    mixed: set[Kind] = set()
+    for (user, job_class, model, gang, _, _), alike in plain.items():
+        kind = (user, job_class, model)
+        if kind in kinds:
+            kinds[kind] += alike
+            mixed.add(kind)
+        else:
+            kinds[kind] = alike
+        world.ask(user, world.usable(alike[0]), gang * len(alike))
+    for kind in mixed:
+        kinds[kind].sort(key=_id_of)
 
 
 def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
@@ -271,7 +293,8 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     stays = all(host.accepts or not host.connected for host in there)
     if not known and (job.started or not job.movable):
         return ()
-    if not known or (not job.started and job.movable and not stays):
+    reached = all(host.connected for host in there)
+    if not known or (not job.started and job.movable and reached and not stays):
         world.new.append(job)
         return world.usable(job)
     world.homes[job.id] = home
@@ -287,7 +310,7 @@ def _seat(world: World, job: JobFacts, leaving: Leaving) -> tuple[str, ...]:
     else:
         world.unable.add(job.id)
     fixed = job.rooted or (job.started and job.migrate is Migrate.NEVER)
-    if fixed or not all(host.connected for host in there):
+    if fixed or not reached:
         return (model,) if able else ()
     # One that is just starting is demand wherever it could be, as it was before: else shares and trades would waver with every move.
     if job.movable and (not stays or not able):

@@ -27,13 +27,22 @@ class Worth:
         self._entitled = board.entitled
         self._world = board.world
         self._speeds = speeds
-        self._part = board.part
+        self._board = board
+        self._parts: dict[At, float] = {}  # as long as nobody moves
         self._sums: dict[At, float] = {}
 
     def forget(self, user: UserName) -> None:
         """Its jobs live elsewhere now."""
+        self._parts.clear()
         for model in self._world.models:
             self._sums.pop((user, model), None)
+
+    def _part(self, user: UserName, model: str) -> float:
+        at = (user, model)
+        found = self._parts.get(at)
+        if found is None:
+            found = self._parts[at] = self._board.part(user, model)
+        return found
 
     def content(self, user: UserName) -> bool:
         """Every job of the user gets all it asks for on the newest pool."""
@@ -60,7 +69,7 @@ class Worth:
         """The job's effective rate now and then, and what the user's sum grows by; -inf: the job would be worse off."""
         user, gang = job.user, job.gang
         one, other, known = self._pair(job.job_class, source, target)
-        before, after = self._part(user, source), self._part(user, target, gang)
+        before, after = self._part(user, source), self._board.part(user, target, gang)
         now, then = one * before, other * after
         if then < now * (1 - SLACK) or (not known and before > 0 and after < 1 - SLACK):
             return now, then, -inf
@@ -68,13 +77,13 @@ class Worth:
         rest = here - gang * one
         more = there + gang * other
         was = here * before + there * self._part(user, target)
-        will = rest * self._part(user, source, -gang) + more * after
+        will = rest * self._board.part(user, source, -gang) + more * after
         return now, then, will - was
 
     def explain(self, job: JobFacts, source: str, target: str) -> str:
         """Before the move."""
         one, other, known = self._pair(job.job_class, source, target)
-        now, then = one * self._part(job.user, source), other * self._part(job.user, target, job.gang)
+        now, then = one * self._part(job.user, source), other * self._board.part(job.user, target, job.gang)
         if now <= 0:
             return f"{job.user} has no share of the {source} GPUs now, and has one of {target}"
         if not known:

@@ -30,6 +30,8 @@ from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
 from hs_core.policies.gavel_sjf import GAVEL_SJF
 from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
 from hs_core.policies.hadar import HADAR
+from hs_core.policies.hadar_exact import HADAR_EXACT
+from hs_core.policies.hadare import HADARE
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.pop import POP
@@ -61,6 +63,8 @@ POLICIES: Mapping[str, Policy] = {
         TIRESIAS,
         FFT,
         HADAR,
+        HADAR_EXACT,
+        HADARE,
         POP,
         ALLOX,
         THEMIS,
@@ -93,6 +97,16 @@ GAVEL_COMPAT: Mapping[str, Callable[[float], Policy]] = {
     "pop": pop.compat,
 }
 """As Gavel's own simulator has them, for comparisons with its numbers."""
+
+
+def live(name: str) -> Policy:
+    """One that a cluster can do. Raises RefusedError."""
+    policy = find(name)
+    if policy.needs.copies:
+        raise RefusedError(
+            f"policy {name}: it has copies of a job train at once, which only hs-sim's depth quanta does; expected another one"
+        )
+    return policy
 
 
 def find(name: str, *, compat: bool = False, reset_s: float = RESET_S) -> Policy:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from math import lcm
+from operator import attrgetter
 from typing import Any
 
 from hs_core.events import Turn
-from hs_core.mechanism import split, trade
+from hs_core.mechanism import crowd, split, trade
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
@@ -27,7 +28,7 @@ from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verd
 from hs_core.shares import entitle_pools
 
 LIMITS = Limits()
-EXACT = 64  # jobs: of more, tickets are not added exactly
+_id_of, _gang_of = attrgetter("id"), attrgetter("gang")
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -53,14 +54,15 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
     tickets = _tickets(world, traded.entitled, factors)
     gangs, servers = _entities(world, tickets)
-    turns, books = _turns(world, gangs, servers, memory, again=again)
+    table = crowd.table(gangs, servers, memory.get("books", {}))
+    turns = _keep_turns(world, memory) if again else table.play()
     kept = _remember(
         snapshot.quantum,
         {
             "trades": trade.dump(traded.trades),
             "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
             "turns": split.dump_turns(turns),
-            "books": dict(books),
+            "books": table.books(),
             "lags": lags.dump(),
         },
     )
@@ -75,7 +77,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             weigh=partial(_tickets, world, traded.entitled),
             entities=partial(_entities, world),
         )
-        sequel = FairSequel(decided, kept)
+        sequel = FairSequel(decided, kept, table)
     return Verdict(
         plan=Plan(
             homes=world.homes,
@@ -108,12 +110,8 @@ def _tickets(
     for (user, _, model), jobs in world.kinds.items():
         at = (user, model)
         unit = (per_gpu.get(at) or LEAST) * factors.get(at, WHOLE)
-        known = {1: unit}
-        for job in jobs:
-            gang = job.gang
-            if gang not in known:
-                known[gang] = unit * gang
-            tickets[job.id] = known[gang]
+        known = {gang: unit * gang for gang in set(map(_gang_of, jobs))}
+        tickets.update(zip(map(_id_of, jobs), map(known.__getitem__, map(_gang_of, jobs)), strict=True))
     return tickets
 
 
@@ -126,23 +124,11 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
-def _turns(
-    world: World,
-    gangs: Sequence[split.Gang],
-    servers: Sequence[split.Server],
-    memory: Memory,
-    *,
-    again: bool,
-) -> tuple[Mapping[HostName, Turn], Mapping[str, str]]:
-    books = memory.get("books", {})
-    if again:
-        turns = split.keep_turns(memory.get("turns", {}), world.homes)
-        takes = {job.id: job.per_node for job in world.jobs}
-        return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()}), books
-    if not gangs:
-        return {}, {}
-    played = split.play(gangs, servers, books)
-    return played.turns, played.got
+def _keep_turns(world: World, memory: Memory) -> Mapping[HostName, Turn]:
+    """Those of a quantum that was decided about before, as far as they still go."""
+    turns = split.keep_turns(memory.get("turns", {}), world.homes)
+    takes = {job.id: job.per_node for job in world.jobs}
+    return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
 
 
 def _are_settled(
@@ -185,12 +171,14 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
     return servers
 
 
-def _sum(tickets: list[Fraction]) -> Fraction:
+def _sum(tickets: Sequence[Fraction]) -> Fraction:
     """Exact as long as the common denominator is short; many users' odd tickets are added to 2^-48."""
-    unit = lcm(*{some.denominator for some in tickets[:EXACT]}) if len(tickets) <= EXACT else 0
-    if 0 < unit.bit_length() <= split.FINEST:
-        return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
-    return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
+    unit = 1
+    for some in tickets:
+        unit = lcm(unit, some.denominator)
+        if unit.bit_length() > split.FINEST:
+            return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
+    return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
 
 
 GANDIVA_FAIR = Policy(

@@ -84,6 +84,7 @@ class _Run:
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
@@ -253,6 +254,7 @@ class _Run:
         if self._rows.row_of(job) >= 0:
             self._remove(job)
         self._turns.ends(job)
+        fleet.copies.pop(job, None)
         del fleet.live[job]
         fleet.changed([job])
         self._ended += 1
@@ -280,9 +282,10 @@ class _Run:
         if fleet.running[job]:
             self._stop(job, now_s)
         carry = self._remove(job) if self._rows.row_of(job) >= 0 else None
-        self._settle(job, new, now_s)
-        fleet.migrations[job] += 1
-        bytes_ = float(fleet.state_bytes[job])
+        averaged = len(old) if job in fleet.copies else 1
+        self._settle(job, new, now_s, self._copies.pop(job))
+        fleet.migrations[job] += new != old
+        bytes_ = float(fleet.state_bytes[job]) * averaged  # each of the new has them all
         self._rise(
             job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
         )
@@ -324,15 +327,15 @@ class _Run:
         """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
         return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
 
-    def _place(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+    def _place(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
         if self._rows.row_of(job) >= 0:
             self._remove(job)
-        self._settle(job, home, now_s)
+        self._settle(job, home, now_s, copies)
         self._rise(job, now_s, None)
 
-    def _settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+    def _settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
         self._turns.leaves(job)
-        self._fleet.settle(job, home, now_s)
+        self._fleet.settle(job, home, now_s, copies)
         self._turns.lives(job)
 
     def _rise(self, job: int, from_s: float, carry: float | None) -> None:
@@ -357,9 +360,10 @@ class _Run:
         else:
             heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
 
-    def _move(self, job: int, home: tuple[int, ...], now_s: float) -> None:
+    def _move(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
         """Suspended through a checkpoint first; its GPUs are its own until that is written."""
         self._movable[job] = False
+        self._copies[job] = copies
         self._moving[job] = home
         self._fleet.changed([job])
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
@@ -424,7 +428,7 @@ class _Run:
             self._memory = self._sequel.memory()
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
-        plans.check(snapshot, verdict.plan, mixed=self._policy.needs.mixed)
+        plans.check(snapshot, verdict.plan, self._policy.needs)
         self._decisions += 1
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
@@ -436,15 +440,17 @@ class _Run:
         fleet, plan = self._fleet, verdict.plan
         for facts in snapshot.jobs:
             names = plan.homes.get(facts.id)
-            if names is None or names == facts.hosts:
+            job, copies = facts.id - 1, plan.copies.get(facts.id, ())
+            anew = copies and copies != fleet.copies.get(job) and job not in self._moving
+            if names is None or (names == facts.hosts and not anew):
                 continue
-            job = facts.id - 1
             home = tuple(fleet.row_of[name] for name in names)
             if facts.started:
-                self._budget.take(now_s)
-                self._move(job, home, now_s)
+                if names != facts.hosts:
+                    self._budget.take(now_s)
+                self._move(job, home, now_s, copies)
             elif job not in self._moving:
-                self._place(job, home, now_s)
+                self._place(job, home, now_s, copies)
         self._weigh(plan.tickets)
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts
@@ -556,7 +562,7 @@ class _Run:
             self._leave(losers)
         if winners.size:
             wait_s = np.where(self._crowded(losers)[self._first_row(winners)], costs.suspend_s, 0.0)
-            for at in np.flatnonzero(fleet.gang[winners] > fleet.per_node[winners]).tolist():
+            for at in np.flatnonzero(self._rows.row[winners] < 0).tolist():
                 crowded = self._crowded(losers)[list(fleet.home[int(winners[at])])].any()
                 wait_s[at] = costs.suspend_s if crowded else 0.0
             self._enter(winners, now_s + wait_s)
@@ -662,12 +668,25 @@ class _Run:
         if training.size:
             alone = self._pairs.alone(training)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
+            pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
             if self._measured.report(pairs):
                 self._stale = True
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
         if self._stages.ran(self._run_now.tolist()):
             self._stale = True
+
+    def _pairs_of_copies(self, training: Ints) -> list[Ints]:
+        """Classes with the faster models: each copy says how fast it is."""
+        fleet = self._fleet
+        found: list[Ints] = []
+        if not fleet.copies:
+            return found
+        for job in fleet.copies.keys() & set(training.tolist()):
+            models = set(fleet.model_of_row[list(fleet.home[job])].tolist()) - {int(fleet.model[job])}
+            pairs = fleet.class_of[job] * len(fleet.models) + np.array(sorted(models), dtype=np.int64)
+            found.append(pairs)
+        return found
 
     def _charge(self, jobs: Ints, now_s: float) -> None:
         """Up to now, of what they have had since they were charged last."""
@@ -686,7 +705,7 @@ class _Run:
         fleet = self._fleet
         users = fleet.user[jobs]
         owner = users * len(fleet.models)
-        if fleet.mixed and fleet.mixed.intersection(jobs.tolist()):
+        if fleet.spread and fleet.spread.intersection(jobs.tolist()):
             gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
             fleet.gpu_s[jobs] += gpu_s
             every = (owner[:, None] + np.arange(len(fleet.models))).ravel()

@@ -57,7 +57,8 @@ class Fleet:
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
-        self.mixed: set[int] = set()  # jobs whose home has several models
+        self.spread: set[int] = set()  # charged server by server: on several models, or as copies
+        self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
@@ -114,9 +115,13 @@ class Fleet:
             found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
         return found
 
-    def settle(self, job: int, home: tuple[int, ...], now_s: float) -> None:
-        """Lives there from now on."""
+    def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
+        """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
+        if self.copies.pop(job, None):
+            self.charged[job] = self.gang[job]
+        if copies:
+            self.copies[job] = copies
         self._pace(job)
         self.settled_s[job] = now_s
         self._facts.pop(job, None)
@@ -131,12 +136,17 @@ class Fleet:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
-        models = set(self.model_of_row[list(self.home[job])].tolist())
+        models = self.model_of_row[list(self.home[job])].tolist()
         rates = self.rates[self.class_of[job]]
         model = min(models, key=lambda model: (rates[model], model))
-        (self.mixed.add if len(models) > 1 else self.mixed.discard)(job)
+        copies = self.copies.get(job)
+        (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self.model[job] = model
-        self.alone[job] = self.rate[job] = rates[model]
+        rate = rates[model]
+        if copies:  # it has ended when the last of them has done its part
+            rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
+            self.charged[job] = self.per_node[job] * len(copies)
+        self.alone[job] = self.rate[job] = rate
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""

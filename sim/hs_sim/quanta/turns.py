@@ -30,7 +30,10 @@ class Turns:
         return bool(self._parts.any())
 
     def lives(self, job: int) -> None:
-        """It has a home from now on."""
+        """It has a home from now on. Where quanta become common by that, the turn that is on stands until the next."""
+        for row in self._fleet.home[job] if len(self._fleet.home[job]) > 1 else ():
+            if not self._parts[row] and row in self._now:
+                self._ahead = {**self._ahead, row: self._now[row]}
         self._count(job, 1)
 
     def leaves(self, job: int) -> None:

@@ -1,0 +1,166 @@
+"""Split stride (`mechanism.split`) over thousands of gangs and servers at once: the same walk, the same charges, over arrays.
+
+The walk by (lag, order) is made in rounds: in each, who comes before all others that want one of its servers has its turn, and who no longer fits
+is out. Books are floats here: what they are off by is far below the grain of a quantum, and below what tells two lags apart.
+"""
+
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.errors import BrokenError
+from hs_core.events import Turn
+from hs_core.mechanism.split import Books, Few, Gang, Server, name_of
+from hs_core.model import HostName, JobId
+
+FEW = 256  # gangs and servers: up to so many take turns exactly
+TIE = 9  # digits: lags that agree so far are equal, and walked by order
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Crowd:
+    """Gangs and aggregates of servers' small jobs as one row of entities: aggregates by name, then gangs by arrival."""
+
+    def __init__(self, gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> None:
+        able = sorted((gang for gang in gangs if gang.able), key=lambda gang: (gang.arrival_s, gang.job))
+        if poor := [gang for gang in able if gang.tickets <= 0]:
+            raise BrokenError(f"job {poor[0].job} has {poor[0].tickets} tickets; expected more than 0")
+        used = set(chain.from_iterable(gang.servers for gang in able))
+        there = sorted((server for server in servers if server.name in used), key=lambda server: server.name)
+        own = [server for server in there if server.small and server.tickets > 0]
+        index = {server.name: at for at, server in enumerate(there)}
+        self._names = [server.name for server in there]
+        self._jobs = [gang.job for gang in able]
+        self._keys = [*(name_of(server.name) for server in own), *(name_of(gang.job) for gang in able)]
+        self._small = len(own)  # entities before are aggregates
+        self._stuck = _ints([server.stuck for server in there])
+        self._free = _ints([server.gpus for server in there]) - self._stuck
+        self._least = _ints([min(server.small, default=0) for server in there])
+        self._home: list[Ints] = []
+        homes = [[index[server.name]] for server in own] + [[index[s] for s in gang.servers] for gang in able]
+        self._nodes = _ints([len(home) for home in homes])
+        self._entity = np.repeat(np.arange(len(homes)), self._nodes)  # by part: whose …
+        self._server = _ints(list(chain.from_iterable(homes)))  # … and where
+        wants = [min(server.gpus, sum(server.small)) for server in own]
+        self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
+        self._tickets = np.array(
+            [*(float(server.tickets) for server in own), *(float(gang.tickets) for gang in able)],
+            dtype=np.float64,
+        )
+        self._last = np.array([True] * len(own) + [not gang.forced for gang in able], dtype=np.bool_)
+        self._group = self._components()
+        self._got = np.array([_number(books.get(key)) for key in self._keys], dtype=np.float64)
+        self._kept = {
+            key: books[key] for gang in gangs if not gang.able and (key := name_of(gang.job)) in books
+        }
+
+    def _components(self) -> Ints:
+        """Entities that share servers, directly or not, by one number."""
+        label = np.arange(len(self._names))
+        while True:
+            mine = np.full(len(self._nodes), len(label))
+            np.minimum.at(mine, self._entity, label[self._server])
+            after = label.copy()
+            np.minimum.at(after, self._server, mine[self._entity])
+            after = after[after]
+            if np.array_equal(after, label):
+                return mine
+            label = after
+
+    def play(self) -> dict[HostName, Turn]:
+        """One quantum: chooses, and charges."""
+        if not self._jobs:
+            return {}
+        self._clamp()
+        lags = np.round(self._got / self._tickets, TIE)
+        order = np.lexsort((np.arange(len(lags)), lags, self._last))
+        runs, left = self._walk(order)
+        given = np.where(runs, self._gpus * self._nodes, 0)
+        own = self._server[: self._small]
+        rest = np.where(self._least[own] <= left[own], left[own], 0) + self._stuck[own]
+        given[: self._small] = np.where(
+            runs[: self._small], self._gpus[: self._small], np.minimum(self._gpus[: self._small], rest)
+        )
+        self._charge(given.astype(np.float64))
+        return self._turns(runs)
+
+    def books(self) -> Books:
+        return {**dict(zip(self._keys, self._got.tolist(), strict=True)), **self._kept}
+
+    def _clamp(self) -> None:
+        """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
+        lags = self._got / self._tickets
+        most = np.full(len(self._names) + 1, -np.inf)
+        least = np.full(len(self._names) + 1, np.inf)
+        np.maximum.at(most, self._group, lags)
+        np.minimum.at(least, self._group, lags)
+        shift = np.where(least > 0, least, np.where(most < 0, most, 0.0))
+        if shift.any():
+            self._got = self._got - shift[self._group] * self._tickets
+
+    def _walk(self, order: Ints) -> tuple[Bools, Ints]:
+        """Who has its turn, and the GPUs that are left on each server."""
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        wants = self._gpus.copy()
+        own = self._server[: self._small]
+        wants[: self._small] = np.maximum(0, wants[: self._small] - self._stuck[own])
+        parts = np.argsort(place[self._entity], kind="stable")
+        entity, server = self._entity[parts], self._server[parts]
+        free, runs = self._free.copy(), np.zeros(len(order), dtype=np.bool_)
+        first = np.empty(len(free), dtype=np.int64)
+        while True:
+            fits = free[server] >= wants[entity]
+            out = np.zeros(len(order), dtype=np.bool_)
+            out[entity[~fits]] = True
+            stays = ~out[entity]
+            entity, server = entity[stays], server[stays]
+            if not entity.size:
+                return runs, free
+            first[server[::-1]] = entity[
+                ::-1
+            ]  # of several on one server, the one that is written last: the first
+            late = np.zeros(len(order), dtype=np.bool_)
+            late[entity[first[server] != entity]] = True
+            now = ~late[entity]
+            free[server[now]] -= wants[entity[now]]
+            runs[entity[now]] = True
+            entity, server = entity[~now], server[~now]
+
+    def _charge(self, given: Floats) -> None:
+        """Each is charged what it was given, less its part of what all of its component were given."""
+        handed = np.bincount(self._group, weights=given)
+        total = np.bincount(self._group, weights=self._tickets)
+        part = np.divide(handed, total, out=np.zeros_like(total), where=total > 0)
+        self._got = self._got + given - self._tickets * part[self._group]
+
+    def _turns(self, runs: Bools) -> dict[HostName, Turn]:
+        gangs: dict[int, list[JobId]] = {}
+        chosen = runs[self._entity] & (self._entity >= self._small)
+        for entity, server in zip(self._entity[chosen].tolist(), self._server[chosen].tolist(), strict=True):
+            gangs.setdefault(server, []).append(self._jobs[entity - self._small])
+        return {
+            self._names[server]: Turn(gangs=tuple(sorted(jobs)), local=True)
+            for server, jobs in sorted(gangs.items())
+        }
+
+
+def table(gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> Few | Crowd:
+    """Those who take turns; `books` are what the last one had."""
+    return (Few if len(gangs) + len(servers) <= FEW else Crowd)(gangs, servers, books)
+
+
+def _ints(numbers: Sequence[int]) -> Ints:
+    return np.array(numbers, dtype=np.int64)
+
+
+def _number(kept: str | float | None) -> float:
+    if kept is None:
+        return 0.0
+    return float(Fraction(kept))

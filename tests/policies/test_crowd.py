@@ -1,0 +1,84 @@
+"""Split stride over arrays says what the exact one says."""
+
+import json
+from fractions import Fraction
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hs_core.mechanism.crowd import FEW, Crowd, table
+from hs_core.mechanism.split import Few, Gang, Server
+from hs_core.model import HostName, JobId
+
+Drawn = tuple[list[Gang], list[Server]]
+
+
+def draw(dice: Random, hosts: int, jobs: int) -> Drawn:
+    names = [HostName(f"h{n:04}") for n in range(hosts)]
+    gangs = [
+        Gang(
+            job=JobId(n),
+            arrival_s=float(dice.randint(0, 5)),
+            servers=tuple(dice.sample(names, dice.choice([2, 2, 2, min(3, hosts)]))),
+            per_node=dice.choice([1, 2, 4, 4]),
+            tickets=Fraction(dice.randint(1, 10**9), 10**6),
+            forced=False,
+            able=dice.random() > 0.1,
+        )
+        for n in range(1, jobs + 1)
+    ]
+    servers = [
+        Server(
+            name=name,
+            gpus=4,
+            small=tuple(dice.choice([1, 1, 2, 4]) for _ in range(dice.randint(0, 5))),
+            stuck=dice.choice([0, 0, 0, 1]),
+            tickets=Fraction(dice.randint(1, 10**9), 10**6),
+        )
+        for name in names
+    ]
+    return gangs, servers
+
+
+@settings(max_examples=60)
+@given(st.randoms(use_true_random=False), st.integers(2, 9), st.integers(1, 12))
+def test_the_same_gangs_run_in_the_same_quanta(dice: Random, hosts: int, jobs: int) -> None:
+    gangs, servers = draw(dice, hosts, jobs)
+    few, crowd = Few(gangs, servers, {}), Crowd(gangs, servers, {})
+    for _ in range(25):
+        assert crowd.play() == few.play()
+        assert crowd.books().keys() == few.books().keys()
+        for name, got in few.books().items():
+            assert abs(float(Fraction(got)) - float(crowd.books()[name])) < 1e-6
+
+
+def test_books_survive_json_and_a_change_of_table() -> None:
+    gangs, servers = draw(Random(1), 9, 9)
+    one, other = Crowd(gangs, servers, {}), Crowd(gangs, servers, {})
+    for _ in range(10):
+        assert one.play() == other.play()
+        other = Crowd(gangs, servers, json.loads(json.dumps(other.books())))
+    few = Few(gangs, servers, one.books())
+    for _ in range(10):
+        assert few.play() == one.play()
+
+
+def test_thousands_take_turns_by_their_tickets() -> None:
+    dice = Random(2)
+    names = [HostName(f"h{n:04}") for n in range(400)]
+    gangs = [
+        Gang(
+            job=JobId(n), arrival_s=0.0, servers=tuple(dice.sample(names, 2)), per_node=4, tickets=Fraction(1)
+        )
+        for n in range(1, 401)
+    ]
+    servers = [Server(name=name, gpus=4, small=(1,) * 8, tickets=Fraction(2)) for name in names]
+    crowd = table(gangs, servers, {})
+    assert isinstance(crowd, Crowd)
+    assert len(gangs) + len(servers) > FEW
+    ran = dict.fromkeys((gang.job for gang in gangs), 0)
+    for _ in range(60):
+        for job in {job for turn in crowd.play().values() for job in turn.gangs}:
+            ran[job] += 1
+    assert min(ran.values()) > 0, "nobody starves"
