@@ -92,6 +92,7 @@ class Process:
     ways: Ways
     state: str = "starting"  # starting, waiting, going, running, stopping, held, swapped
     frozen: bool = False
+    heard: int = -1  # number of the newest order
     done_s: float = 0.0
     since_s: float | None = None
     turn: int = 0  # grows with every change of state: stale timers do nothing
@@ -344,8 +345,12 @@ class HostSim:
         elif process is not None:
             match command:
                 case Suspend():
+                    if command.tier is not Tier.FREEZE:
+                        process.heard = command.order
                     self._suspend(process, command.tier)
                 case Resume():
+                    if "resume" not in process.ways.lose:
+                        process.heard = command.order
                     self._resume(process)
                 case Kill():
                     if not process.ways.unkillable:
@@ -538,6 +543,7 @@ class HostSim:
                 tier=tier,
                 parked_bytes=size,
                 generation=generation,
+                order=process.heard,
             )
         )
 
