@@ -8,6 +8,7 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
+from hs_core.mechanism.packing import Packer
 from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
@@ -132,11 +133,13 @@ class Seats:
         spare: Sequence[JobFacts] | None = None,
         *,
         renamed: bool = False,
+        packs: bool = False,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
 
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
+        `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         before = self._slots.copy()
         seated = self._hand_out({})
@@ -153,6 +156,10 @@ class Seats:
         for job in left:
             if job.id not in seated:
                 self._seat(job, self.choices(job), {})
+        if packs:
+            before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
+            pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)
+            memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
         return self._slots.verdict(memory, why)
 
     def _renamed(self) -> dict[JobId, Home]:

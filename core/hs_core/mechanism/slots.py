@@ -125,16 +125,21 @@ class Slots:
         guest = any(guest.job == job.id for guest in self._guests.get(name, ()))
         return 0 if guest or not self.runs(job) else job.per_node - self._lent.get((name, job.id), 0)
 
-    def share(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
+    def share(
+        self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]], why: str | None = None
+    ) -> bool:
         """The job's turn, on so many GPUs of each of these jobs, beside them; what it needs more is its own. False if that is not free.
 
-        `beside`: its servers, by node rank.
+        `beside`: its servers, by node rank; `why`: it would leave its home, if it may.
         """
         home = tuple(beside)
         own = {name: job.per_node - sum(beside[name].values()) for name in home}
         if self.runs(job) or any(self._free[name] < own[name] for name in home):
             return False
-        assert job.id not in self._homes or not job.started or self._homes[job.id] == home
+        if job.started and self._homes.get(job.id, home) != home:
+            assert why is not None, "nothing moves without a reason"
+            self._moves[job.id] = (MoveReason.ROUND, why)
+            self._moves_left -= 1
         self._homes[job.id] = home
         self._in_turn.add(job.id)
         for name, gpus in beside.items():
