@@ -137,9 +137,9 @@ class HeadGang:
     def _do(self, step: Step) -> None:
         # To other nodes events go first: a rank that is told to leave must not be seen to exit before its checkpoint is known.
         for event in step.events if self._members else ():
-            down = agent_pb2.GangDown(event=event_json(event))
             for member in self._members.values():
-                member.send(down)
+                said = self.machine.for_node(event, member.node)
+                member.send(agent_pb2.GangDown(event=event_json(said)))
         for (node, _, connection), message in step.tell:
             if node == 0:
                 self._tell(connection, message)
@@ -147,7 +147,7 @@ class HeadGang:
                 tell = agent_pb2.RankMessage(connection=connection, json=json.dumps(dict(message)).encode())
                 self._members[node].send(agent_pb2.GangDown(tell=tell))
         for event in step.events:
-            self._post(event)
+            self._post(self.machine.for_node(event, 0))
 
 
 class MemberGang:
@@ -295,14 +295,17 @@ def _message(data: bytes) -> dict[str, Any] | None:
 
 def _order_up(order: Order) -> agent_pb2.GangUp:
     if isinstance(order, Suspend):
-        return agent_pb2.GangUp(order=agent_pb2.GangOrder(kind="suspend", tier=order.tier.value))
-    kind = "resume" if isinstance(order, Resume) else "checkpoint"
-    return agent_pb2.GangUp(order=agent_pb2.GangOrder(kind=kind))
+        up = agent_pb2.GangOrder(kind="suspend", tier=order.tier.value, number=order.order)
+    elif isinstance(order, Resume):
+        up = agent_pb2.GangOrder(kind="resume", number=order.order)
+    else:
+        up = agent_pb2.GangOrder(kind="checkpoint")
+    return agent_pb2.GangUp(order=up)
 
 
 def _order(pb: agent_pb2.GangOrder, key: Key) -> Order | None:
     if pb.kind == "suspend" and pb.tier in {Tier.HOLD.value, Tier.SWAP.value, Tier.CHECKPOINT.value}:
-        return Suspend(job=key.job, epoch=key.epoch, tier=Tier(pb.tier))
+        return Suspend(job=key.job, epoch=key.epoch, tier=Tier(pb.tier), order=pb.number)
     if pb.kind == "resume":
-        return Resume(job=key.job, epoch=key.epoch)
+        return Resume(job=key.job, epoch=key.epoch, order=pb.number)
     return Checkpoint(job=key.job, epoch=key.epoch) if pb.kind == "checkpoint" else None

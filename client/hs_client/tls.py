@@ -105,10 +105,16 @@ def _connected(target: str, context: ssl.SSLContext) -> Any:
         ) from None
 
 
-def check_hash(seen: Presented, expected: str) -> None:
-    digits = re.sub(r"^sha256:|:", "", expected.strip().lower().removeprefix("sha256:"))
+def hash_of(text: str) -> str:
+    """As a person types it: with colons or not, in capitals or not."""
+    digits = re.sub(r"^sha256:|:", "", text.strip().lower().removeprefix("sha256:"))
     if not re.fullmatch(r"[0-9a-f]{64}", digits):
-        raise InvalidError(f"--ca-sha256 {expected!r}: expected 64 hexadecimal digits")
+        raise InvalidError(f"--ca-sha256 {text!r}: expected 64 hexadecimal digits")
+    return digits
+
+
+def check_hash(seen: Presented, expected: str) -> None:
+    digits = hash_of(expected)
     if not hmac.compare_digest(digits, seen.ca_sha256):
         raise NotAllowedError(
             f"{seen.target}: its CA has SHA-256 {seen.ca_sha256}: expected {digits}; somebody else may be answering there"

@@ -345,6 +345,7 @@ class JobHeld(_JobAt):
     tier: Tier
     parked_bytes: int = 0  # moved to host memory (swap), all ranks
     generation: int = -1  # of the checkpoint, where tier is CHECKPOINT (the process exits next)
+    order: int = -1  # the newest of this host's orders that was known when it stood; -1: nobody says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,6 +394,7 @@ class JobFroze(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuspendFailed(_JobAt):
     why: str
+    order: int = -1  # as in JobHeld
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,6 +497,7 @@ class Suspend:
     job: JobId
     epoch: int
     tier: Tier  # HOLD, SWAP, CHECKPOINT: through the hook; FREEZE: the freezer
+    order: int = 0  # through the hook: number of the order on this host, for this job; answers carry the newest that was heard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -503,6 +506,7 @@ class Resume:
 
     job: JobId
     epoch: int
+    order: int = 0  # counted with those to suspend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from math import ceil
 
 from hs_core.errors import BrokenError
 from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.pairs import check_guests
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 
 PLAIN = Needs()
@@ -18,6 +19,7 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     _check_copies(plan, jobs, needs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
+    check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
 
 
@@ -147,7 +149,6 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 raise BrokenError(
                     f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
                 )
-        _check_guests(name, plan, hosts, jobs)
         shared = sum(sum(guest.gpus) for guest in turn.guests)
         needed = sum(jobs[job_id].per_node for job_id in turn.gangs) - shared
         if needed > hosts[name].gpus:
@@ -155,58 +156,6 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
             )
     _check_unsliceable(plan, hosts, jobs)
-
-
-def _check_guests(
-    name: HostName, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
-) -> None:
-    """Two jobs on a GPU at most, and their memory fits."""
-    turn = plan.turns[name]
-    guests = {guest.job for guest in turn.guests}
-    lent: dict[JobId, int] = {}
-    for guest in turn.guests:
-        named = (guest.job, *guest.beside)
-        if strangers := [job for job in named if job not in turn.gangs]:
-            raise BrokenError(f"job {strangers[0]} shares GPUs of {name} and is not in its turn")
-        if len(guests) != len(turn.guests) or len(set(named)) != len(named):
-            raise BrokenError(f"job {guest.job} shares GPUs of {name} twice: {turn.guests}")
-        if not guests.isdisjoint(guest.beside):
-            raise BrokenError(
-                f"job {guest.job} shares GPUs of {name} that are shared already: {guest.beside}"
-            )
-        if len(guest.gpus) != len(guest.beside) or min(guest.gpus, default=0) < 1:
-            raise BrokenError(f"job {guest.job} shares {guest.gpus} GPUs of {name} with {guest.beside}")
-        if sum(guest.gpus) > jobs[guest.job].per_node:
-            raise BrokenError(
-                f"job {guest.job} shares {sum(guest.gpus)} GPUs of {name}; it needs {jobs[guest.job].per_node}"
-            )
-        for beside, gpus in zip(guest.beside, guest.gpus, strict=True):
-            lent[beside] = lent.get(beside, 0) + gpus
-            if lent[beside] > jobs[beside].per_node:
-                raise BrokenError(
-                    f"job {beside} shares {lent[beside]} GPUs of {name}; it has {jobs[beside].per_node}"
-                )
-            _check_pair(
-                jobs[guest.job],
-                plan.accumulation.get(guest.job, jobs[guest.job].accumulation),
-                jobs[beside],
-                hosts[name],
-            )
-
-
-def _check_pair(guest: JobFacts, accumulation: int, other: JobFacts, host: HostFacts) -> None:
-    if guest.running and other.running:
-        return  # it is so: what they take can be measured now
-    for job in (guest, other):
-        if not job.memory_bytes:
-            raise BrokenError(
-                f"job {job.id} shares a GPU of {host.name}; how much memory it takes is not known"
-            )
-    needed = guest.memory_at(accumulation) + other.memory_bytes
-    if needed > host.gpu_memory_bytes:
-        raise BrokenError(
-            f"jobs {guest.id} and {other.id} need {needed} bytes of a GPU of {host.name}, which has {host.gpu_memory_bytes}"
-        )
 
 
 def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:

@@ -13,6 +13,7 @@ from multiprocessing import get_context
 
 from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
+from hs_core.errors import RefusedError
 from hs_core.model import HostName, JobSpec, OnPartition, UserName
 from hs_core.policies import find
 from hs_sim.cluster import servers
@@ -224,6 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first one (0)")
     parser.add_argument("--processes", type=int, default=1, help="at a time (1)")
     options = parser.parse_args(arguments)
+    for name, least in (("seeds", 1), ("first", 0), ("processes", 1)):
+        if (value := getattr(options, name)) < least:
+            raise RefusedError(f"--{'from' if name == 'first' else name}: {value}; expected {least} or more")
     failures = explore(range(options.first, options.first + options.seeds), processes=options.processes)
     for failure in failures:
         sys.stdout.write(f"{failure}\n\n")

@@ -11,9 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hs_core.errors import RefusedError
 from hs_core.model import UserName
 from hs_sim.machines import Timing, run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.reading import text_of
 
 ALLOWED = 0.05  # the papers report 3.4 to 5.4 %
 
@@ -166,6 +168,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="hs-sim fidelity", description="A recorded live run against its simulation."
     )
     parser.add_argument("file", type=Path, help="as `python -m benchmarks.fidelity --record FILE` writes it")
-    compared = compare(recorded(parser.parse_args(arguments).file.read_text(encoding="utf-8")))
+    file = parser.parse_args(arguments).file
+    try:
+        live = recorded(text_of(file))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise RefusedError(
+            f"{file}: expected what `python -m benchmarks.fidelity --record FILE` writes"
+        ) from None
+    compared = compare(live)
     sys.stdout.write(f"{compared}\n")
     return 0 if compared.holds else 1

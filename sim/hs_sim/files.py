@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
 from hs_core.model import Migrate, UserName
 from hs_sim.cluster import canonical
+from hs_sim.colocated import Ratios
 from hs_sim.generate import TABLE_1
 from hs_sim.model import Growth, SimJob, Stage, Workload
 from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, refuse, text_of
@@ -19,8 +21,9 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max",
 )  # fmt: skip
+NEVER = "never"
 NEEDED = ("user", "arrival_s", "steps", "job_class")
 DEFAULT_TICKETS = 100.0
 
@@ -41,12 +44,13 @@ def load(path: Path, sieve: Sieve | None = None) -> Workload:
 def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
     tickets: dict[UserName, float] = {}
     rates: dict[tuple[str, str], float] = {}
+    slowed: Ratios = {}
     name = path.stem
     body: list[str] = []
     lines: list[int] = []
     for line, words in enumerate(text.splitlines(), start=1):
         if words.startswith("#"):
-            name = _remark((path, line), words, tickets, rates) or name
+            name = _remark((path, line), words, tickets, rates, slowed) or name
         elif words.strip():
             body.append(words)
             lines.append(line)
@@ -65,17 +69,21 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         with sieve.job():
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
             jobs.append(_job(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
-    return _whole(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
+    found = _whole(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
+    return replace(found, interference=slowed)
 
 
 def _remark(
-    where: Where, line: str, tickets: dict[UserName, float], rates: dict[tuple[str, str], float]
+    where: Where,
+    line: str,
+    tickets: dict[UserName, float],
+    rates: dict[tuple[str, str], float],
+    slowed: Ratios,
 ) -> str:
     """What a line that begins with # says; the workload's name, if that is it."""
     try:
-        words = (
-            shlex.split(line[1:]) if line[1:].split(maxsplit=1)[:1] in (["user"], ["rate"], ["name"]) else []
-        )
+        first = line[1:].split(maxsplit=1)[:1]
+        words = shlex.split(line[1:]) if first in (["user"], ["rate"], ["beside"], ["name"]) else []
     except ValueError as error:
         refuse(where, "line", line, f"quotes in pairs ({error})")
     if words[:1] == ["user"]:
@@ -92,6 +100,10 @@ def _remark(
             "`# rate CLASS MODEL STEPS_PER_S`, in quotes where there are spaces",
         )
         rates[words[1], canonical(words[2])] = number(where, "rate", words[3], least=0)
+    elif words[:1] == ["beside"]:
+        expected = "`# beside CLASS OTHER_CLASS MODEL TIMES_AS_LONG`, in quotes where there are spaces"
+        expect(len(words) == 5, where, "beside", line, expected)
+        slowed[words[1], words[2], canonical(words[3])] = _ratio(where, "beside", words[4])
     elif words[:1] == ["name"]:
         return " ".join(words[1:])
     return ""
@@ -110,7 +122,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         "a mapping: name, users, rates, jobs",
     )
     for field in tree:
-        known((path, tree.lines[field]), field, ("name", "users", "rates", "jobs"))
+        known((path, tree.lines[field]), field, ("name", "users", "rates", "interference", "jobs"))
     tickets = {}
     for user, value in _mapping(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
@@ -126,6 +138,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
             rates[str(class_), canonical(str(model))] = number(
                 line, f"rates.{class_}.{model}", value, least=0
             )
+    slowed = _interference(path, tree)
     listed = tree.get("jobs")
     expect(
         isinstance(listed, list) and bool(listed),
@@ -139,7 +152,30 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     for at, entry in zip(listed.lines, listed, strict=True):
         with sieve.job():
             jobs += _entry((path, at), entry)
-    return _whole(path, str(tree.get("name", path.stem)), jobs, tickets=tickets, rates=rates, sieve=sieve)
+    name = str(tree.get("name", path.stem))
+    found = _whole(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
+    return replace(found, interference=slowed)
+
+
+def _ratio(where: Where, field: str, value: object) -> float:
+    """Or `never`: they do not fit on one GPU."""
+    return inf if value == NEVER else number(where, field, value, least=1)
+
+
+def _interference(path: Path, tree: Any) -> Ratios:
+    """Class → class beside it → GPU model → how many times as long its mini-batches take."""
+    found: Ratios = {}
+    for class_, others in _mapping(path, tree, "interference").items():
+        field = f"interference.{class_}"
+        where = (path, tree["interference"].lines[class_])
+        expect(isinstance(others, dict), where, field, others, "class beside it: GPU model: times as long")
+        for other, by_model in others.items():
+            line = (path, others.lines[other])
+            expect(isinstance(by_model, dict), line, f"{field}.{other}", by_model, "GPU model: times as long")
+            for model, value in by_model.items():
+                ratio = _ratio((path, by_model.lines[model]), f"{field}.{other}.{model}", value)
+                found[str(class_), str(other), canonical(str(model))] = ratio
+    return found
 
 
 def _entry(where: Where, entry: Any) -> list[SimJob]:
@@ -256,6 +292,8 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         priority=whole("priority", 0, -1_000_000),
         stages=_stages(at("stages"), fields.get("stages", "")),
         growth=Growth(growth),
+        gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
+        accumulation_max=whole("accumulation_max", 1, 1),
         line=where[1],
     )
 
@@ -357,6 +395,9 @@ def dump_csv(workload: Workload) -> str:
         out.write(f"# {shlex.join(['user', user, repr(workload.tickets[user])])}\n")
     for class_, model in sorted(workload.rates):
         out.write(f"# {shlex.join(['rate', class_, model, repr(workload.rates[class_, model])])}\n")
+    for class_, other, model in sorted(workload.interference):
+        ratio = _told(workload.interference[class_, other, model])
+        out.write(f"# {shlex.join(['beside', class_, other, model, str(ratio)])}\n")
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
     for job in workload.jobs:
@@ -370,6 +411,9 @@ def dump_yaml(workload: Workload) -> str:
     classes: dict[str, dict[str, float]] = {}
     for (class_, model), rate in sorted(workload.rates.items()):
         classes.setdefault(class_, {})[model] = rate
+    slowed: dict[str, dict[str, dict[str, float | str]]] = {}
+    for (class_, other, model), ratio in sorted(workload.interference.items()):
+        slowed.setdefault(class_, {}).setdefault(other, {})[model] = _told(ratio)
     plain = SimJob(id=0, user=UserName(""), arrival_s=0.0, steps=0, job_class="")
     jobs = [
         {
@@ -386,10 +430,17 @@ def dump_yaml(workload: Workload) -> str:
         "name": workload.name,
         "users": {str(user): workload.tickets[user] for user in sorted(workload.tickets)},
         "rates": classes,
+        "interference": slowed,
         "jobs": jobs,
     }
+    if not slowed:
+        del tree["interference"]
     text: str = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
     return text
+
+
+def _told(ratio: float) -> float | str:
+    return NEVER if ratio == inf else ratio
 
 
 def _cell(value: object) -> object:

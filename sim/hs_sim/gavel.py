@@ -12,6 +12,7 @@ from hs_core.errors import RefusedError
 from hs_core.model import UserName
 from hs_sim.batches import stages
 from hs_sim.cluster import canonical, nodes_of
+from hs_sim.colocated import load_interference
 from hs_sim.files import assemble
 from hs_sim.model import GAVEL, SHOCKWAVE, Growth, SimJob, Workload
 from hs_sim.reading import Sieve, Where, did_you_mean, expect, number, refuse, text_of
@@ -48,7 +49,8 @@ def load_trace(
             tickets[job.user] = tickets_of
     found = assemble(path, path.stem, jobs, tickets=tickets, rates=speeds, sieve=sieve)
     peer = GAVEL if fields is FIELDS else SHOCKWAVE
-    return replace(found, peer=peer)
+    classes = {job.job_class for job in found.jobs}
+    return replace(found, peer=peer, interference=load_interference(throughputs, classes))
 
 
 class _Reader:

@@ -195,6 +195,8 @@ def test_bad_words_of_login_and_cert_are_bad_usage(call, words, named):
 
 def test_nobody_at_the_address_is_unreachable(call):
     assert call("login", "127.0.0.1:1", "--ca-sha256", "ab" * 32, stdin="t").code == 6
+    ran = call("login", "127.0.0.1:1", "--ca-sha256", "zz", stdin="t")
+    assert (ran.code, "'zz': expected 64 hexadecimal digits" in ran.err) == (2, True), "that is said first"
 
 
 def test_cert_shows_what_is_presented_and_whether_it_is_ours(call, listening, ca):

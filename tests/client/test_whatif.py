@@ -89,6 +89,8 @@ def test_both_policies_are_simulated_and_what_was_is_said(hsctl, fake, tmp_path)
     assert 96 <= other["makespan_s"] <= 160, "2,400 steps at 12.5 a second on two GPUs"
     assert len(yaml.safe_load(kept.read_text())["jobs"]) == 4
     assert "as it was: 4 of 4 jobs ended" in hsctl("simulate", "--policy", "fifo").out
+    nowhere = hsctl("simulate", "--policy", "fifo", "--keep", str(tmp_path / "no" / "kept.yaml"))
+    assert (nowhere.code, "cannot be written: No such file" in nowhere.err) == (2, True)
 
 
 def test_an_unknown_policy_is_refused_before_anything_is_asked(hsctl, fake) -> None:

@@ -1,5 +1,6 @@
 """A gang over several servers: one machine has the ranks of all nodes, and every node orders for itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,3 +150,13 @@ def test_connections_are_whatever_the_driver_calls_them() -> None:
     gang.machine.gone("never heard of", 1.0)
     gang.machine.gone((1, 5), 1.0)
     gang.machine.check()
+
+
+def test_what_every_node_is_told_names_the_newest_of_its_own_orders_that_was_heard() -> None:
+    gang = Gang(2, nodes=2)
+    for node, number in ((0, 5), (1, 8), (0, 6)):
+        gang.machine.order(Suspend(job=JOB, epoch=1, tier=HOLD, order=number), 1.0, node=node)
+    held = JobHeld(now_s=1.0, job=JOB, epoch=1, step=3, tier=HOLD)
+    assert [gang.machine.for_node(held, node) for node in (0, 1)] == [replace(held, order=n) for n in (6, 8)]
+    went_on = JobWentOn(now_s=1.0, job=JOB, epoch=1, step=3)
+    assert gang.machine.for_node(went_on, 1) is went_on

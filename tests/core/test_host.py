@@ -1,9 +1,11 @@
 """What the agent's mind does, one fact at a time."""
 
 import json
+from dataclasses import replace
 
 import pytest
-from hostsim import GIB, HostSim, Ways
+from fakejob import Ways
+from hostsim import GIB, HostSim
 
 from hs_core.errors import BrokenError
 from hs_core.events import JobExited, JobHeld, JobWentOn, LaunchFailed, Turn, Wanted, WantedChanged
@@ -466,6 +468,22 @@ def test_repeated_answers_change_nothing():
     assert sim.machine.report(job) == before
     sim.tell(JobWentOn(now_s=sim.now_s, job=JobId(2), epoch=1, step=0))
     assert sim.machine.report(JobId(2)).resumes == 1
+
+
+def test_an_answer_from_before_the_newest_order_was_heard_changes_nothing():
+    """A host that was paused reads that its job stood, some turns ago, after it has let it go again."""
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.job(2)
+    sim.send()
+    sim.run(150.0)
+    assert sim.phases() == {1: "running", 2: "held"}
+    late = JobHeld(now_s=sim.now_s, job=job, epoch=1, step=1, tier=Tier.HOLD, order=2)
+    sim.tell(late)
+    assert sim.phases() == {1: "running", 2: "held"}
+    assert [what for _, what in sim.log].count("resume 1") == 2
+    sim.tell(replace(late, order=sim.processes[job, 1].heard))
+    assert [what for _, what in sim.log].count("resume 1") == 3, "it stands in its turn, and is let go again"
 
 
 def test_edges_keep_their_cadence():

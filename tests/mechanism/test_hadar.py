@@ -1,6 +1,7 @@
 """Hadar's prices, its two ways to admit, its exact program, and the motivating cluster."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -337,3 +338,60 @@ def test_seats_never_exceed_servers() -> None:
     assert np.bincount(found.job, found.gpus, 4).tolist() == [3, 2, 0, 2]
     with pytest.raises(BrokenError, match="are seated"):
         seat(np.array([[9]]), np.array([[4]]))
+
+
+@st.composite
+def shaped(draw: st.DrawFn) -> tuple[Jobs, Ints]:
+    """Gangs that want so many servers, servers of one type each."""
+    facts, _ = draw(cases())
+    dice = np.random.default_rng(draw(st.integers(0, 10**6)))
+    nodes, types = dice.integers(1, 4, len(facts.workers)), facts.rates.shape[1]
+    capacity = np.zeros((draw(st.integers(1, 6)), types), np.int64)
+    capacity[np.arange(len(capacity)), dice.integers(0, types, len(capacity))] = dice.integers(
+        1, 5, len(capacity)
+    )
+    return replace(facts, workers=nodes * dice.integers(1, 4, len(nodes)), nodes=nodes), capacity
+
+
+@given(shaped(), st.booleans())
+@settings(max_examples=80, deadline=None)
+def test_a_gang_that_wants_servers_has_so_many_with_as_many_gpus_on_each(
+    case: tuple[Jobs, Ints], greedy: bool
+) -> None:
+    facts, capacity = case
+    assert facts.nodes is not None
+    seats = decide(facts, capacity, terms=Terms(fill=True)).seats if greedy else exact(facts, capacity).seats
+    whole_gangs(facts, capacity, seats)
+    for job in np.unique(seats.job).tolist():
+        mine = seats.job == job
+        assert len(set(seats.server[mine].tolist())) == facts.nodes[job] == mine.sum()
+        assert set(seats.gpus[mine].tolist()) == {facts.workers[job] // facts.nodes[job]}
+    if not greedy:
+        return
+    left = (capacity - seats.taken(*capacity.shape)).max(axis=1)
+    for job in set(range(len(facts.workers))) - set(seats.job.tolist()):
+        able = facts.rates[job, capacity.argmax(axis=1)] > 0
+        each = facts.workers[job] // facts.nodes[job]
+        assert (able & (left >= each)).sum() < facts.nodes[job], "it could have run"
+
+
+@given(shaped())
+@settings(max_examples=40, deadline=None)
+def test_who_is_fixed_is_where_it_was_or_nowhere(case: tuple[Jobs, Ints]) -> None:
+    facts, capacity = case
+    held = decide(facts, capacity, terms=Terms(fill=True)).seats
+    fixed = np.ones(len(facts.workers), np.bool_)
+    stays = decide(facts, capacity, held=held, terms=Terms(fill=True), fixed=fixed).seats
+    assert columns(stays) == columns(held)
+    programmed = set(zip(*columns(exact(facts, capacity, held=held, fixed=fixed).seats), strict=True))
+    assert programmed <= set(zip(*columns(held), strict=True))
+
+
+def columns(seats: Seats) -> list[list[int]]:
+    return [column.tolist() for column in (seats.job, seats.server, seats.kind, seats.gpus)]
+
+
+def test_the_program_spreads_a_gang_over_types_in_whole_servers() -> None:
+    lone = exact(replace(jobs([[4.0, 1.0]], [4], [1e4]), nodes=np.array([2])), np.array([[3, 0], [0, 2]]))
+    assert columns(lone.seats) == [[0, 0], [0, 1], [0, 1], [2, 2]]
+    assert lone.each.tolist() == [pytest.approx(1e4 / 2510)]

@@ -108,6 +108,7 @@ def test_a_picture_is_drawn_and_the_same_for_the_same_runs(tmp_path: Path) -> No
         (["--policies", "fifo", "--throughputs", "t.json"], "--throughputs: given without --trace"),
         (["--policies", "fifo", "--gpus-per-server", "0"], "--gpus-per-server: 0"),
         (["--policies", "fifo", "--first", "-1", "--trace", "x.yaml"], "--first: -1"),
+        (["--policies", "fifo", "--plot", "x.doc"], "--plot: 'x.doc'; expected a name that ends in .png"),
     ],
 )
 def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

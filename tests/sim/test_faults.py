@@ -10,6 +10,7 @@ import pytest
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_sim import faults
+from hs_sim.cli import main
 from hs_sim.faults import Failure, case_of, explore, run_seed
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.journal import Journal
@@ -45,6 +46,21 @@ def test_a_failure_prints_its_seed_and_what_happened_last():
 def test_the_command_says_how_many_seeds_were_broken(capsys):
     assert faults.main(["--seeds", "3", "--from", "40"]) == 0
     assert "3 seeds, 0 of them broken" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["faults", "--seeds", "-1"], 2, "--seeds: -1; expected 1 or more"),
+        (["faults", "--from", "-1"], 2, "--from: -1; expected 0 or more"),
+        (["faults", "--processes", "0"], 2, "--processes: 0; expected 1 or more"),
+        (["fidelity", "nosuch"], 4, "nosuch: there is no such file"),
+        (["fidelity", __file__], 2, "expected what `python -m benchmarks.fidelity --record FILE` writes"),
+    ],
+)
+def test_bad_usage_is_refused(words, code, said, capsys):
+    assert main(words) == code
+    assert said in capsys.readouterr().err
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Workload files of every format: what is read, and what is said of what is bad."""
 
 import json
+import math
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -344,13 +346,49 @@ def test_gavels_own_trace_is_of_gavels_world(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["csv", "yaml"])
 def test_what_is_written_is_read_as_it_was(tmp_path: Path, suffix: str) -> None:
     trace, table = put(tmp_path, "shockwave", GOOD["shockwave"] + fields(SHOCKWAVE_LINE, mode="accordion"))
-    for load in (read(trace, table), generate(Recipe(jobs=20, users=3, jobs_per_hour=60))):
+    shared = {("vae", "vae", "V100"): 1.25, ("vae", "dcgan", "V100"): math.inf}
+    drawn = replace(generate(Recipe(jobs=20, users=3, jobs_per_hour=60)), interference=shared)
+    for load in (read(trace, table), drawn):
         path = tmp_path / f"again.{suffix}"
         path.write_text({"csv": dump_csv, "yaml": dump_yaml}[suffix](load))
         again = read(path)
+        assert again.interference == load.interference
         assert again.jobs == load.jobs
         assert again.tickets == load.tickets
         assert again.rates.items() <= load.rates.items()
+
+
+def test_gavels_pairs_say_how_much_jobs_slow_each_other(tmp_path: Path) -> None:
+    path, table = put(tmp_path, "gavel", GOOD["gavel"])
+    assert table is not None
+    assert read(path, table).interference == {}
+    small = "('ResNet-18 (batch size 64)', 2)"
+    tree = json.loads(table.read_text())
+    tree["v100"][small][small] = [12.0, 12.0]
+    tree["k80"][small][small] = [0.0, 0.0]
+    table.write_text(json.dumps(tree))
+    name = "ResNet-18 (batch size 64) x2"
+    assert read(path, table).interference == {(name, name, "V100"): 16 / 12, (name, name, "K80"): math.inf}
+    tree["v100"][small][small] = "fast"
+    table.write_text(json.dumps(tree))
+    with pytest.raises(RefusedError, match="'fast'; expected steps/s of both, two numbers"):
+        read(path, table)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "body", "says"),
+    [
+        ("csv", "# beside net net V100 0.5\n", "beside: '0.5'; expected a number of at least 1"),
+        ("csv", "# beside net V100 1.5\n", "expected `# beside CLASS OTHER_CLASS MODEL TIMES_AS_LONG`"),
+        ("yaml", "interference: {net: {net: {V100: fast}}}\n", "interference.net.net.V100: 'fast'; expected"),
+        ("yaml", "interference: {net: 2}\n", "interference.net: 2; expected class beside it"),
+    ],
+)
+def test_a_ratio_that_is_none_is_refused(tmp_path: Path, suffix: str, body: str, says: str) -> None:
+    path, _ = put(tmp_path, suffix, GOOD[suffix])
+    path.write_text(body + path.read_text())
+    with pytest.raises(RefusedError, match=re.escape(says)):
+        read(path)
 
 
 def test_generated_users_can_differ_in_how_much_they_submit() -> None:

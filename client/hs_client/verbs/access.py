@@ -38,6 +38,8 @@ def log_in(
         )
     host, port = address.split(controller.removeprefix("https://").rstrip("/"), "address")
     given = login.ca_in(ca_file) if ca_file else ""
+    if ca_sha256:
+        tls.hash_of(ca_sha256)
     seen = tls.look(f"{host}:{port}", given)
     if not seen.is_controller:
         raise InvalidError(f"{host}:{port}: what answers there is no controller of HeteroShare")

@@ -200,9 +200,9 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
     if as_json:
         out(forms.text(forms.why(reply), indent=2))
         return
-    out(
-        f"job {reply.job_id} is {reply.state}{f' ({reply.reason})' if reply.reason else ''}: {screen.printable(reply.text)}"
-    )
+    stands = "has ended" if reply.state in ENDED else f"is {reply.state}"
+    reason = f" ({reply.reason})" if reply.reason else ""
+    out(f"job {reply.job_id} {stands}{reason}: {screen.printable(reply.text)}")
     if reply.expected_wait_s >= 0 and reply.state not in ENDED and reply.state != "running":
         out(f"expected wait: {quantities.span_text(reply.expected_wait_s)}")
     if reply.next_step:

@@ -50,7 +50,10 @@ def simulate(
         warn(f"{found.left_out} jobs have not trained and are left out")
     with tempfile.TemporaryDirectory(prefix="hsctl-") as folder:
         file = keep or Path(folder) / "workload.yaml"
-        file.write_text(json.dumps(found.workload, indent=1), encoding="utf-8")  # JSON is YAML
+        try:
+            file.write_text(json.dumps(found.workload, indent=1), encoding="utf-8")  # JSON is YAML
+        except OSError as error:
+            raise InvalidError(f"--keep {str(file)!r}: cannot be written: {error.strerror}") from None
         names = list(dict.fromkeys((view.name, *policies)))
         rows = Path(folder) / "rows.json"
         _run(file, found.cluster, names, view.quantum_s, rows, quiet=as_json)

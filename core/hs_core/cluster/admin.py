@@ -89,7 +89,7 @@ class Admin(Hosts):
         name, now_s = host.name, event.now_s
         there = self._book.at(name)
         if name in self._connected and (host.drain is None or there):
-            left = f"{len(there)} jobs are there" if there else "it is not drained"
+            left = f"{_jobs(len(there))} there" if there else "it is not drained"
             raise RefusedError(f"server {name!r} is connected and {left}: drain it first", Kind.CONFLICT)
         self._fact(
             now_s,
@@ -147,3 +147,7 @@ class Admin(Hosts):
             drain = self._book.hosts[name].drain
             if drain is not None and drain.deadline_s is not None and drain.deadline_s > now_s:
                 yield drain.deadline_s
+
+
+def _jobs(count: int) -> str:
+    return "1 job is" if count == 1 else f"{count} jobs are"

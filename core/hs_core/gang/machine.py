@@ -12,12 +12,13 @@ a collective, so they agree first.
   another node they go before the `tell` of the same step: a process that is told to leave must not be seen to exit before the word of its checkpoint.
 - Every node's hook orders go to `order(…, node=its rank)`: a Suspend of any node stops all, at the heaviest tier that any of them asks for;
   they go on when Resume is the last word of every node. The freezer is each node's own affair: Suspend with tier FREEZE never comes here.
+- `for_node` says of an event which of a node's orders it answers, before it goes there.
 - A node whose link ended: `gone` for each of its connections. It goes on as it is; nobody can be stopped until it is back. Then its
   agent lets its ranks dial anew (closing their sockets suffices), so that they say hello as they stand, and repeats its last order.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from types import MappingProxyType
 from typing import Literal
@@ -93,6 +94,7 @@ class GangMachine:
         self._agreement: Agreement | None = None
         self._next: Order | None = None  # to be taken up when what is under way has ended
         self._turns: set[int] = set()  # nodes whose last word was Resume
+        self._orders: dict[int, int] = {}  # number of every node's newest
         self._hooked = False
         self._restored: dict[int, tuple[int, int, str]] = {}
         self._last_id = 0
@@ -106,6 +108,8 @@ class GangMachine:
         )
         assert 0 <= node < self.nodes, f"node {node} of job {self.job}: expected 0 to {self.nodes - 1}"
         self._crew.now_s = now_s
+        if not isinstance(order, Checkpoint):
+            self._orders[node] = order.order
         match order:
             case Suspend():
                 assert order.tier in HOOK_TIERS, (
@@ -129,6 +133,12 @@ class GangMachine:
         except MalformedError:
             self.malformed += 1
         return self._step()
+
+    def for_node(self, event: HostEvent, node: int) -> HostEvent:
+        """An answer names the newest order that was heard of the host that it goes to: later ones it does not answer."""
+        if isinstance(event, JobHeld | SuspendFailed):
+            return replace(event, order=self._orders.get(node, -1))
+        return event
 
     def gone(self, connection: Connection, now_s: float) -> Step:
         self._crew.now_s = now_s

@@ -162,7 +162,8 @@ class Board:
         job.parked_bytes = 0
         job.going_s = self.now_s
         job.resend_s = self.now_s + self.config.suspend_deadline_s
-        self.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
+        job.orders += 1
+        self.out.append(Resume(job=job.id, epoch=job.wanted.epoch, order=job.orders))
         self.tell("resumed", "let go", job)
 
     def went_on(self, job: HostedJob) -> None:
@@ -187,7 +188,8 @@ class Board:
         job.deadline_s = self.now_s + (
             self.config.park_deadline_s if parks else self.config.suspend_deadline_s
         )
-        self.out.append(Suspend(job=job.id, epoch=job.wanted.epoch, tier=tier))
+        job.orders += tier is not Tier.FREEZE
+        self.out.append(Suspend(job=job.id, epoch=job.wanted.epoch, tier=tier, order=job.orders))
         self.tell("suspending", f"told to stop ({tier})", job)
 
     def stopped(self, job: HostedJob, phase: Phase, tier: Tier) -> None:

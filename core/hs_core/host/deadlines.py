@@ -64,7 +64,7 @@ def expire(board: Board, job: HostedJob) -> None:
         unanswered(board, job, f"no answer in {now_s - job.asked_s:.0f} s")
     elif job.going_s is not None and now_s >= job.resend_s:
         job.resend_s = now_s + config.suspend_deadline_s
-        board.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
+        board.out.append(Resume(job=job.id, epoch=job.wanted.epoch, order=job.orders))
     elif _saves(job) and job.charged_from_s is not None and now_s >= _save_s(job, job.charged_from_s):
         board.save(job)
 

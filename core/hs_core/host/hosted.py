@@ -42,6 +42,7 @@ class HostedJob:
     stuck: str = ""  # why it does not stop (or die), found by trying
     overdue: bool = False  # no suspend point by the deadline: treated as running without steps
 
+    orders: int = 0  # given to its hook: Suspend and Resume
     asked: Tier | None = None  # a Suspend is under way
     asked_s: float = 0.0
     deadline_s: float = 0.0  # of what was asked, or of a kill
@@ -154,6 +155,10 @@ class HostedJob:
     def resident(self) -> bool:
         """Its state lies in device memory."""
         return self.alive and self.phase is not Phase.SWAPPED
+
+    def is_past(self, order: int) -> bool:
+        """An answer from before its newest order was heard: how it stood then is no longer so, or soon will not be."""
+        return 0 <= order < self.orders
 
     @property
     def occupying(self) -> bool:

@@ -200,7 +200,7 @@ class HostMachine:
             case JobFroze():
                 self._froze(job)
             case SuspendFailed():
-                if job.asked is not None:
+                if job.asked is not None and not job.is_past(event.order):
                     deadlines.unanswered(self._board, job, event.why)
             case JobExited():
                 self._exited(job, event.exit)
@@ -312,9 +312,13 @@ class HostMachine:
             self._durable(job, event.step, event.generation)
         if not job.alive or job.ended:
             return
+        if event.tier is not Tier.CHECKPOINT and job.is_past(event.order):
+            return  # it goes on again, or will stop again, and then says so
         job.ready, job.resumed = True, True
         self._hooked(job)
         asked, job.step = job.asked, event.step
+        if asked is None and job.phase is PHASE_OF_TIER[event.tier]:
+            return  # told again, because another host of its gang asked
         if asked is Tier.SWAP and event.tier is Tier.HOLD:
             deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
         board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)
@@ -494,7 +498,7 @@ class HostMachine:
             elif job.asked is not None:
                 board.ask(job, job.asked)
             elif job.going_s is not None:
-                board.out.append(Resume(job=job.id, epoch=job.wanted.epoch))
+                board.out.append(Resume(job=job.id, epoch=job.wanted.epoch, order=job.orders))
 
     # --- questions
 

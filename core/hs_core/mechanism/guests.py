@@ -6,6 +6,7 @@ share (`Snapshot.interference`), and until then taken to be `UNMEASURED`.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -264,7 +265,7 @@ def interference(snapshot: Snapshot, model: str, classes: Sequence[str]) -> Inte
     return Interference(of_newer, of_older)
 
 
-def first_fit(this: Round, job: JobFacts, _model: str, running: Sequence[JobFacts]) -> list[Offer]:
+def first_fit(this: Round, job: JobFacts, model: str, running: Sequence[JobFacts]) -> list[Offer]:
     """SJF-FFS: those beside which any sub-batch fits, the largest such, in their order of arrival."""
     hosts = {host.name: host for host in this.snapshot.hosts}
     memory = memory_of(job)
@@ -272,6 +273,10 @@ def first_fit(this: Round, job: JobFacts, _model: str, running: Sequence[JobFact
     for other in running:
         room = smallest(hosts, other) - other.memory_bytes
         fitting = np.flatnonzero(memory <= room)
-        if fitting.size:
+        never = inf in (
+            this.snapshot.interference.get((one, two, model))
+            for one, two in ((job.job_class, other.job_class), (other.job_class, job.job_class))
+        )
+        if fitting.size and not never:
             found.append(Offer(other, other.arrival_s, int(fitting[0])))
     return found

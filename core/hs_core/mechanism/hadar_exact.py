@@ -8,6 +8,7 @@ large (few jobs on few GPUs) a whole program over mixed gangs decides. Servers c
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core import solve
 from hs_core.errors import BrokenError
@@ -24,7 +25,8 @@ EFFORT = 4.0
 @dataclass(frozen=True, slots=True)
 class Exact:
     seats: Seats
-    worth: float  # sum of the running jobs' utilities
+    each: Floats  # (J,) utility of the running jobs; 0: waits
+    worth: float  # their sum
     bound: float  # no choice is worth more
 
     @property
@@ -39,10 +41,14 @@ def exact(
     held: Seats = NOBODY,
     utility: Utility | None = None,
     terms: Terms | None = None,
+    fixed: NDArray[np.bool_] | None = None,
 ) -> Exact:
-    """The round of most total worth: arguments as in `hadar.decide`; prices and admission follow from the program."""
+    """The round of most total worth: arguments as in `hadar.decide`; prices and admission follow from the program.
+
+    Where jobs want so many servers, who finds no room on those of its types goes without: `worth` is then what is left.
+    """
     terms = terms or Terms()
-    values = _values(jobs, held, utility or effective_throughput(jobs), terms)
+    values = _values(jobs, held, utility or effective_throughput(jobs), terms, fixed)
     worth = values.single
     free = capacity.sum(axis=0)
     found = single_types(np.where(worth > 0, -worth, np.inf), jobs.workers, free, busy=False)
@@ -53,7 +59,13 @@ def exact(
     bound = -found.relaxed
     if bound - values.of(counts) > GAP * bound and len(worth) <= MIXED_JOBS:
         counts, bound = _mixed(jobs, values, free, counts, bound)
-    return Exact(seat(counts, capacity, held), values.of(counts), bound)
+    if jobs.nodes is None:
+        seats = seat(counts, capacity, held)
+    else:
+        seats = seat_nodes(counts, jobs.workers // jobs.nodes, capacity, held, fixed)
+        counts = np.zeros_like(counts)
+        np.add.at(counts, (seats.job, seats.kind), seats.gpus)
+    return Exact(seats, values.each(counts), values.of(counts), bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +75,34 @@ class _Values:
     mixed: Floats  # (J, R) with that type as the slowest of several; never more
 
     def of(self, counts: Ints) -> float:
+        return float(self.each(counts).sum())
+
+    def each(self, counts: Ints) -> Floats:
+        found = np.zeros(len(counts))
         runs = np.flatnonzero(counts.any(axis=1))
         slowest = np.where(counts[runs] > 0, self.rates[runs], np.inf).argmin(axis=1)
         alone = (counts[runs] > 0).sum(axis=1) == 1
-        return float(np.where(alone, self.single[runs, slowest], self.mixed[runs, slowest]).sum())
+        found[runs] = np.where(alone, self.single[runs, slowest], self.mixed[runs, slowest])
+        return found
 
 
-def _values(jobs: Jobs, held: Seats, utility: Utility, terms: Terms) -> _Values:
+def _values(
+    jobs: Jobs, held: Seats, utility: Utility, terms: Terms, fixed: NDArray[np.bool_] | None
+) -> _Values:
     """Who stays on the one type that it holds doesn't restart."""
     can = jobs.rates > 0
+    holds = np.zeros(can.shape, np.int64)
+    np.add.at(holds, (held.job, held.kind), held.gpus)
+    if fixed is not None:  # of several types: as if it could not run
+        can &= ~fixed[:, None] | (holds == jobs.workers[:, None])
     move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
     stay = np.where(can, utility(jobs.ends_s()), 0.0)
-    holds = np.zeros(move.shape, np.int64)
-    np.add.at(holds, (held.job, held.kind), held.gpus)
     return _Values(jobs.rates, np.where(holds == jobs.workers[:, None], stay, move), move)
+
+
+def _parts(jobs: Jobs) -> Ints:
+    """(J,) GPUs that come together."""
+    return np.ones_like(jobs.workers) if jobs.nodes is None else jobs.workers // jobs.nodes
 
 
 def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
@@ -84,12 +110,13 @@ def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
     left = free - counts.sum(axis=0)
     waits = np.flatnonzero(~counts.any(axis=1) & (worth > 0).any(axis=1))
     order = waits[np.argsort(-worth[waits].max(axis=1) / jobs.workers[waits], kind="stable")]
+    parts = _parts(jobs).tolist()
     for job in order[jobs.workers[order] <= left.sum()].tolist():
         rest = int(jobs.workers[job])
         taken = np.zeros_like(left)
         for kind in np.argsort(-jobs.rates[job], kind="stable").tolist():
             if worth[job, kind] > 0:
-                taken[kind] = min(rest, int(left[kind]))
+                taken[kind] = min(rest, int(left[kind]) // parts[job] * parts[job])
                 rest -= int(taken[kind])
         if rest == 0:
             counts[job] = taken
@@ -97,11 +124,12 @@ def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
 
 
 def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) -> tuple[Ints, float]:
-    """Whole program: x[j, t] job j runs with t as its slowest type, z[j, r] its GPUs of type r."""
+    """Whole program: x[j, t] job j runs with t as its slowest type, z[j, r] how many times it has GPUs of type r that come together."""
     worth = values.single
     at, kind = np.nonzero(worth > 0)
     pairs, types, count = np.arange(len(at)), worth.shape[1], len(worth)
-    workers = jobs.workers[at]
+    each = _parts(jobs)[at]
+    parts = jobs.workers[at] // each
     allowed = (jobs.rates[at] >= jobs.rates[at, kind][:, None]) & (worth[at] > 0)  # (pairs, R): by x's type
     pair_of = np.full(worth.shape, -1, np.int64)
     pair_of[at, kind] = pairs
@@ -111,13 +139,13 @@ def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) 
     ub = solve.Entries(  # one type a job; z only where x allows; capacity
         np.concatenate([at, count + pairs, count + pair_of[at[slow], fast], count + n + kind]),
         np.concatenate([pairs, n + pairs, slow, n + pairs]),
-        np.concatenate([ones, ones, -workers[slow], ones]).astype(float),
+        np.concatenate([ones, ones, -parts[slow], each]).astype(float),
         (count + n + types, 2 * n),
     )
     eq = solve.Entries(  # the whole gang or nothing
         np.concatenate([at, at]),
         np.concatenate([n + pairs, pairs]),
-        np.concatenate([ones, -workers]).astype(float),
+        np.concatenate([ones, -parts]).astype(float),
         (count, 2 * n),
     )
     scale = FINE / bound
@@ -127,13 +155,13 @@ def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) 
         b_ub=np.concatenate([np.ones(count, np.int64), np.zeros(n, np.int64), free]),
         a_eq=eq,
         b_eq=np.zeros(count, np.int64),
-        upper=np.concatenate([np.ones(n, np.int64), workers]),
+        upper=np.concatenate([np.ones(n, np.int64), parts]),
         effort=EFFORT,
     )
     if answer is None:
         return counts, bound
     mixed = np.zeros(worth.shape, np.int64)
-    mixed[at, kind] = answer.x[n:]
+    mixed[at, kind] = answer.x[n:] * each
     # Rounding down may have lost a unit for each running job.
     bound = min(bound, (count - answer.bound) / scale)
     best = mixed if values.of(mixed) > values.of(counts) else counts
@@ -182,4 +210,54 @@ def _seat_one(need: Ints, free: Ints) -> list[tuple[int, int, int]]:
         picks.extend((server, int(kind), int(taken[kind])) for kind in np.flatnonzero(taken))
         free[server] -= taken
         need -= taken
+    return picks
+
+
+def seat_nodes(
+    counts: Ints, each: Ints, capacity: Ints, held: Seats, fixed: NDArray[np.bool_] | None
+) -> Seats:
+    """Servers for `counts` (J, R), `each` (J,) GPUs on one: who needs what it holds stays if it can; then the largest on the fullest that take them."""
+    free = capacity.copy()
+    rows: list[tuple[int, int, int, int]] = []
+    homes: dict[int, list[tuple[int, int, int]]] = {}
+    for job, *pick in zip(
+        *(column.tolist() for column in (held.job, held.server, held.kind, held.gpus)), strict=True
+    ):
+        homes.setdefault(job, []).append((pick[0], pick[1], pick[2]))
+    rest = []
+    for job in np.flatnonzero(counts.any(axis=1)).tolist():
+        home = homes.get(job, [])
+        own = np.zeros_like(counts[job])
+        for _, kind, gpus in home:
+            own[kind] += gpus
+        if (
+            home
+            and (own == counts[job]).all()
+            and all(free[server, kind] >= gpus for server, kind, gpus in home)
+        ):
+            for server, kind, gpus in home:
+                free[server, kind] -= gpus
+                rows.append((job, server, kind, gpus))
+        elif fixed is None or not fixed[job]:
+            rest.append(job)
+    rest.sort(key=lambda job: (-each[job], -counts[job].sum(), job))
+    for job in rest:
+        picks = _nodes(counts[job], int(each[job]), free)
+        for server, kind in picks:
+            free[server, kind] -= each[job]
+            rows.append((job, server, kind, int(each[job])))
+    return Seats(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
+
+
+def _nodes(need: Ints, each: int, free: Ints) -> list[tuple[int, int]]:
+    """(server, type), a server once; empty if there are too few."""
+    picks: list[tuple[int, int]] = []
+    for kind in np.flatnonzero(need).tolist():
+        taken = {server for server, _ in picks}
+        able = [server for server in np.flatnonzero(free[:, kind] >= each).tolist() if server not in taken]
+        able.sort(key=lambda server: (int(free[server, kind]), server))
+        nodes = int(need[kind]) // each
+        if len(able) < nodes:
+            return []
+        picks.extend((server, kind) for server in able[:nodes])
     return picks

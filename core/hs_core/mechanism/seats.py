@@ -8,6 +8,7 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
+from hs_core.mechanism.packing import Packer
 from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
@@ -111,6 +112,36 @@ class Seats:
             self._free[self._hosts[home[0]].model] -= job.gang
         return True
 
+    def stay(self, job: JobFacts, home: Home) -> bool:
+        """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
+        slots = self._slots
+        if slots.runs(job):
+            return True
+        if slots.home(job) == home:
+            return slots.take(job, home, "")
+        if job.running:
+            slots.take(job, slots.home(job), "")
+        slots.reserve(home, job.per_node)
+        return False
+
+    def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
+        """It runs on where it does, beside the same jobs; False if it is not there yet, or one of them is no more."""
+        slots = self._slots
+        partners = {partner for gpus in beside.values() for partner in gpus}
+        here = slots.home(job) == tuple(beside) and all(map(slots.has_turn, partners))
+        return here and slots.share(job, beside)
+
+    def rest(self, job: JobFacts) -> bool:
+        """GPUs that nobody has yet, where that moves nobody; False if there are none."""
+        slots = self._slots
+        if slots.runs(job) or not slots.reachable(job):
+            return slots.runs(job)
+        home = slots.home(job)
+        if home and self._room_at_home(job, home) and slots.take(job, home, ""):
+            return True
+        free_to_go = not job.started and (not home or job.movable)
+        return free_to_go and any(slots.start(job, model) for model in self.choices(job))
+
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
         for job in order:
@@ -132,11 +163,13 @@ class Seats:
         spare: Sequence[JobFacts] | None = None,
         *,
         renamed: bool = False,
+        packs: bool = False,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
 
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
+        `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         before = self._slots.copy()
         seated = self._hand_out({})
@@ -153,6 +186,10 @@ class Seats:
         for job in left:
             if job.id not in seated:
                 self._seat(job, self.choices(job), {})
+        if packs:
+            before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
+            pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)
+            memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
         return self._slots.verdict(memory, why)
 
     def _renamed(self) -> dict[JobId, Home]:

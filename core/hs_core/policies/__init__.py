@@ -30,6 +30,7 @@ from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
 from hs_core.policies.gavel_sjf import GAVEL_SJF
 from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
 from hs_core.policies.hadar import HADAR
+from hs_core.policies.hadar_exact import HADAR_EXACT
 from hs_core.policies.hadare import HADARE
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
@@ -62,6 +63,7 @@ POLICIES: Mapping[str, Policy] = {
         TIRESIAS,
         FFT,
         HADAR,
+        HADAR_EXACT,
         HADARE,
         POP,
         ALLOX,

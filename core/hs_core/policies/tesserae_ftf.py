@@ -3,12 +3,15 @@
 Late means the ratio of the time until a job ends if it runs from now on, to what it takes on one of N parts of the cluster (Themis' rho; N: jobs here).
 
 Placed afresh each round as tight as can be, the largest gangs first, then servers of a pool renamed so that the fewest jobs migrate.
+Then who waits joins a placed job of the same gang on its GPUs, where both together get more done (Algorithm 4).
 
-Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Packing (3.2, Algorithm 4), two jobs on
-one GPU, is left out: agents give a GPU to one job at a time.
+Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
+How much two jobs slow each other is measured while they share, and assumed before (`packing.UNMEASURED`); jobs whose memory is not known are joined only where
+their classes were seen together. Parallelism strategies are as the user's script has them.
 """
 
 from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -38,7 +41,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         or f"others would end later against a fair share; its ratio is {late[job.id] or 0.0:.2f}"
         for job in order
     }
-    return seats.verdict({}, why, order, renamed=True)
+    return seats.verdict(memory, why, order, renamed=True, packs=True)
 
 
-TESSERAE_FTF = Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+TESSERAE_FTF = once_a_round(
+    Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, sharing=True, lengths=True), decide=decide)
+)

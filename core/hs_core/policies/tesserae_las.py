@@ -1,11 +1,14 @@
 """Tesserae (arXiv 2025) over least attained service: its placement and its fewest migrations (3.2, 3.3), in the order of `las`.
 
 Placed afresh each round as tight as can be, the largest gangs first, then servers of a pool renamed so that the fewest jobs migrate.
+Then who waits joins a placed job of the same gang on its GPUs, where both together get more done (Algorithm 4).
 
-Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Packing (3.2, Algorithm 4), two jobs on
-one GPU, is left out: agents give a GPU to one job at a time.
+Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
+How much two jobs slow each other is measured while they share, and assumed before (`packing.UNMEASURED`); jobs whose memory is not known are joined only where
+their classes were seen together. Parallelism strategies are as the user's script has them.
 """
 
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -24,7 +27,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
         for job in order
     }
-    return seats.verdict({}, why, order, renamed=True)
+    return seats.verdict(memory, why, order, renamed=True, packs=True)
 
 
-TESSERAE_LAS = Policy(name="tesserae-las", needs=Needs(every_quantum=True), decide=decide)
+TESSERAE_LAS = once_a_round(
+    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True), decide=decide)
+)

@@ -728,19 +728,23 @@ class GangOrder(_message.Message):
 
     KIND_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """suspend | resume | checkpoint"""
     tier: _builtins.str
     """of suspend"""
+    number: _builtins.int
+    """of suspend and resume: counted by that node for this job; events carry the newest that was heard"""
     def __init__(
         self,
         *,
         kind: _builtins.str = ...,
         tier: _builtins.str = ...,
+        number: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "number", b"number", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

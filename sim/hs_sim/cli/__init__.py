@@ -81,4 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return BROKEN_PIPE
+    except OSError as error:
+        click.echo(f"hs-sim: {error.filename or 'output'}: {error.strerror}", err=True)
+        return EXIT_CODES[Kind.INVALID]
     return code if isinstance(code, int) else 0

@@ -7,6 +7,7 @@ import click
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
+    check_picture,
     cluster_options,
     experiment_of,
     generator,
@@ -85,6 +86,7 @@ def compare(
         raise RefusedError("--throughputs: given without --trace; expected both")
     if address and where == "local":
         raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
+    check_picture(plot)
     cases = []
     for seed in range(seeds):
         load = workload_of(trace, seed, given, names)

@@ -192,6 +192,11 @@ def _positive(name: str, value: float, most: float) -> None:
         raise RefusedError(f"--{name}: {value}; expected more than 0, at most {most:g}")
 
 
+def check_picture(path: Path | None) -> None:
+    if path is not None and path.suffix != ".png":
+        raise RefusedError(f"--plot: {str(path)!r}; expected a name that ends in .png")
+
+
 def seeds_of(text: str) -> list[int]:
     """`3`, `1,2,7` or `0-9`."""
     found: list[int] = []

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hs_sim.cli.options import (
+    check_picture,
     cluster_options,
     experiment_of,
     generator,
@@ -60,6 +61,7 @@ def run(
     from hs_sim.cli import show
     from hs_sim.metrics import summarize
 
+    check_picture(plot)
     results = []
     for number in seeds_of(seed):
         load = workload_of(workload, number, given, (policy,))

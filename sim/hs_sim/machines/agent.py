@@ -32,7 +32,7 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport
+from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, Tier
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
@@ -215,16 +215,18 @@ class Agent:
                 self._launch(command)
             case Suspend():
                 part = self.parts.get((command.job, command.epoch))
-                if part is not None:
-                    self._world.order(part, part.gang.suspend, command.tier)
+                if part is not None and command.tier is Tier.FREEZE:
+                    part.gang.suspend(part, command.tier)
+                elif part is not None:
+                    self._world.order(part, command.order, part.gang.suspend, command.tier)
             case Resume():
                 part = self.parts.get((command.job, command.epoch))
                 if part is not None:
-                    self._world.order(part, part.gang.resume)
+                    self._world.order(part, command.order, part.gang.resume)
             case Checkpoint():
                 part = self.parts.get((command.job, command.epoch))
                 if part is not None:
-                    self._world.order(part, part.gang.checkpoint)
+                    self._world.order(part, None, part.gang.checkpoint)
             case Kill():
                 part = self.parts.get((command.job, command.epoch))
                 if part is not None:
@@ -270,6 +272,8 @@ class Agent:
         """Through node 0's agent, where there are several."""
         if not self.up or self.parts.get(part.key) is not part:
             return
+        if event is JobHeld:
+            more["order"] = part.heard
         if part.rank == 0:
             self._post_of(part, event, more)
         else:

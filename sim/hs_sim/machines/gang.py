@@ -59,6 +59,7 @@ class Part:
         "frozen",
         "gang",
         "gpus",
+        "heard",
         "hooked",
         "newest",
         "occupied_s",
@@ -76,7 +77,8 @@ class Part:
         self.way = Way.COMING
         self.hooked = False
         self.frozen = False
-        self.newest = 0  # order given on its host
+        self.newest = 0  # number of the order given last on its host
+        self.heard = -1  # number of the newest that reached node 0
         self.asked = -1  # the generation that it is to go on from
         self.occupied_s: float | None = None  # its GPUs are its own since
         self.share = float(len(gpus))  # and it is charged for so many of them

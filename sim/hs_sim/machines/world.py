@@ -336,18 +336,26 @@ class World:
             dice = self._noise[job] = roll(self.experiment.seed, "rate", job)
         return max(0.01, dice.gauss(1.0, cv))
 
-    def order(self, part: Part, act: Callable[..., None], *args: Any) -> None:
-        """To all of the gang, through node 0's agent. Where it cannot be reached only the newest waits, as `hs_agent.gangs` keeps it."""
-        part.newest += 1
-        self._order(part, part.newest, act, args)
+    def order(self, part: Part, number: int | None, act: Callable[..., None], *args: Any) -> None:
+        """To all of the gang, through node 0's agent. Where it cannot be reached only the newest waits, as `hs_agent.gangs` keeps it;
+        what has no number does not."""
+        if number is not None:
+            part.newest = number
+        self._order(part, number, act, args)
 
-    def _order(self, part: Part, number: int, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _order(self, part: Part, number: int | None, act: Callable[..., None], args: tuple[Any, ...]) -> None:
         if part.rank == 0:
-            act(part, *args)
+            self._obey(part, number, act, args)
         elif part.gang.reachable(part):
-            self.clock.after(self.network.delay_s(), act, part, *args)
-        elif part.way is not Way.GONE and number == part.newest:
+            self.clock.after(self.network.delay_s(), self._obey, part, number, act, args)
+        elif part.way is not Way.GONE and number is not None and number == part.newest:
             self.clock.after(ORDER_RETRY_S, self._order, part, number, act, args)
+
+    @staticmethod
+    def _obey(part: Part, number: int | None, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if number is not None:
+            part.heard = number
+        act(part, *args)
 
     def reserve(self, agent: Agent, order: Reserve) -> None:
         port = 29_400 + order.job * 8 % 4096 + order.epoch % 8

@@ -19,7 +19,8 @@ class Pairs:
     def __init__(self, fleet: Fleet, turns: Turns, experiment: Experiment) -> None:
         self._fleet = fleet
         self._turns = turns
-        self._truth = Interference(fleet, experiment)
+        self._truth = Interference(fleet, experiment.workload.interference)
+        self._otherwise = experiment.interference
         self._known = experiment.known_rates
         self._slowed: dict[int, tuple[int, ...]] = {}  # and by whom: those that share now
         self._reports: dict[Key, int] = {}
@@ -67,7 +68,7 @@ class Pairs:
         return fleet.job_class[job], fleet.job_class[other], fleet.models[fleet.model[job]]
 
     def _ratio(self, job: int, other: int) -> float:
-        return self._truth[self._key(job, other)]
+        return self._truth.get(self._key(job, other), self._otherwise)
 
     def alone(self, jobs: Ints) -> Ints:
         """Those of these that share with nobody."""
@@ -81,29 +82,33 @@ class Pairs:
                 key = self._key(job, other)
                 self._reports[key] = count = self._reports.get(key, 0) + 1
                 if count == ENOUGH:
-                    self._measured[key] = self._truth[key]
+                    self._measured[key] = self._truth.get(key, self._otherwise)
                     news = True
         return news
 
     def known(self) -> Mapping[Key, float]:
+        """Those that the workload lists, where speeds are known from the beginning; else those that were measured."""
         return self._truth if self._known else dict(self._measured)
 
 
 class Interference(Mapping[Key, float]):
-    """What is true of every pair of classes, made when asked for: of each job another class, they are too many to list."""
+    """What the workload says of pairs of classes, by the classes that the controller knows: of each job another, they are too many to list before they are asked for."""
 
-    def __init__(self, fleet: Fleet, experiment: Experiment) -> None:
+    def __init__(self, fleet: Fleet, table: Mapping[Key, float]) -> None:
         self._of = fleet.workload_class
         self._models = fleet.models
-        self._table = experiment.workload.interference
-        self._otherwise = experiment.interference
+        self._table = table
 
     def __getitem__(self, key: Key) -> float:
         one, other, model = key
-        return self._table.get((self._of[one], self._of[other], model), self._otherwise)
+        return self._table[self._of[one], self._of[other], model]
 
     def __iter__(self) -> Iterator[Key]:
-        return product(self._of, self._of, self._models)
+        return (key for key in product(self._of, self._of, self._models) if self._in_table(key))
 
     def __len__(self) -> int:
-        return len(self._of) ** 2 * len(self._models)
+        return sum(1 for _ in self)
+
+    def _in_table(self, key: Key) -> bool:
+        one, other, model = key
+        return (self._of[one], self._of[other], model) in self._table

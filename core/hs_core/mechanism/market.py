@@ -1,0 +1,191 @@
+"""A round of a market: who buys, what is for sale, and what becomes of it. What Hadar's policies are made of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.given import given, keep
+from hs_core.mechanism.hadar import Decision, Seats
+from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
+from hs_core.mechanism.prices import Jobs
+from hs_core.mechanism.rows import steps_left
+from hs_core.mechanism.slots import Slots
+from hs_core.model import HostName, Migrate
+from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Who buys, and what is for sale: servers by name, GPUs of one kind (model and memory) on each."""
+
+    jobs: tuple[JobFacts, ...]  # by arrival
+    hosts: tuple[HostFacts, ...]
+    kind: NDArray[np.int64]  # (H,)
+    capacity: NDArray[np.int64]  # (H, R) that are free
+    facts: Jobs
+    held: Seats  # homes
+    fixed: NDArray[np.bool_]  # (J,) who can only be at home
+
+
+Buy = Callable[[Market, NDArray[np.bool_], float], Decision]
+"""Of a market, who can only be at home, and the length of the round: who gets what."""
+
+
+def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
+    """Within a round whoever has GPUs keeps them, and who has started moves at its beginning only."""
+    slots = Slots(snapshot)
+    going_on = bool(memory) and memory["quantum"] == snapshot.quantum
+    on_its_way = keep(snapshot, slots, memory["homes"]) if going_on else {}
+    why = {job: f"it is on its way to {', '.join(home)}" for job, home in on_its_way.items()}
+    jobs = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id not in on_its_way]
+    market = _market(snapshot, slots, jobs, settled=going_on)
+    if market is not None:
+        found = _within_budget(market, snapshot, buy)
+        for at, home in _homes(market, found).items():
+            job = market.jobs[at]
+            slots.take(job, home, f"its GPUs of this round are on {', '.join(home)}")
+        for job, worth in zip(market.jobs, found.worth.tolist(), strict=True):
+            if not worth:
+                why[job.id] = "other jobs gain more from each GPU that it could have in this round"
+    for job in jobs:
+        slots.offer(job)
+    verdict = slots.verdict({}, why, mixed=True)
+    kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way)}
+    return Verdict(plan=verdict.plan, memory=kept, why=verdict.why, entitled=verdict.entitled)
+
+
+def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:
+    """Of jobs by arrival. `settled`: who has started stays where it is."""
+    hosts = tuple(sorted(filter(takes_new, snapshot.hosts), key=lambda host: host.name))
+    models = [model for model, _ in reversed(pools(snapshot))]  # at the same speed and price the oldest
+    kinds = sorted(
+        {(host.model, host.gpu_memory_bytes) for host in hosts},
+        key=lambda kind: (models.index(kind[0]), kind),
+    )
+    jobs = tuple(job for job in several if not slots.runs(job) and slots.reachable(job))
+    if not jobs or not kinds:
+        return None
+    kind = np.array([kinds.index((host.model, host.gpu_memory_bytes)) for host in hosts], dtype=np.int64)
+    capacity = np.zeros((len(hosts), len(kinds)), dtype=np.int64)
+    capacity[np.arange(len(hosts)), kind] = [slots.free(host.name) for host in hosts]
+    speed = _speed(snapshot, slots, jobs, hosts, kinds)
+    held = _held(slots, jobs, hosts, kind)
+    fixed = np.array([_stuck(job, snapshot, slots, settled=settled) for job in jobs], dtype=np.bool_)
+    best = speed.max(axis=1, keepdims=True)
+    left = steps_left(jobs, best[:, 0].tolist())
+    unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
+    speed, left, done = (
+        speed / unit,
+        left / unit[:, 0],
+        np.array([job.steps_done for job in jobs]) / unit[:, 0],
+    )
+    gang = np.array([job.gang for job in jobs], dtype=np.int64)
+    facts = Jobs(
+        rates=speed / gang[:, None],
+        workers=gang,
+        iterations=left + done,
+        left=left,
+        age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in jobs], dtype=float),
+        nodes=np.array([job.nodes for job in jobs], dtype=np.int64),
+    )
+    return Market(jobs, hosts, kind, capacity, facts, held, fixed)
+
+
+def _speed(
+    snapshot: Snapshot,
+    slots: Slots,
+    jobs: Sequence[JobFacts],
+    hosts: Sequence[HostFacts],
+    kinds: Sequence[tuple[str, int]],
+) -> NDArray[np.float64]:
+    """(J, R) of whole gangs; 0: not there."""
+    models = list(dict.fromkeys(model for model, _ in kinds))
+    estimates = Estimates(snapshot, models)
+    example = {(host.model, host.gpu_memory_bytes): host for host in hosts}
+    known: dict[tuple[Any, ...], NDArray[np.float64]] = {}
+    here = {host.name: host.model for host in hosts}
+    found = np.zeros((len(jobs), len(kinds)))
+    for at, job in enumerate(jobs):
+        home = slots.home(job)
+        own = {here.get(name, "") for name in home} if _pinned(job) and home else set()
+        key = (job.job_class, job.gpu_types, job.gpu_memory_bytes, tuple(sorted(own)))
+        if key not in known:
+            speeds = estimates.speeds(job.job_class)
+            known[key] = np.array(
+                [
+                    speeds[models.index(model)]
+                    if _allows(job, example[model, memory]) and (not own or own == {model})
+                    else 0.0
+                    for model, memory in kinds
+                ]
+            )
+        found[at] = known[key]
+    return found
+
+
+def _pinned(job: JobFacts) -> bool:
+    return job.started and job.migrate is Migrate.SAME_TYPE
+
+
+def _allows(job: JobFacts, host: HostFacts) -> bool:
+    """As far as model and memory go."""
+    return (
+        not job.gpu_types or host.model in job.gpu_types
+    ) and job.gpu_memory_bytes <= host.gpu_memory_bytes
+
+
+def _held(
+    slots: Slots, jobs: Sequence[JobFacts], hosts: Sequence[HostFacts], kind: NDArray[np.int64]
+) -> Seats:
+    row = {host.name: at for at, host in enumerate(hosts)}
+    rows = [
+        (at, row[name], int(kind[row[name]]), job.per_node)
+        for at, job in enumerate(jobs)
+        if all(name in row for name in slots.home(job))
+        for name in slots.home(job)
+    ]
+    return Seats(*np.array(rows, np.int64).reshape(-1, 4).T)
+
+
+def _stuck(job: JobFacts, snapshot: Snapshot, slots: Slots, *, settled: bool) -> bool:
+    if not slots.home(job) or (job.movable and not job.started):
+        return False
+    gone = not job.movable or job.migrate is Migrate.NEVER or snapshot.migrations_left <= 0
+    return settled or gone
+
+
+def _within_budget(market: Market, snapshot: Snapshot, buy: Buy) -> Decision:
+    """No more started jobs move than the budget allows: those of largest payoff."""
+    found = buy(market, market.fixed, snapshot.quantum_s)
+    moves = [at for at, home in _homes(market, found).items() if _moves(market.jobs[at], home)]
+    if len(moves) <= snapshot.migrations_left:
+        return found
+    moves.sort(key=lambda at: (-found.payoff[at], at))
+    may = set(moves[: snapshot.migrations_left])
+    fixed = market.fixed | np.array(
+        [job.started and bool(job.hosts) and at not in may for at, job in enumerate(market.jobs)]
+    )
+    return buy(market, fixed, snapshot.quantum_s)
+
+
+def _moves(job: JobFacts, home: Home) -> bool:
+    return job.started and bool(job.hosts) and home != job.hosts
+
+
+def _homes(market: Market, found: Decision) -> dict[int, Home]:
+    """Servers by node rank: a rank stays where it can."""
+    picked: dict[int, list[HostName]] = {}
+    for at, server in zip(found.seats.job.tolist(), found.seats.server.tolist(), strict=True):
+        picked.setdefault(at, []).append(market.hosts[server].name)
+    return {at: _ranked(market.jobs[at].hosts, names) for at, names in picked.items()}
+
+
+def _ranked(before: Home, names: Sequence[HostName]) -> Home:
+    new = sorted(set(names) - set(before), reverse=True)
+    if not before:
+        return tuple(reversed(new))
+    return tuple(name if name in names else new.pop() for name in before)

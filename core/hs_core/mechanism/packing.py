@@ -1,0 +1,153 @@
+"""Tesserae's second step on a round that is handed out (3.2, Algorithm 4): who waits joins who was placed, on its GPUs, where both together get more done.
+
+Which kinds of jobs join which is a matching of largest weight (`tesserae.pack`); within a kind pairs that are together stay together, then
+those that live on one server meet. A job that would have to move, and cannot, is left out.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hs_core.mechanism.placing import fits, takes_new
+from hs_core.mechanism.slots import Slots
+from hs_core.mechanism.tesserae.pack import Side, pack
+from hs_core.model import HostName, JobId
+from hs_core.policy import HostFacts, JobFacts, Snapshot
+
+UNMEASURED = 1.4
+"""How many times as long mini-batches take beside another job's, before it was measured: weight 1.43, so that pairs are tried, after those known to be better."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Jobs that are alike to the matching."""
+
+    job_class: str
+    gang: int
+    nodes: int
+    memory_bytes: int
+    of: tuple[object, ...]  # placed: GPU model and its memory; waiting: models and memory that it asks for
+
+
+class Packer:
+    def __init__(self, snapshot: Snapshot, slots: Slots) -> None:
+        self._snapshot = snapshot
+        self._slots = slots
+        self._hosts: Mapping[HostName, HostFacts] = {host.name: host for host in snapshot.hosts}
+
+    def pack(self, order: Sequence[JobFacts], before: Mapping[JobId, JobId]) -> dict[JobId, JobId]:
+        """`order`: of priority; `before`: pairs of the round before, guest → partner. The pairs of this one."""
+        pairs: dict[JobId, JobId] = {}
+        jobs = {job.id: job for job in order}
+        for guest, partner in sorted(before.items()):
+            for one, other in ((guest, partner), (partner, guest)):
+                if one in jobs and other in jobs and self._waits(jobs[one]) and self._placed(jobs[other]):
+                    self._join(jobs[one], jobs[other], pairs)
+        placed = [job for job in order if self._placed(job)]
+        waiting = [job for job in order if self._waits(job)]
+        for guest_job, partner_job in self._matched(placed, waiting):
+            self._join(guest_job, partner_job, pairs)
+        return pairs
+
+    # --- who could ------------------------------------------------------------------------------------------------
+
+    def _placed(self, job: JobFacts) -> bool:
+        """It has its GPUs for itself."""
+        home = self._slots.home(job)
+        return self._slots.runs(job) and all(
+            takes_new(self._hosts[name]) and self._slots.lends(job, name) == job.per_node for name in home
+        )
+
+    def _waits(self, job: JobFacts) -> bool:
+        able = job.sliceable and (job.movable or not job.started)
+        return able and not self._slots.runs(job) and self._slots.reachable(job)
+
+    def _weight(self, placed: JobFacts, waiting: JobFacts, host: HostFacts) -> float:
+        """Sum of what both get done beside each other, as a part of what each would alone; 0: they don't fit."""
+        ratios = self._snapshot.interference
+        there = ratios.get((placed.job_class, waiting.job_class, host.model))
+        here = ratios.get((waiting.job_class, placed.job_class, host.model))
+        if placed.memory_bytes and waiting.memory_bytes:
+            if placed.memory_bytes + waiting.memory_at(1) > host.gpu_memory_bytes:
+                return 0.0
+        elif there is None or here is None:
+            return 0.0
+        return 1 / (there or UNMEASURED) + 1 / (here or UNMEASURED)
+
+    def _join(self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId]) -> None:
+        """If it can be there, and it pays."""
+        slots, home = self._slots, self._slots.home(partner)
+        hosts = [self._hosts[name] for name in home]
+        moves = slots.home(guest) not in ((), home)
+        if (
+            guest.gang != partner.gang
+            or guest.nodes != partner.nodes
+            or not all(fits(guest, host) for host in hosts)
+        ):
+            return
+        if moves and not all(slots.may_go(guest, host) for host in hosts):
+            return
+        if min(self._weight(partner, guest, host) for host in hosts) <= 1:
+            return
+        text = f"in this round it shares the GPUs of job {partner.id} on {', '.join(home)}"
+        if slots.share(guest, {name: {partner.id: guest.per_node} for name in home}, text):
+            pairs[guest.id] = partner.id
+
+    # --- the matching ---------------------------------------------------------------------------------------------
+
+    def _matched(
+        self, placed: Sequence[JobFacts], waiting: Sequence[JobFacts]
+    ) -> list[tuple[JobFacts, JobFacts]]:
+        """(who waits, who was placed)"""
+        if not placed or not waiting:
+            return []
+        hosts, guests = [self._placed_kind(job) for job in placed], [_waiting_kind(job) for job in waiting]
+        rows, columns = _numbered(hosts), _numbered(guests)
+        weights = np.zeros((len(rows), len(columns)))
+        for row, at in ((number, hosts.index(kind)) for kind, number in rows.items()):
+            host = self._hosts[self._slots.home(placed[at])[0]]
+            for column, to in ((number, guests.index(kind)) for kind, number in columns.items()):
+                if fits(waiting[to], host):
+                    weights[row, column] = self._weight(placed[at], waiting[to], host)
+        found = pack(
+            Side(np.array([rows[kind] for kind in hosts]), np.array([job.gang for job in placed])),
+            Side(np.array([columns[kind] for kind in guests]), np.array([job.gang for job in waiting])),
+            weights,
+        )
+        cells = defaultdict(lambda: ([], []))  # type: ignore[var-annotated]  # by pair of kinds
+        for at, to in zip(found.placed.tolist(), found.pending.tolist(), strict=True):
+            cell = cells[hosts[at], guests[to]]
+            cell[0].append(placed[at])
+            cell[1].append(waiting[to])
+        return [pair for partners, joining in cells.values() for pair in self._neighbours(partners, joining)]
+
+    def _placed_kind(self, job: JobFacts) -> _Kind:
+        host = self._hosts[self._slots.home(job)[0]]
+        return _Kind(
+            job.job_class, job.gang, job.nodes, job.memory_bytes, (host.model, host.gpu_memory_bytes)
+        )
+
+    def _neighbours(
+        self, partners: Sequence[JobFacts], joining: Sequence[JobFacts]
+    ) -> list[tuple[JobFacts, JobFacts]]:
+        """Equal to the matching: those that live where a partner does meet it, the others as they come."""
+        left = {job.id: job for job in partners}
+        pairs, others = [], []
+        for job in joining:
+            home = self._slots.home(job)
+            beside = next((p for p in left.values() if home and self._slots.home(p) == home), None)
+            if beside is None:
+                others.append(job)
+            else:
+                pairs.append((job, left.pop(beside.id)))
+        return [*pairs, *zip(others, left.values(), strict=True)]
+
+
+def _waiting_kind(job: JobFacts) -> _Kind:
+    return _Kind(job.job_class, job.gang, job.nodes, job.memory_at(1), (job.gpu_types, job.gpu_memory_bytes))
+
+
+def _numbered(kinds: Sequence[_Kind]) -> dict[_Kind, int]:
+    return {kind: number for number, kind in enumerate(dict.fromkeys(kinds))}

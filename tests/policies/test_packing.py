@@ -1,0 +1,89 @@
+"""Tesserae's packing: who waits joins who was placed, the pairs that get most done together, and stays with it."""
+
+import pytest
+
+from hs_core.model import HostName, JobId
+from hs_core.policies import find
+from hs_core.policy import JobFacts, Snapshot, Verdict
+
+from .worlds import GIB, Run, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+H = HostName("h")
+LAS = find("tesserae-las")
+
+
+def some(at: int, gang: int = 1, *, memory: int = 4, attained: float = 0.0, **facts: object) -> JobFacts:
+    more = {"steps": 1_000.0, "job_class": "c", "movable": True, "memory_bytes": memory * GIB} | facts
+    return job(at, gang=gang, gpu_memory_bytes=memory * GIB, attained_gpu_s=attained, **more)
+
+
+def world(*jobs: JobFacts, gpus: int = 1, ratios: dict[tuple[str, str], float] | None = None) -> Snapshot:
+    classes = {job.job_class for job in jobs}
+    return snapshot(
+        [host("h", gpus)],
+        list(jobs),
+        rates={(name, "V100"): 1.0 for name in classes},
+        interference={(a, b, "V100"): slow for (a, b), slow in (ratios or {}).items()},
+        migrations_left=9,
+    )
+
+
+def pairs(verdict: Verdict) -> dict[int, int]:
+    return {guest.job: guest.beside[0] for turn in verdict.plan.turns.values() for guest in turn.guests}
+
+
+def test_who_has_had_least_is_placed_and_who_waits_joins_it() -> None:
+    verdict = LAS.decide(world(some(1, attained=500.0), some(2)), {})
+    assert pairs(verdict) == {1: 2}
+    assert verdict.plan.turns[H].gangs == (1, 2)
+
+
+def test_only_equal_gangs_share() -> None:
+    assert pairs(LAS.decide(world(some(1, 2), some(2), gpus=2), {})) == {}
+
+
+def test_only_two_jobs_are_on_a_gpu() -> None:
+    assert len(pairs(LAS.decide(world(*(some(at) for at in range(1, 6)), gpus=2), {}))) == 2
+
+
+@pytest.mark.parametrize(("ratio", "shares"), [(1.1, True), (1.99, True), (2.01, False)])
+def test_two_share_where_together_they_get_more_done_than_one(ratio: float, *, shares: bool) -> None:
+    verdict = LAS.decide(world(some(1), some(2), ratios={("c", "c"): ratio}), {})
+    assert bool(pairs(verdict)) is shares
+
+
+def test_the_matching_is_the_one_that_gets_most_done() -> None:
+    ratios = {
+        ("a", "c"): 1.1, ("c", "a"): 1.1, ("a", "d"): 1.2, ("d", "a"): 1.2,
+        ("b", "c"): 1.2, ("c", "b"): 1.2, ("b", "d"): 1.9, ("d", "b"): 1.9,
+    }  # fmt: skip
+    jobs = [some(at, job_class=name, attained=500.0 * (at > 2)) for at, name in enumerate("abcd", start=1)]
+    # c with a is the best pair; but then b would be left with d.
+    assert pairs(LAS.decide(world(*jobs, gpus=2, ratios=ratios), {})) == {3: 2, 4: 1}
+
+
+def test_memory_of_both_must_fit() -> None:
+    assert pairs(LAS.decide(world(some(1, memory=10), some(2, memory=7)), {})) == {}
+    assert pairs(LAS.decide(world(some(1, memory=0), some(2)), {})) == {}
+
+
+def test_classes_that_were_seen_together_fit_whatever_was_said_of_their_memory() -> None:
+    verdict = LAS.decide(world(some(1, memory=0), some(2, memory=0), ratios={("c", "c"): 1.2}), {})
+    assert len(pairs(verdict)) == 1
+
+
+def test_a_pair_stays_together_from_round_to_round() -> None:
+    run = Run(LAS, world(*(some(at) for at in range(1, 5)), gpus=2))
+    first = run.step()
+    together = {frozenset(pair) for pair in pairs(first).items()}
+    for _ in range(6):
+        verdict = run.step()
+        assert {frozenset(pair) for pair in pairs(verdict).items()} == together
+    assert run.moved == []
+
+
+def test_who_cannot_be_moved_from_its_gpus_joins_nobody() -> None:
+    stuck = some(1, hosts=(H,), started=True, movable=False, attained=500.0)
+    verdict = LAS.decide(world(stuck, some(2)), {})
+    assert pairs(verdict) == {}
+    assert JobId(1) in verdict.why
