@@ -308,7 +308,7 @@ class _Run:
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
-        self._charge(np.array([job]), now_s)
+        self._charge_one(job, now_s)
         self._free(job)
         fleet.suspends[job] += 1
         fleet.changed([job])
@@ -368,7 +368,7 @@ class _Run:
         self._fleet.changed([job])
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
         if self._fleet.running[job]:
-            self._charge(np.array([job]), now_s)
+            self._charge_one(job, now_s)
             write_s += self._costs.suspend_s
             self._fleet.from_s[job] = np.inf  # it trains no more here
         if write_s <= 0:
@@ -700,6 +700,10 @@ class _Run:
         fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
         fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
         self._receive(jobs, held_s, steps)
+
+    def _charge_one(self, job: int, now_s: float) -> None:
+        if self._fleet.held_s[job] < now_s:
+            self._charge(np.array([job]), now_s)
 
     def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
         fleet = self._fleet
