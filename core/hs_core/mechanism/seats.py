@@ -89,6 +89,8 @@ class Seats:
         return not home or self._slots.may_go(job, self._hosts[home[0]])
 
     def _room_at_home(self, job: JobFacts, home: Home) -> bool:
+        if len(home) == 1:
+            return self._hosts[home[0]].gpus >= job.per_node
         return all(self._hosts[name].gpus >= job.per_node for name in home)
 
     # --- choosing -------------------------------------------------------------------------------------------------
