@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hs_core.errors import RefusedError
 from hs_sim import papers
+from hs_sim.colocated import load_interference
 from hs_sim.gavel import load_throughputs
 from hs_sim.metrics import Summary, summarize
 from hs_sim.model import Costs, Experiment
@@ -55,9 +56,11 @@ def experiment(given: argparse.Namespace) -> Experiment:
             rounds=True,
         )
     make = papers.tesserae_default if given.paper == "tesserae" else papers.tesserae_gavel
+    load = make(speeds, **common, jobs_per_hour=given.jobs_per_hour)
+    pairs = load_interference(given.throughputs, {job.job_class for job in load.jobs})
     return Experiment(
         cluster=papers.tesserae_cluster(given.servers or papers.TESSERAE_SERVERS),
-        workload=make(speeds, **common, jobs_per_hour=given.jobs_per_hour),
+        workload=replace(load, interference=pairs),
         quantum_s=papers.TESSERAE_ROUND_S,
         costs=Costs(),
         known_rates=True,
