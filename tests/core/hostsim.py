@@ -7,13 +7,13 @@ import heapq
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from fakejob import Process, Ways
+
 from hs_core.events import (
-    Checkpoint,
-    CheckpointFailed,
     CheckpointFetched,
     ControllerHeard,
     Fetch,
@@ -22,25 +22,15 @@ from hs_core.events import (
     GpusSeen,
     HostCommand,
     HostEvent,
-    JobCheckpointed,
     JobExited,
-    JobFroze,
-    JobHeld,
-    JobHooked,
-    JobProgressed,
-    JobReady,
-    JobRestored,
-    JobWentOn,
     Kill,
     Launch,
     Lend,
     Peer,
     RendezvousReserved,
     Reserve,
-    Resume,
     Source,
     Suspend,
-    SuspendFailed,
     Turn,
     WakeHost,
     Wanted,
@@ -49,58 +39,10 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Phase, SuspendMode, Tier, UserName
+from hs_core.model import Gpu, GpuId, HostName, JobId, JobSpec, Phase, SuspendMode, UserName
 
 GIB = 1 << 30
 ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "leave", "source")
-
-
-@dataclass
-class Ways:
-    """How a fake job behaves."""
-
-    hooks: bool = True
-    hook_s: float = 1.0
-    ready_s: float = 2.0
-    hold_s: float = 0.1
-    swap_s: float = 0.5
-    checkpoint_s: float = 1.0
-    resume_s: float = 0.05
-    freeze_s: float = 0.01
-    die_s: float = 0.2
-    can_swap: bool = False
-    can_checkpoint: bool = False
-    freezes: bool = True
-    disk_full: bool = False
-    swap_fails: bool = False
-    deaf: bool = False  # never answers the hook's stop
-    unkillable: bool = False
-    work_s: float = 1e12  # of training, then it ends by itself
-    memory_bytes: int = 0  # measured when it trains
-    step_s: float = 0.1
-    fetch_s: float = 2.0
-    fetch_fails: int = 0  # so often, then it succeeds
-    torn: bool = False  # what is to be fetched
-    lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"
-
-
-@dataclass
-class Process:
-    """The truth about one incarnation's process."""
-
-    launch: Launch
-    ways: Ways
-    state: str = "starting"  # starting, waiting, going, running, stopping, held, swapped
-    frozen: bool = False
-    heard: int = -1  # number of the newest order
-    done_s: float = 0.0
-    since_s: float | None = None
-    turn: int = 0  # grows with every change of state: stale timers do nothing
-    deferred: list[Callable[[], None]] = field(default_factory=list)
-
-    @property
-    def trains(self) -> bool:
-        return self.state in ("running", "stopping") and not self.frozen
 
 
 class HostSim:
@@ -260,29 +202,7 @@ class HostSim:
             self.tell(event)
         self.tell(Woke(now_s=self.now_s))
         for process in list(self.processes.values()):
-            self._say_again(process)
-
-    def _say_again(self, process: Process) -> None:
-        """Ranks dial again and say how they stand."""
-        facts = {"now_s": self.now_s, "job": process.launch.wanted.job, "epoch": process.launch.wanted.epoch}
-        step = self._step(process)
-        if process.frozen:
-            self.tell(JobFroze(**facts))
-        elif process.state == "waiting":
-            self.tell(
-                JobReady(
-                    **facts,
-                    step=step,
-                    can_swap=process.ways.can_swap,
-                    can_checkpoint=process.ways.can_checkpoint,
-                )
-            )
-        elif process.state == "held":
-            self.tell(JobHeld(**facts, step=step, tier=Tier.HOLD))
-        elif process.state == "swapped":
-            self.tell(JobHeld(**facts, step=step, tier=Tier.SWAP))
-        elif process.state in ("running", "stopping") and process.ways.hooks:
-            self.tell(JobWentOn(**facts, step=step))
+            process.say_again()
 
     # --- time
 
@@ -343,25 +263,7 @@ class HostSim:
         if isinstance(command, Forget):
             assert process is None, f"told to forget job {command.job}, which is alive"
         elif process is not None:
-            match command:
-                case Suspend():
-                    if command.tier is not Tier.FREEZE:
-                        process.heard = command.order
-                    self._suspend(process, command.tier)
-                case Resume():
-                    if "resume" not in process.ways.lose:
-                        process.heard = command.order
-                    self._resume(process)
-                case Kill():
-                    if not process.ways.unkillable:
-                        self._later(
-                            process,
-                            process.ways.die_s,
-                            lambda: self._exit(process, Exit(signal=15)),
-                            always=True,
-                        )
-                case Checkpoint():
-                    self._later(process, process.ways.checkpoint_s, lambda: self._save(process))
+            process.obey(command)
 
     def _fetched(self, wanted: WantedJob) -> None:
         facts: dict[str, Any] = {"now_s": self.now_s, "job": wanted.job, "epoch": wanted.epoch}
@@ -399,213 +301,12 @@ class HostSim:
     def _index(self, gpu: GpuId) -> int:
         return next(g.index for g in self.gpus if g.id == gpu)
 
-    def _later(
-        self, process: Process, seconds: float, action: Callable[[], None], *, always: bool = False
-    ) -> None:
-        """Unless something else happened to it meanwhile; what is frozen does it when thawed."""
-        turn = process.turn
-
-        def act() -> None:
-            if self._key(process) not in self.processes or self.processes[self._key(process)] is not process:
-                return
-            if always:
-                action()
-            elif process.frozen:
-                process.deferred.append(act)
-            elif process.turn == turn:
-                action()
-
-        self.after(seconds, act)
-
-    def _key(self, process: Process) -> tuple[JobId, int]:
-        return process.launch.wanted.job, process.launch.wanted.epoch
-
-    def _facts(self, process: Process) -> dict[str, Any]:
-        job, epoch = self._key(process)
-        return {"now_s": self.now_s, "job": job, "epoch": epoch}
-
-    def _step(self, process: Process) -> int:
-        running_s = self.now_s - process.since_s if process.since_s is not None else 0.0
-        return int((process.done_s + running_s) / process.ways.step_s)
-
-    def _enter(self, process: Process, state: str) -> None:
-        trained = process.trains
-        process.state = state
-        process.turn += 1
-        self._clock(process, was=trained)
-
-    def _freeze(self, process: Process, frozen: bool) -> None:
-        trained = process.trains
-        process.frozen = frozen
-        self._clock(process, was=trained)
-
-    def _clock(self, process: Process, *, was: bool) -> None:
-        if was and not process.trains and process.since_s is not None:
-            process.done_s += self.now_s - process.since_s
-            self.trained_s[self._key(process)[0]] += self.now_s - process.since_s
-            process.since_s = None
-        elif process.trains and not was:
-            process.since_s = self.now_s
-            left_s = process.ways.work_s - process.done_s
-            self._later(process, left_s, lambda: self._exit(process, Exit()))
-
     def _launch(self, command: Launch) -> None:
         id_ = command.wanted.job
         assert not any(job == id_ for job, _ in self.processes), f"job {id_} is launched twice"
         assert all(g.healthy for g in self.machine._board.gpus.values() if g.id in command.gpus)
-        process = Process(command, self.ways[id_])
-        self.processes[id_, command.wanted.epoch] = process
-        ways = process.ways
-        if command.generation >= 0:
-            assert command.generation == self.generations[id_], "an old checkpoint is restored"
-        if command.wanted.spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
-            self._enter(process, "running")
-            return
-        if not ways.hooks:
-            self._later(process, ways.ready_s, lambda: self._enter(process, "running"))
-            return
-
-        def hooked() -> None:
-            self.tell(JobHooked(**self._facts(process)))
-
-        def ready() -> None:
-            self._enter(process, "waiting")
-            if command.generation >= 0:
-                self.tell(
-                    JobRestored(
-                        **self._facts(process), step=self._step(process), generation=command.generation
-                    )
-                )
-            self.tell(
-                JobReady(
-                    **self._facts(process),
-                    step=self._step(process),
-                    can_swap=ways.can_swap,
-                    can_checkpoint=ways.can_checkpoint,
-                )
-            )
-
-        if command.generation >= 0:
-            process.done_s = self.trained_s[id_]
-        self._later(process, ways.hook_s, hooked)
-        self._later(process, ways.ready_s, ready)
-
-    def _suspend(self, process: Process, tier: Tier) -> None:
-        ways = process.ways
-        if tier is Tier.FREEZE:
-            self._later(process, ways.freeze_s, lambda: self._froze(process), always=True)
-            return
-        assert ways.hooks, "a job without a hook is told to stop at a step edge"
-        if ways.deaf:
-            return
-        if process.state == "running":
-            self._enter(process, "stopping")
-        if process.state not in ("stopping", "held", "waiting", "swapped", "going"):
-            return
-        seconds = {Tier.HOLD: ways.hold_s, Tier.SWAP: ways.swap_s, Tier.CHECKPOINT: ways.checkpoint_s}[tier]
-        process.turn += 1
-        if process.since_s is not None:  # its work goes on until it stands
-            left_s = ways.work_s - process.done_s - (self.now_s - process.since_s)
-            self._later(process, left_s, lambda: self._exit(process, Exit()))
-        self._later(process, seconds, lambda: self._held(process, tier))
-
-    def _froze(self, process: Process) -> None:
-        if not process.ways.freezes:
-            self.tell(SuspendFailed(**self._facts(process), why="no freezer"))
-            return
-        self._freeze(process, True)
-        self.tell(JobFroze(**self._facts(process)))
-
-    def _held(self, process: Process, tier: Tier) -> None:
-        ways, id_ = process.ways, self._key(process)[0]
-        if tier is Tier.CHECKPOINT and ways.disk_full:
-            if process.state == "stopping":
-                self._enter(process, "running")
-            self.tell(CheckpointFailed(**self._facts(process), why="disk full"))
-            return
-        if tier is Tier.SWAP and ways.swap_fails:
-            tier = Tier.HOLD
-        if process.state != "swapped" or tier is Tier.SWAP:  # from host memory it is written where it lies
-            self._enter(process, "swapped" if tier is Tier.SWAP else "held")
-        generation = -1
-        if tier is Tier.CHECKPOINT:
-            self.generations[id_] += 1
-            generation = self.generations[id_]
-            self._later(process, 0.02, lambda: self._exit(process, Exit(code=75)))
-        if "held" in ways.lose:
-            ways.lose.discard("held")
-            return
-        size = ways.memory_bytes * process.launch.wanted.spec.gpus if tier is Tier.SWAP else 0
-        self.tell(
-            JobHeld(
-                **self._facts(process),
-                step=self._step(process),
-                tier=tier,
-                parked_bytes=size,
-                generation=generation,
-                order=process.heard,
-            )
-        )
-
-    def _resume(self, process: Process) -> None:
-        if "resume" in process.ways.lose:
-            process.ways.lose.discard("resume")
-            return
-        if process.frozen:
-            self._freeze(process, False)
-            deferred, process.deferred = process.deferred, []
-            for action in deferred:
-                self.after(0.0, action)
-            if not process.ways.hooks or process.state in ("running", "stopping"):
-                if process.state == "stopping":
-                    self._enter(process, "running")
-                self.after(0.0, lambda: self._went_on(process))
-                return
-        if process.state in ("waiting", "held", "swapped", "stopping"):
-            self._enter(process, "going")
-            self._later(process, process.ways.resume_s, lambda: self._goes(process))
-
-    def _goes(self, process: Process) -> None:
-        self._enter(process, "running")
-        self._went_on(process)
-        self._later(process, 1.0, lambda: self._progress(process))
-
-    def _went_on(self, process: Process) -> None:
-        if "went-on" in process.ways.lose:
-            process.ways.lose.discard("went-on")
-            return
-        if self.processes.get(self._key(process)) is process:
-            self.tell(JobWentOn(**self._facts(process), step=self._step(process)))
-
-    def _progress(self, process: Process) -> None:
-        ways = process.ways
-        self.tell(
-            JobProgressed(
-                **self._facts(process),
-                step=self._step(process),
-                steps_per_s=1 / ways.step_s,
-                device_memory_bytes=ways.memory_bytes,
-            )
-        )
-
-    def _save(self, process: Process) -> None:
-        if process.ways.disk_full:
-            self.tell(CheckpointFailed(**self._facts(process), why="disk full"))
-            return
-        id_ = self._key(process)[0]
-        self.generations[id_] += 1
-        self.tell(
-            JobCheckpointed(
-                **self._facts(process), step=self._step(process), generation=self.generations[id_]
-            )
-        )
-
-    def _exit(self, process: Process, exit_: Exit) -> None:
-        key = self._key(process)
-        self._freeze(process, False)
-        self._enter(process, "gone")
-        del self.processes[key]
-        self.tell(JobExited(now_s=self.now_s, job=key[0], epoch=key[1], exit=exit_))
+        process = self.processes[id_, command.wanted.epoch] = Process(self, command, self.ways[id_])
+        process.start()
 
     # --- the truth
 

@@ -4,7 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
-from hostsim import GIB, HostSim, Ways
+from fakejob import Ways
+from hostsim import GIB, HostSim
 
 from hs_core.errors import BrokenError
 from hs_core.events import JobExited, JobHeld, JobWentOn, LaunchFailed, Turn, Wanted, WantedChanged

@@ -2,7 +2,8 @@
 
 import os
 
-from hostsim import GIB, HostSim, Ways
+from fakejob import Ways
+from hostsim import GIB, HostSim
 from hypothesis import HealthCheck, settings
 from hypothesis import Phase as Stage
 from hypothesis import strategies as st

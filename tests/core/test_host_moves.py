@@ -3,7 +3,8 @@
 from itertools import pairwise
 
 import pytest
-from hostsim import GIB, HostSim, Ways
+from fakejob import Ways
+from hostsim import GIB, HostSim
 
 from hs_core.cluster import reports
 from hs_core.events import ControllerHeard, Woke

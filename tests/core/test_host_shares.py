@@ -3,7 +3,8 @@
 from collections import defaultdict
 
 import pytest
-from hostsim import HostSim, Ways
+from fakejob import Ways
+from hostsim import HostSim
 
 USERS = (("A", 1), ("B", 2), ("C", 4))
 

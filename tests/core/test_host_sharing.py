@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
-from hostsim import GIB, HostSim, Ways
+from fakejob import Ways
+from hostsim import GIB, HostSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

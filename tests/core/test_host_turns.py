@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hostsim import HostSim, Ways
+from fakejob import Ways
+from hostsim import HostSim
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -345,7 +346,7 @@ def test_a_gang_that_another_node_stopped_a_moment_early_is_stopped_on_both() ->
     sim.start_clock([ITS, OTHERS])
     sim.run(59.98)
     process = sim.processes[GANG, 1]
-    sim._held(process, sim.machine.report(GANG).tier.HOLD)
+    process.hold(sim.machine.report(GANG).tier.HOLD)
     sim.run(0.5)
     assert sim.running() == {ONE, TWO}
 

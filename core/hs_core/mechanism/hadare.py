@@ -59,26 +59,30 @@ def assign(jobs: Jobs, round_s: float, copies: int | None = None) -> Ints:
 
 def spread(jobs: Jobs, round_s: float, *, gpus: Ints, room: Ints, most: Ints) -> Bools:
     """(J, N) as `assign`, for nodes with `room` (N,) GPUs and copies that take `gpus` (J,) each, `most` (J,) of a job and one on a node."""
-    count, nodes = jobs.rates.shape
-    chosen = np.zeros((count, nodes), np.bool_)
+    count = len(jobs.rates)
+    chosen = np.zeros(jobs.rates.shape, np.bool_)
     rate, forks, room = np.zeros(count), np.zeros(count, np.int64), room.copy()
     open_ = (jobs.rates > 0) & (gpus[:, None] <= room)
     every = np.arange(count)
-    grown = _grown(jobs, every, rate)
-    while open_.any():
-        unfinished = rate * round_s < jobs.left
-        rows = unfinished if (open_ & unfinished[:, None]).any() else np.ones(count, bool)
-        gain = np.where(open_ & rows[:, None], grown, -np.inf)
-        job, node = divmod(int(gain.argmax()), nodes)
+    gain = np.where(open_, _grown(jobs, every, rate), -np.inf)
+    best = gain.max(axis=1, initial=-np.inf)  # of each job
+    while (best > -np.inf).any():
+        unfinished = np.where(rate * round_s < jobs.left, best, -np.inf)
+        job = int((unfinished if (unfinished > -np.inf).any() else best).argmax())
+        node = int(gain[job].argmax())
         chosen[job, node] = True
         rate[job] += jobs.rates[job, node]
         forks[job] += 1
         room[node] -= gpus[job]
         open_[job, node] = False
-        open_[:, node] &= gpus <= room[node]
         if forks[job] >= most[job]:
             open_[job] = False
-        grown[job] = _grown(jobs, every[job : job + 1], rate)[0]
+        gain[job] = np.where(open_[job], _grown(jobs, every[job : job + 1], rate)[0], -np.inf)
+        closed = open_[:, node] & (gpus > room[node])
+        open_[closed, node] = False
+        gain[closed, node] = -np.inf
+        closed[job] = True
+        best[closed] = gain[closed].max(axis=1)
     return chosen
 
 

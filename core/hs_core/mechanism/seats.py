@@ -89,6 +89,8 @@ class Seats:
         return not home or self._slots.may_go(job, self._hosts[home[0]])
 
     def _room_at_home(self, job: JobFacts, home: Home) -> bool:
+        if len(home) == 1:
+            return self._hosts[home[0]].gpus >= job.per_node
         return all(self._hosts[name].gpus >= job.per_node for name in home)
 
     # --- choosing -------------------------------------------------------------------------------------------------
@@ -111,6 +113,36 @@ class Seats:
                 return False
             self._free[self._hosts[home[0]].model] -= job.gang
         return True
+
+    def stay(self, job: JobFacts, home: Home) -> bool:
+        """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
+        slots = self._slots
+        if slots.runs(job):
+            return True
+        if slots.home(job) == home:
+            return slots.take(job, home, "")
+        if job.running:
+            slots.take(job, slots.home(job), "")
+        slots.reserve(home, job.per_node)
+        return False
+
+    def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
+        """It runs on where it does, beside the same jobs; False if it is not there yet, or one of them is no more."""
+        slots = self._slots
+        partners = {partner for gpus in beside.values() for partner in gpus}
+        here = slots.home(job) == tuple(beside) and all(map(slots.has_turn, partners))
+        return here and slots.share(job, beside)
+
+    def rest(self, job: JobFacts) -> bool:
+        """GPUs that nobody has yet, where that moves nobody; False if there are none."""
+        slots = self._slots
+        if slots.runs(job) or not slots.reachable(job):
+            return slots.runs(job)
+        home = slots.home(job)
+        if home and self._room_at_home(job, home) and slots.take(job, home, ""):
+            return True
+        free_to_go = not job.started and (not home or job.movable)
+        return free_to_go and any(slots.start(job, model) for model in self.choices(job))
 
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""

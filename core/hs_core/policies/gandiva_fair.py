@@ -6,6 +6,7 @@ a server, is the agents' (`mechanism.stride`). Departures are named in the modul
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import lcm
@@ -20,7 +21,7 @@ from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.placing import LEAST
 from hs_core.mechanism.rates import Bids, Speeds
-from hs_core.mechanism.sequel import Decided, FairSequel
+from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look, tickets_per_gpu
 from hs_core.model import HostName, JobId
@@ -49,7 +50,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     factors = lags.factors()
     board = Board(world, traded.entitled, levels, factors)
     place(board, speeds)
-    mover = settle_all(board, speeds, LIMITS, calm=again)
+    mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
     tickets = _tickets(world, traded.entitled, factors)
@@ -58,6 +59,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     turns = _keep_turns(world, memory) if again else table.play()
     kept = _remember(
         snapshot.quantum,
+        memory.get("moved", snapshot.quantum) if again else snapshot.quantum,
         {
             "trades": trade.dump(traded.trades),
             "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
@@ -67,13 +69,14 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         },
     )
     sequel = None
-    if not again and not mover.held_back and _are_settled(world, gangs, servers, mover):
+    if not again and _are_settled(world, gangs, servers, mover):
         decided = Decided(
             world=world,
             entitled=traded.entitled,
             factors=factors,
             tickets=tickets,
             wakes_s=mover.awaits_s,
+            held_back=mover.held_back,
             weigh=partial(_tickets, world, traded.entitled),
             entities=partial(_entities, world),
         )
@@ -95,8 +98,20 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     )
 
 
-def _remember(quantum: int, kept: Mapping[str, Any]) -> Memory:
-    return {"quantum": quantum, **{name: value for name, value in kept.items() if value}}
+def _limits(world: World, memory: Memory) -> Limits:
+    """Where quanta went on without a decision, their moves are made in this one."""
+    since = world.snapshot.quantum - memory.get("moved", world.snapshot.quantum)
+    quanta = max(1, min(since, pace(len(world.jobs))))
+    return replace(
+        LIMITS,
+        started_a_quantum=quanta * LIMITS.started_a_quantum,
+        waiting_a_quantum=quanta * LIMITS.waiting_a_quantum,
+    )
+
+
+def _remember(quantum: int, moved: int, kept: Mapping[str, Any]) -> Memory:
+    """`moved`: the quantum in which moves were made last."""
+    return {"quantum": quantum, "moved": moved, **{name: value for name, value in kept.items() if value}}
 
 
 def _tickets(

@@ -13,7 +13,8 @@ from hs_core.events import Turn
 from hs_core.model import JobId, OnPartition, SuspendMode
 
 sys.path.append(str(Path(__file__).parents[2] / "core"))
-from hostsim import GIB, HostSim, Ways
+from fakejob import Ways
+from hostsim import GIB, HostSim
 
 LINE = "-" * 100
 HERE = Path(__file__).parent
