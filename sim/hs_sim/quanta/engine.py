@@ -95,12 +95,12 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
-        self._pairs = Pairs(fleet, self._turns, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -549,8 +549,11 @@ class _Run:
 
     def _needed(self, job: int, beside: Container[int]) -> dict[int, int]:
         """GPUs of its own on each of its servers, where those jobs run."""
-        spared = self._pairs.spared(job, beside)
-        return {row: int(self._fleet.per_node[job]) - spared.get(row, 0) for row in self._fleet.home[job]}
+        spared, lent = self._pairs.spared(job, beside), self._pairs.lent(job)
+        return {
+            row: int(self._fleet.per_node[job]) - spared.get(row, 0) - lent.get(row, 0)
+            for row in self._fleet.home[job]
+        }
 
     def gpus_left(self, jobs: Ints) -> Ints:
         """On every server, beside these."""
@@ -561,9 +564,9 @@ class _Run:
         which, rows = self._parts(jobs)
         taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
         left -= taken.astype(np.int64)
-        if self._turns.guests:
+        if self._pairs.any:
             there = set(jobs.tolist())
-            for job in there & self._turns.guests.keys():
+            for job in there & self._pairs.guests():
                 for row, gpus in self._pairs.spared(job, there).items():
                     left[row] += gpus
         if left.min(initial=0) < 0:

@@ -9,6 +9,9 @@ from hs_sim.quanta.profile import ENOUGH
 from hs_sim.quanta.rows import Ints
 from hs_sim.quanta.turns import Turns
 
+Share = tuple[int, int, int]
+"""(server, partner, GPUs)"""
+
 Key = tuple[str, str, str]
 """(class, class beside it, GPU model)"""
 
@@ -16,9 +19,14 @@ Key = tuple[str, str, str]
 class Pairs:
     """At most two jobs on a GPU: a guest, and the partner whose GPU it is."""
 
-    def __init__(self, fleet: Fleet, turns: Turns, experiment: Experiment) -> None:
+    def __init__(
+        self, fleet: Fleet, turns: Turns, leaving: Mapping[int, object], experiment: Experiment
+    ) -> None:
+        """`leaving`: who is on its way to another server, and runs until its checkpoint is written."""
         self._fleet = fleet
         self._turns = turns
+        self._leaving = leaving
+        self._shared: dict[int, list[Share]] = {}  # as those who run do, whatever the newest turns say
         self._truth = Interference(fleet, experiment.workload.interference)
         self._otherwise = experiment.interference
         self._known = experiment.known_rates
@@ -37,22 +45,42 @@ class Pairs:
     def spared(self, job: int, beside: Container[int]) -> dict[int, int]:
         """By server, GPUs that it need not have for its own, where those jobs run."""
         found: dict[int, int] = {}
-        for row, partner, gpus in self._turns.guests.get(job, ()):
+        shares = self._shared if job in self._leaving else self._turns.guests
+        for row, partner, gpus in shares.get(job, ()):
             if partner in beside:
                 found[row] = found.get(row, 0) + gpus
         return found
+
+    def lent(self, job: int) -> dict[int, int]:
+        """By server, its GPUs that a guest has who is leaving."""
+        found: dict[int, int] = {}
+        for guest in self._shared.keys() & self._leaving.keys():
+            for row, partner, gpus in self._shared[guest]:
+                if partner == job:
+                    found[row] = found.get(row, 0) + gpus
+        return found
+
+    def guests(self) -> set[int]:
+        """Who runs, or is to, on GPUs of others."""
+        leaving = self._shared.keys() & self._leaving.keys()
+        return (self._turns.guests.keys() - self._leaving.keys()) | leaving
 
     def pace(self) -> list[tuple[int, float, float]]:
         """(job, rate, GPUs that it is charged for) of those for whom these are to be others now."""
         fleet = self._fleet
         mates: dict[int, list[int]] = {}
         halves: dict[int, float] = {}
-        for guest, shares in self._turns.guests.items():
-            for _, partner, gpus in shares:
+        shared: dict[int, list[Share]] = {}
+        for guest in sorted(self.guests()):
+            shares = self._shared if guest in self._leaving else self._turns.guests
+            for share in shares[guest]:
+                _, partner, gpus = share
                 if fleet.running[guest] and fleet.running[partner]:
+                    shared.setdefault(guest, []).append(share)
                     for one, other in ((guest, partner), (partner, guest)):
                         mates.setdefault(one, []).append(other)
                         halves[one] = halves.get(one, 0.0) + gpus / 2
+        self._shared = shared
         changed = []
         for job in {*mates, *self._slowed}:
             ratio = max((self._ratio(job, other) for other in mates.get(job, ())), default=1.0)
