@@ -75,6 +75,8 @@ class Slots:
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
+        if len(home) == 1:
+            return self._hosts[home[0]].connected
         return all(self._hosts[name].connected for name in home)
 
     def runs(self, job: JobFacts) -> bool:

@@ -82,12 +82,12 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
-        self._pairs = Pairs(fleet, self._turns, experiment)
+        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
-        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -315,7 +315,7 @@ class _Run:
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
-        self._charge(np.array([job]), now_s)
+        self._charge_one(job, now_s)
         self._free(job)
         fleet.suspends[job] += 1
         fleet.changed([job])
@@ -325,10 +325,9 @@ class _Run:
         fleet = self._fleet
         self._run_now = self._run_now[self._run_now != job]
         fleet.running[job] = False
-        if self._pairs.any:
-            self._used = fleet.gpus - self.gpus_left(self._run_now)
-        else:
-            self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        for row, gpus in self._pairs.kept(job).items():
+            self._used[row] += gpus
 
     def _remove(self, job: int) -> float:
         """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
@@ -375,7 +374,7 @@ class _Run:
         self._fleet.changed([job])
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
         if self._fleet.running[job]:
-            self._charge(np.array([job]), now_s)
+            self._charge_one(job, now_s)
             write_s += self._costs.suspend_s
             self._fleet.from_s[job] = np.inf  # it trains no more here
         if write_s <= 0:
@@ -527,7 +526,7 @@ class _Run:
         left = self.gpus_left(np.array(staying, dtype=np.int64))
         fitting: list[int] = []
         for job in sorted(ready, key=self._pairs.guest):  # partners before their guests
-            needed = self._needed(job, fitting)
+            needed = self._needed(job, {*staying, *fitting})
             if all(left[row] >= gpus for row, gpus in needed.items()):
                 for row, gpus in needed.items():
                     left[row] -= gpus
@@ -548,10 +547,10 @@ class _Run:
         which, rows = self._parts(jobs)
         taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
         left -= taken.astype(np.int64)
-        if self._turns.guests:
+        if self._pairs.any:
             there = set(jobs.tolist())
-            for job in there & self._turns.guests.keys():
-                for row, gpus in self._pairs.spared(job, there).items():
+            for row, one, other, gpus in self._pairs.shares():
+                if one in there and other in there:
                     left[row] += gpus
         if left.min(initial=0) < 0:
             row = int(left.argmin())
@@ -710,6 +709,10 @@ class _Run:
         fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
         fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
         self._receive(jobs, held_s, steps)
+
+    def _charge_one(self, job: int, now_s: float) -> None:
+        if self._fleet.held_s[job] < now_s:
+            self._charge(np.array([job]), now_s)
 
     def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
         fleet = self._fleet
