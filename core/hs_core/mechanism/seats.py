@@ -166,12 +166,13 @@ class Seats:
         *,
         renamed: bool = False,
         packs: bool = False,
+        mates: Mapping[JobId, JobId] | None = None,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
 
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
-        `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
+        `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         before = self._slots.copy()
         seated = self._hand_out({})
@@ -186,8 +187,10 @@ class Seats:
                 seated = seated_afresh
         left = spare if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
         for job in left:
-            if job.id not in seated:
+            if job.id not in seated and job.id not in (mates or ()):
                 self._seat(job, self.choices(job), {})
+        if mates:
+            Packer(self._snapshot, self._slots).join(mates)
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
             pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)

@@ -2,14 +2,12 @@
 
 What happens inside a quantum (a job ends or comes, a process stands, a checkpoint has arrived) is handled at its own time, one by one; all
 else is arrays. Decisions are made when something changed, at once while few jobs are live and at the next edge of a quantum where there are many
-(`PROMPT_JOBS`), and at every edge for policies that ask for it. Left out of this depth, and said in docs/simulator.md: messages and their delays,
-which GPU of a server a process is bound to, device memory, faults.
+(`PROMPT_JOBS`), and at every edge for policies that ask for it, unless their last verdict says how it goes on (`Verdict.sequel`). Left out of
+this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to, device memory, faults.
 """
 
-import gc
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -25,6 +23,7 @@ from hs_core.model import JobId, Migrate, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Sequel, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
+from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
@@ -38,7 +37,6 @@ from hs_sim.trades import trade_row
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
 MANY = 1e9  # migrations an hour: as good as not limited
-COLLECT_AFTER = 100_000  # objects made and not gone
 EPSILON_S = 1e-6  # two times closer than this are one
 COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
 
@@ -60,19 +58,8 @@ def run_quanta(
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
     if policy is None:
         policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
-    with _rare_collections():
+    with rare_collections():
         return _Run(replace(experiment, workload=runs), policy, progress).run()
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Hardly anything here is garbage in a cycle, and looking for it among a hundred thousand jobs takes as long as many quanta."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Run:
@@ -95,12 +82,12 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
+        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
-        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
-        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -338,10 +325,9 @@ class _Run:
         fleet = self._fleet
         self._run_now = self._run_now[self._run_now != job]
         fleet.running[job] = False
-        if self._pairs.any:
-            self._used = fleet.gpus - self.gpus_left(self._run_now)
-        else:
-            self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        for row, gpus in self._pairs.kept(job).items():
+            self._used[row] += gpus
 
     def _remove(self, job: int) -> float:
         """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
@@ -540,7 +526,7 @@ class _Run:
         left = self.gpus_left(np.array(staying, dtype=np.int64))
         fitting: list[int] = []
         for job in sorted(ready, key=self._pairs.guest):  # partners before their guests
-            needed = self._needed(job, fitting)
+            needed = self._needed(job, {*staying, *fitting})
             if all(left[row] >= gpus for row, gpus in needed.items()):
                 for row, gpus in needed.items():
                     left[row] -= gpus
@@ -549,11 +535,8 @@ class _Run:
 
     def _needed(self, job: int, beside: Container[int]) -> dict[int, int]:
         """GPUs of its own on each of its servers, where those jobs run."""
-        spared, lent = self._pairs.spared(job, beside), self._pairs.lent(job)
-        return {
-            row: int(self._fleet.per_node[job]) - spared.get(row, 0) - lent.get(row, 0)
-            for row in self._fleet.home[job]
-        }
+        spared = self._pairs.spared(job, beside)
+        return {row: int(self._fleet.per_node[job]) - spared.get(row, 0) for row in self._fleet.home[job]}
 
     def gpus_left(self, jobs: Ints) -> Ints:
         """On every server, beside these."""
@@ -566,8 +549,8 @@ class _Run:
         left -= taken.astype(np.int64)
         if self._pairs.any:
             there = set(jobs.tolist())
-            for job in there & self._pairs.guests():
-                for row, gpus in self._pairs.spared(job, there).items():
+            for row, one, other, gpus in self._pairs.shares():
+                if one in there and other in there:
                     left[row] += gpus
         if left.min(initial=0) < 0:
             row = int(left.argmin())
