@@ -45,8 +45,8 @@ def assign(jobs: Jobs, round_s: float, copies: int | None = None) -> Ints:
     """(N,) the job of each node, IDLE for none: node by node to the job whose worth grows most by it.
 
     Worth is effective throughput, steps / (age + left / rate), as in Hadar. Copies share one job's steps, so here a further copy counts for
-    what it adds; Hadar on copies as if they were jobs would count the same steps several times. Jobs whose nodes finish them within the
-    round come last: no node idles while any job that it can train is left, and none is wasted while another job needs it. `copies`:
+    what it adds; Hadar on copies as if they were jobs would count the same steps several times. Jobs that have no node yet come first: else
+    short ones would starve beside the copies of long ones. Jobs whose nodes finish them within the round come last: no node idles while any job that it can train is left, and none is wasted while another job needs it. `copies`:
     at most so many of a job; default, as many as nodes.
     """
     count, nodes = jobs.rates.shape
@@ -67,8 +67,12 @@ def spread(jobs: Jobs, round_s: float, *, gpus: Ints, room: Ints, most: Ints) ->
     gain = np.where(open_, _grown(jobs, every, rate), -np.inf)
     best = gain.max(axis=1, initial=-np.inf)  # of each job
     while (best > -np.inf).any():
-        unfinished = np.where(rate * round_s < jobs.left, best, -np.inf)
-        job = int((unfinished if (unfinished > -np.inf).any() else best).argmax())
+        ranks = (
+            np.where(forks == 0, best, -np.inf),
+            np.where(rate * round_s < jobs.left, best, -np.inf),
+            best,
+        )
+        job = next(int(rank.argmax()) for rank in ranks if (rank > -np.inf).any())
         node = int(gain[job].argmax())
         chosen[job, node] = True
         rate[job] += jobs.rates[job, node]
