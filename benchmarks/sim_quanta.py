@@ -1,19 +1,24 @@
 """Depth *quanta*: a month of the paper's 200-GPU cluster (goal: 60 s), and quanta a second of 10,000 GPUs with 100,000 jobs (goal: 200).
 
-Of the month its first days, and a 25th of the large cluster, as long as the whole takes minutes: `sim_quanta.py month`, `sim_quanta.py large`.
+Of the month its first days, as long as the whole takes a minute or two: `sim_quanta.py month`. Of the large cluster what follows once all jobs have
+come: how fast quanta are between two decisions, and with those.
 """
 
 import sys
 import time
+from dataclasses import replace
 
+from hs_core.policies import find
+from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster
 from hs_sim.generate import Recipe, generate
 from hs_sim.model import Experiment, Result
 from hs_sim.quanta import run_quanta
+from hs_sim.quanta.engine import Progress
 
 MONTH_H = 30 * 24
-DAYS_H = 24
-LARGE_QUANTA = 4
+DAYS_H = 3 * 24
+LARGE_QUANTA = 60
 
 
 def timed(experiment: Experiment) -> tuple[float, Result]:
@@ -46,16 +51,28 @@ def large(gpus: int = 2_500) -> None:
     jobs = 40 * gpus
     load = generate(Recipe(jobs=jobs, users=jobs // 100, service_s=30 * 3600.0, service_spread=0.5))
     cluster = parse_cluster(",".join(f"{model}:{gpus}" for model in ("v100", "p100", "p40", "k80")))
-    few, many = 2, 2 + LARGE_QUANTA
-    runs = [
-        timed(Experiment(cluster=cluster, workload=load, until_s=60.0 * quanta, sample_s=3600.0))
-        for quanta in (few, many)
-    ]
-    (short_s, _), (long_s, result) = runs
-    each_s = (long_s - short_s) / (many - few)
+    policy = find("gandiva-fair")
+    decided: list[float] = []  # CPU seconds of each decision
+    seen: list[tuple[float, float, int]] = []  # quanta, CPU time, decisions
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        began_s = time.process_time()
+        verdict = policy.decide(snapshot, memory)
+        decided.append(time.process_time() - began_s)
+        return verdict
+
+    def watch(progress: Progress) -> None:
+        seen.append((progress.now_s / 60.0, time.process_time(), len(decided)))
+
+    experiment = Experiment(cluster=cluster, workload=load, until_s=60.0 * LARGE_QUANTA, sample_s=3600.0)
+    began_s = time.process_time()
+    run_quanta(experiment, policy=replace(policy, decide=decide), progress=watch)
+    first, last = seen[0], seen[-1]
+    quanta, took_s = last[0] - first[0], last[1] - first[1]
+    later = decided[first[2] : last[2]]
     print(
-        f"{4 * gpus:,} GPUs, {jobs:,} jobs: {1 / each_s:.1f} quanta/s once all have come ({each_s:.3f} s each; "
-        f"decisions {result.decision_s_mean:.2f} s on average, {result.decisions} of them)"
+        f"{4 * gpus:,} GPUs, {jobs:,} jobs: {first[1] - began_s:.1f} s until all have a home; then {quanta / (took_s - sum(later)):.0f} quanta/s without decisions, "
+        f"{quanta / took_s:.1f} with {len(later)} decisions of {sum(later) / max(1, len(later)):.2f} s in {quanta:.0f} quanta"
     )
 
 
@@ -65,7 +82,7 @@ def main() -> None:
         whole[part]()
     if not sys.argv[1:]:
         month(DAYS_H)
-        large(100)
+        large()
 
 
 if __name__ == "__main__":
