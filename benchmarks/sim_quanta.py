@@ -71,8 +71,8 @@ def large(gpus: int = 2_500) -> None:
     quanta, took_s = last[0] - first[0], last[1] - first[1]
     later = decided[first[2] : last[2]]
     print(
-        f"{4 * gpus:,} GPUs, {jobs:,} jobs: {first[1] - began_s:.1f} s until all have a home; then {quanta / (took_s - sum(later)):.0f} quanta/s without decisions, "
-        f"{quanta / took_s:.1f} with {len(later)} decisions of {sum(later) / max(1, len(later)):.2f} s in {quanta:.0f} quanta"
+        f"{4 * gpus:,} GPUs, {jobs:,} jobs: {first[1] - began_s:.1f} s until all have a home; then {quanta / (took_s - sum(later)):.0f} quanta/s beside what the policy takes, "
+        f"{quanta / took_s:.1f} with its {len(later)} decisions of {sum(later) / max(1, len(later)):.2f} s in {quanta:.0f} quanta"
     )
 
 
