@@ -163,6 +163,11 @@ class Gang:
     def whole(self) -> bool:
         return len(self.parts) == self.nodes
 
+    @property
+    def _broken(self) -> bool:
+        """Some of it is gone: the others end too, and do nothing more."""
+        return any(part.way is Way.GONE for part in self.parts.values())
+
     def _in_order(self) -> list[Part]:
         return [self.parts[rank] for rank in sorted(self.parts)]
 
@@ -262,7 +267,7 @@ class Gang:
                 self._use()
                 self._move()
                 return
-        if part.way in (Way.STANDING, Way.STOPPING):
+        if part.way in (Way.STANDING, Way.STOPPING) and not self._broken:
             part.way = Way.GOING
             self._occupy(part)
             if all(p.way is Way.GOING for p in self.parts.values()) and self.whole:
@@ -284,7 +289,7 @@ class Gang:
             self._free(part)
             part.agent.say(part, JobFroze)
             return
-        if part.way in (Way.COMING, Way.UP):
+        if part.way in (Way.COMING, Way.UP) or self._broken:
             return
         standing = all(p.way is Way.STANDING for p in self.parts.values())
         self.job.suspends += self.since_s is not None and tier is not Tier.CHECKPOINT
@@ -302,7 +307,7 @@ class Gang:
         self.world.clock.after(seconds, self._stopped, self._turn, not standing)
 
     def _stopped(self, turn: int, was_moving: bool) -> None:
-        if turn != self._turn or self.tier is None:
+        if turn != self._turn or self.tier is None or self._broken:
             return
         tier, self.tier = self.tier, None
         if tier is Tier.CHECKPOINT:
