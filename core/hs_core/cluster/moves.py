@@ -31,11 +31,19 @@ class Moves(Lives):
         )
 
     def _rehome(self, row: Job, to: tuple[HostName, ...], now_s: float) -> None:
-        """It has no process, so it only gets another home; its old one is told by the epoch."""
+        """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
-        new = replace(self._next_epoch(row), state=state, hosts=to, gpu_models=models, settled_s=now_s)
+        before = tuple(sorted({*row.unconfirmed, *row.hosts} - {*to}))
+        new = replace(
+            self._next_epoch(row),
+            state=state,
+            hosts=to,
+            gpu_models=models,
+            settled_s=now_s,
+            unconfirmed=before,
+        )
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
 
