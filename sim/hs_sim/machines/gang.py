@@ -105,7 +105,7 @@ class Gang:
         self.since_s: float | None = None  # trains since
         self.generation = -1
         self.restored: int | None = None
-        self.reach: int | None = None  # newest step that it could have gone on from; None: judged
+        self.judged = True  # where it goes on from
         self.tier: Tier | None = None  # a stop of this kind is under way
         self.saves = False  # at its next step
         self.trained_s = 0.0
@@ -134,7 +134,8 @@ class Gang:
         if len(set(steps)) > 1:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
         self.restored, self.done = steps[0], float(steps[0])
-        self.reach = self.world.within_reach(self.key[0], self.nodes)
+        self.judged = False
+        self.world.truth.restored(self.job, steps[0], self.world.within_reach(self.key[0], self.nodes))
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
@@ -190,9 +191,9 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
-        if self.reach is not None and self.restored is not None:
-            self.world.truth.restored(self.job, self.restored, self.reach, clock.now_s)
-            self.reach = None
+        if not self.judged and self.restored is not None:
+            self.world.truth.goes_on(self.job, self.restored, clock.now_s)
+            self.judged = True
         self.world.truth.trains(self.job, self.key[1], clock.now_s)
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
