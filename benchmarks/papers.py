@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hs_core.errors import RefusedError
 from hs_sim import papers
+from hs_sim.colocated import load_interference
 from hs_sim.gavel import load_throughputs
 from hs_sim.metrics import Summary, summarize
 from hs_sim.model import Costs, Experiment
@@ -55,9 +56,11 @@ def experiment(given: argparse.Namespace) -> Experiment:
             rounds=True,
         )
     make = papers.tesserae_default if given.paper == "tesserae" else papers.tesserae_gavel
+    load = make(speeds, **common, jobs_per_hour=given.jobs_per_hour)
+    pairs = load_interference(given.throughputs, {name for name, _ in load.rates})
     return Experiment(
         cluster=papers.tesserae_cluster(given.servers or papers.TESSERAE_SERVERS),
-        workload=make(speeds, **common, jobs_per_hour=given.jobs_per_hour),
+        workload=load if given.alone else replace(load, interference=pairs),
         quantum_s=papers.TESSERAE_ROUND_S,
         costs=Costs(),
         known_rates=True,
@@ -83,6 +86,11 @@ def main(words: list[str]) -> int:
     parser.add_argument("--throughputs", type=Path, default=Path("throughputs.json"))
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="tesserae: without Gavel's speeds of pairs, so that nobody shares a GPU",
+    )
     parser.add_argument("--gang", type=int, default=0, help="fft: 4 is its trace 1; 0 its trace 2")
     parser.add_argument("--load", type=float, default=1.0, help="fft: GPU time asked for over what there is")
     parser.add_argument("--servers", type=int, default=0, help="fewer than the paper's (of each GPU model)")

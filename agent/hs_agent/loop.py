@@ -173,10 +173,12 @@ class Agent:
                 key = Key(command.wanted.job, command.wanted.epoch)
                 self._launching[key] = command
                 self.launcher.folder(key).clear_for_start()  # what an earlier start left is not this one's
-        if any(not isinstance(command, WakeHost) for command in outcome.commands) or outcome.changed:
+        ordered = any(not isinstance(command, WakeHost) for command in outcome.commands)
+        if ordered or outcome.changed:
             self._unsaved = True
-        # Remembered before it is done: after a kill between the two, adoption finds out what was done of it.
-        if any(not isinstance(command, WakeHost) for command in outcome.commands):
+        # Remembered before it is done: after a kill between the two, adoption finds out what was done of it. And before the controller
+        # is told of a checkpoint: it counts on it, though the job may end while nobody is here to see.
+        if ordered or outcome.checkpointed:
             self._save()
         for command in outcome.commands:
             self._perform(command)

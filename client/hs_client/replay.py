@@ -85,8 +85,13 @@ def _measured(jobs: Iterable[wire.JobDetail]) -> Rates:
         rates |= {rate.gpu_model: rate.steps_per_s for rate in job.rates if rate.steps_per_s > 0}
         if not rates and job.view.gpu_model:
             view = job.view
-            rates[view.gpu_model] = view.step / view.run_s if view.step else 1.0
+            rates |= dict.fromkeys(_models(view), view.step / view.run_s if view.step else 1.0)
     return found
+
+
+def _models(view: wire.JobView) -> list[str]:
+    """GPU models that it ran on at once: K80+V100."""
+    return view.gpu_model.split("+")
 
 
 def _fill(measured: Rates, models: Sequence[str]) -> Rates:
@@ -108,7 +113,8 @@ def _row(job: wire.JobDetail, start: float, rates: Rates) -> dict[str, Any]:
     view, spec = job.view, job.spec
     steps = view.step if view.ended_at > 0 or not spec.steps else max(view.step, spec.steps)
     if not steps:
-        steps = round(view.run_s * rates[_class_of(job)].get(view.gpu_model, 1.0))
+        known = rates[_class_of(job)]
+        steps = round(view.run_s * min(known.get(model, 1.0) for model in _models(view)))
     row: dict[str, Any] = {
         "user": view.user,
         "arrival_s": round(view.submitted_at - start, 3),

@@ -184,6 +184,7 @@ class Needs:
     sharing: bool = False  # puts two jobs on one GPU
     starts: bool = True  # has to be asked when a process that may go anywhere has come up, or is gone to move
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
+    rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
 

@@ -238,6 +238,10 @@ class _Path:
         self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
     ) -> None:
         self.size = max(1e-300, float(np.abs(c).max(initial=0.0)))
+        # For small ones what sparse matrices save is less than they cost.
+        self.small = len(c) + len(h) + len(f) <= self.SMALL
+        if self.small:
+            g, e = g.toarray(), e.toarray()
         self.c, self.g, self.h, self.e, self.f, self.bounded = c / self.size, g, h, e, f, bounded
         self.x = np.where(bounded, 1.0, 0.0)
         self.v = np.where(bounded, 1.0, 0.0)
@@ -245,13 +249,16 @@ class _Path:
         self.z = np.ones(len(h))
         self.y = np.zeros(len(f))
         self.common = self._common()
-        # For small ones what sparse matrices save is less than they cost.
-        self.dense = self.common.toarray(order="F") if self.common.shape[0] <= self.SMALL else None
 
     def _common(self) -> Any:
         from scipy import sparse  # noqa: PLC0415
 
         sizes = [len(self.x), len(self.h), len(self.f)]
+        if self.small:
+            made = np.zeros((sum(sizes), sum(sizes)), order="F")
+            below = np.concatenate([self.g, self.e])
+            made[sizes[0] :, : sizes[0]], made[: sizes[0], sizes[0] :] = below, below.T
+            return made
         none = [sparse.csc_matrix((size, size)) for size in sizes]
         rows = [[none[0], self.g.T, self.e.T], [self.g, none[1], None], [self.e, None, none[2]]]
         blocks = 2 + bool(len(self.f))
@@ -322,8 +329,8 @@ class _Path:
         from scipy.sparse import diags  # noqa: PLC0415
         from scipy.sparse.linalg import splu  # noqa: PLC0415
 
-        if self.dense is not None:
-            matrix = self.dense.copy(order="F")
+        if self.small:
+            matrix = self.common.copy(order="F")
             np.fill_diagonal(matrix, diagonal)
             getrf, getrs = get_lapack_funcs(("getrf", "getrs"), (matrix,))
             lu, pivots, failed = getrf(matrix, overwrite_a=True)

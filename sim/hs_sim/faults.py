@@ -30,6 +30,7 @@ UNTIL_S = 3_000.0
 TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
 CALM = 8  # one seed in so many has no faults: then the ledger is judged strictly
 SHARED = 7  # every so many seeds, two jobs may be on one GPU
+MIXED = 9  # every so many, gangs are over servers of several GPU models where there are several
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
@@ -87,7 +88,31 @@ def case_of(seed: int) -> Case:
         cannot_checkpoint=frozenset(job.id for job in jobs if dice.random() < 0.15),
         specs={job.id: _spec(dice, job) for job in jobs},
     )
-    return _sharing(case) if seed % SHARED == 0 else case
+    if seed % SHARED == 0:
+        return _sharing(case)
+    return _mixing(case) if seed % MIXED == 1 else case
+
+
+def _mixing(case: Case) -> Case:
+    """The same trouble with every other job a gang that no pool may be large enough for."""
+    experiment = case.experiment
+    servers = sum(pool.servers for pool in experiment.cluster.pools)
+    if servers < 2:
+        return case
+    gangs = {
+        job.id: replace(job, nodes=min(servers, 2 + job.id % 3 // 2), gpus=min(job.gpus, 2), gpu_types=())
+        for job in experiment.workload.jobs
+        if job.id % 2
+    }
+    jobs = tuple(gangs.get(job.id, job) for job in experiment.workload.jobs)
+    specs = {
+        job: replace(spec, nodes=gangs[job].nodes, gpus=gangs[job].gpus, gpu_types=())
+        if job in gangs
+        else spec
+        for job, spec in case.specs.items()
+    }
+    mixed = replace(experiment, workload=replace(experiment.workload, jobs=jobs), policy="hadar")
+    return replace(case, experiment=mixed, specs=specs)
 
 
 def _sharing(case: Case) -> Case:

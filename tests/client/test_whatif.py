@@ -56,6 +56,12 @@ def test_jobs_come_when_they_did_with_the_steps_they_had() -> None:
     assert found.workload["users"] == {"ann": 300.0}
 
 
+def test_a_gang_that_ran_on_two_models_tells_of_both() -> None:
+    mixed = job(1, step=300, ended_at=1300.0, gpu_model="K80+V100", of="c", gpus=2, nodes=2)
+    found = past([mixed], [node("a", "V100", 4), node("c", "K80", 8)], {})
+    assert found.workload["rates"]["c"] == {"V100": 3.0, "K80": 3.0}
+
+
 def test_nothing_to_replay_is_said() -> None:
     with pytest.raises(ConflictError, match="no job of that time has trained"):
         past([job(1, run_s=0.0)], [node("a", "V100", 4)], {})

@@ -109,7 +109,7 @@ def test_fft_measures_a_class_first_where_there_is_most_memory() -> None:
     asked = snapshot([V, K], [sized(1, 1e4, "new"), sized(2, 1e4, "new")], rates={})
     found = decide("fft", asked)
     assert homes_of(found)[1] == "v"
-    assert found.memory["owed"].keys() == {"2"}, "it is no part of the round's program"
+    assert found.memory["policy"]["owed"].keys() == {"2"}, "it is no part of the round's program"
 
 
 def test_fft_owes_who_waits() -> None:
@@ -117,10 +117,12 @@ def test_fft_owes_who_waits() -> None:
     first = decide("fft", asked)
     [runs] = first.plan.turns[HostName("h")].gangs
     waits = ({1, 2} - {runs}).pop()
-    assert first.memory["next"][str(waits)] > first.memory["next"][str(runs)]
+    assert first.memory["policy"]["next"][str(waits)] > first.memory["policy"]["next"][str(runs)]
     again = decide("fft", replace(asked, quantum=1), first.memory)
-    assert again.memory["owed"] == first.memory["next"]
-    assert decide("fft", asked, first.memory).memory["owed"] == first.memory["owed"], "charged once a round"
+    assert again.memory["policy"]["owed"] == first.memory["policy"]["next"]
+    assert decide("fft", asked, first.memory).memory["policy"] == first.memory["policy"], (
+        "charged once a round"
+    )
 
 
 def test_pop_solves_parts_and_shares_like_the_whole() -> None:

@@ -20,6 +20,8 @@ needs_data = pytest.mark.skipif(
 PEER = [
     ("gen120_multi_lam300_seed0", "fifo", 27734, 86581, 1e-4),
     ("gen120_multi_lam300_seed0", "gavel-max-min", 19914, 70346, 0.02),
+    ("gen120_multi_lam300_seed0", "gavel-max-min-packed", 17163, 65229, 0.07),
+    ("gen120_single_lam300_seed0", "gavel-max-min-packed", 10644, 50120, 0.07),
     ("gen120_multi_lam300_seed0", "gavel-ftf", 20407, 70321, 0.02),
     ("gen120_multi_lam300_seed0", "gavel-max-sum", 21805, 77467, 0.02),
     ("gen120_multi_lam300_seed0", "gavel-makespan", 44953, 64295, 0.02),

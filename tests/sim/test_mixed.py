@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from hs_core.errors import RefusedError
 from hs_core.model import UserName
+from hs_core.policies.hadare import HADARE
+from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster
 from hs_sim.machines import run_machines
 from hs_sim.model import Costs, Experiment, Result, SimJob, Workload
@@ -68,10 +71,17 @@ def test_copies_do_a_jobs_steps_together_and_pay_for_each_average() -> None:
 
 
 def test_no_server_idles_before_the_last_round() -> None:
-    done = run_quanta(forked(3_000, 2_000, 900))
+    idle: list[int] = []  # servers without a job, round by round
+
+    def watched(snapshot: Snapshot, memory: Memory) -> Verdict:
+        verdict = HADARE.decide(snapshot, memory)
+        idle.append(sum(not turn.gangs for turn in verdict.plan.turns.values()))
+        return verdict
+
+    done = run_quanta(forked(3_000, 2_000, 900), policy=replace(HADARE, decide=watched))
     ended_s = max(job.ended_s or math.inf for job in done.jobs)
-    for sample in done.samples[: int(ended_s // 100.0)]:
-        assert sum(sample.gpus.values()) > 0.85 * 3
+    assert len(idle) == math.ceil(ended_s / 100.0)
+    assert not any(idle)
     work = (3_000 + 2_000 + 900) / 14
     assert ended_s < 1.1 * work
 

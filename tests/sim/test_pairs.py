@@ -1,11 +1,16 @@
 """Two jobs on one GPU, simulated: speeds, ends and charges are those of the arithmetic."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
+from hs_core.dice import roll
 from hs_core.mechanism.sharing import ends
 from hs_core.model import UserName
+from hs_sim.cluster import parse_cluster
+from hs_sim.drawn import STATIC, shockwave_like
+from hs_sim.generate import gang_rates
 from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
@@ -95,3 +100,26 @@ def test_both_depths_agree_on_who_shares_and_when_all_end() -> None:
         assert true.ended_s == pytest.approx(fast.ended_s, abs=2.0)
         assert true.gpu_s["V100"] == pytest.approx(fast.gpu_s["V100"], abs=3.0)
     assert sum(job.gpu_s["V100"] < 0.99 * job.steps for job in machines.jobs if job.id > 2) > 0, "some share"
+
+
+def test_pairs_that_leave_share_their_gpus_until_they_are_gone() -> None:
+    load = shockwave_like(gang_rates(), jobs=40, jobs_per_hour=100.0, modes=STATIC, seed=1)
+    classes = sorted({job.job_class for job in load.jobs})
+    dice = roll(1, "ratios")
+    done = run_quanta(
+        Experiment(
+            cluster=parse_cluster("v100:12", 4),
+            workload=replace(
+                load,
+                jobs=tuple(replace(job, state_bytes=10**9) for job in load.jobs),
+                interference={
+                    (one, other, "V100"): dice.uniform(1.0, 1.9) for one in classes for other in classes
+                },
+            ),
+            policy="tesserae-srtf",
+            quantum_s=360.0,
+            known_rates=True,
+            rounds=True,
+        )
+    )
+    assert all(job.ended_s is not None for job in done.jobs)

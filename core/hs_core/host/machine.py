@@ -96,6 +96,7 @@ class HostOutcome:
     commands: tuple[HostCommand, ...]
     changed: frozenset[JobId]  # jobs whose report says something new, beyond growing counters
     facts: tuple[Fact, ...] = ()  # for the log
+    checkpointed: bool = False  # a checkpoint is new: to be remembered before anybody is told of it
 
 
 class HostMachine:
@@ -164,9 +165,12 @@ class HostMachine:
             self._settle()
         elif self._due_s < board.next_edge_s:
             self._wake(again=False)  # what was due may have come about
-        return self._outcome(board.jobs.values() if touched is None else touched, facts_before)
+        every = board.jobs.values() if touched is None else touched
+        return self._outcome(every, facts_before, checkpointed=_checkpointed(event))
 
-    def _outcome(self, touched: Collection[HostedJob], facts_before: int) -> HostOutcome:
+    def _outcome(
+        self, touched: Collection[HostedJob], facts_before: int, *, checkpointed: bool
+    ) -> HostOutcome:
         board = self._board
         commands = tuple(board.out)
         board.out.clear()
@@ -176,7 +180,7 @@ class HostMachine:
         self._check(touched, commands)
         new_facts = board.facts_told - facts_before
         facts = tuple(islice(reversed(board.facts), new_facts))[::-1] if new_facts else ()
-        return HostOutcome(commands=commands, changed=changed, facts=facts)
+        return HostOutcome(commands=commands, changed=changed, facts=facts, checkpointed=checkpointed)
 
     def _job_event(self, job: HostedJob, event: _JobEvent) -> None:
         match event:
@@ -561,3 +565,9 @@ class HostMachine:
     def saved(self) -> dict[str, Any]:
         """JSON-able; the daemon keeps it, before it carries out what was ordered."""
         return {**memory.save(self._board), "term": self._term, "seq": self._seq}
+
+
+def _checkpointed(event: HostEvent) -> bool:
+    if isinstance(event, JobHeld):
+        return event.generation >= 0
+    return isinstance(event, JobCheckpointed | CheckpointFetched)

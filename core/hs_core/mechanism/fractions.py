@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core import dice
-from hs_core.mechanism.gavel.question import Allocation, Question, isolated_speed
-from hs_core.mechanism.rounds import CREDIT_S, RESET_S, Books, Staleness, pick, receive, reset
+from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isolated_speed
+from hs_core.mechanism.packing import ratios
+from hs_core.mechanism.rounds import CREDIT_S, RESET_S, Books, Staleness, Unit, pick, receive, reset, units_of
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.model import JobId
@@ -41,8 +42,8 @@ class Case:
 
     @property
     def method(self) -> Method | None:
-        """Which of several optima: any, or as Gavel's interior-point solver the middle of them."""
-        return Method.CENTRE if self.compat else None
+        """Which of several optima: any, or as Gavel's interior-point solver the middle of them; of pairs that would be thousands, more than rounds could serve."""
+        return Method.CENTRE if self.compat and self.question.sharing is None else None
 
 
 Allocate = Callable[[Case], Allocation]
@@ -60,6 +61,7 @@ class Style:
         False  # as Gavel's simulator does it: newcomers wait for the next allocation beside idle GPUs
     )
     reset_s: float = RESET_S  # least time between two allocations
+    packed: bool = False  # two jobs with gangs of one size may share GPUs
 
 
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
@@ -75,26 +77,60 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     ):
         asked = signature
         question = Question(
-            speed=table.speed, gang=table.gang, gpus=table.gpus, weight=table.tickets * len(table.jobs)
+            speed=table.speed,
+            gang=table.gang,
+            gpus=table.gpus,
+            weight=table.tickets * len(table.jobs),
+            sharing=sharing(snapshot, table) if style.packed else None,
         )
         lives, alone_s = _alone(table, question, lives)
         found = allocate(
             Case(question=question, rows=table, alone_s=alone_s, compat=style.compat, seed=snapshot.seed)
         )
-        assert not len(found.pairs), "a GPU is given to one job at a time"
         credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
-        units = [(int(job.id),) for job in table.jobs]
-        books = reset(books, units, found.alone, snapshot.now_s, credit_s)
+        units = units_of([int(job.id) for job in table.jobs], found.pairs)
+        fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models))])
+        books = reset(books, units, fraction, snapshot.now_s, credit_s)
     chosen = _choose(snapshot, seats, table, books, style)
+    ran = {job for unit in chosen for job in unit}
     now = {
         "models": list(table.models),
         "books": books.dump(),
         "asked": asked,
         "alone": lives,
-        "chosen": chosen,
-        "attained": {str(job.id): job.attained_gpu_s for job in table.jobs if str(job.id) in chosen},
+        "chosen": [[list(unit), on] for unit, on in sorted(chosen.items())],
+        "attained": {str(job.id): job.attained_gpu_s for job in table.jobs if job.id in ran},
     }
-    return seats.verdict(now, _why(table, books), () if style.compat else None)
+    mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1}
+    return seats.verdict(now, _why(table, books), () if style.compat else None, mates=mates)
+
+
+def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
+    """Speeds of pairs by kinds of jobs: of one class, gang, memory and speeds. Only gangs of one size over equally many servers share."""
+    memory = {host.model: host.gpu_memory_bytes for host in reversed(snapshot.hosts)}
+    for host in snapshot.hosts:
+        memory[host.model] = min(memory[host.model], host.gpu_memory_bytes)
+    numbers: dict[object, int] = {}
+    first: list[int] = []
+    kind = np.zeros(len(table.jobs), dtype=np.int64)
+    for at, job in enumerate(table.jobs):
+        key = (job.job_class, job.gang, job.nodes, job.memory_bytes, table.speed[at].tobytes())
+        if key not in numbers:
+            numbers[key] = len(first)
+            first.append(at)
+        kind[at] = numbers[key]
+    speed = np.zeros((len(first), len(first), len(table.models)))
+    for a, one in enumerate(first):
+        for b, two in enumerate(first):
+            job, other = table.jobs[one], table.jobs[two]
+            if (job.gang, job.nodes) != (other.gang, other.nodes):
+                continue
+            for on, model in enumerate(table.models):
+                both = table.speed[one, on] > 0 and table.speed[two, on] > 0
+                found = ratios(snapshot, job, other, model, memory[model]) if both else None
+                if found is not None:
+                    speed[a, b, on] = table.speed[one, on] / found[0]
+    return Sharing(kind=kind, speed=speed)
 
 
 def _signature(snapshot: Snapshot, table: Rows, style: Style) -> list[Any]:
@@ -109,12 +145,15 @@ def _past(memory: Memory, table: Rows) -> tuple[Books | None, Mapping[str, Any]]
     if not memory or memory["models"] != list(table.models):
         return None, memory.get("alone", {})
     books = Books.load(memory["books"], len(table.models))
+    jobs, attained = {int(job.id): job for job in table.jobs}, memory["attained"]
     ran = []
-    for job in table.jobs:
-        on = memory["chosen"].get(str(job.id))
-        if on is not None:
-            seconds = (job.attained_gpu_s - memory["attained"][str(job.id)]) / job.gang
-            ran.append(((int(job.id),), int(on), max(0.0, seconds)))
+    for unit, on in memory["chosen"]:
+        # Of GPUs that two share each is charged half: together they have what the pair received. Who ended says no more.
+        here = [jobs[job] for job in unit if job in jobs]
+        gpu_s = sum(job.attained_gpu_s - attained[str(job.id)] for job in here)
+        if here:
+            seconds = gpu_s / here[0].gang * len(unit) / len(here)
+            ran.append((tuple(unit), int(on), max(0.0, seconds)))
     return receive(books, ran), memory["alone"]
 
 
@@ -133,27 +172,34 @@ def _alone(
     return kept, spent_all + left
 
 
-def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[str, int]:
-    """The round's promises: which of `models` for each job that runs."""
+def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[Unit, int]:
+    """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
     place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
-    place = np.array([place_of.get(job, -1) for (job,) in books.units], dtype=np.int64)
-    able = (table.speed > 0)[place] & (place >= 0)[:, None]
+    place = np.array([place_of.get(unit[0], -1) for unit in books.units], dtype=np.int64)
+    other = np.array([place_of.get(unit[-1], -1) for unit in books.units], dtype=np.int64)
+    here = ((place >= 0) & (other >= 0))[:, None]
+    able = (table.speed > 0)[place] & (table.speed > 0)[other] & here
     gang = np.where(place >= 0, table.gang[place], 1)
     types = list(range(len(table.models)))
     if style.shuffled:
         dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
     found = pick(books, gang, able, table.gpus, types=types, skip_zero=style.skip_zero)
-    chosen: dict[str, int] = {}
+    chosen: dict[Unit, int] = {}
     for at, on in zip(found.unit, found.on, strict=True):
-        (job,) = books.units[at]
-        if seats.choose(table.jobs[place_of[job]], table.models[on]):
-            chosen[str(job)] = on
+        first, *joins = sorted(
+            (table.jobs[place_of[job]] for job in books.units[at]), key=lambda job: (job.movable, job.id)
+        )
+        if seats.choose(first, table.models[on]):
+            chosen[int(first.id), *(int(job.id) for job in joins)] = on
     return chosen
 
 
 def _why(table: Rows, books: Books) -> dict[JobId, str]:
     sums = books.fraction.sum(axis=1).tolist()
-    parts = {job: part for (job,), part in zip(books.units, sums, strict=True)}
+    parts: dict[int, float] = {}
+    for unit, part in zip(books.units, sums, strict=True):
+        for job_id in unit:
+            parts[job_id] = parts.get(job_id, 0.0) + part
     said = {}
     for job in table.jobs:
         part = parts.get(int(job.id))

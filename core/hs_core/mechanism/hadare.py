@@ -45,8 +45,8 @@ def assign(jobs: Jobs, round_s: float, copies: int | None = None) -> Ints:
     """(N,) the job of each node, IDLE for none: node by node to the job whose worth grows most by it.
 
     Worth is effective throughput, steps / (age + left / rate), as in Hadar. Copies share one job's steps, so here a further copy counts for
-    what it adds; Hadar on copies as if they were jobs would count the same steps several times. Jobs whose nodes finish them within the
-    round come last: no node idles while any job that it can train is left, and none is wasted while another job needs it. `copies`:
+    what it adds; Hadar on copies as if they were jobs would count the same steps several times. Jobs that have no node yet come first: else
+    short ones would starve beside the copies of long ones. Jobs whose nodes finish them within the round come last: no node idles while any job that it can train is left, and none is wasted while another job needs it. `copies`:
     at most so many of a job; default, as many as nodes.
     """
     count, nodes = jobs.rates.shape
@@ -59,26 +59,34 @@ def assign(jobs: Jobs, round_s: float, copies: int | None = None) -> Ints:
 
 def spread(jobs: Jobs, round_s: float, *, gpus: Ints, room: Ints, most: Ints) -> Bools:
     """(J, N) as `assign`, for nodes with `room` (N,) GPUs and copies that take `gpus` (J,) each, `most` (J,) of a job and one on a node."""
-    count, nodes = jobs.rates.shape
-    chosen = np.zeros((count, nodes), np.bool_)
+    count = len(jobs.rates)
+    chosen = np.zeros(jobs.rates.shape, np.bool_)
     rate, forks, room = np.zeros(count), np.zeros(count, np.int64), room.copy()
     open_ = (jobs.rates > 0) & (gpus[:, None] <= room)
     every = np.arange(count)
-    grown = _grown(jobs, every, rate)
-    while open_.any():
-        unfinished = rate * round_s < jobs.left
-        rows = unfinished if (open_ & unfinished[:, None]).any() else np.ones(count, bool)
-        gain = np.where(open_ & rows[:, None], grown, -np.inf)
-        job, node = divmod(int(gain.argmax()), nodes)
+    gain = np.where(open_, _grown(jobs, every, rate), -np.inf)
+    best = gain.max(axis=1, initial=-np.inf)  # of each job
+    while (best > -np.inf).any():
+        ranks = (
+            np.where(forks == 0, best, -np.inf),
+            np.where(rate * round_s < jobs.left, best, -np.inf),
+            best,
+        )
+        job = next(int(rank.argmax()) for rank in ranks if (rank > -np.inf).any())
+        node = int(gain[job].argmax())
         chosen[job, node] = True
         rate[job] += jobs.rates[job, node]
         forks[job] += 1
         room[node] -= gpus[job]
         open_[job, node] = False
-        open_[:, node] &= gpus <= room[node]
         if forks[job] >= most[job]:
             open_[job] = False
-        grown[job] = _grown(jobs, every[job : job + 1], rate)[0]
+        gain[job] = np.where(open_[job], _grown(jobs, every[job : job + 1], rate)[0], -np.inf)
+        closed = open_[:, node] & (gpus > room[node])
+        open_[closed, node] = False
+        gain[closed, node] = -np.inf
+        closed[job] = True
+        best[closed] = gain[closed].max(axis=1)
     return chosen
 
 

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from hs_core.model import UserName
 
+Floats = NDArray[np.float64]
+
 COARSE = 200  # of a pool's GPUs one part may change before the level is found anew
 
 
@@ -22,6 +24,9 @@ class Level:
         self._entitled = entitled
         self._asked = dict(asked)
         self._total = sum(asked.values())
+        self._rows = {user: at for at, user in enumerate(user for user, has in entitled.items() if has > 0)}
+        self._has: Floats = np.array([entitled[user] for user in self._rows], dtype=np.float64)
+        self._asks: Floats = np.array([self._asked.get(user, 0) for user in self._rows], dtype=np.float64)
         self._changed = 0
         self._level: float | None = None
         self._parts: dict[tuple[UserName, int], float] = {}
@@ -30,6 +35,8 @@ class Level:
     def ask(self, user: UserName, gpus: int) -> None:
         """So many more; negative: fewer."""
         self._asked[user] = self._asked.get(user, 0) + gpus
+        if (row := self._rows.get(user)) is not None:
+            self._asks[row] += gpus
         self._total += gpus
         self._changed += abs(gpus)
         self._parts.clear()
@@ -52,7 +59,10 @@ class Level:
         if wants <= has:
             return 1.0
         if self._total <= self._gpus:  # the first who would wait
-            level, _ = self._find({**self._asked, user: wants})
+            asks = self._asks.copy()
+            if (row := self._rows.get(user)) is not None:
+                asks[row] = wants
+            level, _ = self._find(asks)
             return min(1.0, max(has, self._gpus - self._total + asked, level * has) / wants)
         level = self._now()
         before, gets = min(float(asked), level * has), min(float(wants), level * has)
@@ -63,17 +73,14 @@ class Level:
 
     def _now(self) -> float:
         if self._level is None:
-            self._level, self._open = self._find(self._asked)
+            self._level, self._open = self._find(self._asks)
             self._changed = 0
         return self._level
 
-    def _find(self, asked_by: Mapping[UserName, int]) -> tuple[float, float]:
+    def _find(self, asks: Floats) -> tuple[float, float]:
         """The level, and the entitlements of those who do not get all they ask for."""
-        some = [(gpus, self._entitled.get(user, 0.0)) for user, gpus in asked_by.items() if gpus > 0]
-        asked: NDArray[np.float64] = np.array([gpus for gpus, _ in some], dtype=np.float64)
-        has: NDArray[np.float64] = np.array([share for _, share in some], dtype=np.float64)
-        there = has > 0
-        asked, has = asked[there], has[there]
+        there = asks > 0
+        asked, has = asks[there], self._has[there]
         if asked.sum() <= self._gpus:
             return inf, 0.0
         order = np.argsort(asked / has, kind="stable")

@@ -7,6 +7,7 @@ those that live on one server meet. A job that would have to move, and cannot, i
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
@@ -51,6 +52,14 @@ class Packer:
             self._join(guest_job, partner_job, pairs)
         return pairs
 
+    def join(self, pairs: Mapping[JobId, JobId]) -> None:
+        """These guests beside these partners, where a partner has GPUs; others wait."""
+        jobs = {job.id: job for job in self._snapshot.jobs}
+        made: dict[JobId, JobId] = {}
+        for guest, partner in sorted(pairs.items()):
+            if self._waits(jobs[guest]) and self._placed(jobs[partner]):
+                self._join(jobs[guest], jobs[partner], made, least=0.0)
+
     # --- who could ------------------------------------------------------------------------------------------------
 
     def _placed(self, job: JobFacts) -> bool:
@@ -66,18 +75,13 @@ class Packer:
 
     def _weight(self, placed: JobFacts, waiting: JobFacts, host: HostFacts) -> float:
         """Sum of what both get done beside each other, as a part of what each would alone; 0: they don't fit."""
-        ratios = self._snapshot.interference
-        there = ratios.get((placed.job_class, waiting.job_class, host.model))
-        here = ratios.get((waiting.job_class, placed.job_class, host.model))
-        if placed.memory_bytes and waiting.memory_bytes:
-            if placed.memory_bytes + waiting.memory_at(1) > host.gpu_memory_bytes:
-                return 0.0
-        elif there is None or here is None:
-            return 0.0
-        return 1 / (there or UNMEASURED) + 1 / (here or UNMEASURED)
+        found = ratios(self._snapshot, placed, waiting, host.model, host.gpu_memory_bytes)
+        return 1 / found[0] + 1 / found[1] if found else 0.0
 
-    def _join(self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId]) -> None:
-        """If it can be there, and it pays."""
+    def _join(
+        self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId], least: float = 1.0
+    ) -> None:
+        """If it can be there, and their weight is above `least`."""
         slots, home = self._slots, self._slots.home(partner)
         hosts = [self._hosts[name] for name in home]
         moves = slots.home(guest) not in ((), home)
@@ -89,7 +93,7 @@ class Packer:
             return
         if moves and not all(slots.may_go(guest, host) for host in hosts):
             return
-        if min(self._weight(partner, guest, host) for host in hosts) <= 1:
+        if min(self._weight(partner, guest, host) for host in hosts) <= least:
             return
         text = f"in this round it shares the GPUs of job {partner.id} on {', '.join(home)}"
         if slots.share(guest, {name: {partner.id: guest.per_node} for name in home}, text):
@@ -143,6 +147,23 @@ class Packer:
             else:
                 pairs.append((job, left.pop(beside.id)))
         return [*pairs, *zip(others, left.values(), strict=True)]
+
+
+def ratios(
+    snapshot: Snapshot, one: JobFacts, other: JobFacts, model: str, gpu_bytes: int
+) -> tuple[float, float] | None:
+    """How many times as long each takes beside the other; None: they don't fit on a GPU, as far as is known."""
+    known = snapshot.interference
+    first = known.get((one.job_class, other.job_class, model))
+    second = known.get((other.job_class, one.job_class, model))
+    if one.memory_bytes and other.memory_bytes:
+        if one.memory_at(1) + other.memory_at(1) > gpu_bytes:
+            return None
+    elif first is None or second is None:
+        return None
+    if inf in (first, second):
+        return None
+    return first or UNMEASURED, second or UNMEASURED
 
 
 def _waiting_kind(job: JobFacts) -> _Kind:

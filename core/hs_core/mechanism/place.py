@@ -29,7 +29,7 @@ def place(board: Board, speeds: Speeds) -> None:
     in_use: dict[UserName, int] = {}
     for (user, _), gpus in world.gpus.items():
         in_use[user] = in_use.get(user, 0) + gpus
-    heap = [(in_use.get(user, 0) / tickets[user], user) for user in waiting]
+    heap = [(_per_ticket(in_use.get(user, 0), tickets[user]), user) for user in waiting]
     heapify(heap)
     while heap:
         _, user = heappop(heap)
@@ -39,7 +39,12 @@ def place(board: Board, speeds: Speeds) -> None:
             board.add(job, home)
             in_use[user] = in_use.get(user, 0) + job.gang
         if waiting[user]:
-            heappush(heap, (Fraction(in_use.get(user, 0)) / tickets[user], user))
+            heappush(heap, (_per_ticket(in_use.get(user, 0), tickets[user]), user))
+
+
+def _per_ticket(gpus: int, tickets: Fraction) -> float:
+    """Rounded once: what is equal stays equal."""
+    return gpus * tickets.denominator / tickets.numerator
 
 
 def choose(board: Board, speeds: Speeds, job: JobFacts) -> Home:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import lcm
 from statistics import median
 
@@ -18,19 +19,46 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Rows:
-    """J jobs, by arrival, over T GPU models, newest first."""
+    """J jobs, by arrival, over T GPU models, newest first. What only some ask for, or in some rounds, is made when they do."""
 
+    snapshot: Snapshot
     jobs: tuple[JobFacts, ...]
     models: tuple[str, ...]
     speed: Floats  # (J, T) steps/s, measured or estimated; 0: it can't go there in this round
-    gang: Ints  # (J,)
     gpus: Ints  # (T,) that can be handed out
-    tickets: Floats  # (J,) of the job: its user's, divided among the user's jobs here; of all they sum to 1
-    steps: Floats  # (J,) in all
-    steps_left: Floats  # (J,) above 0
-    age_s: Floats  # (J,)
+
+    @cached_property
+    def gang(self) -> Ints:
+        """(J,)"""
+        return np.array([job.gang for job in self.jobs], dtype=np.int64)
+
+    @cached_property
+    def tickets(self) -> Floats:
+        """(J,) of the job: its user's, divided among the user's jobs here; of all they sum to 1."""
+        several: dict[UserName, int] = {}
+        for job in self.jobs:
+            several[job.user] = several.get(job.user, 0) + 1
+        part = _parts(self.snapshot, several)
+        return np.array([part[job.user] for job in self.jobs], dtype=float)
+
+    @cached_property
+    def steps(self) -> Floats:
+        """(J,) in all."""
+        steps: Floats = self.steps_left + np.array([job.steps_done for job in self.jobs], dtype=float)
+        return steps
+
+    @cached_property
+    def steps_left(self) -> Floats:
+        """(J,) above 0"""
+        return steps_left(self.jobs, self.speed.max(axis=1, initial=0.0).tolist())
+
+    @cached_property
+    def age_s(self) -> Floats:
+        """(J,)"""
+        now_s = self.snapshot.now_s
+        return np.array([max(0.0, now_s - job.arrival_s) for job in self.jobs], dtype=float)
 
 
 def steps_left(jobs: Sequence[JobFacts], rates: Sequence[float]) -> Floats:
@@ -50,30 +78,20 @@ def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = Non
     offered = [(job, seats.choices(job)) for job in (snapshot.jobs if jobs is None else jobs)]
     offered = [entry for entry in offered if entry[1]]
     offered.sort(key=lambda entry: by_arrival(entry[0]))
-    taken = [job for job, _ in offered]
     models = seats.models
     estimates = Estimates(snapshot, models)
     speeds = []
     for job, able in offered:
-        found = zip(models, estimates.speeds(job.job_class), strict=True)
-        speeds.append([rate if model in able else 0.0 for model, rate in found])
-    speed = np.array(speeds, dtype=float).reshape(len(taken), len(models))
-    best = speed.max(axis=1, initial=0.0)
-    left = steps_left(taken, best.tolist())
-    several: dict[UserName, int] = {}
-    for job in taken:
-        several[job.user] = several.get(job.user, 0) + 1
-    part = _parts(snapshot, several)
+        found = estimates.speeds(job.job_class)
+        if len(able) < len(models):
+            found = tuple(rate if model in able else 0.0 for model, rate in zip(models, found, strict=True))
+        speeds.append(found)
     return Rows(
-        jobs=tuple(taken),
+        snapshot=snapshot,
+        jobs=tuple(job for job, _ in offered),
         models=models,
-        speed=speed,
-        gang=np.array([job.gang for job in taken], dtype=np.int64),
+        speed=np.array(speeds, dtype=float).reshape(len(offered), len(models)),
         gpus=np.array([seats.free(model) for model in models], dtype=np.int64),
-        tickets=np.array([part[job.user] for job in taken], dtype=float),
-        steps=left + np.array([job.steps_done for job in taken], dtype=float),
-        steps_left=left,
-        age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in taken], dtype=float),
     )
 
 

@@ -89,6 +89,8 @@ class Seats:
         return not home or self._slots.may_go(job, self._hosts[home[0]])
 
     def _room_at_home(self, job: JobFacts, home: Home) -> bool:
+        if len(home) == 1:
+            return self._hosts[home[0]].gpus >= job.per_node
         return all(self._hosts[name].gpus >= job.per_node for name in home)
 
     # --- choosing -------------------------------------------------------------------------------------------------
@@ -112,6 +114,36 @@ class Seats:
             self._free[self._hosts[home[0]].model] -= job.gang
         return True
 
+    def stay(self, job: JobFacts, home: Home) -> bool:
+        """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
+        slots = self._slots
+        if slots.runs(job):
+            return True
+        if slots.home(job) == home:
+            return slots.take(job, home, "")
+        if job.running:
+            slots.take(job, slots.home(job), "")
+        slots.reserve(home, job.per_node)
+        return False
+
+    def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
+        """It runs on where it does, beside the same jobs; False if it is not there yet, or one of them is no more."""
+        slots = self._slots
+        partners = {partner for gpus in beside.values() for partner in gpus}
+        here = slots.home(job) == tuple(beside) and all(map(slots.has_turn, partners))
+        return here and slots.share(job, beside)
+
+    def rest(self, job: JobFacts) -> bool:
+        """GPUs that nobody has yet, where that moves nobody; False if there are none."""
+        slots = self._slots
+        if slots.runs(job) or not slots.reachable(job):
+            return slots.runs(job)
+        home = slots.home(job)
+        if home and self._room_at_home(job, home) and slots.take(job, home, ""):
+            return True
+        free_to_go = not job.started and (not home or job.movable)
+        return free_to_go and any(slots.start(job, model) for model in self.choices(job))
+
     def serve(self, order: Iterable[JobFacts]) -> None:
         """Each its fastest pool with room, in that order; who fits nowhere is passed over."""
         for job in order:
@@ -134,12 +166,13 @@ class Seats:
         *,
         renamed: bool = False,
         packs: bool = False,
+        mates: Mapping[JobId, JobId] | None = None,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
 
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
-        `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
+        `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         before = self._slots.copy()
         seated = self._hand_out({})
@@ -154,8 +187,10 @@ class Seats:
                 seated = seated_afresh
         left = spare if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
         for job in left:
-            if job.id not in seated:
+            if job.id not in seated and job.id not in (mates or ()):
                 self._seat(job, self.choices(job), {})
+        if mates:
+            Packer(self._snapshot, self._slots).join(mates)
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
             pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)

@@ -5,7 +5,7 @@ tickets have changed so much that jobs may be better off elsewhere, where a job 
 enough, and every `REVIEW` quanta for what changes slowly (measured rates).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,12 +22,13 @@ from hs_core.model import HostName, JobId
 from hs_core.policy import Memory, Onward
 
 REVIEW = 15  # quanta
+PACED_JOBS = 2_000  # for each so many of a large cluster a quantum more passes before anything but a change is decided about
 FAR = STEPS // 8  # that factors may change by before moves are thought of
 SLACK_S = 1e-6
 
 
-Weigh = Callable[[Mapping[At, Fraction]], dict[JobId, Fraction]]
-"""Factors → jobTickets."""
+Weigh = Callable[[Mapping[At, Fraction], Collection[At]], dict[JobId, Fraction]]
+"""(factors, users in pools) → jobTickets of their jobs there."""
 Entities = Callable[[Mapping[JobId, Fraction]], tuple[list[split.Gang], list[split.Server]]]
 """jobTickets → gangs over several servers, and the servers that have a part of one."""
 
@@ -41,8 +42,14 @@ class Decided:
     factors: Mapping[At, Fraction]
     tickets: Mapping[JobId, Fraction]
     wakes_s: float  # somebody may move from then on
+    held_back: bool  # or in the next quantum, for lack of budget in this one
     weigh: Weigh
     entities: Entities
+
+
+def pace(jobs: int) -> int:
+    """Quanta from one decision to the next where nothing changed: what it costs grows with the jobs, what it could find to do hardly."""
+    return 1 + jobs // PACED_JOBS
 
 
 class FairSequel:
@@ -52,7 +59,8 @@ class FairSequel:
         self._decided = decided
         self._memory = dict(memory)
         self._quantum: int = memory["quantum"]
-        self._last = self._quantum + REVIEW
+        self._decided_at = self._quantum
+        self._pace = pace(len(decided.tickets))
         self._lags: Lags | None = None
         self._weighed: Ints = np.empty(0, dtype=np.int64)  # factors, as decided
         self._told: Ints = self._weighed  # as tickets have them
@@ -61,15 +69,20 @@ class FairSequel:
         self._turns: Mapping[HostName, Turn] = {}
 
     def edge(self, quantum: int, now_s: float, got: Mapping[At, int]) -> Onward | None:
-        if quantum != self._quantum + 1 or quantum >= self._last:
+        decided, age = self._decided, quantum - self._decided_at
+        if quantum != self._quantum + 1 or age >= max(REVIEW, self._pace):
             return None
-        if now_s >= self._decided.wakes_s - SLACK_S:
+        due = age >= self._pace
+        if due and (decided.held_back or now_s >= decided.wakes_s - SLACK_S):
             return None
         lags = (self._lags or self._first()).observe(got)
-        steps = lags.steps()
-        if np.abs(steps - self._weighed).max(initial=0) >= FAR:
-            return None
-        changed = {} if np.array_equal(steps, self._told) else self._weigh(lags)
+        steps, changed = self._told, dict[JobId, Fraction]()
+        if due:
+            steps = lags.steps()
+            if np.abs(steps - self._weighed).max(initial=0) >= FAR:
+                return None
+            if not np.array_equal(steps, self._told):
+                changed = self._weigh(lags, steps)
         self._quantum, self._lags, self._told = quantum, lags, steps
         self._turns = self._table.play()
         return Onward(turns=self._turns, tickets=changed)
@@ -82,13 +95,14 @@ class FairSequel:
         self._weighed = self._told = lags.steps_of(decided.factors)
         return lags
 
-    def _weigh(self, lags: Lags) -> dict[JobId, Fraction]:
+    def _weigh(self, lags: Lags, steps: Ints) -> dict[JobId, Fraction]:
         """Jobs whose tickets are others than before."""
-        before, self._tickets = self._tickets, self._decided.weigh(lags.factors())
+        changed = self._decided.weigh(lags.factors(), lags.named(steps != self._told))
+        self._tickets = {**self._tickets, **changed}
         books = self._table.books()
         if books:
             self._table = table(*self._decided.entities(self._tickets), books)
-        return {job: tickets for job, tickets in self._tickets.items() if tickets != before[job]}
+        return changed
 
     def memory(self) -> Memory:
         if self._lags is None:
@@ -98,5 +112,5 @@ class FairSequel:
             "turns": split.dump_turns(self._turns),
             "books": self._table.books(),
         }
-        kept = {**self._memory, "quantum": self._quantum, **now}
-        return {name: value for name, value in kept.items() if value or name == "quantum"}
+        kept = {name: value for name, value in {**self._memory, **now}.items() if value}
+        return {**kept, "quantum": self._quantum, "moved": self._memory["moved"]}

@@ -30,6 +30,8 @@ class Slots:
         self._homes = settled_homes(snapshot)
         self._free = {host.name: host.gpus for host in snapshot.hosts}
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
+        self._full: set[tuple[object, ...]] = set()  # jobs like these find no room any more
+        self._nowhere: dict[tuple[object, ...], str] = {}
         self._in_turn: set[JobId] = set()
         self._guests: dict[HostName, list[Guest]] = {}
         self._lent: dict[tuple[HostName, JobId], int] = {}
@@ -53,6 +55,7 @@ class Slots:
             _moves=dict(self._moves),
             _gangs=own,
             _in_turn=set(self._in_turn),
+            _full=set(self._full),
             _guests={name: list(guests) for name, guests in self._guests.items()},
             _lent=dict(self._lent),
         )
@@ -72,10 +75,15 @@ class Slots:
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
+        if len(home) == 1:
+            return self._hosts[home[0]].connected
         return all(self._hosts[name].connected for name in home)
 
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
+
+    def has_turn(self, job_id: JobId) -> bool:
+        return job_id in self._in_turn
 
     def has_home(self, job: JobFacts) -> bool:
         return job.id in self._homes
@@ -160,10 +168,20 @@ class Slots:
         if not self.reachable(job):
             return ()
         if home is None:
-            return best_fit(job, self._snapshot.hosts, self._free)
+            return self._fit(job)
         if self._should_leave(job) and (elsewhere := self._elsewhere(job, home)):
             return elsewhere
         return home if all(self._free[name] >= job.per_node for name in home) else ()
+
+    def _fit(self, job: JobFacts) -> Home:
+        """Servers never get GPUs back: where one like it found none, it does not either."""
+        like = _like(job)
+        if like in self._full:
+            return ()
+        found = best_fit(job, self._snapshot.hosts, self._free)
+        if not found:
+            self._full.add(like)
+        return found
 
     def _should_leave(self, job: JobFacts) -> bool:
         """A server of its home is drained, and the job can go."""
@@ -223,15 +241,21 @@ class Slots:
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
-            return why_nowhere(job, self._snapshot.hosts, mixed=mixed) or why.get(
-                job.id, "waiting for free GPUs"
-            )
+            like = _like(job)
+            if like not in self._nowhere:
+                self._nowhere[like] = why_nowhere(job, self._snapshot.hosts, mixed=mixed)
+            return self._nowhere[like] or why.get(job.id, "waiting for free GPUs")
         if away := [name for name in home if not self._hosts[name].connected]:
             return f"its server {away[0]} is away"
         if not runs_at(job, home, self._hosts):
             short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
             return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
         return why.get(job.id, f"waiting for its turn on {home[0]}")
+
+
+def _like(job: JobFacts) -> tuple[object, ...]:
+    """Alike to servers."""
+    return job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes
 
 
 def lost(job: JobFacts, known: Mapping[HostName, object]) -> HostName:

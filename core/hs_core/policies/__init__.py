@@ -8,10 +8,14 @@ from hs_core.mechanism.rounds import RESET_S
 from hs_core.policies import (
     gavel_fifo,
     gavel_ftf,
+    gavel_ftf_packed,
     gavel_makespan,
+    gavel_makespan_packed,
     gavel_max_min,
     gavel_max_min_blind,
+    gavel_max_min_packed,
     gavel_max_sum,
+    gavel_max_sum_packed,
     gavel_water_filling,
     pop,
 )
@@ -22,11 +26,15 @@ from hs_core.policies.gandiva_fair import GANDIVA_FAIR
 from hs_core.policies.gang_lottery import GANG_LOTTERY
 from hs_core.policies.gavel_fifo import GAVEL_FIFO
 from hs_core.policies.gavel_ftf import GAVEL_FTF
+from hs_core.policies.gavel_ftf_packed import GAVEL_FTF_PACKED
 from hs_core.policies.gavel_hierarchical import GAVEL_HIERARCHICAL
 from hs_core.policies.gavel_makespan import GAVEL_MAKESPAN
+from hs_core.policies.gavel_makespan_packed import GAVEL_MAKESPAN_PACKED
 from hs_core.policies.gavel_max_min import GAVEL_MAX_MIN
 from hs_core.policies.gavel_max_min_blind import GAVEL_MAX_MIN_BLIND
+from hs_core.policies.gavel_max_min_packed import GAVEL_MAX_MIN_PACKED
 from hs_core.policies.gavel_max_sum import GAVEL_MAX_SUM
+from hs_core.policies.gavel_max_sum_packed import GAVEL_MAX_SUM_PACKED
 from hs_core.policies.gavel_sjf import GAVEL_SJF
 from hs_core.policies.gavel_water_filling import GAVEL_WATER_FILLING
 from hs_core.policies.hadar import HADAR
@@ -72,12 +80,16 @@ POLICIES: Mapping[str, Policy] = {
         TESSERAE_SRTF,
         TESSERAE_FTF,
         GAVEL_MAX_MIN,
+        GAVEL_MAX_MIN_PACKED,
         GAVEL_MAX_MIN_BLIND,
         GAVEL_WATER_FILLING,
         GAVEL_HIERARCHICAL,
         GAVEL_FTF,
+        GAVEL_FTF_PACKED,
         GAVEL_MAKESPAN,
+        GAVEL_MAKESPAN_PACKED,
         GAVEL_MAX_SUM,
+        GAVEL_MAX_SUM_PACKED,
         GAVEL_FIFO,
         GAVEL_SJF,
         LOTTERY,
@@ -89,10 +101,14 @@ GAVEL_COMPAT: Mapping[str, Callable[[float], Policy]] = {
     "fifo": gavel_fifo.compat,
     "gavel-fifo": gavel_fifo.compat,
     "gavel-ftf": gavel_ftf.compat,
+    "gavel-ftf-packed": gavel_ftf_packed.compat,
     "gavel-makespan": gavel_makespan.compat,
+    "gavel-makespan-packed": gavel_makespan_packed.compat,
     "gavel-max-min": gavel_max_min.compat,
+    "gavel-max-min-packed": gavel_max_min_packed.compat,
     "gavel-max-min-blind": gavel_max_min_blind.compat,
     "gavel-max-sum": gavel_max_sum.compat,
+    "gavel-max-sum-packed": gavel_max_sum_packed.compat,
     "gavel-water-filling": gavel_water_filling.compat,
     "pop": pop.compat,
 }

@@ -14,6 +14,7 @@ import numpy as np
 from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.fft.costs import Jobs, fair_rounds, owed_next, round_costs
 from hs_core.mechanism.fft.program import decide as solve_round
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
@@ -92,4 +93,4 @@ def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:
     )
 
 
-FFT = Policy(name="fft", needs=Needs(every_quantum=True, lengths=True), decide=decide)
+FFT = once_a_round(Policy(name="fft", needs=Needs(every_quantum=True, lengths=True), decide=decide))

@@ -8,6 +8,7 @@ from functools import partial
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.greedy import in_order
 from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 
 
@@ -15,10 +16,12 @@ def allocate(case: Case) -> Allocation:
     return in_order(case.question, range(len(case.rows.jobs)))  # they come by arrival
 
 
-GAVEL_FIFO = Policy(
-    name="gavel-fifo",
-    needs=Needs(every_quantum=True),
-    decide=partial(decide, allocate=allocate, style=Style(skip_zero=True)),
+GAVEL_FIFO = once_a_round(
+    Policy(
+        name="gavel-fifo",
+        needs=Needs(every_quantum=True),
+        decide=partial(decide, allocate=allocate, style=Style(skip_zero=True)),
+    )
 )
 
 

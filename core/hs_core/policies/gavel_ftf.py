@@ -5,6 +5,7 @@ from functools import partial
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.finish import Lives, finish_time_fair
 from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 
 
@@ -16,10 +17,12 @@ def allocate(case: Case) -> Allocation:
     )
 
 
-GAVEL_FTF = Policy(
-    name="gavel-ftf",
-    needs=Needs(every_quantum=True, lengths=True),
-    decide=partial(decide, allocate=allocate, style=Style()),
+GAVEL_FTF = once_a_round(
+    Policy(
+        name="gavel-ftf",
+        needs=Needs(every_quantum=True, lengths=True),
+        decide=partial(decide, allocate=allocate, style=Style()),
+    )
 )
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.fair import Entity, hierarchical
 from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 
 
@@ -17,8 +18,10 @@ def allocate(case: Case) -> Allocation:
     return hierarchical(case.question, entity, [Entity(weight=float(weight)) for weight in tickets])
 
 
-GAVEL_HIERARCHICAL = Policy(
-    name="gavel-hierarchical",
-    needs=Needs(every_quantum=True),
-    decide=partial(decide, allocate=allocate, style=Style()),
+GAVEL_HIERARCHICAL = once_a_round(
+    Policy(
+        name="gavel-hierarchical",
+        needs=Needs(every_quantum=True),
+        decide=partial(decide, allocate=allocate, style=Style()),
+    )
 )

@@ -5,6 +5,7 @@ from functools import partial
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.question import Allocation
 from hs_core.mechanism.gavel.sums import least_makespan
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 
 
@@ -12,10 +13,12 @@ def allocate(case: Case) -> Allocation:
     return least_makespan(case.question, case.rows.steps_left, method=case.method)
 
 
-GAVEL_MAKESPAN = Policy(
-    name="gavel-makespan",
-    needs=Needs(every_quantum=True, lengths=True),
-    decide=partial(decide, allocate=allocate, style=Style()),
+GAVEL_MAKESPAN = once_a_round(
+    Policy(
+        name="gavel-makespan",
+        needs=Needs(every_quantum=True, lengths=True),
+        decide=partial(decide, allocate=allocate, style=Style()),
+    )
 )
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.fair import max_min
 from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 from hs_core.solve import Method
 
@@ -16,10 +17,12 @@ def allocate(case: Case) -> Allocation:
     return max_min(case.question.blind(everywhere=case.compat), method=Method.CENTRE)
 
 
-GAVEL_MAX_MIN_BLIND = Policy(
-    name="gavel-max-min-blind",
-    needs=Needs(every_quantum=True),
-    decide=partial(decide, allocate=allocate, style=Style(shuffled=True)),
+GAVEL_MAX_MIN_BLIND = once_a_round(
+    Policy(
+        name="gavel-max-min-blind",
+        needs=Needs(every_quantum=True),
+        decide=partial(decide, allocate=allocate, style=Style(shuffled=True)),
+    )
 )
 
 

@@ -5,6 +5,7 @@ from functools import partial
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.question import Allocation
 from hs_core.mechanism.gavel.sums import max_sum
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 
 
@@ -12,10 +13,12 @@ def allocate(case: Case) -> Allocation:
     return max_sum(case.question, method=case.method)
 
 
-GAVEL_MAX_SUM = Policy(
-    name="gavel-max-sum",
-    needs=Needs(every_quantum=True),
-    decide=partial(decide, allocate=allocate, style=Style()),
+GAVEL_MAX_SUM = once_a_round(
+    Policy(
+        name="gavel-max-sum",
+        needs=Needs(every_quantum=True),
+        decide=partial(decide, allocate=allocate, style=Style()),
+    )
 )
 
 

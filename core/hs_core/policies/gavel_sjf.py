@@ -12,6 +12,7 @@ import numpy as np
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.question import Allocation
 from hs_core.mechanism.gavel.sums import max_sum
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policy import Needs, Policy
 
 
@@ -24,8 +25,10 @@ def allocate(case: Case) -> Allocation:
     return max_sum(replace(question, speed=question.speed * (worth / best)[:, None]))
 
 
-GAVEL_SJF = Policy(
-    name="gavel-sjf",
-    needs=Needs(every_quantum=True, lengths=True),
-    decide=partial(decide, allocate=allocate, style=Style()),
+GAVEL_SJF = once_a_round(
+    Policy(
+        name="gavel-sjf",
+        needs=Needs(every_quantum=True, lengths=True),
+        decide=partial(decide, allocate=allocate, style=Style()),
+    )
 )

@@ -117,13 +117,29 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
     estimates = Estimates(snapshot, models)
     speed = np.array([estimates.speeds(job.job_class) for job in jobs])[:, of]
     left = steps_left(jobs, speed.max(axis=1).tolist())
-    may = np.array([[_may(job, host, slots) for host in hosts] for job in jobs])
+    may = _may(jobs, hosts, slots)
     most = np.array([len(hosts) if _forks(job) else 1 for job in jobs], dtype=np.int64)
     return Field(jobs, hosts, np.where(may, speed, 0.0), np.maximum(1.0, np.ceil(left)), most)
 
 
-def _may(job: JobFacts, host: HostFacts, slots: Slots) -> bool:
-    return fits(job, host) and (host.name in slots.home(job) or slots.may_go(job, host))
+def _may(jobs: Sequence[JobFacts], hosts: Sequence[HostFacts], slots: Slots) -> NDArray[np.bool_]:
+    """(J, H) that would take it, and where it is or could go."""
+    example = {host.model: host for host in hosts}
+    model = np.array([list(example).index(host.model) for host in hosts])
+    known: dict[tuple[object, ...], list[bool]] = {}
+    found = np.zeros((len(jobs), len(hosts)), dtype=np.bool_)
+    for at, job in enumerate(jobs):
+        shape = (job.per_node, job.gpu_types, job.gpu_memory_bytes)
+        if shape not in known:
+            known[shape] = [fits(job, host) for host in hosts]
+        goes = np.array([slots.may_go(job, host) for host in example.values()])
+        found[at] = known[shape] & (goes[model] | _here(job, hosts, slots))
+    return found
+
+
+def _here(job: JobFacts, hosts: Sequence[HostFacts], slots: Slots) -> NDArray[np.bool_]:
+    home = slots.home(job)
+    return np.array([host.name in home for host in hosts]) if home else np.zeros(len(hosts), dtype=np.bool_)
 
 
 def _forks(job: JobFacts) -> bool:
@@ -134,7 +150,7 @@ def _forks(job: JobFacts) -> bool:
 
 def _homes(field: Field, snapshot: Snapshot, slots: Slots, may_move: NDArray[np.bool_]) -> dict[int, Home]:
     """Servers of each job that gets some; who may not move gets its own or none."""
-    here = np.array([[host.name in slots.home(job) for host in field.hosts] for job in field.jobs])
+    here = np.array([_here(job, field.hosts, slots) for job in field.jobs])
     several = np.array([len(job.hosts) > 1 for job in field.jobs])
     speed = np.where(may_move[:, None] | (here & ~several[:, None]), field.speed, 0.0)
     best = field.speed.max(axis=1)

@@ -9,6 +9,7 @@ from hs_core import dice
 from hs_core.mechanism.fractions import Case, Style, decide
 from hs_core.mechanism.gavel.fair import max_min
 from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.pop import deal, pop
 from hs_core.policy import Needs, Policy
 
@@ -23,10 +24,12 @@ def allocate(case: Case) -> Allocation:
     return pop(question, where, parts, lambda part, _jobs: max_min(part, method=case.method))
 
 
-POP = Policy(
-    name="pop",
-    needs=Needs(every_quantum=True),
-    decide=partial(decide, allocate=allocate, style=Style()),
+POP = once_a_round(
+    Policy(
+        name="pop",
+        needs=Needs(every_quantum=True),
+        decide=partial(decide, allocate=allocate, style=Style()),
+    )
 )
 
 

@@ -11,6 +11,7 @@ their classes were seen together. Parallelism strategies are as the user's scrip
 """
 
 from hs_core.mechanism.lengths import Lengths
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -43,6 +44,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return seats.verdict(memory, why, order, renamed=True, packs=True)
 
 
-TESSERAE_FTF = Policy(
-    name="tesserae-ftf", needs=Needs(every_quantum=True, sharing=True, lengths=True), decide=decide
+TESSERAE_FTF = once_a_round(
+    Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, sharing=True, lengths=True), decide=decide)
 )

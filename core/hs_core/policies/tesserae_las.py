@@ -8,6 +8,7 @@ How much two jobs slow each other is measured while they share, and assumed befo
 their classes were seen together. Parallelism strategies are as the user's script has them.
 """
 
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
@@ -29,4 +30,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return seats.verdict(memory, why, order, renamed=True, packs=True)
 
 
-TESSERAE_LAS = Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True), decide=decide)
+TESSERAE_LAS = once_a_round(
+    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True), decide=decide)
+)

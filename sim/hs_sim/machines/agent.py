@@ -188,7 +188,8 @@ class Agent:
         for command in commands:
             if isinstance(command, Launch):
                 self._launching[command.wanted.job, command.wanted.epoch] = command
-        if self.remembers and any(not isinstance(command, WakeHost) for command in commands):
+        ordered = any(not isinstance(command, WakeHost) for command in commands)
+        if self.remembers and (ordered or outcome.checkpointed):
             self._save()
         self._dirty = True
         life = self.life

@@ -2,8 +2,8 @@
 
 What happens inside a quantum (a job ends or comes, a process stands, a checkpoint has arrived) is handled at its own time, one by one; all
 else is arrays. Decisions are made when something changed, at once while few jobs are live and at the next edge of a quantum where there are many
-(`PROMPT_JOBS`), and at every edge for policies that ask for it. Left out of this depth, and said in docs/simulator.md: messages and their delays,
-which GPU of a server a process is bound to, device memory, faults.
+(`PROMPT_JOBS`), and at every edge for policies that ask for it, unless their last verdict says how it goes on (`Verdict.sequel`). Left out of
+this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to, device memory, faults.
 """
 
 import time
@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from math import floor
 
 import numpy as np
@@ -22,6 +23,7 @@ from hs_core.model import JobId, Migrate, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Sequel, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
+from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
@@ -33,6 +35,7 @@ from hs_sim.quanta.turns import Turns
 from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
+APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
 MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
 COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
@@ -55,7 +58,8 @@ def run_quanta(
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
     if policy is None:
         policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
-    return _Run(replace(experiment, workload=runs), policy, progress).run()
+    with rare_collections():
+        return _Run(replace(experiment, workload=runs), policy, progress).run()
 
 
 class _Run:
@@ -78,12 +82,12 @@ class _Run:
         )
         self._memory: Memory = {}
         self._turns = Turns(fleet, rounds=experiment.rounds)
-        self._pairs = Pairs(fleet, self._turns, experiment)
+        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
-        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -97,6 +101,7 @@ class _Run:
         self._stale = False  # something has changed that is decided about at once, or at the next edge …
         self._stale_at_edge = False  # … or at the next edge in any case
         self._sequel: Sequel | None = None  # of the last verdict, until something changes
+        self._decided_at = 0  # quantum
         self._now_s = 0.0
         self._quantum = 0
         self._edge_s = 0.0
@@ -145,7 +150,9 @@ class _Run:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
         self._turns.begin()
-        if self._fleet.live and not self._goes_on(start_s):
+        if not self._fleet.live:
+            self._turns.take()
+        elif not self._goes_on(start_s):
             self._decide(start_s)
         self._edge(start_s)
         self._foresee(self._run_now, end_s)
@@ -308,7 +315,7 @@ class _Run:
 
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
-        self._charge(np.array([job]), now_s)
+        self._charge_one(job, now_s)
         self._free(job)
         fleet.suspends[job] += 1
         fleet.changed([job])
@@ -318,10 +325,9 @@ class _Run:
         fleet = self._fleet
         self._run_now = self._run_now[self._run_now != job]
         fleet.running[job] = False
-        if self._pairs.any:
-            self._used = fleet.gpus - self.gpus_left(self._run_now)
-        else:
-            self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        for row, gpus in self._pairs.kept(job).items():
+            self._used[row] += gpus
 
     def _remove(self, job: int) -> float:
         """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
@@ -368,7 +374,7 @@ class _Run:
         self._fleet.changed([job])
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
         if self._fleet.running[job]:
-            self._charge(np.array([job]), now_s)
+            self._charge_one(job, now_s)
             write_s += self._costs.suspend_s
             self._fleet.from_s[job] = np.inf  # it trains no more here
         if write_s <= 0:
@@ -380,9 +386,10 @@ class _Run:
 
     def _goes_on(self, now_s: float) -> bool:
         """Whether there is nothing to decide about the quantum that begins."""
-        if self._stale or self._stale_at_edge:
+        if (self._stale or self._stale_at_edge) and not self._waits():
             return False
         if not (self._policy.needs.every_quantum or self._turns.spanned):
+            self._turns.take()
             return True
         onward = None
         if self._sequel is not None:
@@ -393,6 +400,11 @@ class _Run:
             self._weigh(onward.tickets)
         self._turns.plan(onward.turns)
         return True
+
+    def _waits(self) -> bool:
+        """Among very many jobs a change can wait for a few quanta: they do."""
+        apart = len(self._fleet.live) // APART_JOBS
+        return self._sequel is not None and self._quantum < self._decided_at + apart
 
     def _in_turn(self) -> dict[tuple[UserName, str], int]:
         """GPUs by user and model."""
@@ -408,7 +420,7 @@ class _Run:
         fleet = self._fleet
         self._stale = self._stale_at_edge = False
         if self._policy.needs.every_quantum and self._policy.needs.progress:
-            fleet.changed(self._run_now.tolist())  # they have attained more since
+            fleet.changed(self._run_now)  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
         users = dict.fromkeys(fleet.user[list(fleet.live)].tolist())
         snapshot = Snapshot(
@@ -433,7 +445,7 @@ class _Run:
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
-        self._sequel = verdict.sequel
+        self._sequel, self._decided_at = verdict.sequel, self._quantum
         self._obey(verdict, snapshot, now_s)
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
@@ -514,7 +526,7 @@ class _Run:
         left = self.gpus_left(np.array(staying, dtype=np.int64))
         fitting: list[int] = []
         for job in sorted(ready, key=self._pairs.guest):  # partners before their guests
-            needed = self._needed(job, fitting)
+            needed = self._needed(job, {*staying, *fitting})
             if all(left[row] >= gpus for row, gpus in needed.items()):
                 for row, gpus in needed.items():
                     left[row] -= gpus
@@ -532,17 +544,13 @@ class _Run:
         left = fleet.gpus.copy()
         if not jobs.size:
             return left
-        rows = self._rows.row[jobs]
-        small = rows >= 0
-        left -= np.bincount(rows[small], weights=fleet.per_node[jobs[small]], minlength=left.size).astype(
-            np.int64
-        )
-        for job in jobs[~small].tolist():
-            left[list(fleet.home[job])] -= fleet.per_node[job]
-        if self._turns.guests:
+        which, rows = self._parts(jobs)
+        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
+        left -= taken.astype(np.int64)
+        if self._pairs.any:
             there = set(jobs.tolist())
-            for job in there & self._turns.guests.keys():
-                for row, gpus in self._pairs.spared(job, there).items():
+            for row, one, other, gpus in self._pairs.shares():
+                if one in there and other in there:
                     left[row] += gpus
         if left.min(initial=0) < 0:
             row = int(left.argmin())
@@ -561,28 +569,29 @@ class _Run:
         if losers.size:
             self._leave(losers)
         if winners.size:
-            wait_s = np.where(self._crowded(losers)[self._first_row(winners)], costs.suspend_s, 0.0)
-            for at in np.flatnonzero(self._rows.row[winners] < 0).tolist():
-                crowded = self._crowded(losers)[list(fleet.home[int(winners[at])])].any()
-                wait_s[at] = costs.suspend_s if crowded else 0.0
-            self._enter(winners, now_s + wait_s)
+            which, rows = self._parts(winners)
+            waits = np.zeros(winners.size, dtype=np.bool_)
+            waits[which[self._crowded(losers)[rows]]] = True
+            self._enter(winners, now_s + np.where(waits, costs.suspend_s, 0.0))
         self._run_now = chosen
         if losers.size or winners.size:
-            fleet.changed([*losers.tolist(), *winners.tolist()])
+            fleet.changed(losers)
+            fleet.changed(winners)
 
     def _crowded(self, losers: Ints) -> Bools:
         found = np.zeros(len(self._fleet.hosts), dtype=np.bool_)
-        rows = self._rows.row[losers]
-        found[rows[rows >= 0]] = True
-        for job in losers[rows < 0].tolist():
-            found[list(self._fleet.home[job])] = True
+        found[self._parts(losers)[1]] = True
         return found
 
-    def _first_row(self, jobs: Ints) -> Ints:
-        rows = self._rows.row[jobs].copy()
-        for at in np.flatnonzero(rows < 0).tolist():
-            rows[at] = self._fleet.home[int(jobs[at])][0]
-        return rows
+    def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
+        """Each part of these: whose, by place among them, and on which server."""
+        rows = self._rows.row[jobs]
+        small = np.flatnonzero(rows >= 0)
+        several = np.flatnonzero(rows < 0)
+        homes = [self._fleet.home[job] for job in jobs[several].tolist()]
+        nodes = np.fromiter(map(len, homes), dtype=np.int64, count=len(homes))
+        there = np.fromiter(chain.from_iterable(homes), dtype=np.int64, count=int(nodes.sum()))
+        return np.concatenate([small, np.repeat(several, nodes)]), np.concatenate([rows[small], there])
 
     def _enter(self, jobs: Ints, at_s: Floats) -> None:
         fleet = self._fleet
@@ -700,6 +709,10 @@ class _Run:
         fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
         fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
         self._receive(jobs, held_s, steps)
+
+    def _charge_one(self, job: int, now_s: float) -> None:
+        if self._fleet.held_s[job] < now_s:
+            self._charge(np.array([job]), now_s)
 
     def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
         fleet = self._fleet

@@ -76,6 +76,7 @@ class Fleet:
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
         self._facts: dict[int, JobFacts] = {}
+        self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
 
     def _classes(self, experiment: Experiment) -> None:
@@ -107,7 +108,7 @@ class Fleet:
         self.job_class[job] = self._class_names[found]
         if self.home[job]:
             self._pace(job)
-        self._facts.pop(job, None)
+        self._odd[job] = True
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
         found = self._host_tuples.get(home)
@@ -124,7 +125,7 @@ class Fleet:
             self.copies[job] = copies
         self._pace(job)
         self.settled_s[job] = now_s
-        self._facts.pop(job, None)
+        self._odd[job] = True
 
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
         if model not in self.models:
@@ -155,14 +156,19 @@ class Fleet:
             np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
         return found
 
-    def changed(self, jobs: Sequence[int]) -> None:
-        for job in jobs:
-            self._facts.pop(job, None)
+    def changed(self, jobs: Sequence[int] | Ints) -> None:
+        self._odd[jobs] = True
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
         found = self._facts
-        return tuple(found.get(job) or self._make(job, now_s, bool(movable[job])) for job in self.live)
+        live = list(self.live)
+        if len(found) > 2 * len(live):
+            found = self._facts = {job: found[job] for job in live if job in found}
+        for job in np.array(live, dtype=np.int64)[self._odd[live]].tolist():
+            self._make(job, now_s, bool(movable[job]))
+        self._odd[live] = False
+        return tuple(map(found.__getitem__, live))
 
     def _memory(self, job: int) -> int:
         spec, parts = self.jobs[job], int(self.accumulation[job])

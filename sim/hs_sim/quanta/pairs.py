@@ -11,13 +11,18 @@ from hs_sim.quanta.turns import Turns
 
 Key = tuple[str, str, str]
 """(class, class beside it, GPU model)"""
+Share = tuple[int, int, int, int]
+"""(server, job, another job, GPUs that both are on), the lesser job first"""
 
 
 class Pairs:
     """At most two jobs on a GPU: a guest, and the partner whose GPU it is."""
 
-    def __init__(self, fleet: Fleet, turns: Turns, experiment: Experiment) -> None:
+    def __init__(self, fleet: Fleet, turns: Turns, moving: Container[int], experiment: Experiment) -> None:
+        """`moving`: jobs that write a checkpoint, on GPUs that are theirs, and their partners', until it is written."""
         self._fleet = fleet
+        self._moving = moving
+        self._last: list[Share] = []  # those that were running when it was looked last
         self._turns = turns
         self._truth = Interference(fleet, experiment.workload.interference)
         self._otherwise = experiment.interference
@@ -29,16 +34,37 @@ class Pairs:
     @property
     def any(self) -> bool:
         """Somebody shares GPUs, or is to."""
-        return bool(self._turns.guests or self._slowed)
+        return bool(self._turns.guests or self._last)
 
     def guest(self, job: int) -> bool:
         return job in self._turns.guests
 
+    def shares(self) -> list[Share]:
+        """Of the turns, and of those that are about to leave GPUs which they still share."""
+        running = self._fleet.running
+        found = {
+            (row, min(guest, partner), max(guest, partner)): gpus
+            for guest, shares in self._turns.guests.items()
+            for row, partner, gpus in shares
+        }
+        for row, one, other, gpus in self._last:
+            if (one in self._moving or other in self._moving) and running[one] and running[other]:
+                found.setdefault((row, one, other), gpus)
+        return [(*key, gpus) for key, gpus in found.items()]
+
+    def kept(self, job: int) -> dict[int, int]:
+        """By server, GPUs that stay in use by others when it goes."""
+        found: dict[int, int] = {}
+        for row, one, other, gpus in self._last:
+            if job in (one, other) and self._fleet.running[other if job == one else one]:
+                found[row] = found.get(row, 0) + gpus
+        return found
+
     def spared(self, job: int, beside: Container[int]) -> dict[int, int]:
         """By server, GPUs that it need not have for its own, where those jobs run."""
         found: dict[int, int] = {}
-        for row, partner, gpus in self._turns.guests.get(job, ()):
-            if partner in beside:
+        for row, one, other, gpus in self.shares() if self.any else ():
+            if (job == one and other in beside) or (job == other and one in beside):
                 found[row] = found.get(row, 0) + gpus
         return found
 
@@ -47,12 +73,11 @@ class Pairs:
         fleet = self._fleet
         mates: dict[int, list[int]] = {}
         halves: dict[int, float] = {}
-        for guest, shares in self._turns.guests.items():
-            for _, partner, gpus in shares:
-                if fleet.running[guest] and fleet.running[partner]:
-                    for one, other in ((guest, partner), (partner, guest)):
-                        mates.setdefault(one, []).append(other)
-                        halves[one] = halves.get(one, 0.0) + gpus / 2
+        self._last = [share for share in self.shares() if fleet.running[share[1]] and fleet.running[share[2]]]
+        for _, first, second, gpus in self._last:
+            for one, other in ((first, second), (second, first)):
+                mates.setdefault(one, []).append(other)
+                halves[one] = halves.get(one, 0.0) + gpus / 2
         changed = []
         for job in {*mates, *self._slowed}:
             ratio = max((self._ratio(job, other) for other in mates.get(job, ())), default=1.0)

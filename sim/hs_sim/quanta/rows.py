@@ -81,7 +81,7 @@ class Rows:
         assert row >= 0, f"job {job} is on no server"
         assert not self._open[row, column], f"job {job} competes already"
         self._dirty[row] = True
-        if credit and job not in self._carry:
+        if credit and self._advance[row] > 0 and job not in self._carry:
             self._settle()
             stride = self._stride[row, column]
             earned = credit * self._advance[row]

@@ -1,6 +1,7 @@
 """The turns of servers, as they were told: which gangs run whole, and where a server's own stride has what is left."""
 
 from collections.abc import Mapping
+from itertools import chain
 
 import numpy as np
 
@@ -51,9 +52,8 @@ class Turns:
             self._parts[list(home)] += change
 
     def begin(self) -> None:
-        """A quantum begins."""
+        """A quantum begins; what is planned for it, if anything, and `take` follow."""
         self._ahead = {} if self._rounds else self._planned
-        self.take()
 
     def plan(self, turns: Mapping[HostName, Turn]) -> None:
         """It was decided."""
@@ -64,15 +64,13 @@ class Turns:
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
-        late = np.zeros_like(self.local) if self._rounds else self._parts > 0
+        late = ([False] * len(self._parts)) if self._rounds else (self._parts > 0).tolist()
         self._now = {row: turn for row, turn in self._ahead.items() if late[row]}
         self._now |= {row: turn for row, turn in self._planned.items() if not late[row]}
-        named: dict[int, None] = {}
+        named = dict.fromkeys(chain.from_iterable(turn.gangs for turn in self._now.values()))
         self.local[:] = True
-        for row, turn in self._now.items():
-            self.local[row] = turn.local
-            named.update(dict.fromkeys(job - 1 for job in turn.gangs))
-        self.gangs = tuple(filter(self._everywhere, named))
+        self.local[[row for row, turn in self._now.items() if not turn.local]] = False
+        self.gangs = tuple(filter(self._everywhere, (job - 1 for job in named)))
         self.guests = {}
         for row, turn in self._now.items():
             for guest in turn.guests:

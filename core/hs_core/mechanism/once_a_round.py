@@ -1,0 +1,82 @@
+"""Policies that decide once a round: what changes in between waits for the next edge, but GPUs that would idle are used at once.
+
+Between two edges everybody keeps the GPUs of the round, also who is still on the way to them. What is left goes to who waits, by arrival, where
+that moves nobody: a job with a process at its home, one without wherever it is fastest. A server that comes, goes, is drained or
+loses GPUs is no small change: then the round is decided anew. Who shares GPUs goes on beside the same jobs; who was to join one and is still on
+the way does so in the next round.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.seats import Seats
+from hs_core.model import HostName, JobId
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
+
+Decide = Callable[[Snapshot, Memory], Verdict]
+
+
+def once_a_round(policy: Policy) -> Policy:
+    needs = replace(policy.needs, rounds=True)
+    return replace(policy, needs=needs, decide=partial(_decide, whole=policy.decide))
+
+
+def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide) -> Verdict:
+    servers = _servers(snapshot)
+    if memory and memory["round"] == snapshot.quantum and memory["servers"] == servers:
+        return _between(snapshot, memory)
+    verdict = whole(snapshot, memory.get("policy", {}))
+    return replace(verdict, memory=_kept(snapshot, verdict, verdict.memory, {}), sequel=None)
+
+
+def _servers(snapshot: Snapshot) -> int:
+    said = [(host.name, host.gpus, host.connected, host.accepts) for host in snapshot.hosts]
+    return crc32(repr(sorted(said)).encode())
+
+
+def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: Mapping[str, Any]) -> Memory:
+    plan = verdict.plan
+    here = {job for turn in plan.turns.values() for job in turn.gangs}
+    guests: dict[str, dict[str, list[list[int]]]] = {}
+    for name, turn in plan.turns.items():
+        for guest in turn.guests:
+            at = guests.setdefault(str(guest.job), {host: [] for host in plan.homes[guest.job]})
+            at[name] = [[int(job), gpus] for job, gpus in zip(guest.beside, guest.gpus, strict=True)]
+    return {
+        "policy": of_policy,
+        "round": snapshot.quantum,
+        "servers": _servers(snapshot),
+        "homes": {**{str(job): list(plan.homes[job]) for job in sorted(here)}, **on_the_way},
+        "guests": dict(sorted(guests.items())),
+    }
+
+
+def _between(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats = Seats(snapshot)
+    homes = {JobId(int(job)): tuple(map(HostName, home)) for job, home in memory["homes"].items()}
+    on_the_way: dict[str, Any] = {}
+    order = sorted(snapshot.jobs, key=by_arrival)
+    guests = memory["guests"]
+    for job in order:
+        home = homes.get(job.id)
+        if home is not None and str(job.id) not in guests and not seats.stay(job, home):
+            on_the_way[str(job.id)] = list(home)
+    for job in order:
+        if (said := guests.get(str(job.id))) is not None:
+            beside = {
+                HostName(name): {JobId(partner): gpus for partner, gpus in at} for name, at in said.items()
+            }
+            if not seats.share_again(job, beside):
+                seats.rest(job)
+    why = {
+        job.id: "it waits for the next round: nothing that it could take is idle in this one" for job in order
+    }
+    for job in order:
+        if job.id not in homes:
+            seats.rest(job)
+    verdict = seats.verdict({}, why, ())
+    return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], on_the_way))

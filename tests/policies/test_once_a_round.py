@@ -1,0 +1,151 @@
+"""Policies that decide once a round: between two edges nobody is put aside or moved, and no GPU idles that somebody could use."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from hs_core.model import HostName, JobId
+from hs_core.policies import POLICIES, find
+from hs_core.policy import JobFacts, Policy, Snapshot, Verdict
+from hs_sim.cluster import parse_cluster
+from hs_sim.metrics import summarize
+from hs_sim.model import Costs, Experiment, SimJob, Workload
+from hs_sim.quanta import run_quanta
+from tests.policies.worlds import Strides, after, homes_of, host, job, snapshot, snapshots
+
+ROUNDS = [policy for policy in POLICIES.values() if policy.needs.rounds]
+every_round_policy = pytest.mark.parametrize("policy", ROUNDS, ids=lambda policy: policy.name)
+FFT = find("fft")
+
+
+def runs(verdict: Verdict) -> set[JobId]:
+    return {job for turn in verdict.plan.turns.values() for job in turn.gangs}
+
+
+def followed(asked: Snapshot, verdict: Verdict) -> Snapshot:
+    """In the same round, with all where they were sent."""
+    return after(asked, verdict, Strides().run(asked, verdict.plan), quanta=0)
+
+
+def sized(at: int, gang: int = 1, **facts: object) -> JobFacts:
+    return replace(job(at, f"u{at}", gang, **facts), steps=1e4, job_class="c")
+
+
+def test_the_policies_of_papers_that_decide_in_rounds_do_so() -> None:
+    assert {policy.name for policy in ROUNDS} >= {"fft", "pop", "gavel-max-min", "gavel-ftf", "tesserae-las"}
+    assert not any(find(name).needs.rounds for name in ("gandiva-fair", "fifo", "las", "srtf"))
+
+
+@every_round_policy
+@settings(max_examples=15, deadline=None)
+@given(snapshots())
+def test_between_edges_nobody_is_put_aside_or_moved_for_a_newcomer(policy: Policy, asked: Snapshot) -> None:
+    first = policy.decide(asked, {})
+    new = sized(99, 1, arrival_s=asked.now_s)
+    there = followed(asked, first)
+    users = {**asked.tickets, new.user: next(iter(asked.tickets.values()), 1)}
+    second = policy.decide(replace(there, jobs=(*there.jobs, new), tickets=users), first.memory)
+    assert runs(first) <= runs(second)
+    assert {job: second.plan.homes.get(job) for job in first.plan.homes} == dict(first.plan.homes)
+    assert not second.plan.moves
+
+
+def test_a_newcomer_has_an_idle_gpu_at_once() -> None:
+    asked = snapshot([host("h", 2)], [sized(1)], rates={("c", "V100"): 1.0})
+    first = FFT.decide(asked, {})
+    there = followed(asked, first)
+    new = sized(2, arrival_s=5.0)
+    second = FFT.decide(
+        replace(there, jobs=(*there.jobs, new), tickets={**there.tickets, new.user: 1}), first.memory
+    )
+    assert homes_of(second) == {1: "h", 2: "h"}
+    assert runs(second) == {1, 2}
+    # And keeps it, as long as the round lasts.
+    assert runs(
+        FFT.decide(
+            replace(
+                followed(there, second),
+                jobs=followed(replace(there, jobs=(*there.jobs, new)), second).jobs,
+                tickets={**there.tickets, new.user: 1},
+            ),
+            second.memory,
+        )
+    ) == {1, 2}
+
+
+def test_on_full_gpus_a_newcomer_waits_for_the_next_round_and_is_told_so() -> None:
+    srtf = find("tesserae-srtf")
+    asked = snapshot([host("h", 1)], [replace(sized(1), steps=1e6)], rates={("c", "V100"): 1.0})
+    first = srtf.decide(asked, {})
+    there = followed(asked, first)
+    new = replace(sized(2, arrival_s=5.0), steps=10.0)
+    later = replace(there, jobs=(*there.jobs, new), tickets={**there.tickets, new.user: 1})
+    second = srtf.decide(later, first.memory)
+    assert runs(second) == {1}
+    assert "next round" in second.why[JobId(2)]
+    third = srtf.decide(replace(later, quantum=later.quantum + 1), second.memory)
+    assert runs(third) == {2}, "it is the shorter"
+
+
+def test_what_is_on_the_way_keeps_its_gpus_until_it_is_there() -> None:
+    asked = snapshot(
+        [host("old", 1, "K80"), host("new", 1)],
+        [sized(1, hosts=(HostName("old"),), started=True, running=True, movable=True)],
+        rates={("c", "V100"): 5.0, ("c", "K80"): 1.0},
+        migrations_left=5,
+    )
+    first = FFT.decide(asked, {})
+    assert homes_of(first) == {1: "new"}
+    (mover,) = asked.jobs
+    leaving = replace(mover, movable=False)
+    other = sized(2, arrival_s=5.0)
+    tickets = {**asked.tickets, other.user: 1}
+    second = FFT.decide(replace(asked, jobs=(leaving, other), tickets=tickets), first.memory)
+    assert homes_of(second) == {1: "old"}, "nobody else gets a GPU meanwhile"
+    arrived = replace(mover, hosts=(HostName("new"),), running=False)
+    third = FFT.decide(replace(asked, jobs=(arrived, other), tickets=tickets), second.memory)
+    assert homes_of(third) == {1: "new", 2: "old"}
+    assert runs(third) == {1, 2}
+
+
+def test_without_one_of_its_servers_a_round_is_decided_anew() -> None:
+    jobs = [sized(1), sized(2)]
+    asked = snapshot([host("a", 1), host("b", 1)], jobs, rates={("c", "V100"): 1.0})
+    first = FFT.decide(asked, {})
+    assert runs(first) == {1, 2}
+    there = followed(asked, first)
+    drained = replace(
+        there, hosts=(replace(there.hosts[0], accepts=False), *there.hosts[1:]), migrations_left=5
+    )
+    again = FFT.decide(drained, first.memory)
+    assert again == FFT.decide(
+        drained, {"policy": first.memory["policy"], "round": -1, "servers": 0, "homes": {}}
+    )
+
+
+def test_in_the_simulator_changes_inside_a_round_move_nobody() -> None:
+    """Jobs that come in the middle of rounds, on GPUs of two models, all of them busy."""
+    users = [f"u{at}" for at in range(12)]
+    jobs = tuple(
+        SimJob(id=at + 1, user=user, arrival_s=70.0 * at, steps=2_000, job_class="c", state_bytes=10**8)  # type: ignore[arg-type]
+        for at, user in enumerate(users)
+    )
+    load = Workload(
+        name="busy",
+        jobs=jobs,
+        tickets=dict.fromkeys(users, 100.0),  # type: ignore[arg-type]
+        rates={("c", "V100"): 3.0, ("c", "K80"): 1.0},
+    )
+    experiment = Experiment(
+        cluster=parse_cluster("v100:2,k80:2", 2),
+        workload=load,
+        policy="tesserae-srtf",
+        quantum_s=300.0,
+        costs=Costs(start_s=1.0),
+        known_rates=True,
+    )
+    whole = summarize(run_quanta(experiment))
+    edges = whole.makespan_s is not None and whole.makespan_s / 300.0
+    assert whole.finished == 12
+    assert whole.migrations <= 2 * (edges + 1), "at most both V100s change hands at an edge"
