@@ -17,6 +17,7 @@ BENCHMARKS = (
     "cycle",
     "trading",
     "sim_quanta",
+    "sim_field",
     "hook",
     "submit",
     "agent_idle",

@@ -27,6 +27,7 @@ class Decisions(Requests):
                     self._restless.add(name)
             return False
         self._touched_meta = True
+        self._restless |= self._untold
         self._turns = self._planned_turns
         self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
         return True
@@ -129,11 +130,14 @@ class Decisions(Requests):
 
     def _take_up(self, verdict: Verdict, now_s: float) -> None:
         decided = verdict.plan
+        heavier: set[HostName] = set()
         for job, tickets in decided.tickets.items():
             weight = float(tickets)
             if self._tickets.get(job) != weight:
                 self._tickets[job] = weight
-                self._restless.update(self._book.live[job].hosts)
+                heavier.update(self._book.live[job].hosts)
+        for name in heavier - self._restless:
+            (self._restless if self._is_crowded(name) else self._untold).add(name)
         old, new = self._planned_turns, decided.turns
         if old is not new:
             self._restless.update(
@@ -147,6 +151,11 @@ class Decisions(Requests):
         self._trades = verdict.trades
         for news in verdict.news:
             self._tell_trade(news, now_s)
+
+    def _is_crowded(self, name: HostName) -> bool:
+        """Its jobs take turns. Where all of them run at once tickets change nothing, and with many users they change all the time."""
+        asked = sum(self._book.live[job].spec.gpus for job in self._book.at_host.get(name, ()))
+        return asked > len(self._book.hosts[name].healthy_gpus)
 
     def _tell_trade(self, news: TradeNews, now_s: float) -> None:
         trade = news.trade
@@ -171,6 +180,7 @@ class Decisions(Requests):
 
     def _directs(self, now_s: float) -> Iterator[Direct]:
         restless = sorted(self._restless & self._connected)
+        self._untold -= self._restless
         self._restless = set()
         doomed = self._doomed(now_s)
         for name in restless:

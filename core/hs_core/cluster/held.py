@@ -74,6 +74,7 @@ class Held:
         self._touched_meta = False
         self._touched_profile = False
         self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
+        self._untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
         self._facts: list[Fact] = []
 
     def _forget_event(self) -> None:

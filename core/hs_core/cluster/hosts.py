@@ -106,6 +106,7 @@ class Hosts(Moves):
                 self._fact(now_s, kind, text + why, host=host.name)
         self._book.put_host(replace(host, gpus=gpus))
         self._touched_hosts.add(host.name)
+        self._restless.add(host.name)
         self._stale = True
 
     def _host_left(self, event: HostLeft) -> None:

@@ -6,13 +6,16 @@ Departures: those of `gavel-max-min-packed`.
 from functools import partial
 
 from hs_core.mechanism.fractions import Style, decide
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policies.gavel_makespan import allocate
 from hs_core.policy import Needs, Policy
 
-GAVEL_MAKESPAN_PACKED = Policy(
-    name="gavel-makespan-packed",
-    needs=Needs(every_quantum=True, lengths=True, sharing=True),
-    decide=partial(decide, allocate=allocate, style=Style(packed=True)),
+GAVEL_MAKESPAN_PACKED = once_a_round(
+    Policy(
+        name="gavel-makespan-packed",
+        needs=Needs(every_quantum=True, lengths=True, sharing=True),
+        decide=partial(decide, allocate=allocate, style=Style(packed=True)),
+    )
 )
 
 

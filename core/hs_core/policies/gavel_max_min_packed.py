@@ -7,13 +7,16 @@ and laid out over few different pairs (`gavel.partners`), which is another optim
 from functools import partial
 
 from hs_core.mechanism.fractions import Style, decide
+from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.policies.gavel_max_min import allocate
 from hs_core.policy import Needs, Policy
 
-GAVEL_MAX_MIN_PACKED = Policy(
-    name="gavel-max-min-packed",
-    needs=Needs(every_quantum=True, sharing=True),
-    decide=partial(decide, allocate=allocate, style=Style(packed=True)),
+GAVEL_MAX_MIN_PACKED = once_a_round(
+    Policy(
+        name="gavel-max-min-packed",
+        needs=Needs(every_quantum=True, sharing=True),
+        decide=partial(decide, allocate=allocate, style=Style(packed=True)),
+    )
 )
 
 

@@ -1,6 +1,7 @@
 """Options that several verbs take, and what they come to."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -118,6 +119,7 @@ def made(seed: int, given: dict[str, Any]) -> Workload:
 
 
 def _like(seed: int, given: dict[str, Any]) -> Workload:
+    from hs_sim.colocated import load_interference
     from hs_sim.drawn import gavel_like, shockwave_like
     from hs_sim.gavel import load_throughputs
     from hs_sim.generate import gang_rates
@@ -127,14 +129,18 @@ def _like(seed: int, given: dict[str, Any]) -> Workload:
     if not 0 <= given["jobs_per_hour"] <= 1e9:
         raise RefusedError(f"--jobs-per-hour: {given['jobs_per_hour']}; expected 0 to 1e9")
     make = gavel_like if given["like"] == "gavel" else shockwave_like
-    return make(
-        load_throughputs(given["throughputs"]) if given["throughputs"] else gang_rates(),
+    table: Path | None = given["throughputs"]
+    found = make(
+        load_throughputs(table) if table else gang_rates(),
         jobs=given["jobs"],
         jobs_per_hour=given["jobs_per_hour"],
         seed=seed,
         gpus_per_server=gpus_per_server_of(given),
         most_gpus=gpus_per_server_of(given) if given["small"] else 0,
     )
+    if table is None:
+        return found
+    return replace(found, interference=load_interference(table, {name for name, _ in found.rates}))
 
 
 def cluster_of(given: dict[str, Any]) -> ClusterSpec:

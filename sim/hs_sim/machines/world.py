@@ -26,6 +26,7 @@ from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
 from hs_core.policies import live
 from hs_core.policy import Policy
 from hs_sim.cluster import servers
+from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
@@ -136,7 +137,8 @@ class World:
             least_s = min(settings.lease_s, settings.fence_after_s or settings.lease_s, 20.0)
             clock.after(least_s / 4, self._alive, least_s / 4)
         until_s = self._horizon_s() if experiment.until_s is None else experiment.until_s
-        clock.run(until_s, self._finished)
+        with rare_collections():
+            clock.run(until_s, self._finished)
         if experiment.until_s is None and not self._finished():
             waiting = [j.sim.id for j in self.truth.jobs.values() if j.ended_s is None]
             what = f"jobs {waiting[:20]} have not ended" if waiting else "the controller does not know it"

@@ -2,14 +2,12 @@
 
 What happens inside a quantum (a job ends or comes, a process stands, a checkpoint has arrived) is handled at its own time, one by one; all
 else is arrays. Decisions are made when something changed, at once while few jobs are live and at the next edge of a quantum where there are many
-(`PROMPT_JOBS`), and at every edge for policies that ask for it. Left out of this depth, and said in docs/simulator.md: messages and their delays,
-which GPU of a server a process is bound to, device memory, faults.
+(`PROMPT_JOBS`), and at every edge for policies that ask for it, unless their last verdict says how it goes on (`Verdict.sequel`). Left out of
+this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to, device memory, faults.
 """
 
-import gc
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -25,6 +23,7 @@ from hs_core.model import JobId, Migrate, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Sequel, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
+from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.ledger import Series
@@ -38,7 +37,6 @@ from hs_sim.trades import trade_row
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
 MANY = 1e9  # migrations an hour: as good as not limited
-COLLECT_AFTER = 100_000  # objects made and not gone
 EPSILON_S = 1e-6  # two times closer than this are one
 COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
 
@@ -60,19 +58,8 @@ def run_quanta(
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
     if policy is None:
         policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
-    with _rare_collections():
+    with rare_collections():
         return _Run(replace(experiment, workload=runs), policy, progress).run()
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Hardly anything here is garbage in a cycle, and looking for it among a hundred thousand jobs takes as long as many quanta."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 class _Run:
