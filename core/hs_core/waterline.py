@@ -108,7 +108,11 @@ def one_by_one(
     weights = [weight.numerator * (fine // weight.denominator) for weight in tickets]
     open_ = sum(weights)
     shares = [ZERO] * len(asked)
-    order = sorted(range(len(asked)), key=lambda user: Fraction(asked[user], weights[user]))
+    ratios = [one / weight for one, weight in zip(asked, weights, strict=True)]
+    if len(set(ratios)) == len(ratios):  # rounded, none changes places with another
+        order = sorted(range(len(asked)), key=ratios.__getitem__)
+    else:
+        order = sorted(range(len(asked)), key=lambda user: Fraction(asked[user], weights[user]))
     for place, user in enumerate(order):
         if asked[user] * open_ > left * weights[user]:
             for dry in order[place:]:

@@ -186,7 +186,7 @@ def turns(draw: st.DrawFn) -> Turn:
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(turns(), st.sampled_from([5.0, 60.0, 130.0])), min_size=1, max_size=6),
+    st.lists(st.tuples(turns(), st.sampled_from([1.0, 5.0, 60.0, 130.0])), min_size=1, max_size=6),
     st.sets(st.integers(1, 5)),
 )
 def test_whatever_turns_are_told_no_third_job_computes_on_a_gpu_and_gpu_seconds_add_up(

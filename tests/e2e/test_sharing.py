@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Cluster, until
+from tests.e2e.harness import Cluster, learn, learned, uninterrupted, until
 
 NewCluster = Callable[..., Cluster]
 SCRIPT = Path(__file__).resolve().parents[2] / "examples/accumulate.py"
@@ -86,3 +86,30 @@ def test_a_job_starts_beside_another_on_its_gpu_and_accumulates_to_the_gradient_
     clock = max(cluster.view(first).run_s, ended.run_s)
     assert used <= clock + 1, "both together were charged for one GPU"
     assert cluster.view(first).suspends == 0, "whose GPU is shared goes on"
+
+
+def test_tesserae_gives_a_gpu_to_two_jobs_and_each_trains_as_if_alone(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:1:16G", "--quantum", "1", "--user", "ann", "--user", "bob")
+    cluster.hsctl("policy", "set", "tesserae-las")
+    steps = 250
+    jobs = {
+        cluster.submit("--gpu-mem", "4G", *learn(scripts, tmp_path / name, steps, 0.02), user=user): name
+        for name, user in (("one", "ann"), ("two", "ann"), ("three", "bob"))
+    }
+
+    def pair() -> bool:
+        running = [view for view in cluster.views().values() if view.state == "running"]
+        return len(running) == 2 and set(running[0].beside) == {running[1].id}
+
+    until(pair, "two of them train on the GPU", 60)
+    for job, name in jobs.items():
+        ended = cluster.until_state(job, "succeeded", "failed", within_s=90)
+        assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
+        rows = learned(tmp_path / name)
+        assert [row.step for row in rows] == list(range(1, steps + 1)), "no step was done twice"
+    assert sum(view.suspends for view in cluster.views().values()) > 0, "the three took turns"
+    alone = uninterrupted(scripts, tmp_path / "alone", steps)[0]
+    for name in jobs.values():
+        assert [row.loss for row in learned(tmp_path / name)] == [row.loss for row in alone]

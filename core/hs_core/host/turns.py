@@ -244,8 +244,13 @@ def change(board: Board) -> None:
 
 
 def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
-    for job in board.jobs.values():
-        if job.part and job.phase is Phase.STARTING and job.id not in board.turn.gangs:
+    for job in sorted(board.in_order, key=lambda job: job.id in board.turn.gangs):
+        if job.phase is not Phase.STARTING or not job.occupying:
+            continue
+        part = job.part and job.id not in board.turn.gangs
+        if part or any(
+            other.occupying for other in board.rivals(job)
+        ):  # they were to share GPUs, and are no more
             job.free(board.now_s)  # goes on starting, like one started ahead of its turn
     this = walk(board)
     forced = [job for job in board.in_order if board.immovable(job)]

@@ -79,6 +79,10 @@ class Lags:
         steps = (int(factors.get(at, WHOLE) * STEPS) for at in self._at)
         return np.fromiter(steps, dtype=np.int64, count=len(self._at))
 
+    def named(self, which: NDArray[np.bool_]) -> set[At]:
+        """Of those that `steps` has."""
+        return {self._at[at] for at in np.flatnonzero(which).tolist()}
+
     def factors(self) -> dict[At, Fraction]:
         """Of tickets; those left out: 1."""
         steps = self.steps()
@@ -113,11 +117,11 @@ def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
     servers: dict[str, int] = {}
     for rack, count in world.floor.racks.items():
         servers[rack.model] = servers.get(rack.model, 0) + count
-    return {
-        (user, model): gpus * levels[model].part(user)
-        for (user, model), gpus in sorted(world.gpus.items())
-        if gpus > 0 and servers[model] > 1 and levels[model].part(user) > 0
-    }
+    due = {}
+    for (user, model), gpus in sorted(world.gpus.items()):
+        if gpus > 0 and servers[model] > 1 and (part := levels[model].part(user)) > 0:
+            due[user, model] = gpus * part
+    return due
 
 
 _gang_of = attrgetter("gang")

@@ -5,7 +5,7 @@ tickets have changed so much that jobs may be better off elsewhere, where a job 
 enough, and every `REVIEW` quanta for what changes slowly (measured rates).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -27,8 +27,8 @@ FAR = STEPS // 8  # that factors may change by before moves are thought of
 SLACK_S = 1e-6
 
 
-Weigh = Callable[[Mapping[At, Fraction]], dict[JobId, Fraction]]
-"""Factors → jobTickets."""
+Weigh = Callable[[Mapping[At, Fraction], Collection[At]], dict[JobId, Fraction]]
+"""(factors, users in pools) → jobTickets of their jobs there."""
 Entities = Callable[[Mapping[JobId, Fraction]], tuple[list[split.Gang], list[split.Server]]]
 """jobTickets → gangs over several servers, and the servers that have a part of one."""
 
@@ -82,7 +82,7 @@ class FairSequel:
             if np.abs(steps - self._weighed).max(initial=0) >= FAR:
                 return None
             if not np.array_equal(steps, self._told):
-                changed = self._weigh(lags)
+                changed = self._weigh(lags, steps)
         self._quantum, self._lags, self._told = quantum, lags, steps
         self._turns = self._table.play()
         return Onward(turns=self._turns, tickets=changed)
@@ -95,13 +95,14 @@ class FairSequel:
         self._weighed = self._told = lags.steps_of(decided.factors)
         return lags
 
-    def _weigh(self, lags: Lags) -> dict[JobId, Fraction]:
+    def _weigh(self, lags: Lags, steps: Ints) -> dict[JobId, Fraction]:
         """Jobs whose tickets are others than before."""
-        before, self._tickets = self._tickets, self._decided.weigh(lags.factors())
+        changed = self._decided.weigh(lags.factors(), lags.named(steps != self._told))
+        self._tickets = {**self._tickets, **changed}
         books = self._table.books()
         if books:
             self._table = table(*self._decided.entities(self._tickets), books)
-        return {job: tickets for job, tickets in self._tickets.items() if tickets != before[job]}
+        return changed
 
     def memory(self) -> Memory:
         if self._lags is None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -338,9 +337,3 @@ def _with(models: tuple[str, ...], own: str | None, world: World) -> tuple[str, 
     if own is None or own in models:
         return models
     return tuple(model for model, _ in world.pools if model in models or model == own)
-
-
-def tickets_per_gpu(entitled: Mapping[At, Fraction], gpus: Mapping[At, int]) -> dict[At, Fraction]:
-    """ticketsPerGPU[u, g] = e[u, g] / Σ gangs of u in g (eq 1)."""
-    zero = Fraction(0)
-    return {at: entitled.get(at, zero) / total for at, total in gpus.items() if total > 0}

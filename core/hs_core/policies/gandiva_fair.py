@@ -5,7 +5,7 @@ every server carries alike; and gangs over several servers take turns with what 
 a server, is the agents' (`mechanism.stride`). Departures are named in the modules of `mechanism` and in docs/policies/gandiva-fair.md.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 
 from hs_core.events import Turn
 from hs_core.mechanism import crowd, split, trade
-from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
+from hs_core.mechanism.lags import Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
@@ -23,7 +23,7 @@ from hs_core.mechanism.placing import LEAST
 from hs_core.mechanism.rates import Bids, Speeds
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
-from hs_core.mechanism.world import At, World, look, tickets_per_gpu
+from hs_core.mechanism.world import At, World, look
 from hs_core.model import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.shares import entitle_pools
@@ -77,7 +77,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             tickets=tickets,
             wakes_s=mover.awaits_s,
             held_back=mover.held_back,
-            weigh=partial(_tickets, world, traded.entitled),
+            weigh=partial(_tickets_of, world, traded.entitled),
             entities=partial(_entities, world),
         )
         sequel = FairSequel(decided, kept, table)
@@ -118,15 +118,28 @@ def _tickets(
     world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
 ) -> dict[JobId, Fraction]:
     """jobTickets (eq 3), made good for what users lack; the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
-    per_gpu = tickets_per_gpu(entitled, world.gpus)
-    tickets: dict[JobId, Fraction] = {}
+    tickets = _tickets_of(world, entitled, factors, world.gpus.keys())
     if world.unable:
-        tickets = {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
+        tickets |= {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
+    return tickets
+
+
+def _tickets_of(
+    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction], users: Collection[At]
+) -> dict[JobId, Fraction]:
+    """Of these users' jobs in these pools."""
+    tickets: dict[JobId, Fraction] = {}
+    known: dict[At, dict[int, Fraction]] = {}
     for (user, _, model), jobs in world.kinds.items():
-        at = (user, model)
-        unit = (per_gpu.get(at) or LEAST) * factors.get(at, WHOLE)
-        known = {gang: unit * gang for gang in set(map(_gang_of, jobs))}
-        tickets.update(zip(map(_id_of, jobs), map(known.__getitem__, map(_gang_of, jobs)), strict=True))
+        if not jobs or (at := (user, model)) not in users:
+            continue
+        by_gang = known.get(at)
+        if by_gang is None:
+            unit = entitled[at] / world.gpus[at] if entitled.get(at) else LEAST
+            by_gang = known[at] = {1: unit * factors[at] if at in factors else unit}
+        for gang in set(map(_gang_of, jobs)) - by_gang.keys():
+            by_gang[gang] = by_gang[1] * gang
+        tickets.update(zip(map(_id_of, jobs), map(by_gang.__getitem__, map(_gang_of, jobs)), strict=True))
     return tickets
 
 
