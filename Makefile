@@ -28,8 +28,15 @@ demo: $(READY)
 demo-cluster: $(READY)
 	$(BIN)/python -m examples.cluster.demo
 
+# Tests of real processes and clocks run one at a time; what only computes runs on all cores.
+REAL     := tests/agent tests/client tests/controller tests/e2e tests/job tests/packaging
+COMPUTES := $(filter-out $(REAL),$(patsubst %/,%,$(wildcard tests/*/)))
+
 test: lint
-	$(BIN)/python -m pytest
+	@status=0; \
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(COMPUTES) || status=1; \
+	$(BIN)/python -m pytest $(REAL) || status=1; \
+	exit $$status
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

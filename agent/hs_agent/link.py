@@ -49,6 +49,8 @@ class Side(Protocol):
 
     def reports(self) -> tuple[JobReport, ...]: ...
 
+    def heard(self) -> tuple[int, int]: ...
+
     def wanted(self, wanted: Wanted) -> None: ...
 
     def heard_controller(self) -> None: ...
@@ -238,7 +240,9 @@ class _Connection:
         while True:
             await asyncio.sleep(self.interval_s)
             # Without news an empty one: an agent that says nothing is taken for dead when its lease is over.
-            await self._write(agent_pb2.FromAgent(report=self._news() or agent_pb2.Report()))
+            report = self._news() or agent_pb2.Report()
+            report.heard_term, report.heard_seq = self.side.heard()
+            await self._write(agent_pb2.FromAgent(report=report))
 
     # --- what the controller says -----------------------------------------------------------------------------------
 

@@ -251,6 +251,10 @@ class Agent:
         assert self.machine is not None
         return tuple(self.machine.reports())
 
+    def heard(self) -> tuple[int, int]:
+        assert self.machine is not None
+        return self.machine.heard
+
     # --- launching and forgetting -----------------------------------------------------------------------------------
 
     def _launch(self, command: Launch) -> None:

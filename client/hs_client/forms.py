@@ -140,15 +140,15 @@ def gpus(view: wire.NodeView, epochs: dict[int, int]) -> list[Row]:
     rows = []
     for gpu in view.gpus:
         use = uses.get(gpu.id, wire.GpuUse())
-        jobs = ([use.running_job] if use.running_job else []) + [
-            j for j in use.bound_jobs if j != use.running_job
-        ]
+        running = [job for job in (use.running_job, use.second_job) if job]
+        jobs = running + [job for job in use.bound_jobs if job not in running]
         state = "busy" if use.running_job else "drained" if gpu.index in drained else "idle"
         state = state if gpu.healthy else "unhealthy"
         rows.append(
             {"index": gpu.index, "uuid": gpu.id, "model": gpu.model, "state": state,
              "jobs": [{"id": j, "epoch": epochs.get(j)} for j in jobs],
-             "node": view.name, "user": use.user, "running_job": use.running_job or None, "drained": gpu.index in drained}
+             "node": view.name, "user": use.user, "running_job": use.running_job or None,
+             "second_job": use.second_job or None, "second_user": use.second_user or None, "drained": gpu.index in drained}
             | {name: value for name, value in plain(gpu).items() if name not in {"index", "model"}}
         )  # fmt: skip
     return rows

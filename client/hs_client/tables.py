@@ -184,10 +184,12 @@ def _certificate(view: wire.NodeView) -> str:
 def gpus(rows: Sequence[forms.Row]) -> Table:
     made = []
     for row in rows:
-        held = [str(j["id"]) for j in row["jobs"] if j["id"] != row["running_job"]]
+        running = [str(row[name]) for name in ("running_job", "second_job") if row[name]]
+        users = dict.fromkeys(row[name] for name in ("user", "second_user") if row[name])
+        held = [str(j["id"]) for j in row["jobs"] if str(j["id"]) not in running]
         memory = f"{size_text(row['memory_used_bytes'])}/{size_text(row['memory_bytes'])}"
         made.append(
-            (row["node"], str(row["index"]), row["model"], row["state"], row["user"] or "-", str(row["running_job"] or "-"),
+            (row["node"], str(row["index"]), row["model"], row["state"], "+".join(users) or "-", "+".join(running) or "-",
              ",".join(held) or "-", memory, f"{row['utilization_percent']}%", row["why_unhealthy"])
         )  # fmt: skip
     return Table(

@@ -103,12 +103,14 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
     async def _report(self, link: Link, report: agent_pb2.Report) -> None:
         told = link.heard(report.jobs, report.gpus, self._loop.clock.now_s())
         gpus = link.host.gpus if report.gpus else ()
-        if not told and not gpus:
+        heard = (report.heard_term, report.heard_seq)
+        if not told and not gpus and heard == link.taken_in:
             return  # a heartbeat
+        link.taken_in = heard
         host = link.host.name
 
         def make(now_s: float) -> HostReported:
-            return HostReported(now_s=now_s, host=host, reports=told, gpus=gpus)
+            return HostReported(now_s=now_s, host=host, reports=told, gpus=gpus, heard=heard)
 
         await self._take_in(make)
 

@@ -82,6 +82,7 @@ class Link:
         self.gpus = tuple(hello.gpus)  # with readings for people
         self.reports: dict[JobId, JobReport] = {}
         self.last_report_s = now_s
+        self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
         self.closed = asyncio.Event()
         self.why_closed = ""

@@ -240,22 +240,21 @@ def node(mind: Mind, host: Host, link: Link | None) -> controller_pb2.NodeView:
         certificate_until=mind.registry.certificate_until_s(host.name),
     )
     bound: dict[str, list[JobId]] = {}
-    running: dict[str, Job] = {}
+    running: dict[str, list[Job]] = {}
     for job in rows:
         report = job.reports.get(host.name)
         for gpu in report.gpus if report is not None else ():
             if report is not None and _runs(report):
-                running[gpu] = job
+                running.setdefault(gpu, []).append(job)
             else:
                 bound.setdefault(gpu, []).append(job.id)
     for device in host.gpus:
-        user = running.get(device.id)
-        view.uses.add(
-            gpu_id=device.id,
-            running_job=user.id if user is not None else 0,
-            user=user.user if user is not None else "",
-            bound_jobs=bound.get(device.id, ()),
-        )
+        use = view.uses.add(gpu_id=device.id, bound_jobs=bound.get(device.id, ()))
+        there = sorted(running.get(device.id, ()), key=lambda job: job.id)
+        if there:
+            use.running_job, use.user = there[0].id, there[0].user
+        if len(there) > 1:
+            use.second_job, use.second_user = there[1].id, there[1].user
     return view
 
 

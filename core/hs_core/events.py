@@ -68,6 +68,7 @@ class WantedJob:
         ""  # "address:port" that node 0 reserved; with several nodes nothing is launched before it is known
     )
     # Moving.
+    hold: bool = False  # do not start it: another host may not know yet that it is no longer to
     leave: bool = False  # checkpoint it, let the process go, and keep it so: it is about to move
     source: Source | None = (
         None  # where this part of its state is to be had from (of several nodes: maybe this host); None: here, or nowhere
@@ -193,6 +194,8 @@ class HostReported(At):
     host: HostName
     reports: tuple[JobReport, ...]
     gpus: tuple[Gpu, ...] = ()  # empty: as before
+    heard: tuple[int, int] | None = None
+    """(term, seq) of the newest Wanted that it has taken in, with nothing left alive that is not in it; None: not told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

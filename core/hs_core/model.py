@@ -285,6 +285,9 @@ class Job:
     stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
     migrations: int = 0
+    unconfirmed: tuple[
+        HostName, ...
+    ] = ()  # homes that it was taken from before they started it, and that may not know that yet
     settled_s: float = 0.0  # when it was placed or last moved
     past_gpu_s: float = 0.0  # of earlier epochs
     past_gpu_s_by_model: Mapping[str, float] = field(default_factory=dict)  # the same, by GPU model

@@ -89,6 +89,7 @@ class Snapshot:
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1; where measured."""
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
+    more_to_come: bool = True  # jobs; False: a simulation has no others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,6 +139,16 @@ def test_gpus_shows_who_runs_and_whose_state_stays(hsctl):
 
 
 @pytest.mark.usefixtures("busy")
+def test_gpus_shows_both_jobs_of_one_that_is_shared(hsctl, fake):
+    fake.add(id=9, user="bob", state="running", host="n1", epoch=1)
+    fake.nodes[0].uses[1].MergeFrom(wire.GpuUse(running_job=7, user="ann", second_job=9, second_user="bob"))
+    assert hsctl("gpus").out.splitlines()[2].split()[:7] == ["n1", "1", "V100", "busy", "ann+bob", "7+9", "8"]
+    row = json.loads(hsctl("gpus", "--json").out)[1]
+    assert [job["id"] for job in row["jobs"]] == [7, 9, 8]
+    assert (row["running_job"], row["second_job"], row["second_user"]) == (7, 9, "bob")
+
+
+@pytest.mark.usefixtures("busy")
 def test_nodes_tells_warnings_on_stderr(hsctl):
     ran = hsctl("nodes")
     assert ran.err == "n1: no cgroup\n"

@@ -240,6 +240,12 @@ def test_nodes_are_shown_up_and_away_with_who_is_on_them(lasting):
             [node] = (await stub.ListNodes(pb.ListNodesRequest())).nodes
             assert (node.name, node.state, len(node.gpus), node.version) == ("h1", "up", 4, "t")
             assert [use.running_job for use in node.uses] == [job, job, 0, 0]
+            [other] = await here.client.submit(spec(gpus=1))
+            await agent.until(lambda: agent.wants(other) is not None)
+            await agent.report(other, "running", gpus=1)
+            await here.client.until(other, lambda view: view.state == "running")
+            [node] = (await stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert [(use.running_job, use.second_job) for use in node.uses][:2] == [(job, other), (job, 0)]
             await agent.leave()
             await until(lambda: here.loop.mind.machine.connected == frozenset())
             [node] = (await stub.ListNodes(pb.ListNodesRequest())).nodes

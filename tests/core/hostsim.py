@@ -42,7 +42,7 @@ from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu, GpuId, HostName, JobId, JobSpec, Phase, SuspendMode, UserName
 
 GIB = 1 << 30
-ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "leave", "source")
+ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "hold", "leave", "source")
 
 
 class HostSim:

@@ -59,6 +59,10 @@ class Agent:
     parts: dict[JobId, Part] = field(default_factory=dict)
     files: dict[JobId, tuple[int, int]] = field(default_factory=dict)  # generation and step
 
+    @property
+    def heard(self) -> tuple[int, int] | None:
+        return None if self.wanted is None else (self.wanted.term, self.wanted.seq)
+
     def obey(self, wanted: Wanted, now_s: float) -> None:
         self.wanted, self.heard_s = wanted, now_s
         told = {job.job: job for job in wanted.jobs}
@@ -134,7 +138,9 @@ class Honest(RuleBasedStateMachine):
                     fresh = [job for job, part in agent.parts.items() if part.exit and job not in ended]
                     if fresh:
                         told = tuple(agent.report(job) for job in fresh)
-                        todo.append(HostReported(now_s=self.now_s, host=agent.name, reports=told))
+                        todo.append(
+                            HostReported(now_s=self.now_s, host=agent.name, reports=told, heard=agent.heard)
+                        )
 
     def connect(self, name: HostName) -> None:
         agent = self.agents[name]
@@ -153,7 +159,11 @@ class Honest(RuleBasedStateMachine):
     def say(self, agent: Agent, job: JobId) -> None:
         if agent.linked:
             self.commit(agent)
-            self.tell(HostReported(now_s=self.now_s, host=agent.name, reports=(agent.report(job),)))
+            self.tell(
+                HostReported(
+                    now_s=self.now_s, host=agent.name, reports=(agent.report(job),), heard=agent.heard
+                )
+            )
 
     # --- the jobs -----------------------------------------------------------------------------------------------
 

@@ -403,3 +403,34 @@ def test_what_cannot_move_ends_its_work_on_a_drained_gpu() -> None:
     sim.quanta(6)
     assert sim.running() == {ONE}
     assert sim.gpu_s(ONE) == pytest.approx(390.0, abs=1.0)
+
+
+# --- another home before the first start --------------------------------------------------------------------------------
+
+
+def test_a_job_that_another_host_may_still_start_is_not_started() -> None:
+    sim = HostSim(1)
+    job = sim.job(1, hold=True)
+    sim.send()
+    sim.quanta(2)
+    assert sim.phases() == {1: "waiting"}
+    assert "waits until the server" in sim.machine.report(job).note
+    sim.change(job, hold=False)
+    sim.send()
+    sim.run(10.0)
+    assert sim.phases() == {1: "running"}
+
+
+def test_a_host_says_that_it_knows_when_nothing_is_left_of_what_is_not_wanted() -> None:
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(die_s=5.0))
+    sim.send()
+    sim.run(10.0)
+    assert sim.machine.heard == (1, 1)
+    del sim.wanted[job]
+    sim.send()
+    assert sim.machine.heard == (1, 1), "it is being ended"
+    sim.run(4.0)
+    assert sim.machine.heard == (1, 1)
+    sim.run(2.0)
+    assert sim.machine.heard == (1, 2)

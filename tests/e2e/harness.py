@@ -142,11 +142,13 @@ class Cluster:
             for line in (self.state / f"{agent}.log").read_text().splitlines()
             if line.startswith("{")
         ]
-        return [
+        found = [
             (int(line["text"].split("step ")[1].split()[0]), datetime.fromisoformat(line["timestamp"]).timestamp())
             for line in lines
             if line.get("event") == "suspended" and line.get("job") == job
         ]  # fmt: skip
+        # Let go and stopped again before it went on, it stands where it stood.
+        return [stop for at, stop in enumerate(found) if at == 0 or stop[0] != found[at - 1][0]]
 
     def submit(self, *words: str, user: str = "") -> int:
         as_user = ("--user", user) if user else ()

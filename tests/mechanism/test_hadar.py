@@ -391,6 +391,12 @@ def columns(seats: Seats) -> list[list[int]]:
     return [column.tolist() for column in (seats.job, seats.server, seats.kind, seats.gpus)]
 
 
+def test_a_cluster_without_a_free_gpu_is_no_trouble() -> None:
+    """The bound of nothing is 0 but for rounding, and worths are many times that."""
+    facts = replace(jobs([[1 / 3]], [3], [3.0], age_s=999_999.0), nodes=np.array([3]))
+    assert exact(facts, np.zeros((3, 1), np.int64), terms=Terms(restart_s=10.0)).seats.job.size == 0
+
+
 def test_the_program_spreads_a_gang_over_types_in_whole_servers() -> None:
     lone = exact(replace(jobs([[4.0, 1.0]], [4], [1e4]), nodes=np.array([2])), np.array([[3, 0], [0, 2]]))
     assert columns(lone.seats) == [[0, 0], [0, 1], [0, 1], [2, 2]]

@@ -116,8 +116,8 @@ def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.Captur
     assert said in capsys.readouterr().err
 
 
-def test_a_table_of_throughputs_makes_the_generators_jobs_too(tmp_path: Path) -> None:
-    rows = compare(tmp_path, "--policies", "fifo", "--like", "gavel", "--small", "--jobs-per-hour", "20")
+def test_jobs_are_drawn_as_other_simulators_draw_them(tmp_path: Path) -> None:
+    rows = compare(tmp_path, "--policies", "fifo", "--like", "gavel", "--small", "--round-s", "3600")
     assert rows[0]["finished"] == 12
 
 

@@ -111,10 +111,29 @@ def test_who_did_not_run_in_the_round_before_loses_its_restart_there() -> None:
     experiment = Experiment(cluster=parse_cluster("v100:1", 1), workload=load, policy="fifo", quantum_s=100.0)
     one, other = run_quanta(gavel_compat(experiment)).jobs
     assert one.ended_s == 250  # the first round costs nothing
-    assert other.ended_s == 300 + 250 + 20
+    assert other.ended_s == 250 + 20 + 250  # the third round was over with the first job
     assert other.gpu_s == {"V100": 250.0}
 
 
 def test_depth_machines_refuses_batches_that_grow() -> None:
     with pytest.raises(RefusedError, match="batch size"):
         run_machines(growing(Growth.JUMP))
+
+
+def test_as_in_gavels_simulator_rounds_begin_with_arrivals_and_end_with_the_last_job() -> None:
+    ann, bob, cid = (UserName(name) for name in ("ann", "bob", "cid"))
+    jobs = tuple(
+        SimJob(id=at, user=user, arrival_s=arrival_s, steps=130, job_class="c")
+        for at, (user, arrival_s) in enumerate(((ann, 50.0), (bob, 1_000.0), (cid, 1_500.0)), start=1)
+    )
+    load = Workload(
+        name="sparse", jobs=jobs, tickets=dict.fromkeys((ann, bob, cid), 100.0), rates={("c", "V100"): 1.0}
+    )
+    experiment = Experiment(
+        cluster=parse_cluster("v100:2", 1), workload=load, policy="gavel-max-min", quantum_s=100.0
+    )
+    first, second, third = run_quanta(gavel_compat(experiment)).jobs
+    assert (first.started_s, first.ended_s) == (50.0, 180.0)
+    # 950 s after the last allocation it gets none; nothing runs, and time goes on to the next arrival, which is the last.
+    assert (second.started_s, second.ended_s) == (1_500.0, 1_630.0)
+    assert (third.started_s, third.ended_s) == (1_500.0, 1_630.0)

@@ -86,7 +86,7 @@ def gpus(ctx: click.Context, /, *, me: bool, **how: Any) -> None:
             epochs = _epochs(client)
             rows = [row for node in client.nodes() for row in forms.gpus(node, epochs)]
             if me:
-                rows = [row for row in rows if row["user"] == user]
+                rows = [row for row in rows if user in (row["user"], row["second_user"])]
             return rows, lambda: tables.gpus(rows)
 
         present(fetch, **how)

@@ -106,6 +106,7 @@ class Admin(Hosts):
         self._sent.pop(name, None)
         self._told = {told for told in self._told if told[0] != name}
         self._stale = True
+        self._confirmed(name, now_s)
         lenders = sorted(self._book.lent.get(name, ()))
         self._book.drop_host(name)
         self._touched_hosts.add(name)

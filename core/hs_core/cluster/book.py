@@ -21,6 +21,9 @@ class Book:
         self.draining = {host.name for host in self.hosts.values() if host.drain is not None}
         self.live: dict[JobId, Job] = {}  # not ended, by id
         self.at_host: dict[HostName, set[JobId]] = {}  # live ones that have a part there
+        self.unconfirmed: dict[
+            HostName, set[JobId]
+        ] = {}  # live ones that wait for its word (`Job.unconfirmed`)
         self.lent: dict[HostName, set[JobId]] = {}  # live ones whose checkpoint it keeps (`Job.stored`)
         self.moving: set[JobId] = set()
         self.spanning: set[JobId] = set()  # live ones over several servers that have a home
@@ -76,6 +79,12 @@ class Book:
                 _drop(self.lent, host, row.id)
             for host in keepers:
                 self.lent.setdefault(host, set()).add(row.id)
+        awaited, was_awaited = new.unconfirmed if new else (), old.unconfirmed if old else ()
+        if awaited != was_awaited:
+            for host in was_awaited:
+                _drop(self.unconfirmed, host, row.id)
+            for host in awaited:
+                self.unconfirmed.setdefault(host, set()).add(row.id)
         if new is not None and new.move is not None:
             self.moving.add(row.id)
         else:

@@ -48,7 +48,10 @@ from hs_core.model import (
 )
 from hs_core.policy import Policy
 
-__all__ = ["World", "a_host", "a_spec", "plain_policy", "sick"]
+__all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]
+
+EVERYTHING = (1 << 62, 0)
+"""A host has taken in all that was wanted of it."""
 
 # --- scenarios ----------------------------------------------------------------------------------------------------
 
@@ -155,7 +158,9 @@ class World:
                 host = a_host(words[0], model, int(gpus), boot=boot, peer=said.get("peer"))
                 return HostJoined(now_s=now_s, host=host, reports=told)
             case "report":
-                return HostReported(now_s=now_s, host=HostName(words[0]), reports=_reports(words[1:]))
+                return HostReported(
+                    now_s=now_s, host=HostName(words[0]), reports=_reports(words[1:]), heard=EVERYTHING
+                )
             case "gpus":
                 known = self.machine.host(HostName(words[0]))
                 assert known is not None, f"no host {words[0]}"
@@ -238,7 +243,12 @@ def _turn(turn: Turn) -> str:
 def _wanted_job(job: WantedJob) -> str:
     marks = "".join(
         f" {mark}"
-        for mark, said in (("paused", job.paused), ("cancelled", job.cancelled), ("leave", job.leave))
+        for mark, said in (
+            ("paused", job.paused),
+            ("cancelled", job.cancelled),
+            ("hold", job.hold),
+            ("leave", job.leave),
+        )
         if said
     )
     limit = f" limit {job.time_limit_s:g} s" if job.time_limit_s else ""

@@ -164,11 +164,12 @@ def _concerned(row: Job) -> tuple[HostName, ...]:
 
 def _ordered(
     row: Job,
-) -> tuple[tuple[HostName, ...], int, bool, bool, bool, Move | None, Stored | None, str, bool]:
+) -> tuple[tuple[HostName, ...], int, bool, bool, bool, bool, Move | None, Stored | None, str, bool]:
     """What of a row its hosts are told."""
     return (
         row.hosts,
         row.epoch,
+        bool(row.unconfirmed),
         row.paused,
         bool(row.cancelled_by),
         row.state.ended,

@@ -61,6 +61,9 @@ class Hosts(Moves):
             raise RefusedError(f"host {event.host!r} reports but has not joined", Kind.NOT_FOUND)
         if event.gpus and event.gpus != host.gpus:
             self._gpus_changed(host, event.gpus, event.now_s)
+        sent = self._sent.get(event.host)
+        if event.heard is not None and sent is not None and event.heard >= (self._term, sent.seq):
+            self._confirmed(event.host, event.now_s)
         turned = False
         for report in event.reports:
             row = self._book.live.get(report.job)
@@ -77,6 +80,14 @@ class Hosts(Moves):
                 self._restless.add(event.host)
         if turned:
             self._check_gpus(event.host, event.now_s)
+
+    def _confirmed(self, host: HostName, now_s: float, rows: Iterable[Job] | None = None) -> None:
+        """What was taken from it before it had a process there will never have one there."""
+        jobs = sorted(self._book.unconfirmed.get(host, ()))
+        for row in [self._book.live[job] for job in jobs] if rows is None else rows:
+            left = tuple(name for name in row.unconfirmed if name != host)
+            if left != row.unconfirmed:
+                self._put(replace(row, unconfirmed=left), now_s)
 
     def _check_gpus(self, host: HostName, now_s: float) -> None:
         """A host that says it runs two jobs on one GPU is wrong or lies: its jobs are its own, so it is told and no more."""
@@ -155,6 +166,8 @@ class Hosts(Moves):
         for row in self._book.at(name):
             if row.spec.on_partition is OnPartition.FENCE:
                 self._lost_at(row, name, why, now_s)
+        awaited = [self._book.live[job] for job in sorted(self._book.unconfirmed.get(name, ()))]
+        self._confirmed(name, now_s, [row for row in awaited if row.spec.on_partition is OnPartition.FENCE])
         for job in sorted(self._book.lent.get(name, ())):
             row = self._book.live[job]
             if row.spec.on_partition is OnPartition.FENCE and name not in row.hosts:

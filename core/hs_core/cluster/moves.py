@@ -31,13 +31,27 @@ class Moves(Lives):
         )
 
     def _rehome(self, row: Job, to: tuple[HostName, ...], now_s: float) -> None:
-        """It has no process, so it only gets another home; its old one is told by the epoch."""
+        """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
-        new = replace(self._next_epoch(row), state=state, hosts=to, gpu_models=models, settled_s=now_s)
+        told = {host for host in row.hosts if self._may_know(row, host)}
+        before = tuple(sorted({*row.unconfirmed, *told} - {*to}))
+        new = replace(
+            self._next_epoch(row),
+            state=state,
+            hosts=to,
+            gpu_models=models,
+            settled_s=now_s,
+            unconfirmed=before,
+        )
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
+
+    def _may_know(self, row: Job, host: HostName) -> bool:
+        """Whether the host was told of this incarnation; where it is to be told everything again, it may have been."""
+        sent = self._sent.get(host)
+        return sent is None or any((job.job, job.epoch) == (row.id, row.epoch) for job in sent.jobs)
 
     def _tend_moves(self, now_s: float) -> None:
         for job in sorted(self._book.moving):

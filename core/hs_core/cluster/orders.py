@@ -64,6 +64,7 @@ class Orders:
             node_rank=rank,
             nodes=self._peers(row) if row.spec.nodes > 1 else (),
             rendezvous=rendezvous(row),
+            hold=bool(row.unconfirmed),
             leave=row.move is not None,
             source=source,
             accumulation=row.accumulation,

@@ -192,6 +192,8 @@ def _moving(job: Job) -> Why:
 
 def _starting(job: Job) -> Why:
     text = f"it is being started on {_at(job)}"
+    if job.unconfirmed:
+        text += f" once {', '.join(job.unconfirmed)}, where it was to start before, has said that it does not"
     if job.spec.nodes > 1 and not job.reports:
         text += ", its servers are told of one another"
     if job.stored is not None:

@@ -103,7 +103,7 @@ class HostedJob:
     def startable(self) -> bool:
         """Nothing but GPUs is missing to start its process."""
         meets = not self.part or bool(self.wanted.rendezvous)
-        return meets and not self.wanted.leave and not self.needs_fetch
+        return meets and not self.wanted.leave and not self.wanted.hold and not self.needs_fetch
 
     @property
     def waits_for(self) -> str:
@@ -114,6 +114,8 @@ class HostedJob:
         if source is not None and self.needs_fetch:
             what = f"checkpoint {source.generation} from {source.peer.host}"
             return f"cannot fetch {what}: {self.fetch_why}" if self.fetch_why else f"waits for {what}"
+        if self.wanted.hold:
+            return "waits until the server that it was on before knows that it is not"
         if self.part and not self.wanted.rendezvous:
             return "waits until its nodes know where to meet"
         return ""

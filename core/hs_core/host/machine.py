@@ -114,6 +114,7 @@ class HostMachine:
         self._board = Board(config=config, gpus=by_index, queue=StrideQueue(), now_s=now_s, edge_s=now_s)
         self._board.heard_s = now_s
         self._term = self._seq = -1
+        self._heard = (-1, -1)
         self._news = _News.NONE
         self._resend = False
         self._due_s = -inf  # nothing is to be done before, unless something happens
@@ -520,6 +521,16 @@ class HostMachine:
 
     def reports(self, now_s: float | None = None) -> tuple[JobReport, ...]:
         return tuple(self.report(job, now_s) for job in self._board.jobs)
+
+    @property
+    def heard(self) -> tuple[int, int]:
+        """(term, seq) of the newest Wanted after which nothing is left here that is not wanted."""
+        newest = (self._term, self._seq)
+        if self._heard != newest and not any(
+            job.dropped or job.next is not None for job in self._board.jobs.values()
+        ):
+            self._heard = newest
+        return self._heard
 
     @property
     def story(self) -> tuple[Fact, ...]:

@@ -70,6 +70,8 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     books, lives = _past(memory, table)
     signature, asked = _signature(snapshot, table, style), memory.get("asked")
     idle = not any(job.running for job in snapshot.jobs)
+    if style.compat:
+        idle = idle and not snapshot.more_to_come  # it waits for the next allocation beside idle GPUs
     if not table.jobs:
         return seats.verdict(memory, {}, () if style.compat else None)
     if books is None or Staleness(least_s=style.reset_s, zero_is_never=style.compat).due(

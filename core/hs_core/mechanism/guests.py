@@ -192,7 +192,7 @@ class Round:
 
     def _why(self, job: JobFacts) -> str:
         if missing := self.lengths.why(job):
-            return missing
+            return f"waits for free GPUs; {missing}, and nobody can say beside whom it would gain"
         if not job.memory_bytes:
             return "shorter jobs start first; it can share no GPU, as its memory was not said (--gpu-mem)"
         return "shorter jobs start first, and no running job is one that it would gain by sharing GPUs with"

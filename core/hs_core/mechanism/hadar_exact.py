@@ -149,8 +149,9 @@ def _mixed(jobs: Jobs, values: _Values, free: Ints, counts: Ints, bound: float) 
         (count, 2 * n),
     )
     scale = FINE / bound
+    gain = np.minimum(worth[at, kind], bound)  # more only by rounding, where nothing is free
     answer = solve.ip(
-        np.concatenate([-np.floor(worth[at, kind] * scale), np.zeros(n)]).astype(np.int64),
+        np.concatenate([-np.floor(gain * scale), np.zeros(n)]).astype(np.int64),
         a_ub=ub,
         b_ub=np.concatenate([np.ones(count, np.int64), np.zeros(n, np.int64), free]),
         a_eq=eq,

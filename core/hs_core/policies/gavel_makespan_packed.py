@@ -3,26 +3,10 @@
 Departures: those of `gavel-max-min-packed`.
 """
 
-from functools import partial
-
-from hs_core.mechanism.fractions import Style, decide
-from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.fractions import Style
+from hs_core.mechanism.gavels import Gavels
 from hs_core.policies.gavel_makespan import allocate
-from hs_core.policy import Needs, Policy
 
-GAVEL_MAKESPAN_PACKED = once_a_round(
-    Policy(
-        name="gavel-makespan-packed",
-        needs=Needs(every_quantum=True, lengths=True, sharing=True),
-        decide=partial(decide, allocate=allocate, style=Style(packed=True)),
-    )
-)
-
-
-def compat(reset_s: float) -> Policy:
-    """As in Gavel's simulator, with so long between two allocations at least."""
-    return Policy(
-        name="gavel-makespan-packed",
-        needs=Needs(every_quantum=True, work_conserving=False, lengths=True, sharing=True),
-        decide=partial(decide, allocate=allocate, style=Style(compat=True, packed=True, reset_s=reset_s)),
-    )
+_THIS = Gavels("gavel-makespan-packed", allocate, Style(packed=True), lengths=True)
+GAVEL_MAKESPAN_PACKED = _THIS.policy()
+compat = _THIS.compat

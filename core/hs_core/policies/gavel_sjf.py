@@ -5,15 +5,13 @@ on their fastest GPUs instead of arrival, the program serves the others too.
 """
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
-from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.fractions import Case
 from hs_core.mechanism.gavel.question import Allocation
 from hs_core.mechanism.gavel.sums import max_sum
-from hs_core.mechanism.once_a_round import once_a_round
-from hs_core.policy import Needs, Policy
+from hs_core.mechanism.gavels import Gavels
 
 
 def allocate(case: Case) -> Allocation:
@@ -25,10 +23,5 @@ def allocate(case: Case) -> Allocation:
     return max_sum(replace(question, speed=question.speed * (worth / best)[:, None]))
 
 
-GAVEL_SJF = once_a_round(
-    Policy(
-        name="gavel-sjf",
-        needs=Needs(every_quantum=True, lengths=True),
-        decide=partial(decide, allocate=allocate, style=Style()),
-    )
-)
+_THIS = Gavels("gavel-sjf", allocate, lengths=True)
+GAVEL_SJF = _THIS.policy()

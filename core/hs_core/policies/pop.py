@@ -3,15 +3,12 @@
 What it saves is time to decide; what it costs is a little of the optimum. Sub-clusters are dealt anew at each allocation.
 """
 
-from functools import partial
-
 from hs_core import dice
-from hs_core.mechanism.fractions import Case, Style, decide
+from hs_core.mechanism.fractions import Case
 from hs_core.mechanism.gavel.fair import max_min
 from hs_core.mechanism.gavel.question import Allocation
-from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.gavels import Gavels
 from hs_core.mechanism.pop import deal, pop
-from hs_core.policy import Needs, Policy
 
 PARTS = 4
 LEAST_JOBS = 4  # for each part; with fewer jobs the whole is solved, which takes no time
@@ -24,19 +21,6 @@ def allocate(case: Case) -> Allocation:
     return pop(question, where, parts, lambda part, _jobs: max_min(part, method=case.method))
 
 
-POP = once_a_round(
-    Policy(
-        name="pop",
-        needs=Needs(every_quantum=True),
-        decide=partial(decide, allocate=allocate, style=Style()),
-    )
-)
-
-
-def compat(reset_s: float) -> Policy:
-    """As in Gavel's simulator, with so long between two allocations at least."""
-    return Policy(
-        name="pop",
-        needs=Needs(every_quantum=True, work_conserving=False),
-        decide=partial(decide, allocate=allocate, style=Style(compat=True, reset_s=reset_s)),
-    )
+_THIS = Gavels("pop", allocate)
+POP = _THIS.policy()
+compat = _THIS.compat

@@ -136,6 +136,11 @@ class Report(_message.Message):
 
     JOBS_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
+    HEARD_TERM_FIELD_NUMBER: _builtins.int
+    HEARD_SEQ_FIELD_NUMBER: _builtins.int
+    heard_term: _builtins.int
+    """of the newest Wanted that was taken in, with nothing left alive that is not in it; -1: none yet"""
+    heard_seq: _builtins.int
     @_builtins.property
     def jobs(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.JobReport]:
         """those that changed since the last one on this connection"""
@@ -149,10 +154,12 @@ class Report(_message.Message):
         *,
         jobs: _abc.Iterable[_common_pb2.JobReport] | None = ...,
         gpus: _abc.Iterable[_common_pb2.Gpu] | None = ...,
+        heard_term: _builtins.int = ...,
+        heard_seq: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -402,6 +409,7 @@ class WantedJob(_message.Message):
     LEAVE_FIELD_NUMBER: _builtins.int
     SOURCE_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
+    HOLD_FIELD_NUMBER: _builtins.int
     ACCUMULATION_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
@@ -416,6 +424,8 @@ class WantedJob(_message.Message):
     rendezvous: _builtins.str
     leave: _builtins.bool
     grant: _builtins.str
+    hold: _builtins.bool
+    """not to be started yet"""
     accumulation: _builtins.int
     """sub-batches of each mini-batch, told to its training loop; 0: 1"""
     @_builtins.property
@@ -445,11 +455,12 @@ class WantedJob(_message.Message):
         leave: _builtins.bool = ...,
         source: Global___Source | None = ...,
         grant: _builtins.str = ...,
+        hold: _builtins.bool = ...,
         accumulation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "source", b"source", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
     _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015

@@ -1490,10 +1490,15 @@ class GpuUse(_message.Message):
     RUNNING_JOB_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
     BOUND_JOBS_FIELD_NUMBER: _builtins.int
+    SECOND_JOB_FIELD_NUMBER: _builtins.int
+    SECOND_USER_FIELD_NUMBER: _builtins.int
     gpu_id: _builtins.str
     running_job: _builtins.int
     """0: idle"""
     user: _builtins.str
+    second_job: _builtins.int
+    """running beside running_job; 0: none"""
+    second_user: _builtins.str
     @_builtins.property
     def bound_jobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """suspended ones whose state is bound to it"""
@@ -1505,10 +1510,12 @@ class GpuUse(_message.Message):
         running_job: _builtins.int = ...,
         user: _builtins.str = ...,
         bound_jobs: _abc.Iterable[_builtins.int] | None = ...,
+        second_job: _builtins.int = ...,
+        second_user: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_jobs", b"bound_jobs", "gpu_id", b"gpu_id", "running_job", b"running_job", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bound_jobs", b"bound_jobs", "gpu_id", b"gpu_id", "running_job", b"running_job", "second_job", b"second_job", "second_user", b"second_user", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -34,7 +34,7 @@ from hs_sim.cli.options import (
     type=int,
     default=0,
     show_default=True,
-    help="Runs at once; 0: one a core. 1: in this process.",
+    help="Runs at once; 0: one a core, where it is worth it. 1: in this process.",
 )
 @click.option(
     "--on",

@@ -72,6 +72,7 @@ _SHARES: tuple[_Column, ...] = (
     ("trades", lambda s: str(s.trades)),
     ("decision", lambda s: f"{1e3 * s.decision_s_mean:.2f} ms"),
 )
+FEW_JOBS = 1_000  # of all runs together: they are done before other processes would be up
 WIDE = 190  # characters that all columns take
 
 
@@ -124,6 +125,12 @@ def _table(rows: Sequence[tuple[str, Summary]], columns: Sequence[_Column]) -> T
 def run_all(cases: Sequence[Case], *, where: str, workers: int, address: str) -> list[Outcome]:
     """In their order, with a bar of runs on stderr where somebody looks."""
     console = Console(stderr=True)
+    if (
+        where == "local"
+        and not workers
+        and sum(len(case.experiment.workload.jobs) for case in cases) <= FEW_JOBS
+    ):
+        workers = 1
     if len(cases) == 1 and where == "local":
         return [outcome_of(simulate(cases[0].experiment, cases[0].depth, cases[0].label))]
     with Progress(

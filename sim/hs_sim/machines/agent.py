@@ -77,6 +77,7 @@ class Agent:
         self._wakes = 0
         self._sent: dict[JobId, JobReport] = {}
         self._sent_gpus: tuple[Gpu, ...] = ()
+        self._sent_heard = (-1, -1)
         self._ticking = False
         self._dirty = False
         self._wanted: frozenset[JobId] = frozenset()
@@ -352,7 +353,7 @@ class Agent:
         self.line = world.network.line(self.name)
         reports = machine.reports()
         self._sent = {report.job: report for report in reports}
-        self._sent_gpus = self.gpus
+        self._sent_gpus, self._sent_heard = self.gpus, (-1, -1)
         host = Host(
             name=self.name,
             boot_id=f"boot-{self.boots}",
@@ -440,10 +441,12 @@ class Agent:
         sent = self._sent
         changed = tuple(r for r in now.values() if (was := sent.get(r.job)) is not r and was != r)
         gpus = () if self.gpus == self._sent_gpus else self.gpus
-        self._sent, self._sent_gpus = now, self.gpus
-        if changed or gpus:
+        heard = machine.heard
+        news = changed or gpus or heard != self._sent_heard
+        self._sent, self._sent_gpus, self._sent_heard = now, self.gpus, heard
+        if news:
             self.line.full = True
-            self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus)
+            self._world.network.send(self.line, UP, self._world.controller.report, changed, gpus, heard)
 
 
 def _gone(key: Key, now_s: float, exit_: Exit) -> HostEvent:

@@ -241,7 +241,9 @@ class Controller:
         self._network.send(line, DOWN, self.welcome)
         self.tell(lambda now_s: _joined(side, now_s))
 
-    def report(self, line: Line, reports: tuple[JobReport, ...], gpus: tuple[Gpu, ...]) -> None:
+    def report(
+        self, line: Line, reports: tuple[JobReport, ...], gpus: tuple[Gpu, ...], heard: tuple[int, int]
+    ) -> None:
         side = self.sides.get(line.host)
         if not self.alive or side is None or side.line is not line:
             return
@@ -251,7 +253,7 @@ class Controller:
             side.host = replace(side.host, gpus=gpus)
 
         def make(now_s: float) -> HostReported:
-            return HostReported(now_s=now_s, host=line.host, reports=reports, gpus=gpus)
+            return HostReported(now_s=now_s, host=line.host, reports=reports, gpus=gpus, heard=heard)
 
         def taken_in(_: object) -> None:
             line.full = False

@@ -105,7 +105,7 @@ class Gang:
         self.since_s: float | None = None  # trains since
         self.generation = -1
         self.restored: int | None = None
-        self.reach: int | None = None  # newest step that it could have gone on from; None: judged
+        self.judged = True  # where it goes on from
         self.tier: Tier | None = None  # a stop of this kind is under way
         self.saves = False  # at its next step
         self.trained_s = 0.0
@@ -134,7 +134,8 @@ class Gang:
         if len(set(steps)) > 1:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
         self.restored, self.done = steps[0], float(steps[0])
-        self.reach = self.world.within_reach(self.key[0], self.nodes)
+        self.judged = False
+        self.world.truth.restored(self.job, steps[0], self.world.within_reach(self.key[0], self.nodes))
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s
@@ -163,6 +164,11 @@ class Gang:
     def whole(self) -> bool:
         return len(self.parts) == self.nodes
 
+    @property
+    def _broken(self) -> bool:
+        """Some of it is gone: the others end too, and do nothing more."""
+        return any(part.way is Way.GONE for part in self.parts.values())
+
     def _in_order(self) -> list[Part]:
         return [self.parts[rank] for rank in sorted(self.parts)]
 
@@ -185,9 +191,9 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
-        if self.reach is not None and self.restored is not None:
-            self.world.truth.restored(self.job, self.restored, self.reach, clock.now_s)
-            self.reach = None
+        if not self.judged and self.restored is not None:
+            self.world.truth.goes_on(self.job, self.restored, clock.now_s)
+            self.judged = True
         self.world.truth.trains(self.job, self.key[1], clock.now_s)
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
@@ -262,7 +268,7 @@ class Gang:
                 self._use()
                 self._move()
                 return
-        if part.way in (Way.STANDING, Way.STOPPING):
+        if part.way in (Way.STANDING, Way.STOPPING) and not self._broken:
             part.way = Way.GOING
             self._occupy(part)
             if all(p.way is Way.GOING for p in self.parts.values()) and self.whole:
@@ -284,7 +290,7 @@ class Gang:
             self._free(part)
             part.agent.say(part, JobFroze)
             return
-        if part.way in (Way.COMING, Way.UP):
+        if part.way in (Way.COMING, Way.UP) or self._broken:
             return
         standing = all(p.way is Way.STANDING for p in self.parts.values())
         self.job.suspends += self.since_s is not None and tier is not Tier.CHECKPOINT
@@ -302,7 +308,7 @@ class Gang:
         self.world.clock.after(seconds, self._stopped, self._turn, not standing)
 
     def _stopped(self, turn: int, was_moving: bool) -> None:
-        if turn != self._turn or self.tier is None:
+        if turn != self._turn or self.tier is None or self._broken:
             return
         tier, self.tier = self.tier, None
         if tier is Tier.CHECKPOINT:

@@ -85,11 +85,14 @@ class Truth:
     def stands(self, job: JobTruth) -> None:
         job.busy -= 1
 
-    def restored(self, job: JobTruth, step: int, within_reach: int, now_s: float) -> None:
+    def restored(self, job: JobTruth, step: int, within_reach: int) -> None:
         """`within_reach`: newest step of a checkpoint that the controller could have it fetched from."""
         if job.spec.on_partition is OnPartition.FENCE:
             # Who asks to be started elsewhere asks not to wait for a server that is cut off.
             job.acknowledged = min(job.acknowledged, max(step, within_reach))
+
+    def goes_on(self, job: JobTruth, step: int, now_s: float) -> None:
+        """It trains, from here; what was started and ended before that did no harm."""
         if step < job.acknowledged:
             raise LawBrokenError(
                 f"at {now_s:.3f}: job {job.id} goes on at step {step}; step {job.acknowledged} was acknowledged as safe"

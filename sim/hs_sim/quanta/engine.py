@@ -135,6 +135,10 @@ class _Run:
         next_s = self._fleet.jobs[self._next_job].arrival_s
         if until_s is not None:
             next_s = min(next_s, until_s)
+        if self._experiment.compat:
+            self._now_s = self._edge_s = max(self._edge_s, next_s)
+            self._series.tick(self._now_s)
+            return
         quanta = floor(next_s / self._quantum_s + 1e-12) - round(self._edge_s / self._quantum_s)
         if quanta > 0:
             self._quantum += quanta
@@ -145,7 +149,9 @@ class _Run:
     def _one_quantum(self, until_s: float | None) -> None:
         """From one edge to the next."""
         self._now_s = start_s = self._edge_s
-        end_s = (self._quantum + 1) * self._quantum_s
+        end_s = (
+            start_s + self._quantum_s if self._experiment.compat else (self._quantum + 1) * self._quantum_s
+        )
         if until_s is not None:
             end_s = min(end_s, until_s)
         self._happen(start_s + EPSILON_S, edge=True)
@@ -155,23 +161,31 @@ class _Run:
         elif not self._goes_on(start_s):
             self._decide(start_s)
         self._edge(start_s)
+        if self._experiment.compat and not self._run_now.size and self._next_job < len(self._fleet.jobs):
+            # As there: where nothing runs, time goes on to the next arrival.
+            end_s = max(start_s + EPSILON_S, self._fleet.jobs[self._next_job].arrival_s)
+            end_s = end_s if until_s is None else min(end_s, until_s)
         self._foresee(self._run_now, end_s)
         self._pace(start_s, end_s)
-        self._inside(end_s)
+        if self._inside(end_s):
+            end_s = self._now_s
         self._account(end_s)
         self._now_s = self._edge_s = end_s
         self._quantum += 1
         self._quanta += 1
         self._series.tick(end_s)
 
-    def _inside(self, end_s: float) -> None:
-        """What happens before the next edge, in its order."""
+    def _inside(self, end_s: float) -> bool:
+        """What happens before the next edge, in its order. True: the round is over before, as nobody runs any more."""
+        ran = bool(self._run_now.size)
         while True:
+            if self._experiment.compat and ran and not self._run_now.size:
+                return True
             at_s = self._next_s()
             if at_s > end_s + EPSILON_S:
-                return
+                return False
             if at_s >= end_s - EPSILON_S and self._later_kind(at_s) != END:
-                return  # a matter of the next edge
+                return False  # a matter of the next edge
             self._now_s = at_s
             on_the_way = bool(self._moving or self._rising)
             touched = self._happen(at_s + EPSILON_S)
@@ -433,6 +447,7 @@ class _Run:
             rates=self._measured.rates(),
             interference=self._pairs.known(),
             migrations_left=self._budget.left(now_s),
+            more_to_come=self._next_job < len(fleet.jobs),
             seed=self._experiment.seed,
         )
         began_s = time.perf_counter()

@@ -1,0 +1,221 @@
+"""One walk over the jobs of a host: who could take a turn, and who gets which GPUs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from hs_core.host.binding import choose
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.host.mates import is_guest, mates
+from hs_core.host.room import make_room, residents, spare_for_preload
+from hs_core.model import GpuId, JobId, Phase, Tier
+
+
+@dataclass(slots=True)
+class Walk:
+    """One walk over the queue: who gets which GPUs, and who has to make room."""
+
+    board: Board
+    order: list[JobId]
+    rank: dict[JobId, int]
+    there: dict[GpuId, list[HostedJob]]  # whose state lies on each GPU
+    claimed: dict[GpuId, JobId] = field(default_factory=dict)
+    shared: dict[GpuId, JobId] = field(default_factory=dict)  # of the claimed: by whom else
+    picks: list[HostedJob] = field(default_factory=list)
+    parked: dict[JobId, Tier] = field(default_factory=dict)
+    misfits: list[HostedJob] = field(default_factory=list)  # enough GPUs were left, but not its own
+    coming: set[JobId] = field(
+        default_factory=set
+    )  # take no turn yet: they are brought to a step edge ahead of it
+
+    @property
+    def free(self) -> list[GpuId]:
+        return [gpu for gpu in self.board.gpus if gpu not in self.claimed and self.board.usable(gpu)]
+
+    def claim(self, job: HostedJob) -> None:
+        for gpu in job.gpus:
+            if self.claimed.setdefault(gpu, job.id) != job.id:
+                self.shared.setdefault(gpu, job.id)
+
+    def leave(self, job: HostedJob) -> None:
+        """What it was given goes to others."""
+        self.picks.remove(job)
+        for gpu in job.gpus:
+            if self.shared.get(gpu) == job.id:
+                del self.shared[gpu]
+            elif self.claimed.get(gpu) == job.id:
+                if gpu in self.shared:
+                    self.claimed[gpu] = self.shared.pop(gpu)
+                else:
+                    del self.claimed[gpu]
+
+    def _stays(self, job: HostedJob) -> bool:
+        """Nobody else was given the GPUs of its process, but for mates that share them; of a guest no more are its own than are meant to be."""
+        board = self.board
+        lent = {gpu for gpus in self.lent(job).values() for gpu in gpus}
+        runs = job.phase is Phase.RUNNING  # where a GPU went bad it may go on, but nothing comes back to it
+        for gpu in job.gpus:
+            if gpu in self.claimed and gpu not in lent:
+                return False
+            if not board.usable_by(job, gpu) and not (runs and gpu not in board.drained):
+                return False
+        if not is_guest(board.turn, job.id):
+            return True
+        return sum(gpu not in self.claimed for gpu in job.gpus) <= job.gang - self.meant(job)
+
+    def meant(self, job: HostedJob) -> int:
+        """How many of its GPUs it is to share with mates that are here."""
+        board = self.board
+        found = mates(board.turn, job.id) if board.turn.guests else {}
+        return sum(gpus for mate, gpus in found.items() if mate in board.jobs and not board.jobs[mate].ended)
+
+    def lent(self, job: HostedJob) -> dict[JobId, list[GpuId]]:
+        """By mate, GPUs that were given to it alone and on which the job may run beside it."""
+        turn = self.board.turn
+        return {
+            mate: [gpu for gpu, owner in self.claimed.items() if owner == mate and gpu not in self.shared]
+            for mate in (mates(turn, job.id) if turn.guests else ())
+        }
+
+    def pick(self, job: HostedJob) -> bool:
+        """Give it GPUs if it fits; a bound job only fits on its own."""
+        board, free = self.board, self.free
+        if job.alive:
+            gpus = job.gpus if self._stays(job) else None
+            if gpus is None and job.gang <= len(free):
+                self.misfits.append(job)
+        elif self.board.turn.guests and (lent_by := self.lent(job)):
+            gpus = self._beside(job, lent_by)
+        else:
+            gpus = self.choose(job, [g for g in free if self.room(job, (g,)) is not None])
+            if gpus is None and job.gang <= len(free):
+                job.held_up = "its GPUs' memory is held by jobs that can't be moved out"
+        if gpus is None:
+            return False
+        room = self.room(job, gpus)
+        if room is None:
+            job.held_up = f"the memory of {board.names(gpus)} is held by jobs that can't be moved out"
+            return False
+        self.parked |= room
+        job.held_up = ""
+        job.gpus = gpus
+        self.claim(job)
+        self.picks.append(job)
+        return True
+
+    def beside(self, job: HostedJob) -> int:
+        """How many of its GPUs its mates have for it."""
+        meant = mates(self.board.turn, job.id)
+        return sum(min(len(gpus), meant[mate]) for mate, gpus in self.lent(job).items())
+
+    def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
+        fixed = {self.claimed[gpu] for gpu in gpus if gpu in self.claimed}
+        return make_room(
+            self.board, job, gpus, there=self.there, parked=self.parked, rank=self.rank, fixed=fixed
+        )
+
+    def _beside(self, job: HostedJob, lent: Mapping[JobId, list[GpuId]]) -> tuple[GpuId, ...] | None:
+        """So many GPUs of each mate, free ones for the rest. A guest comes after its partners; they need not wait for it."""
+        guest = is_guest(self.board.turn, job.id)
+        chosen: list[GpuId] = []
+        for mate, gpus in mates(self.board.turn, job.id).items():
+            other = self.board.jobs.get(mate)
+            there = [gpu for gpu in lent[mate] if self.room(job, (gpu,)) is not None]
+            if len(there) >= gpus:
+                chosen += there[:gpus]
+            elif (guest or mate in self.claimed.values()) and other is not None and not other.ended:
+                much = len(lent[mate]) >= gpus
+                job.held_up = (
+                    f"needs more memory than job {mate} leaves on GPUs that it is to share"
+                    if much
+                    else f"waits for GPUs that it shares with job {mate}"
+                )
+                return None
+        left = job.gang - len(chosen)
+        free = [gpu for gpu in self.free if self.room(job, (gpu,)) is not None]
+        rest = self.choose(job, free, left) if left else ()
+        place = {gpu: i for i, gpu in enumerate(self.board.gpus)}
+        return None if rest is None else tuple(sorted((*chosen, *rest), key=place.__getitem__))
+
+    def choose(
+        self, job: HostedJob, allowed: Collection[GpuId], gpus: int | None = None
+    ) -> tuple[GpuId, ...] | None:
+        gpu_rank: dict[GpuId, int] = {}
+        for other in self.board.jobs.values():
+            for gpu in other.gpus:
+                gpu_rank[gpu] = min(
+                    gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
+                )
+        count, host, load = gpus or job.gang, list(self.board.gpus), self.board.load()
+        apart = choose(count, self._apart(job, allowed), host, load, gpu_rank)
+        return apart or choose(count, allowed, host, load, gpu_rank)
+
+    def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
+        """Those that no other gang of the controller's turn is bound to: they are to run at once."""
+        board = self.board
+        if job.id not in board.turn.gangs:
+            return allowed
+        others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+        bound = {gpu for other in others if other.alive for gpu in other.gpus}
+        return [gpu for gpu in allowed if gpu not in bound]
+
+
+def walk(board: Board) -> Walk:
+    order = list(board.queue.order())
+    return Walk(board, order, {job: i for i, job in enumerate(order)}, residents(board))
+
+
+def able(board: Board, job: HostedJob) -> bool:
+    """It could take a turn that starts now."""
+    return (
+        job.id in board.queue
+        and not job.wanted.paused
+        and not job.passed_over
+        and job.asked is None
+        and (job.startable if not job.alive else job.phase is not Phase.CHECKPOINTED)
+    )
+
+
+def local(board: Board, job: HostedJob) -> bool:
+    """The host's own stride may pick it; a job over several hosts runs on the controller's word only."""
+    return not job.part and able(board, job)
+
+
+def has_turn(board: Board, job: HostedJob) -> bool:
+    return able(board, job) and (job.id in board.turn.gangs or (fills(board) and not job.part))
+
+
+def fills(board: Board) -> bool:
+    """The local stride has a say.
+
+    With `local` off the controller alone decides, except when a gang of its turn ended a whole quantum ago and it has
+    not answered: it is away, and the jobs it left here fill the idle GPUs.
+    """
+    ended_s = board.gang_ended_s
+    return board.turn.local or (ended_s is not None and board.now_s >= ended_s + board.quantum_s)
+
+
+def may_start_ahead(board: Board, job: HostedJob) -> bool:
+    """Where it turned out to have no step hook, it could still be kept off the GPU; where that is known, it would train there."""
+    known = board.config.can_freeze or job.wanted.job_class in board.hooking_classes
+    return job.hookable and known and not board.never_hooks(job) and able(board, job)
+
+
+def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | None:
+    """GPUs that it can be bound to now without pushing out anybody's memory."""
+    blocked = {gpu for other in board.jobs.values() if other.phase is Phase.KILLING for gpu in other.gpus}
+    allowed = [
+        g
+        for g in board.gpus
+        if board.usable(g) and g not in blocked and spare_for_preload(board, job, g, this.picks)
+    ]
+    return this.choose(job, allowed)
+
+
+def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
+    """It is on its way to its first step edge, or will be soon: as long as its turn can wait."""
+    if job.alive:
+        return job.ahead and job.phase is Phase.STARTING
+    if board.now_s >= job.came_s + board.config.ahead_patience_s:
+        return False
+    return board.config.preload > 0 and may_start_ahead(board, job) and ahead_on(board, this, job) is not None
