@@ -185,7 +185,9 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
     types = list(range(len(table.models)))
     if style.shuffled:
         dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
-    found = pick(books, gang, able, table.gpus, types=types, skip_zero=style.skip_zero)
+    # What nobody claims is handed out afterwards, to each on the fastest model that has room.
+    claims = style.skip_zero or not style.compat
+    found = pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
     chosen: dict[Unit, int] = {}
     for at, on in zip(found.unit, found.on, strict=True):
         first, *joins = sorted(

@@ -43,7 +43,7 @@ class Terms:
     """How a round is decided."""
 
     round_s: float = 360.0
-    restart_s: float = 10.0  # what a job loses when its GPUs change
+    restart_s: float = 10.0  # what a job loses when its GPUs change (section IV)
     apart: float = 0.05  # part of a job's worth that each server beyond the first costs in communication
     preempt: bool = True  # False: who holds GPUs keeps them, and only the rest is decided
     fill: bool = False  # hand out what is left over even to jobs that it is worth less than its price

@@ -191,6 +191,9 @@ class Seats:
                 self._seat(job, self.choices(job), {})
         if mates:
             Packer(self._snapshot, self._slots).join(mates)
+            for job in left:
+                if job.id in mates and not self._slots.runs(job):
+                    self._seat(job, self.choices(job), {})
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
             pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)

@@ -3,10 +3,10 @@
 Departures: those of `gavel-max-min-packed`.
 """
 
+from hs_core.mechanism.allocations import fairest_finish
 from hs_core.mechanism.fractions import Style
 from hs_core.mechanism.gavels import Gavels
-from hs_core.policies.gavel_ftf import allocate
 
-_THIS = Gavels("gavel-ftf-packed", allocate, Style(packed=True), lengths=True)
+_THIS = Gavels("gavel-ftf-packed", fairest_finish, Style(packed=True), lengths=True)
 GAVEL_FTF_PACKED = _THIS.policy()
 compat = _THIS.compat

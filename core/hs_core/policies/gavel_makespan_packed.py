@@ -3,10 +3,10 @@
 Departures: those of `gavel-max-min-packed`.
 """
 
+from hs_core.mechanism.allocations import earliest_end
 from hs_core.mechanism.fractions import Style
 from hs_core.mechanism.gavels import Gavels
-from hs_core.policies.gavel_makespan import allocate
 
-_THIS = Gavels("gavel-makespan-packed", allocate, Style(packed=True), lengths=True)
+_THIS = Gavels("gavel-makespan-packed", earliest_end, Style(packed=True), lengths=True)
 GAVEL_MAKESPAN_PACKED = _THIS.policy()
 compat = _THIS.compat

@@ -4,10 +4,10 @@ Departures. Gavel has every pair measured; here a pair that was not is taken to 
 and laid out over few different pairs (`gavel.partners`), which is another optimum of the same program. Only gangs of one size share.
 """
 
+from hs_core.mechanism.allocations import fairest
 from hs_core.mechanism.fractions import Style
 from hs_core.mechanism.gavels import Gavels
-from hs_core.policies.gavel_max_min import allocate
 
-_THIS = Gavels("gavel-max-min-packed", allocate, Style(packed=True))
+_THIS = Gavels("gavel-max-min-packed", fairest, Style(packed=True))
 GAVEL_MAX_MIN_PACKED = _THIS.policy()
 compat = _THIS.compat

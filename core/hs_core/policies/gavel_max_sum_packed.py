@@ -3,10 +3,10 @@
 Departures: those of `gavel-max-min-packed`.
 """
 
+from hs_core.mechanism.allocations import most_steps
 from hs_core.mechanism.fractions import Style
 from hs_core.mechanism.gavels import Gavels
-from hs_core.policies.gavel_max_sum import allocate
 
-_THIS = Gavels("gavel-max-sum-packed", allocate, Style(packed=True))
+_THIS = Gavels("gavel-max-sum-packed", most_steps, Style(packed=True))
 GAVEL_MAX_SUM_PACKED = _THIS.policy()
 compat = _THIS.compat

@@ -13,15 +13,13 @@ from hs_core.mechanism.hadar import decide as sell
 from hs_core.mechanism.market import Market, trade
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
-RESTART_S = 10.0  # what a job loses when it gets other GPUs (section IV)
-
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return trade(snapshot, memory, _greedily)
 
 
 def _greedily(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decision:
-    terms = Terms(round_s=round_s, restart_s=RESTART_S, fill=True)
+    terms = Terms(round_s=round_s, fill=True)
     return sell(market.facts, market.capacity, held=market.held, terms=terms, fixed=fixed)
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from hs_core.mechanism.hadar import Decision, Terms
 from hs_core.mechanism.hadar_exact import exact
 from hs_core.mechanism.market import Market, trade
-from hs_core.policies.hadar import RESTART_S
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
@@ -19,7 +18,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
 
 
 def _exactly(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decision:
-    terms = Terms(round_s=round_s, restart_s=RESTART_S)
+    terms = Terms(round_s=round_s)
     found = exact(market.facts, market.capacity, held=market.held, terms=terms, fixed=fixed)
     return Decision(found.seats, found.each, found.each)
 
