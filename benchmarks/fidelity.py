@@ -92,7 +92,8 @@ def run(state: Path) -> Live:
     try:
         cluster = json.loads((state / "cluster.json").read_text(encoding="utf-8"))
         with Client(f"unix:{cluster['socket']}", timeout_s=10.0) as client:
-            return measured(*play(client))
+            submitted, views, starts = play(client)
+            return measured(submitted, views, starts, joined(client))
     finally:
         hsctl(state, "down", "--state", str(state))
 
@@ -119,6 +120,11 @@ def play(client: Client) -> tuple[list[tuple[str, Job]], list[JobView], list[flo
     return submitted, [views[number] for number in ids], [_start_s(client, number) for number in ids]
 
 
+def joined(client: Client) -> dict[str, float]:
+    """When the controller heard of each server."""
+    return {event.host: event.at for event in client.events() if event.kind == "host-joined"}
+
+
 def _start_s(client: Client, job: int) -> float:
     """From its place to its first step edge, as its story tells it."""
     at_s: dict[str, float] = {}
@@ -131,7 +137,9 @@ def _start_s(client: Client, job: int) -> float:
     return min(up) - at_s["placed"]
 
 
-def measured(submitted: list[tuple[str, Job]], views: list[JobView], starts: list[float]) -> Live:
+def measured(
+    submitted: list[tuple[str, Job]], views: list[JobView], starts: list[float], servers: dict[str, float]
+) -> Live:
     began_s = views[0].submitted_at
     suspends = sum(view.suspends for view in views)
     resumes = sum(view.resumes for view in views)
@@ -149,6 +157,8 @@ def measured(submitted: list[tuple[str, Job]], views: list[JobView], starts: lis
         resume_s=sum(view.resume_s for view in views) / max(1, resumes),
         suspends=suspends,
         exit_s=0.1,
+        joined_s=tuple(servers[host.partition("=")[0]] - began_s for host in hosts()),
+        movable=False,  # SCRIPT hands over no state
         jobs=tuple(
             LiveJob(
                 user=user,

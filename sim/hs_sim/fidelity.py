@@ -7,13 +7,14 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
 from hs_core.model import UserName
-from hs_sim.machines import Timing, run_machines
+from hs_sim.machines import Timing
+from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.reading import text_of
 
@@ -51,6 +52,10 @@ class Live:
     resume_s: float
     suspends: int
     exit_s: float  # from a job's last step to the word of it
+    joined_s: tuple[
+        float, ...
+    ]  # of each server, in the order of the pools: its quanta count from then; negative
+    movable: bool  # jobs hand over a state, so that they can go to another server
     jobs: tuple[LiveJob, ...]  # by arrival
 
 
@@ -125,11 +130,29 @@ def experiment_of(live: Live) -> Experiment:
     )
 
 
+def _lead_s(live: Live) -> float:
+    """How long the simulation runs before the first job comes."""
+    return max(0.0, -min(live.joined_s))
+
+
+def simulate(live: Live) -> Result:
+    experiment, lead_s = experiment_of(live), _lead_s(live)
+    later = tuple(replace(job, arrival_s=job.arrival_s + lead_s) for job in experiment.workload.jobs)
+    experiment = replace(experiment, workload=replace(experiment.workload, jobs=later))
+    world = World(experiment, timing=Timing(report_s=live.report_s, progress_s=1.0))
+    world.join_s = {
+        name: lead_s + joined_s for name, joined_s in zip(world.agents, live.joined_s, strict=True)
+    }
+    if not live.movable:
+        world.cannot_checkpoint = frozenset(job.id for job in later)
+    return world.run()
+
+
 def compare(live: Live) -> Compared:
-    timing = Timing(report_s=live.report_s, progress_s=1.0)
-    result = run_machines(experiment_of(live), timing=timing)
+    result = simulate(live)
+    lead_s = _lead_s(live)
     # The word of an end comes with a report: on average half an interval later, and the process takes its leave before.
-    word_s = live.exit_s + live.report_s / 2
+    word_s = live.exit_s + live.report_s / 2 - lead_s
     ended = [job.ended_s + word_s for job in result.jobs if job.ended_s is not None]
     assert len(ended) == len(live.jobs)
     arrivals = [job.arrival_s for job in live.jobs]
@@ -160,7 +183,7 @@ def recorded(text: str) -> Live:
     told: dict[str, Any] = json.loads(text)
     pools = tuple(LivePool(**pool) for pool in told.pop("pools"))
     jobs = tuple(LiveJob(**job) for job in told.pop("jobs"))
-    return Live(**told, pools=pools, jobs=jobs)
+    return Live(**told | {"joined_s": tuple(told["joined_s"])}, pools=pools, jobs=jobs)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

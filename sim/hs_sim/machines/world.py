@@ -71,6 +71,7 @@ class World:
         self.occupied: set[Part] = set()
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
+        self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
         self.watch: Callable[[World], None] | None = None  # called at every sample
         base = settings or Settings()
         self.controller = Controller(
@@ -124,8 +125,11 @@ class World:
         self.controller.start()
         for name in sorted(experiment.workload.tickets):
             self._set_user(name, experiment.workload.tickets[name])
-        for agent in self.agents.values():
-            agent.start()
+        for host, agent in self.agents.items():
+            if self.join_s.get(host, 0.0) > 0:
+                clock.at(self.join_s[host], agent.start)
+            else:
+                agent.start()
         for sim in experiment.workload.jobs:
             clock.at(sim.arrival_s, self._submit, self.truth.jobs[sim.id])
         for change in experiment.workload.changes:

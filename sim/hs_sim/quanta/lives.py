@@ -1,0 +1,145 @@
+"""What happens to a job of a run: it is placed, comes up, moves, stops, ends."""
+
+from heapq import heappush
+
+import numpy as np
+
+from hs_core.model import Migrate
+from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
+
+
+class Lives(State):
+    def _end(self, job: int, now_s: float) -> tuple[int, ...]:
+        fleet = self._fleet
+        if not fleet.running[job]:
+            return ()  # it was stopped before it got there
+        self._charge(np.array([job]), now_s)
+        if fleet.steps_left[job] > fleet.rate[job] * 2 * EPSILON_S:
+            return ()  # it was held up on the way
+        home = fleet.home[job]
+        self._free(job)
+        fleet.steps_left[job] = 0.0
+        fleet.ended_s[job] = now_s
+        if self._rows.row_of(job) >= 0:
+            self._remove(job)
+        self._turns.ends(job)
+        fleet.copies.pop(job, None)
+        del fleet.live[job]
+        fleet.changed([job])
+        self._ended += 1
+        self._stale = True
+        return home
+
+    def _stand(self, job: int, now_s: float, *, edge: bool) -> None:
+        """Its process is up: it takes part from now on, like a newcomer."""
+        if job not in self._rising or now_s < self._fleet.ready_s[job] - EPSILON_S:
+            return
+        del self._rising[job]
+        self._fleet.started[job] = True
+        self._fleet.changed([job])
+        migrate = self._fleet.jobs[job].migrate
+        self._movable[job] = migrate is not Migrate.NEVER
+        self._started(matters=migrate is not Migrate.AUTO)
+        if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
+            left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
+            self._rows.begin(job, left)
+
+    def _written(self, job: int, now_s: float) -> tuple[int, ...]:
+        """A checkpoint is durable: the point of no return, it belongs to its new home."""
+        fleet, costs = self._fleet, self._costs
+        old, new = fleet.home[job], self._moving.pop(job)
+        if fleet.running[job]:
+            self._stop(job, now_s)
+        carry = self._remove(job) if self._rows.row_of(job) >= 0 else None
+        averaged = len(old) if job in fleet.copies else 1
+        self._settle(job, new, now_s, self._copies.pop(job))
+        fleet.migrations[job] += new != old
+        bytes_ = float(fleet.state_bytes[job]) * averaged  # each of the new has them all
+        self._rise(
+            job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
+        )
+        self._started(matters=len(new) > 1)
+        return old
+
+    def _change_speed(self, at: int, now_s: float) -> None:
+        change = self._experiment.workload.changes[at]
+        running = self._run_now
+        self._charge(running, now_s)
+        self._fleet.change_speed(change.job_class, change.model, change.steps_per_s)
+        self._measured.changed()
+        self._foresee(running, (self._quantum + 1) * self._quantum_s)
+        self._stale = True
+
+    def _started(self, *, matters: bool) -> None:
+        """A process has come up, or is gone to move. `matters`: to who does not need to know of every one, too."""
+        self._stale = self._stale or self._policy.needs.starts
+        self._stale_at_edge = self._stale_at_edge or matters
+
+    def _stop(self, job: int, now_s: float) -> None:
+        fleet = self._fleet
+        self._charge_one(job, now_s)
+        self._free(job)
+        fleet.suspends[job] += 1
+        fleet.changed([job])
+
+    def _free(self, job: int) -> None:
+        """It runs no more; GPUs that it shared are its partners' still."""
+        fleet = self._fleet
+        self._run_now = self._run_now[self._run_now != job]
+        fleet.running[job] = False
+        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        for row, gpus in self._pairs.kept(job).items():
+            self._used[row] += gpus
+
+    def _remove(self, job: int) -> float:
+        """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
+        return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
+
+    def _place(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
+        if self._rows.row_of(job) >= 0:
+            self._remove(job)
+        self._settle(job, home, now_s, copies)
+        self._rise(job, now_s, None)
+
+    def _settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
+        self._turns.leaves(job)
+        self._fleet.settle(job, home, now_s, copies)
+        self._turns.lives(job)
+
+    def _rise(self, job: int, from_s: float, carry: float | None) -> None:
+        """Its process is being started, ahead of its turn, from that time on."""
+        fleet = self._fleet
+        fleet.started[job] = False
+        self._movable[job] = True
+        fleet.ready_s[job] = from_s + self._costs.start_s
+        fleet.changed([job])
+        self._rising[job] = None
+        if len(fleet.home[job]) == 1:
+            self._rows.add(
+                job,
+                fleet.home[job][0],
+                int(fleet.per_node[job]),
+                float(self._tickets[job]),
+                kin=fleet.jobs[job].user,
+                carry=carry,
+            )
+        if fleet.ready_s[job] <= self._now_s:
+            self._up.append(job)  # once its tickets are known
+        else:
+            heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
+
+    def _move(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
+        """Suspended through a checkpoint first; its GPUs are its own until that is written."""
+        self._movable[job] = False
+        self._copies[job] = copies
+        self._moving[job] = home
+        self._fleet.changed([job])
+        write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
+        if self._fleet.running[job]:
+            self._charge_one(job, now_s)
+            write_s += self._costs.suspend_s
+            self._fleet.from_s[job] = np.inf  # it trains no more here
+        if write_s <= 0:
+            self._written(job, now_s)
+            return
+        heappush(self._later, (now_s + write_s, WRITTEN, job))

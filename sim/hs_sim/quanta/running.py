@@ -1,0 +1,191 @@
+"""Who runs: whole gangs first, then every server's own stride, then who has no process yet, and the switch from those who ran."""
+
+from collections.abc import Container
+from itertools import chain
+
+import numpy as np
+
+from hs_core.errors import BrokenError
+from hs_sim.quanta.lives import Lives
+from hs_sim.quanta.rows import Bools, Floats, Ints
+
+
+class Running(Lives):
+    def _edge(self, now_s: float) -> None:
+        """A quantum begins: whole gangs first, then every server's stride, then who has no process on what is left."""
+        fleet = self._fleet
+        staying = [job for job in self._moving if fleet.running[job]]
+        forced = self._ready_gangs(staying)
+        held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
+        gangs = np.array([*staying, *forced], dtype=np.int64)
+        free = self.gpus_left(gangs)
+        local = self._turns.local
+        picks = self._rows.pick(np.where(local, free, 0), held) if local.any() else self._rows.rest()
+        chosen = np.concatenate([gangs, picks])
+        used = fleet.gpus - self.gpus_left(chosen)
+        late = []
+        for job in self._rising:
+            row = fleet.home[job][0]
+            if (
+                job not in forced
+                and len(fleet.home[job]) == 1
+                and self._turns.local[row]
+                and used[row] + fleet.per_node[job] <= fleet.gpus[row]
+            ):
+                used[row] += fleet.per_node[job]
+                late.append(job)
+        if late:
+            self._rows.take(late)
+            chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
+        self._used = used
+        self._switch(chosen, now_s)
+
+    def _ready_gangs(self, staying: list[int]) -> list[int]:
+        """The turns' gangs that could run now, beside those that are still there."""
+        fleet = self._fleet
+        ready = [
+            job
+            for job in self._turns.gangs
+            if job in fleet.live and job not in self._moving and fleet.home[job]
+        ]
+        if not staying:
+            return ready
+        left = self.gpus_left(np.array(staying, dtype=np.int64))
+        fitting: list[int] = []
+        for job in sorted(ready, key=self._pairs.guest):  # partners before their guests
+            needed = self._needed(job, {*staying, *fitting})
+            if all(left[row] >= gpus for row, gpus in needed.items()):
+                for row, gpus in needed.items():
+                    left[row] -= gpus
+                fitting.append(job)
+        return fitting
+
+    def _needed(self, job: int, beside: Container[int]) -> dict[int, int]:
+        """GPUs of its own on each of its servers, where those jobs run."""
+        spared = self._pairs.spared(job, beside)
+        return {row: int(self._fleet.per_node[job]) - spared.get(row, 0) for row in self._fleet.home[job]}
+
+    def gpus_left(self, jobs: Ints) -> Ints:
+        """On every server, beside these."""
+        fleet = self._fleet
+        left = fleet.gpus.copy()
+        if not jobs.size:
+            return left
+        which, rows = self._parts(jobs)
+        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
+        left -= taken.astype(np.int64)
+        if self._pairs.any:
+            there = set(jobs.tolist())
+            for row, one, other, gpus in self._pairs.shares():
+                if one in there and other in there:
+                    left[row] += gpus
+        if left.min(initial=0) < 0:
+            row = int(left.argmin())
+            raise BrokenError(
+                f"{fleet.hosts[row]} would run {fleet.gpus[row] - left[row]} GPUs' worth of jobs"
+            )
+        return left
+
+    def _switch(self, chosen: Ints, now_s: float) -> None:
+        """From those who ran to those who run now; winners wait until losers have left."""
+        fleet, costs = self._fleet, self._costs
+        stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
+        stays[chosen] = True
+        losers = self._run_now[~stays[self._run_now]]
+        winners = chosen[~fleet.running[chosen]]
+        if losers.size:
+            self._leave(losers)
+        if winners.size:
+            which, rows = self._parts(winners)
+            waits = np.zeros(winners.size, dtype=np.bool_)
+            waits[which[self._crowded(losers)[rows]]] = True
+            self._enter(winners, now_s + np.where(waits, costs.suspend_s, 0.0))
+        self._run_now = chosen
+        if losers.size or winners.size:
+            fleet.changed(losers)
+            fleet.changed(winners)
+
+    def _crowded(self, losers: Ints) -> Bools:
+        found = np.zeros(len(self._fleet.hosts), dtype=np.bool_)
+        found[self._parts(losers)[1]] = True
+        return found
+
+    def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
+        """Each part of these: whose, by place among them, and on which server."""
+        rows = self._rows.row[jobs]
+        small = np.flatnonzero(rows >= 0)
+        several = np.flatnonzero(rows < 0)
+        homes = [self._fleet.home[job] for job in jobs[several].tolist()]
+        nodes = np.fromiter(map(len, homes), dtype=np.int64, count=len(homes))
+        there = np.fromiter(chain.from_iterable(homes), dtype=np.int64, count=int(nodes.sum()))
+        return np.concatenate([small, np.repeat(several, nodes)]), np.concatenate([rows[small], there])
+
+    def _enter(self, jobs: Ints, at_s: Floats) -> None:
+        fleet = self._fleet
+        fleet.running[jobs] = True
+        fleet.held_s[jobs] = at_s
+        fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        if self._experiment.compat and self._quanta:
+            self._lose_restart(jobs)
+        first = np.isnan(fleet.first_s[jobs])
+        fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+
+    def _lose_restart(self, jobs: Ints) -> None:
+        """Who did not run in the round before begins later, if it takes the whole round."""
+        fleet, peer = self._fleet, self._experiment.workload.peer
+        whole = fleet.steps_left[jobs] / fleet.rate[jobs] > self._quantum_s - peer.spared_s
+        lost_s = np.where(whole & ~self._ran[jobs], peer.restart_s, 0.0)
+        fleet.from_s[jobs] += lost_s
+        fleet.held_s[jobs] += lost_s
+
+    def _leave(self, jobs: Ints) -> None:
+        """Its GPUs are its own until it has stopped."""
+        fleet = self._fleet
+        fleet.running[jobs] = False
+        fleet.suspends[jobs] += 1
+        self._receive(jobs, np.full(jobs.size, self._costs.suspend_s), np.zeros(jobs.size))
+
+    def _fill(self, row: int, now_s: float, end_s: float) -> None:
+        """GPUs of a server that are idle in the middle of a quantum."""
+        fleet = self._fleet
+        free = int(fleet.gpus[row] - self._used[row])
+        if free <= 0 or not self._turns.local[row]:
+            return
+        busy = fleet.running
+        if self._moving:
+            busy = busy.copy()
+            busy[list(self._moving)] = True
+        waiting = [job for job in self._rising if fleet.home[job] == (row,)]
+        chosen = self._rows.fill(
+            row, free, max(1e-3, (self._edge_s + self._quantum_s - now_s) / self._quantum_s), busy, waiting
+        )
+        if not chosen:
+            return
+        jobs = np.array(chosen, dtype=np.int64)
+        self._used[row] += int(fleet.per_node[jobs].sum())
+        self._enter(jobs, np.full(jobs.size, now_s))
+        self._run_now = np.concatenate([self._run_now, jobs])
+        fleet.changed(chosen)
+        self._foresee(jobs, end_s)
+
+    def _turn_now(self, now_s: float, end_s: float) -> None:
+        """Turns that leave nothing to a server's own stride begin when they are told; others at the next edge."""
+        fleet = self._fleet
+        rows = self._turns.whole()
+        if not rows:
+            return
+        wanted = set(self._ready_gangs([job for job in self._moving if fleet.running[job]]))
+        for job in self._run_now.tolist():
+            if job not in wanted and job not in self._moving and not rows.isdisjoint(fleet.home[job]):
+                self._stop(job, now_s)
+        entering = [job for job in wanted if not fleet.running[job] and rows.issuperset(fleet.home[job])]
+        for job in sorted(entering, key=lambda job: (self._pairs.guest(job), job)):
+            needed = self._needed(job, set(self._run_now.tolist()) if self._pairs.any else ())
+            if all(self._used[row] + gpus <= fleet.gpus[row] for row, gpus in needed.items()):
+                for row, gpus in needed.items():
+                    self._used[row] += gpus
+                one = np.array([job])
+                self._enter(one, np.array([now_s]))
+                self._run_now = np.append(self._run_now, job)
+                fleet.changed([job])
+                self._foresee(one, end_s)

@@ -1,0 +1,156 @@
+"""What a run has, and what jobs get of it: time on GPUs, charged, and steps."""
+
+from heapq import heapify, heappush
+
+import numpy as np
+
+from hs_core.cluster.budget import Budget
+from hs_core.policy import Memory, Policy, Sequel
+from hs_sim.model import Experiment
+from hs_sim.quanta.fleet import Fleet
+from hs_sim.quanta.ledger import Series
+from hs_sim.quanta.pairs import Pairs
+from hs_sim.quanta.profile import Measured
+from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.stages import Stages
+from hs_sim.quanta.turns import Turns
+
+MANY = 1e9  # migrations an hour: as good as not limited
+EPSILON_S = 1e-6  # two times closer than this are one
+COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
+
+
+class State:
+    def __init__(self, experiment: Experiment, policy: Policy) -> None:
+        self._experiment = experiment
+        self._policy = policy
+        self._costs = experiment.costs
+        self._quantum_s = experiment.quantum_s
+        self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed)
+        count = len(fleet.jobs)
+        self._rows = Rows(len(fleet.hosts), count)
+        self._series = Series(fleet.users, fleet.models, experiment.sample_s)
+        self._measured = Measured(
+            fleet.pairs,
+            fleet.rates.ravel(),
+            experiment.noise.rate_cv,
+            experiment.seed,
+            known=experiment.known_rates,
+        )
+        self._memory: Memory = {}
+        self._turns = Turns(fleet, rounds=experiment.rounds)
+        self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
+        self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
+        self._stages = Stages(fleet, compat=experiment.compat)
+        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
+        self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
+        self._run_now: Ints = np.empty(0, dtype=np.int64)
+        self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
+        self._tickets: Floats = np.ones(count)  # as last told
+        self._movable: Bools = np.zeros(count, dtype=np.bool_)
+        self._rising: dict[int, None] = {}  # placed, process not up yet
+        self._up: list[int] = []  # placed, and nothing has to be waited for
+        self._later: list[tuple[float, int, int]] = [  # (time, what, job or change)
+            (change.at_s, CHANGE, at) for at, change in enumerate(experiment.workload.changes)
+        ]
+        heapify(self._later)
+        self._next_job = 0
+        self._stale = False  # something has changed that is decided about at once, or at the next edge …
+        self._stale_at_edge = False  # … or at the next edge in any case
+        self._sequel: Sequel | None = None  # of the last verdict, until something changes
+        self._decided_at = 0  # quantum
+        self._now_s = 0.0
+        self._quantum = 0
+        self._edge_s = 0.0
+        self._ended = 0
+        self._quanta = self._decisions = 0
+        self._decision_s = self._decision_s_max = 0.0
+        self._trades: list[dict[str, object]] = []
+        self._budget = Budget(min(experiment.migrations_per_hour, MANY), None)
+
+    def _account(self, end_s: float) -> None:
+        """The quantum is over: everybody who runs is charged, and reports its rate."""
+        self._ran[:] = False
+        self._ran[self._run_now] = True
+        if not self._run_now.size:
+            return
+        fleet = self._fleet
+        training = self._run_now[fleet.from_s[self._run_now] < end_s]
+        self._charge(self._run_now, end_s)
+        if training.size:
+            alone = self._pairs.alone(training)
+            pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
+            pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
+            if self._measured.report(pairs):
+                self._stale = True
+            if self._pairs.any and self._pairs.report(training.tolist()):
+                self._stale = True
+        if self._stages.ran(self._run_now.tolist()):
+            self._stale = True
+
+    def _pairs_of_copies(self, training: Ints) -> list[Ints]:
+        """Classes with the faster models: each copy says how fast it is."""
+        fleet = self._fleet
+        found: list[Ints] = []
+        if not fleet.copies:
+            return found
+        for job in fleet.copies.keys() & set(training.tolist()):
+            models = set(fleet.model_of_row[list(fleet.home[job])].tolist()) - {int(fleet.model[job])}
+            pairs = fleet.class_of[job] * len(fleet.models) + np.array(sorted(models), dtype=np.int64)
+            found.append(pairs)
+        return found
+
+    def _charge(self, jobs: Ints, now_s: float) -> None:
+        """Up to now, of what they have had since they were charged last."""
+        fleet = self._fleet
+        held_s = np.maximum(0.0, now_s - fleet.held_s[jobs])
+        trained_s = np.maximum(0.0, now_s - fleet.from_s[jobs])
+        steps = np.minimum(trained_s * fleet.rate[jobs], fleet.steps_left[jobs])
+        if self._experiment.rounds:
+            steps = np.floor(steps + EPSILON_S)  # a step that a round cuts off is done again
+        fleet.steps_left[jobs] -= steps
+        fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
+        fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
+        self._receive(jobs, held_s, steps)
+
+    def _charge_one(self, job: int, now_s: float) -> None:
+        if self._fleet.held_s[job] < now_s:
+            self._charge(np.array([job]), now_s)
+
+    def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
+        fleet = self._fleet
+        users = fleet.user[jobs]
+        owner = users * len(fleet.models)
+        if fleet.spread and fleet.spread.intersection(jobs.tolist()):
+            gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
+            fleet.gpu_s[jobs] += gpu_s
+            every = (owner[:, None] + np.arange(len(fleet.models))).ravel()
+            self._series.received(every, gpu_s.ravel(), users, steps)
+            return
+        gpu_s = seconds * fleet.charged[jobs]
+        models = fleet.model[jobs]
+        fleet.gpu_s[jobs, models] += gpu_s
+        self._series.received(owner + models, gpu_s, users, steps)
+
+    def _foresee(self, jobs: Ints, end_s: float) -> None:
+        """Who ends in this quantum, and when."""
+        fleet = self._fleet
+        if not jobs.size:
+            return
+        with np.errstate(divide="ignore"):
+            end = np.maximum(fleet.from_s[jobs], self._edge_s) + fleet.steps_left[jobs] / fleet.rate[jobs]
+        for at in np.flatnonzero(end <= end_s + EPSILON_S).tolist():
+            heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
+
+    def _pace(self, now_s: float, end_s: float) -> None:
+        """Who shares GPUs has changed: from now on they are as fast, and charged, as they are together."""
+        if not self._pairs.any:
+            return
+        fleet = self._fleet
+        for job, rate, charged in self._pairs.pace():
+            one = np.array([job])
+            if fleet.running[job]:
+                self._charge(one, now_s)
+            fleet.rate[job], fleet.charged[job] = rate, charged
+            if fleet.running[job]:
+                self._foresee(one, end_s)
