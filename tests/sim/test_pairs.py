@@ -8,9 +8,10 @@ import pytest
 from hs_core.dice import roll
 from hs_core.mechanism.sharing import ends
 from hs_core.model import UserName
+from hs_core.policies import POLICIES
 from hs_sim.cluster import parse_cluster
 from hs_sim.drawn import STATIC, shockwave_like
-from hs_sim.generate import gang_rates
+from hs_sim.generate import Recipe, gang_rates, generate
 from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
@@ -123,3 +124,19 @@ def test_pairs_that_leave_share_their_gpus_until_they_are_gone() -> None:
         )
     )
     assert all(job.ended_s is not None for job in done.jobs)
+
+
+@pytest.mark.parametrize("policy", [name for name, policy in POLICIES.items() if policy.needs.sharing])
+def test_whoever_pairs_jobs_ends_all_of_a_drawn_workload_and_gpu_time_adds_up(policy: str) -> None:
+    drawn = generate(Recipe(jobs=40, users=4, jobs_per_hour=60, seed=3))
+    jobs = tuple(replace(job, gpu_memory_bytes=4 * GIB) for job in drawn.jobs)
+    cluster = ClusterSpec(
+        pools=tuple(Pool(model=model, servers=2, gpus_per_server=4) for model in ("V100", "K80"))
+    )
+    result = run_quanta(Experiment(cluster=cluster, workload=replace(drawn, jobs=jobs), policy=policy))
+    assert all(job.ended_s is not None for job in result.jobs)
+    assert sum(sum(job.gpu_s.values()) for job in result.jobs) <= 16 * result.ended_s
+    for model in ("V100", "K80"):
+        for sample in result.samples:
+            had = sum(gpus for (_, on), gpus in sample.gpus.items() if on == model)
+            assert had <= 8 * 1.005, "but for the tenth of a second in which one leaves GPUs that others stay on"

@@ -127,11 +127,10 @@ class Seats:
         return False
 
     def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
-        """It runs on where it does, beside the same jobs; False if it is not there yet, or one of them is no more."""
+        """It runs on where it does, beside the same jobs; False if it or one of them is not there yet, or is no more."""
         slots = self._slots
-        partners = {partner for gpus in beside.values() for partner in gpus}
-        here = slots.home(job) == tuple(beside) and all(map(slots.has_turn, partners))
-        return here and slots.share(job, beside)
+        there = all(slots.runs_at(partner, name) for name, gpus in beside.items() for partner in gpus)
+        return there and slots.home(job) == tuple(beside) and slots.share(job, beside)
 
     def rest(self, job: JobFacts) -> bool:
         """GPUs that nobody has yet, where that moves nobody; False if there are none."""

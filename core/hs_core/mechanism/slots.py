@@ -82,8 +82,9 @@ class Slots:
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
 
-    def has_turn(self, job_id: JobId) -> bool:
-        return job_id in self._in_turn
+    def runs_at(self, job: JobId, name: HostName) -> bool:
+        """It has its turn, on that server."""
+        return job in self._in_turn and name in self._homes[job]
 
     def has_home(self, job: JobFacts) -> bool:
         return job.id in self._homes
