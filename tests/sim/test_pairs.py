@@ -139,4 +139,4 @@ def test_whoever_pairs_jobs_ends_all_of_a_drawn_workload_and_gpu_time_adds_up(po
     for model in ("V100", "K80"):
         for sample in result.samples:
             had = sum(gpus for (_, on), gpus in sample.gpus.items() if on == model)
-            assert had <= 8 * 1.005, "but for the tenth of a second in which one leaves GPUs that others stay on"
+            assert had <= 8 * 1.005, "but for the moment in which one leaves GPUs that others stay on"
