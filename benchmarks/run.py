@@ -19,6 +19,7 @@ BENCHMARKS = (
     "sim_quanta",
     "sim_field",
     "hook",
+    "fidelity",
     "submit",
     "agent_idle",
     "hsctl_help",
