@@ -13,6 +13,7 @@ from examples.common.training import ENDED
 FLOOR = 0.95  # of what the base entitlement gives; who trades must be above 1
 ACCURACY = 0.80
 COLOURS = {"ada": "#0072B2", "bob": "#E69F00", "eve": "#009E73"}
+NEAR_S = 40.0  # marks of the picture that would run into one another on one line
 SMOOTH_S = 16.0
 
 
@@ -212,14 +213,18 @@ def picture(
             axes.axvline(at_s - start, color="grey", linewidth=0.8)
         size = sum(server.gpus for server in SERVERS if server.model == model)
         axes.set(ylabel=f"{model} GPUs", ylim=(0, size * 1.12), xlim=(0, None))
-    for number, (at_s, words) in enumerate(marks):  # staggered: some come close together
+    levels: list[tuple[float, int]] = []
+    for at_s, words in marks:  # some come close together: each on the lowest line that is free there
+        near = {level for other_s, level in levels if abs(at_s - other_s) < NEAR_S}
+        levels.append((at_s, min(set(range(len(levels) + 1)) - near)))
         panels[0].annotate(
-            words, (at_s - start, 1), xycoords=("data", "axes fraction"), xytext=(0, 2 + 9 * (number % 3)),
+            words, (at_s - start, 1), xycoords=("data", "axes fraction"), xytext=(0, 2 + 9 * levels[-1][1]),
             textcoords="offset points", fontsize=8, ha="left", va="bottom",
         )  # fmt: skip
     panels[0].legend(loc="upper right", fontsize=8)
     panels[0].set_title(
-        "Three users on three GPU generations: received (lines) and entitled after trades (dashed)", pad=34
+        "Three users on three GPU generations: received (lines) and entitled after trades (dashed)",
+        pad=16 + 9 * max((level for _, level in levels), default=0),
     )
     panels[-1].set_xlabel("seconds; grey: the time that is judged")
     figure.savefig(path, dpi=120)
