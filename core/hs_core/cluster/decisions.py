@@ -219,10 +219,12 @@ class Decisions(Requests):
         )
         if not common:
             return wanted
-        last = self._sent.get(name)
-        if last is not None and last.edge_in_s is None:
-            # It kept its own cadence until now: what is on there goes on.
-            self._turns = {**self._turns, name: last.turn}
+        last, spanning = self._sent.get(name), self._book.spanning
+        kept = last.turn if last is not None and last.edge_in_s is None else None
+        if kept is not None and spanning.isdisjoint(self._turns.get(name, _LOCAL).gangs):
+            # It kept its own cadence until now: what is on there goes on, but for gangs over several servers.
+            own = kept.among([gang for gang in kept.gangs if gang not in spanning])
+            self._turns = {**self._turns, name: own}
         assert self._edges.at_s is not None
         return replace(
             wanted,
