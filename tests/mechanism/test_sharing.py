@@ -15,10 +15,10 @@ from hs_core.mechanism.sharing import (
     Running,
     StepTimes,
     accumulations,
-    best_partners,
     ends,
-    first_partners,
+    fitting,
     table,
+    willing,
 )
 
 lengths = st.floats(1, 1e4)
@@ -32,7 +32,9 @@ TIMES = StepTimes(compute_fixed_s=0.02, compute_per_sample_s=0.003, reduce_fixed
 @dataclass(frozen=True)
 class Case:
     running: Running
+    gpus: list[int]  # of each running job's gang
     pending: Pending
+    gang: int
     interference: Interference
     olds: list[Old]
     length: Length
@@ -42,16 +44,16 @@ def instance(seed: int, jobs: int) -> Case:
     dice = np.random.default_rng(seed)
     steps = 6
     classes = 5
+    left_s, gpus = dice.exponential(3000, jobs) + 1, dice.choice([1, 2, 4, 8], jobs).tolist()
     running = Running(
-        left_s=dice.exponential(3000, jobs) + 1,
-        gpus=dice.choice([1, 2, 4, 8], jobs),
+        left_s=left_s,
         memory_bytes=dice.uniform(2, 9, jobs) * GIB,
         gpu_bytes=np.full(jobs, 11 * GIB),
         job_class=dice.integers(classes, size=jobs),
     )
     length = Length(int(dice.integers(100, 20_000)), 32, 0.02, 0.003, 0.05, 2)
+    gang = int(dice.choice([1, 2, 4, 8, 16]))
     pending = Pending(
-        gpus=int(dice.choice([1, 2, 4, 8, 16])),
         alone_s=length.iterations * TIMES.iteration_s(32, 4, accumulations(32)),
         memory_bytes=(1 + 8 / accumulations(32)) * GIB,
         job_class=int(dice.integers(classes)),
@@ -60,10 +62,8 @@ def instance(seed: int, jobs: int) -> Case:
     interference = Interference(dice.uniform(1, 3, shape), dice.uniform(1, 3, shape))
     newer, older = interference.ratios(pending.job_class, running.job_class, steps)
     free = (running.gpu_bytes - running.memory_bytes).tolist()
-    olds = list(
-        map(Old, running.left_s.tolist(), free, running.gpus.tolist(), newer.tolist(), older.tolist())
-    )
-    return Case(running, pending, interference, olds, length)
+    olds = list(map(Old, running.left_s.tolist(), free, gpus, newer.tolist(), older.tolist()))
+    return Case(running, gpus, pending, gang, interference, olds, length)
 
 
 @given(lengths, lengths, ratios, ratios)
@@ -96,46 +96,35 @@ def test_the_table_is_what_algorithm_2_finds_pair_by_pair(seed: int, jobs: int) 
 
 
 @given(st.integers(0, 10**6), st.integers(1, 60))
-def test_partners_are_those_of_algorithm_1(seed: int, jobs: int) -> None:
+def test_partners_are_willing_in_the_order_of_algorithm_1(seed: int, jobs: int) -> None:
     case = instance(seed, jobs)
-    running, pending = case.running, case.pending
-    expected = sharing_loop(case.olds, pending.gpus, case.length, pending.memory_bytes.tolist())
-    found = best_partners(running, pending, case.interference)
-    assert (None if found is None else found.jobs.tolist()) == expected
-    if found is not None:
-        assert found.gpus.sum() == pending.gpus
-        assert (found.gpus >= 1).all()
-        assert (found.gpus <= running.gpus[found.jobs]).all()
-        together = running.memory_bytes[found.jobs] + pending.memory_bytes[found.step]
-        assert (together <= running.gpu_bytes[found.jobs]).all()
-
-
-@given(st.integers(0, 10**6), st.integers(1, 60))
-def test_first_fit_takes_the_first_that_have_the_memory(seed: int, jobs: int) -> None:
-    case = instance(seed, jobs)
-    running, pending = case.running, case.pending
-    found = first_partners(running, pending)
-    fit = np.flatnonzero(running.memory_bytes + pending.memory_bytes.min() <= running.gpu_bytes)
-    if running.gpus[fit].sum() < pending.gpus:
-        assert found is None
+    expected = sharing_loop(case.olds, case.gang, case.length, case.pending.memory_bytes.tolist())
+    order = willing(table(case.running, case.pending, case.interference)).tolist()
+    if expected is None:
+        assert sum(case.gpus[job] for job in order) < case.gang
     else:
-        assert found is not None
-        assert found.jobs.tolist() == fit[: len(found.jobs)].tolist()
-        assert running.gpus[found.jobs[:-1]].sum() < pending.gpus
+        assert order[: len(expected)] == expected
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=20))
+def test_the_largest_sub_batch_that_fits_is_taken(rooms: list[int]) -> None:
+    memory = (1 + 8 / accumulations(32)).tolist()
+    found = fitting(np.array(rooms, float), np.array(memory))
+    for room, step in zip(rooms, found.tolist(), strict=True):
+        fit = [at for at, needed in enumerate(memory) if needed <= room]
+        assert step == (fit[0] if fit else -1)
 
 
 @pytest.mark.parametrize(("ratio", "share"), [(1.0, True), (1.49, True), (1.5, False), (6.0, False)])
 def test_jobs_of_equal_length_share_below_a_ratio_of_one_and_a_half(ratio: float, *, share: bool) -> None:
     running = Running(
         left_s=np.array([100.0]),
-        gpus=np.array([4]),
         memory_bytes=np.array([4 * GIB]),
         gpu_bytes=np.array([11 * GIB]),
         job_class=np.array([0]),
     )
-    pending = Pending(gpus=4, alone_s=np.array([100.0]), memory_bytes=np.array([4 * GIB]), job_class=0)
+    pending = Pending(alone_s=np.array([100.0]), memory_bytes=np.array([4 * GIB]), job_class=0)
     assert bool(table(running, pending, Interference.uniform(1, ratio)).share[0]) is share
-    assert (best_partners(running, pending, Interference.uniform(1, ratio)) is not None) is share
 
 
 def test_jobs_that_do_not_hinder_each_other_share_wherever_memory_allows() -> None:

@@ -13,13 +13,10 @@ import numpy as np
 
 from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
-from hs_core.mechanism.sharing import Interference, Pending, Running, table
+from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
 from hs_core.mechanism.slots import Slots
 from hs_core.model import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
-
-UNMEASURED = 1.4
-"""Times as long. With 1.5 on both sides nothing is won or lost by sharing with a longer job: a little less, so that pairs are tried, and measured."""
 
 Beside = Mapping[HostName, Mapping[JobId, int]]
 """By server of the guest's home, by node rank: partner → GPUs that it shares with it."""
@@ -229,23 +226,19 @@ def best_first(this: Round, job: JobFacts, model: str, running: Sequence[JobFact
     found = table(
         running_jobs(this, model, known, classes),
         Pending(
-            gpus=job.gang,
             alone_s=np.full(steps_of(job), (job.steps_left or 0.0) / rate),
             memory_bytes=memory_of(job),
             job_class=classes[job.job_class],
         ),
         interference(this.snapshot, model, list(classes)),
     )
-    willing = np.flatnonzero(found.share)
-    order = willing[np.argsort(found.mean_s[willing], kind="stable")]
-    return [Offer(known[at], float(found.mean_s[at]), int(found.step[at])) for at in order.tolist()]
+    return [Offer(known[at], float(found.mean_s[at]), int(found.step[at])) for at in willing(found).tolist()]
 
 
 def running_jobs(this: Round, model: str, jobs: Sequence[JobFacts], classes: Mapping[str, int]) -> Running:
     rates, hosts = this.snapshot.rates, {host.name: host for host in this.snapshot.hosts}
     return Running(
         left_s=np.array([(job.steps_left or 0.0) / rates[job.job_class, model] for job in jobs]),
-        gpus=np.array([job.gang for job in jobs], dtype=np.int64),
         memory_bytes=np.array([job.memory_bytes for job in jobs], dtype=np.float64),
         gpu_bytes=np.array([smallest(hosts, job) for job in jobs], dtype=np.float64),
         job_class=np.array([classes[job.job_class] for job in jobs], dtype=np.int64),
@@ -268,15 +261,13 @@ def interference(snapshot: Snapshot, model: str, classes: Sequence[str]) -> Inte
 def first_fit(this: Round, job: JobFacts, model: str, running: Sequence[JobFacts]) -> list[Offer]:
     """SJF-FFS: those beside which any sub-batch fits, the largest such, in their order of arrival."""
     hosts = {host.name: host for host in this.snapshot.hosts}
-    memory = memory_of(job)
+    rooms = np.array([smallest(hosts, other) - other.memory_bytes for other in running], dtype=np.float64)
     found = []
-    for other in running:
-        room = smallest(hosts, other) - other.memory_bytes
-        fitting = np.flatnonzero(memory <= room)
+    for other, step in zip(running, fitting(rooms, memory_of(job)).tolist(), strict=True):
         never = inf in (
             this.snapshot.interference.get((one, two, model))
             for one, two in ((job.job_class, other.job_class), (other.job_class, job.job_class))
         )
-        if fitting.size and not never:
-            found.append(Offer(other, other.arrival_s, int(fitting[0])))
+        if step >= 0 and not never:
+            found.append(Offer(other, other.arrival_s, step))
     return found

@@ -12,13 +12,11 @@ from math import inf
 import numpy as np
 
 from hs_core.mechanism.placing import fits, takes_new
+from hs_core.mechanism.sharing import UNMEASURED
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.tesserae.pack import Side, pack
 from hs_core.model import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot
-
-UNMEASURED = 1.4
-"""How many times as long mini-batches take beside another job's, before it was measured: weight 1.43, so that pairs are tried, after those known to be better."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from hs_core.errors import BrokenError, RefusedError
 
+UNMEASURED = 1.4
+"""How many times as long mini-batches take beside another job's, before it was measured. With 1.5 on both sides nothing is won or lost beside a longer
+job: a little less, so that pairs are tried, and measured."""
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -139,15 +143,12 @@ class Running:
     """Jobs that hold their GPUs alone, R of them; the order is that of first fit and settles ties."""
 
     left_s: Floats  # (R,) alone
-    gpus: Ints  # (R,) of its gang, all of them free for a second job
     memory_bytes: Floats  # (R,) per GPU
     gpu_bytes: Floats  # (R,) memory of one of its GPUs
     job_class: Ints  # (R,) index into Interference
 
     def __post_init__(self) -> None:
-        sizes = {
-            len(part) for part in (self.left_s, self.gpus, self.memory_bytes, self.gpu_bytes, self.job_class)
-        }
+        sizes = {len(part) for part in (self.left_s, self.memory_bytes, self.gpu_bytes, self.job_class)}
         if len(sizes) != 1:
             raise BrokenError(f"running jobs' arrays have lengths {sorted(sizes)}; expected one length")
 
@@ -156,7 +157,6 @@ class Running:
 class Pending:
     """A job that asks for GPUs, in each of its K accumulation steps (`accumulations`)."""
 
-    gpus: int
     alone_s: Floats  # (K,), or (R, K) where it depends on whose GPUs it would get
     memory_bytes: Floats  # (K,) per GPU, falling
     job_class: int
@@ -200,40 +200,14 @@ def table(running: Running, job: Pending, interference: Interference) -> Table:
     return Table(step, share, (best + running.left_s) / 2)
 
 
-@dataclass(frozen=True, slots=True)
-class Partners:
-    """Whose GPUs a pending job shares, and how."""
-
-    jobs: Ints  # indices into Running, in the order in which they were taken
-    gpus: Ints  # how many GPUs of each
-    step: int  # index of the accumulation step, the same on all its GPUs
+def willing(found: Table) -> Ints:
+    """Who gains by sharing now, least mean end first (Algorithm 1, lines 10-14): indices into Running."""
+    gains = np.flatnonzero(found.share)
+    order: Ints = gains[np.argsort(found.mean_s[gains], kind="stable")]
+    return order
 
 
-def best_partners(running: Running, job: Pending, interference: Interference) -> Partners | None:
-    """SJF-BSBF (Algorithm 1, lines 10-17): partners that gain by sharing, least mean end first, until the gang is filled; else None.
-
-    The paper leaves open which sub-batch a gang over several partners takes: the smallest that they ask for, which fits beside all.
-    """
-    found = table(running, job, interference)
-    willing = np.flatnonzero(found.share)
-    order = willing[np.argsort(found.mean_s[willing], kind="stable")]
-    return _filled(running, job, order, found.step)
-
-
-def first_partners(running: Running, job: Pending) -> Partners | None:
-    """SJF-FFS: the first ones beside which any sub-batch fits, the largest such, without asking whether sharing pays."""
-    fits = running.memory_bytes[:, None] + job.memory_bytes <= running.gpu_bytes[:, None]
-    return _filled(running, job, np.flatnonzero(fits.any(axis=1)), fits.argmax(axis=1))
-
-
-def _filled(running: Running, job: Pending, order: Ints, step: Ints) -> Partners | None:
-    if job.gpus < 1:
-        raise RefusedError(f"gpus is {job.gpus}; expected at least 1")
-    sums = np.cumsum(running.gpus[order])
-    needed = int(np.searchsorted(sums, job.gpus)) + 1
-    if needed > len(order):
-        return None
-    taken = order[:needed]
-    gpus = running.gpus[taken].copy()
-    gpus[-1] -= sums[needed - 1] - job.gpus
-    return Partners(taken, gpus, int(step[taken].max()))
+def fitting(room_bytes: Floats, memory_bytes: Floats) -> Ints:
+    """SJF-FFS: for each room (R,) the index of the largest sub-batch (of K) that fits in, -1 if none; whether sharing pays is not asked."""
+    fits = memory_bytes <= room_bytes[:, None]
+    return np.where(fits.any(axis=1), fits.argmax(axis=1), -1)

@@ -3,7 +3,7 @@ Resource Sharing", 2024): a job that finds too few free GPUs starts beside runni
 with gradient accumulation where memory is short.
 
 Departures. Lengths are steps as users say them over measured rates; a class that was not measured starts first, alone. How much two jobs slow each
-other is measured while they share, per pair of classes and GPU model and not per sub-batch, and assumed before (`guests.UNMEASURED`). That
+other is measured while they share, per pair of classes and GPU model and not per sub-batch, and assumed before (`sharing.UNMEASURED`). That
 accumulating costs a little more time (equation 7) is known only where a job's step times are, which no user says: it is left out of the choice. GPUs of
 a gang lie on as many servers of one model as its user said. A job whose memory is not known shares nothing.
 """

@@ -4,7 +4,7 @@ Placed afresh each round as tight as can be, the largest gangs first, then serve
 Then who waits joins a placed job of the same gang on its GPUs, where both together get more done (Algorithm 4).
 
 Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
-How much two jobs slow each other is measured while they share, and assumed before (`packing.UNMEASURED`); jobs whose memory is not known are joined only where
+How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
 their classes were seen together. Parallelism strategies are as the user's script has them.
 """
 
