@@ -6,6 +6,7 @@ from typing import Any
 
 from hs_core.model import JobId, JobReport, Phase
 from hs_core.profile import SETTLE_S, Profile, RateSample
+from hs_core.speeds import GpuSpeeds
 
 ENOUGH = 3  # samples, before a policy sees the rate
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
@@ -25,7 +26,10 @@ class PoolRate:
 class Rates:
     """The profile, fed by reports. Bounded: classes are made up by users."""
 
-    def __init__(self, dumped: list[Any], quantum_s: float, most_classes: int) -> None:
+    def __init__(
+        self, dumped: list[Any], quantum_s: float, most_classes: int, gpus: Sequence[Any] = ()
+    ) -> None:
+        """`dumped`, `gpus`: as `dump` and `gpus.dump` said."""
         # A turn of a second or two, as demonstrations have them, is measured as well.
         self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
         self._most = most_classes
@@ -36,6 +40,7 @@ class Rates:
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
         for job_class, model, *_ in dumped:
             self._show(job_class, model)
+        self.gpus = GpuSpeeds.load(list(gpus))
 
     def reported(
         self,
@@ -72,6 +77,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
+        if not beside and new.gpus and len(set(models)) == 1:
+            self.gpus.add(job_class, model, new.gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
         self._show(job_class, model)
@@ -105,6 +112,7 @@ class Rates:
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
         self._profile.forget(job_class)
+        self.gpus.forget(job_class)
         for key in [key for key in self.known if key[0] == job_class]:
             del self.known[key]
         for pair in [pair for pair in self.interference if job_class in pair[:2]]:
