@@ -273,22 +273,23 @@ def _uneven(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
         if host.gpus
     }
     left = {host.name: list(range(host.gpus)) for host in asked.hosts}
-    jobs = []
-    for made in asked.jobs:
-        if made.started and left.keys() >= set(made.hosts) and draw(st.sampled_from([True, True, False])):
-            made = replace(made, gpus=tuple(_bound(draw, left[name], made) for name in made.hosts))
-            made = made if all(len(gpus) == made.per_node for gpus in made.gpus) else replace(made, gpus=())
-        jobs.append(made)
+    jobs = [_bound(draw, left, made) for made in asked.jobs]
     return replace(asked, jobs=tuple(jobs), slowdowns=slowdowns)
 
 
-def _bound(draw: st.DrawFn, left: list[int], made: JobFacts) -> tuple[int, ...]:
-    """Those that run have GPUs of their own; who is suspended is bound to some."""
-    if made.running:
-        found = tuple(left[: made.per_node])
-        del left[: made.per_node]
-        return found
-    return tuple(sorted(draw(st.permutations(left))[: made.per_node]))
+def _bound(draw: st.DrawFn, left: dict[HostName, list[int]], made: JobFacts) -> JobFacts:
+    """Those that run have GPUs of their own; who is suspended is bound to some; of some nobody has said to which."""
+    known = made.started and left.keys() >= set(made.hosts) and draw(st.sampled_from([True, True, False]))
+    if not known:
+        return made
+    found = []
+    for name in made.hosts:
+        free = left[name]
+        found.append(tuple(sorted((free if made.running else draw(st.permutations(free)))[: made.per_node])))
+        if made.running:
+            del free[: made.per_node]
+    whole = all(len(gpus) == made.per_node for gpus in found)
+    return replace(made, gpus=tuple(found) if whole else ())
 
 
 def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:

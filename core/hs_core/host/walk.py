@@ -144,9 +144,9 @@ class Walk:
     def choose(
         self, job: HostedJob, allowed: Collection[GpuId], gpus: int | None = None
     ) -> tuple[GpuId, ...] | None:
-        if gpus is None and self.board.turn.seats and (seat := seat_of(self.board, job)):
-            if set(seat) <= set(allowed):
-                return seat
+        seat = seat_of(self.board, job) if gpus is None and self.board.turn.seats else ()
+        if seat and set(seat) <= set(allowed):
+            return seat
         gpu_rank: dict[GpuId, int] = {}
         for other in self.board.jobs.values():
             for gpu in other.gpus:

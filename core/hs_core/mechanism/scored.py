@@ -6,9 +6,11 @@ Pools whose GPUs are all alike for every class are left to `seats`.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import inf
 
 import numpy as np
 
+from hs_core.errors import BrokenError
 from hs_core.events import Seat, Turn
 from hs_core.mechanism.pal import Bools, Floats, Place, Pool, Want, binned, large_first, place
 from hs_core.mechanism.placing import Home, fits, takes_new
@@ -47,7 +49,12 @@ class Scored:
         said = self._snapshot.slowdowns
         found: list[float] = []
         for host in self.hosts:
-            found += said.get((job_class, host.name), (1.0,) * host.gpus)
+            times = said.get((job_class, host.name), (1.0,) * host.gpus)
+            if len(times) != host.gpus or not all(0.0 < value < inf for value in times):
+                raise BrokenError(
+                    f"slowdowns of {job_class!r} on {host.name} are {times}; expected {host.gpus} finite numbers above 0"
+                )
+            found += times
         return grouped(tuple(found))
 
     @property
@@ -62,6 +69,8 @@ class Scored:
         self, jobs: Sequence[JobFacts], seats: Seats, bound: Iterable[JobFacts], moves: int
     ) -> dict[JobId, tuple[Spot, ...]]:
         """GPUs of `jobs`, who were chosen, by the order of the policy; who finds none together is left out. `bound`: who has GPUs already."""
+        # Of those that feel it alike who runs comes first, and of these who has the best: to change places would gain nothing.
+        jobs = sorted(jobs, key=lambda job: (not job.running, self._slowed(job)))
         wants = [self._want(job, seats) for job in jobs]
         pool = Pool(host=self._server, score=self._score, free=self._free(seats, bound))
         found = place(pool, wants, moves=moves)
@@ -89,17 +98,22 @@ class Scored:
             able=self._able(job, seats, home if whole else ()),
         )
 
+    def _slowed(self, job: JobFacts) -> float:
+        """On the GPUs that it has."""
+        kind = self._kind_of[job.job_class]
+        return max((float(self._score[kind, at]) for at in self.has(job)), default=inf)
+
     def has(self, job: JobFacts) -> tuple[int, ...]:
         """Positions of the GPUs that it is bound to, as far as they are known."""
         spots = [Spot(name, at) for name, gpus in zip(job.hosts, job.gpus, strict=False) for at in gpus]
         return tuple(self._at[spot] for spot in spots) if self._at.keys() >= set(spots) else ()
 
     def _able(self, job: JobFacts, seats: Seats, home: tuple[int, ...]) -> Bools:
-        if home and job.started and not job.movable:
+        if home and job.rooted and (has := self.has(job)):
             only = np.zeros(len(self.spots), np.bool_)
-            only[list(self.has(job))] = True
-            return only if only.any() else np.isin(self._server, home)
-        stays = job.started and job.migrate is Migrate.NEVER
+            only[list(has)] = True
+            return only
+        stays = job.started and (job.migrate is Migrate.NEVER or not job.movable)
         servers = [
             at in home or (not stays and takes_new(host) and fits(job, host) and seats.may_go(job, host))
             for at, host in enumerate(self.hosts)

@@ -4,8 +4,9 @@ The order is that of `las`, as in the paper; GPUs are found by `mechanism.pal`.
 """
 
 from hs_core.mechanism.placing import by_arrival
-from hs_core.mechanism.scored import Scored, homes_of, seated
+from hs_core.mechanism.scored import Scored, Spot, homes_of, seated
 from hs_core.mechanism.seats import Seats
+from hs_core.model import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 
@@ -19,13 +20,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats.serve(order)
     pools = {model: pool for model in seats.models if (pool := Scored(snapshot, model)).uneven}
     bound = [job for job in order if seats.bound(job)]
-    # Of equally sensitive jobs those that run keep what they have: to change places would gain nothing.
-    chosen = sorted(order, key=lambda job: not job.running)
     models, moves = seats.chosen(), snapshot.migrations_left
     jobs = {job.id: job for job in snapshot.jobs}
-    spots = {}
+    spots: dict[JobId, tuple[Spot, ...]] = {}
     for model, pool in pools.items():
-        mine = [job for job in chosen if models.get(job.id) == model]
+        mine = [job for job in order if models.get(job.id) == model]
         found = pool.place(mine, seats, bound, moves)
         homes = homes_of(jobs, found)
         moves -= sum(jobs[job].started and home != jobs[job].hosts for job, home in homes.items())

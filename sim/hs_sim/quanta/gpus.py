@@ -4,11 +4,11 @@ A job goes by the slowest of its GPUs. It keeps those that it has until a turn n
 a turn names costs what it costs a host: a checkpoint written, a start, the checkpoint read. To get out of another's way costs nothing here.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from hs_core.model import HostName
-from hs_sim.cluster import servers
+from hs_sim.cluster import slowed_servers
 from hs_sim.model import Costs, Experiment
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.turns import Turns
@@ -18,8 +18,10 @@ Bound = dict[int, tuple[int, ...]]
 
 
 class Gpus:
-    def __init__(self, fleet: Fleet, turns: Turns, experiment: Experiment) -> None:
+    def __init__(self, fleet: Fleet, turns: Turns, moving: Container[int], experiment: Experiment) -> None:
+        """`moving`: jobs that write a checkpoint, on the GPUs that they have, to go to another server."""
         self._fleet = fleet
+        self._moving = moving
         self._turns = turns
         self._costs: Costs = experiment.costs
         self._times = Slowdowns(fleet, experiment)
@@ -32,7 +34,6 @@ class Gpus:
 
     def seat(self, running: Iterable[int]) -> list[tuple[int, float, float]]:
         """(job, how many times as long its mini-batches take, seconds lost) of those for whom something is another now."""
-        fleet = self._fleet
         jobs = sorted(running)
         used: dict[int, set[int]] = {}
         placed: dict[int, Bound] = {}
@@ -54,7 +55,7 @@ class Gpus:
 
     def _named(self, job: int) -> Bound | None:
         """By the turns of all its servers."""
-        found = self._turns.seats.get(job)
+        found = self._turns.seats.get(job) if job not in self._moving else None
         return found if found is not None and found.keys() == set(self._fleet.home[job]) else None
 
     def _kept(self, job: int) -> Bound | None:
@@ -98,12 +99,8 @@ class Slowdowns(Mapping[tuple[str, HostName], tuple[float, ...]]):
 
     def __init__(self, fleet: Fleet, experiment: Experiment) -> None:
         self._fleet = fleet
-        self._said: dict[HostName, dict[str, tuple[float, ...]]] = {}
-        taken: dict[str, int] = {}
-        for name, pool in servers(experiment.cluster):
-            first = taken.get(pool.model, 0)
-            taken[pool.model] = last = first + pool.gpus_per_server
-            said = {pattern: times[first:last] for pattern, times in pool.slowdowns.items()}
+        self._said: dict[HostName, Mapping[str, tuple[float, ...]]] = {}
+        for name, _, said in slowed_servers(experiment.cluster):
             if said:
                 self._said[name] = said
         self._made: dict[tuple[str, HostName], tuple[float, ...] | None] = {}
@@ -119,9 +116,10 @@ class Slowdowns(Mapping[tuple[str, HostName], tuple[float, ...]]):
     def _find(self, job_class: str, host: HostName) -> tuple[float, ...] | None:
         key = (job_class, host)
         if key not in self._made:
-            name = self._fleet.workload_class[job_class]
             said = self._said.get(host, {})
-            self._made[key] = next((t for pattern, t in said.items() if fnmatchcase(name, pattern)), None)
+            self._made[key] = next(
+                (t for pattern, t in said.items() if fnmatchcase(job_class, pattern)), None
+            )
         return self._made[key]
 
     def __getitem__(self, key: tuple[str, HostName]) -> tuple[float, ...]:

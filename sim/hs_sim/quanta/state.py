@@ -42,7 +42,7 @@ class State:
         self._turns = Turns(fleet, rounds=experiment.rounds)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
         self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
-        self._gpus = Gpus(fleet, self._turns, experiment)
+        self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
