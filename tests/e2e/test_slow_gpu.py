@@ -1,6 +1,5 @@
 """One GPU of a server is slower than the other, on real processes: policy `pal` finds out whom that hurts."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
