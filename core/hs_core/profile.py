@@ -43,6 +43,7 @@ class Profile:
         self._keep = keep
         self._settle_s = settle_s
         self._samples: dict[tuple[str, str, str], deque[tuple[float, float]]] = {}
+        self._mates: dict[tuple[str, str], set[str]] = {}  # (class, model) → classes beside it
 
     def add(self, sample: RateSample) -> bool:
         """Whether it was taken in: not so soon after a resume, and not if it is no rate at all."""
@@ -54,10 +55,14 @@ class Profile:
             or not sample.since_resume_s >= self._settle_s
         ):
             return False
-        key = (sample.job_class, sample.model, sample.beside)
-        samples = self._samples.setdefault(key, deque(maxlen=self._keep))
+        samples = self._of(sample.job_class, sample.model, sample.beside)
         samples.append((min(FASTEST, max(SLOWEST, rate)), sample.now_s))
         return True
+
+    def _of(self, job_class: str, model: str, beside: str) -> deque[tuple[float, float]]:
+        if beside:
+            self._mates.setdefault((job_class, model), set()).add(beside)
+        return self._samples.setdefault((job_class, model, beside), deque(maxlen=self._keep))
 
     def rate(self, job_class: str, model: str, beside: str = "") -> Rate | None:
         samples = self._samples.get((job_class, model, beside))
@@ -80,8 +85,8 @@ class Profile:
 
     def beside(self, job_class: str, model: str) -> dict[str, Rate]:
         """By class of the job on the same GPUs, those that have samples."""
-        names = [other for of, on, other in self._samples if (of, on) == (job_class, model) and other]
-        found = {other: self.rate(job_class, model, other) for other in sorted(names)}
+        names = sorted(self._mates.get((job_class, model), ()))
+        found = {other: self.rate(job_class, model, other) for other in names}
         return {other: rate for other, rate in found.items() if rate is not None}
 
     def speedup(self, job_class: str, fast: str, slow: str) -> float | None:
@@ -92,6 +97,8 @@ class Profile:
     def forget(self, job_class: str) -> None:
         for key in [key for key in self._samples if job_class in (key[0], key[2])]:
             del self._samples[key]
+            if key[2]:
+                self._mates[key[:2]].discard(key[2])
 
     def dump(self) -> list[Any]:
         """JSON-able."""
@@ -104,9 +111,7 @@ class Profile:
     def load(cls, dumped: list[Any], keep: int = KEEP, settle_s: float = SETTLE_S) -> "Profile":
         profile = cls(keep, settle_s)
         for job_class, model, beside, samples in dumped:
-            profile._samples[job_class, model, beside] = deque(
-                ((rate, now_s) for rate, now_s in samples), maxlen=keep
-            )
+            profile._of(job_class, model, beside).extend((rate, now_s) for rate, now_s in samples)
         return profile
 
 

@@ -248,7 +248,9 @@ def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
 # --- decisions ----------------------------------------------------------------------------------------------------
 
 
-def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False) -> Policy:
+def recording(
+    turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False, progress: bool = True
+) -> Policy:
     inner = plain_policy()
 
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -256,7 +258,8 @@ def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantu
         verdict = inner.decide(snapshot, memory)
         return replace(verdict, plan=replace(verdict.plan, turns={**verdict.plan.turns, **turns}))
 
-    return Policy(name="recording", needs=Needs(every_quantum=every_quantum), decide=decide)
+    needs = Needs(every_quantum=every_quantum, progress=progress)
+    return Policy(name="recording", needs=needs, decide=decide)
 
 
 def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
@@ -335,6 +338,27 @@ def test_the_snapshot_shows_who_could_run_and_nobody_else() -> None:
     )
     assert (shown[JobId(1)].sliceable, shown[JobId(2)].sliceable) == (True, False)
     assert seen[-1].tickets == {ALICE: 50}
+
+
+@pytest.mark.parametrize(("progress", "had_gpu_s"), [(True, 9.0), (False, 4.0)])
+def test_a_job_of_which_only_counters_are_new_is_shown_again_to_those_who_go_by_them(
+    progress: bool, had_gpu_s: float
+) -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen, progress=progress))
+    at.do("submit alice a")
+    at.do("report n1 1:0=running gpu_s=4")
+    at.do("user alice 50")
+    before = seen[-1].jobs[0]
+    at.do("report n1 1:0=running gpu_s=9")
+    at.do("user alice 60")
+    after = seen[-1].jobs[0]
+    assert (before.attained_gpu_s, after.attained_gpu_s) == (4.0, had_gpu_s)
+    assert (after is before) is not progress
+    at.do("report n1 1:0=held gpu_s=9")
+    at.do("user alice 70")
+    held = seen[-1].jobs[0]
+    assert (held.running, held.attained_gpu_s) == (False, 9.0)
 
 
 def test_a_policy_that_places_where_nothing_can_be_placed_stops_the_controller() -> None:

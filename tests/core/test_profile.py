@@ -1,6 +1,7 @@
 """Rates that hostile jobs report: the recent mean, and nothing that is no rate."""
 
 import json
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -84,3 +85,14 @@ def test_a_dump_survives_json() -> None:
     assert again.rates("vae") == profile.rates("vae")
     again.forget("vae")
     assert again.rates("vae") == {}
+
+
+def test_what_was_measured_beside_a_class_is_forgotten_with_either_of_them() -> None:
+    profile = Profile()
+    for of, beside in (("vae", "gan"), ("vae", "lm"), ("gan", "vae")):
+        profile.add(replace(sample(5.0, of=of), beside=beside))
+    again = Profile.load(json.loads(json.dumps(profile.dump())))
+    assert set(again.beside("vae", "V100")) == {"gan", "lm"}
+    again.forget("gan")
+    assert set(again.beside("vae", "V100")) == {"lm"}
+    assert again.beside("gan", "V100") == {}

@@ -35,7 +35,11 @@ class Lives(Views):
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if host == row.host:
             self._rate_reported(new, before, part, now_s)
-        self._put(self._settled(new, now_s), now_s)
+        settled = self._settled(new, now_s)
+        alike = (
+            settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
+        )
+        self._put(settled, now_s, counters=alike)
         if whole.exit is not None:
             self._exited(new, whole.exit, now_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
@@ -253,6 +257,12 @@ _ENDED_WORDS = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
 }
+
+
+def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool]:
+    """What of a part's report policies see, but for its counters."""
+    memory_bytes, over = report.device_memory_bytes, report.exit is not None
+    return report.phase, report.can_checkpoint, report.sliceable, memory_bytes, over
 
 
 def _weighty(report: JobReport) -> tuple[bool, bool, bool]:
