@@ -154,15 +154,14 @@ def environment(  # noqa: PLR0917 — one name per source
         "HS_MASTER_PORT": str(place.port),
         "HS_RESTART_COUNT": str(max(wanted.epoch - 1, 0)),
         "HS_CHECKPOINT_DIR": checkpoints,
-        "HS_ACCUMULATION_STEPS": str(wanted.accumulation if wanted.shape is None else wanted.shape.parts),
+        "HS_ACCUMULATION_STEPS": str(wanted.accumulation),
         "HS_AGENT_SOCKET": str(sock),
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),
     }
-    if spec.elastic is not None:
-        env["HS_ELASTIC"] = "1"
-    if wanted.shape is not None:
-        env["HS_BATCH_PER_GPU"] = str(wanted.shape.per_gpu)
+    if (shape := wanted.trains_as) is not None:
+        env["HS_BATCH_PER_GPU"] = str(shape.per_gpu * shape.parts)
+        env["HS_ACCUMULATION_STEPS"] = str(shape.parts)
     if place.nodes > 1:
         # Else gloo takes the address that the host's name resolves to, which may be one that no other host reaches.
         interface = interface_of(wanted.nodes[place.rank].address)

@@ -82,6 +82,13 @@ class WantedJob:
         """Of this host."""
         return self.spec.gpus if self.shape is None else self.shape.gpus
 
+    @property
+    def trains_as(self) -> Shape | None:
+        """An elastic job's shape, also where nobody chose one; None: it is not elastic."""
+        if self.shape is None and self.spec.elastic is not None:
+            return self.spec.elastic.on(self.spec.gpus)
+        return self.shape
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:

@@ -97,6 +97,17 @@ class Elastic:
     batch_per_gpu_max: int  # that fit into a GPU at once
     noise_scale: float = 0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known
 
+    def on(self, gpus: int) -> "Shape":
+        """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
+        parts = -(-self.batch // (gpus * self.batch_per_gpu_max))
+        return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
+
+    def allows(self, shape: "Shape") -> bool:
+        if not self.gpus_min <= shape.gpus <= self.gpus_max:
+            return False
+        fits = 1 <= shape.per_gpu <= self.batch_per_gpu_max and shape.parts >= 1
+        return (fits and self.batch <= shape.batch <= self.batch_max) or shape == self.on(shape.gpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from hs_core.errors import BrokenError
-from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape
+from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.pairs import check_guests
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 
@@ -135,20 +135,10 @@ def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
             raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")
         if job_id not in plan.homes:
             raise BrokenError(f"job {job_id} is given {shape} and no home")
-        if not allows(job.elastic, shape):
+        if not job.elastic.allows(shape):
             raise BrokenError(
                 f"job {job_id} is given {shape}, {shape.per_gpu} on a GPU; it allows {job.elastic}"
             )
-
-
-def allows(elastic: Elastic, shape: Shape) -> bool:
-    """Whether the job may run in that shape."""
-    return (
-        elastic.gpus_min <= shape.gpus <= elastic.gpus_max
-        and 1 <= shape.per_gpu <= elastic.batch_per_gpu_max
-        and shape.parts >= 1
-        and elastic.batch <= shape.batch <= max(elastic.batch_max, elastic.batch)
-    )
 
 
 def _check_tickets(plan: Plan) -> None:
