@@ -11,7 +11,7 @@ from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, Turn, UserSet
-from hs_core.model import Drain, HostName, JobId, JobSpec, SuspendMode, UserName
+from hs_core.model import Drain, Elastic, HostName, JobId, JobSpec, SuspendMode, UserName
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 ALICE = UserName("alice")
@@ -41,6 +41,12 @@ def refusal(at: World, *specs: JobSpec) -> RefusedError:
 
 
 # --- requests -----------------------------------------------------------------------------------------------------
+
+
+def elastic(**wishes: float) -> Elastic:
+    """On 1 to 4 GPUs, mini-batches of 32 to 256 examples, 32 on a GPU at once."""
+    made = Elastic(gpus_min=1, gpus_max=4, batch=32, batch_max=256, batch_per_gpu_max=32)
+    return replace(made, **wishes)  # type: ignore[arg-type]  # the tests' own wishes
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,16 @@ def refusal(at: World, *specs: JobSpec) -> RefusedError:
         ({"gpu_types": ("",)}, "gpu_types: '' is no GPU model"),
         ({"array_limit": 3}, "array_limit: 3 was given for a job that is not of an array"),
         ({"array_index": -1}, "array_index: -1 is not"),
+        ({"elastic": elastic(gpus_min=0)}, "gpus_min: 0 is not between 1 and 1024"),
+        ({"elastic": elastic(gpus_min=4, gpus_max=2)}, "gpus_max: 2 is not between 4 and 1024"),
+        ({"elastic": elastic(gpus_min=2)}, "gpus: 1 is not between 2 and 4"),
+        ({"elastic": elastic(batch=0)}, "batch: 0 is not between 1 and"),
+        ({"elastic": elastic(batch_max=16)}, "batch_max: 16 is not between 32 and"),
+        ({"elastic": elastic(batch_per_gpu_max=0)}, "batch_per_gpu_max: 0 is not between 1 and"),
+        ({"elastic": elastic(noise_scale=float("nan"))}, "noise_scale: nan is not a number of examples"),
+        ({"elastic": elastic(), "nodes": 2}, "nodes: 2 is not 1: an elastic job"),
+        ({"elastic": elastic(), "accumulation_max": 2}, "accumulation: 2 is not 1: an elastic job"),
+        ({"elastic": elastic(), "suspend": SuspendMode.NONE}, "suspend: 'none' gives no checkpoint"),
     ],
 )
 def test_a_bad_field_is_refused_by_name_value_and_what_was_expected(

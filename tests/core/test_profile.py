@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hs_core.model import Shape
 from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample, mean_speedup
 
 
@@ -85,6 +86,23 @@ def test_a_dump_survives_json() -> None:
     assert again.rates("vae") == profile.rates("vae")
     again.forget("vae")
     assert again.rates("vae") == {}
+
+
+def test_rates_of_shapes_are_kept_apart_from_the_declared_one_and_survive_json() -> None:
+    profile = Profile()
+    small, large = Shape(gpus=1, per_gpu=32), Shape(gpus=4, per_gpu=32, parts=2)
+    for shape, rate in ((None, 1.0), (small, 2.0), (large, 4.0)):
+        told = RateSample(
+            job_class="c", model="V100", steps_per_s=rate, now_s=0.0, since_resume_s=60.0, shape=shape
+        )
+        assert profile.add(told)
+    again = Profile.load(json.loads(json.dumps(profile.dump())))
+    for each in (profile, again):
+        assert {model: rate.steps_per_s for model, rate in each.rates("c").items()} == {"V100": 1.0}
+        found = {shape: rate.steps_per_s for shape, rate in each.shapes("c", "V100").items()}
+        assert found == {small: 2.0, large: 4.0}
+    profile.forget("c")
+    assert profile.shapes("c", "V100") == {}
 
 
 def test_what_was_measured_beside_a_class_is_forgotten_with_either_of_them() -> None:

@@ -53,7 +53,9 @@ class Lives(Views):
         beside = {self._sight.class_of(other) for other in others}
         split = row.accumulation > 1
         known = self._rates.count
-        if self._rates.reported(job_class, row.gpu_models, old, new, now_s, beside=beside, split=split):
+        if self._rates.reported(
+            job_class, row.gpu_models, old, new, now_s, beside=beside, split=split, shape=row.shape
+        ):
             self._touched_profile = True
             self._stale |= self._rates.count != known  # there is something new to decide by
 
@@ -62,7 +64,7 @@ class Lives(Views):
         stored = row.stored
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if stored.hosts != row.hosts:
+        if stored.hosts != row.hosts or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
@@ -86,12 +88,16 @@ class Lives(Views):
             return
         move, left_s = flight
         total_s = max(0.0, now_s - move.since_s)
+        took = f"in {total_s:.1f} s, at step {step}"
         data |= {
             "reason": str(move.reason),
             "checkpoint_s": round(max(0.0, left_s - move.since_s), 3),
             "total_s": round(total_s, 3),
         }
-        text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} in {total_s:.1f} s, at step {step}"
+        if stored.hosts == row.hosts:
+            self._fact(now_s, "reshaped", f"it goes on with {row.shape}, {took}", job=row.id, data=data)
+            return
+        text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} {took}"
         self._fact(now_s, "migrated", text, job=row.id, data=data)
 
     def _tell_state(self, old: Job, new: Job, now_s: float) -> None:
@@ -176,7 +182,8 @@ class Lives(Views):
         happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
         state = states.after(row, *happenings)
         hosts = row.hosts if stays else ()
-        self._put(replace(self._next_epoch(row), state=state, hosts=hosts, stored=stored), now_s)
+        shape = row.shape if stays else None
+        self._put(replace(self._next_epoch(row), state=state, hosts=hosts, shape=shape, stored=stored), now_s)
 
     def _next_epoch(self, row: Job) -> Job:
         """Another incarnation may start; what this one received is kept in its account."""
@@ -196,7 +203,7 @@ class Lives(Views):
 
     def _takes(self, row: Job, host: Host) -> bool:
         """Whether it could start there now."""
-        able = len(host.healthy_gpus) >= row.spec.gpus
+        able = len(host.healthy_gpus) >= row.gpus
         return host.name in self._connected and host.schedulable and able
 
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:

@@ -102,7 +102,7 @@ class Sight:
             if reports.broken(row) or not self._doomed.isdisjoint(row.hosts):
                 return False
             hosts = [book.hosts.get(name) for name in row.hosts]
-            return all(host is not None and row.spec.gpus <= len(host.healthy_gpus) for host in hosts)
+            return all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
         if book.beyond_array_limit(row.id) or self.source_away(row):
             return False
         return self.fits.misfit(row.spec, book.hosts, book.hosts_version, healthy_only=True) is None
@@ -123,7 +123,7 @@ class Sight:
         return JobFacts(
             id=row.id,
             user=row.user,
-            gang=row.spec.gang,
+            gang=row.gang,
             arrival_s=row.arrival_s,
             nodes=row.spec.nodes,
             priority=row.spec.priority,
@@ -150,6 +150,9 @@ class Sight:
             if row.spec.steps
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+            elastic=row.spec.elastic,
+            shape=row.shape,
+            migrations=row.migrations,
         )
 
     def tickets(self) -> dict[UserName, Fraction]:
