@@ -99,7 +99,7 @@ class Profile:
         kinds = self._kinds.get((job_class, model), ())
         shapes = sorted((shape for _, shape in kinds if shape is not None), key=astuple)
         found = {shape: self.rate(job_class, model, shape=shape) for shape in shapes}
-        return {shape: rate for shape, rate in found.items() if shape is not None and rate is not None}
+        return {shape: rate for shape, rate in found.items() if rate is not None}
 
     def speedup(self, job_class: str, fast: str, slow: str) -> float | None:
         """Rate on `fast` over rate on `slow`; None unless both were measured."""
