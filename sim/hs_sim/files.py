@@ -21,7 +21,7 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "dataset", "dataset_bytes",
 )  # fmt: skip
 NEVER = "never"
 NEEDED = ("user", "arrival_s", "steps", "job_class")
@@ -273,6 +273,16 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
     expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
     growth = str(fields.get("growth", Growth.JUMP))
     expect(growth in list(Growth), at("growth"), "growth", growth, " or ".join(Growth))
+    dataset = str(fields.get("dataset", ""))
+    expect(len(dataset) <= 128, at("dataset"), "dataset", dataset, "at most 128 characters")
+    dataset_bytes = whole("dataset_bytes", 0)
+    expect(
+        bool(dataset) or not dataset_bytes,
+        at("dataset_bytes"),
+        "dataset_bytes",
+        dataset_bytes,
+        "a dataset to go with it",
+    )
     user, job_class = str(fields["user"]), str(fields["job_class"])
     expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
     expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
@@ -294,6 +304,8 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         growth=Growth(growth),
         gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
         accumulation_max=whole("accumulation_max", 1, 1),
+        dataset=dataset,
+        dataset_bytes=dataset_bytes,
         line=where[1],
     )
 
