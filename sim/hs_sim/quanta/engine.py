@@ -16,9 +16,9 @@ from math import floor
 import numpy as np
 
 from hs_core import plan as plans
-from hs_core.model import JobId, UserName
+from hs_core.model import JobId
 from hs_core.policies import find
-from hs_core.policy import Policy, Snapshot, Verdict
+from hs_core.policy import Had, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
@@ -192,7 +192,7 @@ class _Run(Running):
             return True
         onward = None
         if self._sequel is not None:
-            onward = self._sequel.edge(self._quantum + 1, now_s, self._in_turn())
+            onward = self._sequel.edge(self._quantum + 1, now_s, self._had())
         if onward is None:
             return False
         if onward.tickets:
@@ -205,15 +205,13 @@ class _Run(Running):
         apart = len(self._fleet.live) // APART_JOBS
         return self._sequel is not None and self._quantum < self._decided_at + apart
 
-    def _in_turn(self) -> dict[tuple[UserName, str], int]:
-        """GPUs by user and model."""
+    def _had(self) -> Had:
+        """Who is in its turn."""
         fleet, jobs = self._fleet, self._run_now
-        models = len(fleet.models)
-        gpus = np.bincount(fleet.user[jobs] * models + fleet.model[jobs], weights=fleet.gang[jobs])
-        return {
-            (fleet.users[at // models], fleet.models[at % models]): int(gpus[at])
-            for at in np.flatnonzero(gpus).tolist()
-        }
+        owner = fleet.user[jobs] * len(fleet.models) + fleet.model[jobs]
+        return Had(
+            fleet.owners, np.bincount(owner, weights=fleet.gang[jobs], minlength=len(fleet.owners))
+        )
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet

@@ -44,6 +44,8 @@ class Fleet:
         self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
+        pools = ((user, model) for user in self.users for model in self.models)
+        self.owners = {owner: at for at, owner in enumerate(pools)}  # users in pools
         for job in jobs:
             check_fits(job, workload, experiment.cluster, mixed=mixed)
         count = len(jobs)
@@ -56,6 +58,8 @@ class Fleet:
         self.steps_left: Floats = self.steps.copy()
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
+        most = max((job.nodes for job in jobs), default=1)
+        self.rows_of: Ints = np.full((count, most), -1, dtype=np.int64)  # the same, filled up with -1
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
@@ -119,6 +123,11 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
+        if len(home) > self.rows_of.shape[1]:
+            wider = ((0, 0), (0, len(home) - self.rows_of.shape[1]))
+            self.rows_of = np.pad(self.rows_of, wider, constant_values=-1)
+        self.rows_of[job] = -1
+        self.rows_of[job, : len(home)] = home
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:
