@@ -150,7 +150,9 @@ class Onward:
 class Had:
     """GPUs that each user's jobs had in each pool in one quantum."""
 
-    place: Mapping[tuple[UserName, str], int]  # of every user in every pool, in `gpus`; the same one quantum after quantum
+    place: Mapping[
+        tuple[UserName, str], int
+    ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
     gpus: NDArray[np.float64]
 
 

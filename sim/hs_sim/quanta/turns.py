@@ -116,7 +116,7 @@ class Turns:
                 self.guests.setdefault(guest.job - 1, []).extend(shares)
 
     def _is_home(self, job: int, servers: tuple[HostName, ...]) -> bool:
-        names = self._fleet.names(self._fleet.home[job])
+        names = self._fleet.home_names[job]
         return names == servers or set(names) == set(servers)
 
     def _everywhere(self, job: int) -> bool:
