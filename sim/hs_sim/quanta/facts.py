@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from itertools import repeat
 from typing import Any
 
@@ -17,7 +17,7 @@ def _setter(name: str) -> Callable[[JobFacts, Any], None]:
 
 
 _SETTERS = {field.name: _setter(field.name) for field in fields(JobFacts)}
-_DEFAULTS = {"rooted": False}  # what no job of this depth is
+_DEFAULTS = {field.name: field.default for field in fields(JobFacts) if field.default is not MISSING}
 
 
 class Columns:
@@ -39,18 +39,16 @@ class Columns:
             "state_bytes": [job.state_bytes for job in jobs],
             "sliceable": [job.sliceable for job in jobs],
         }
-        self._known = self._said.keys() | _DEFAULTS.keys()
 
     def facts(self, jobs: Sequence[int], now: dict[str, list[Any]]) -> list[JobFacts]:
-        """Of these. `now`: what has become of them, by field; with what users said it is every field there is."""
-        assert now.keys() | self._known == _SETTERS.keys(), "a field that nobody gives"
+        """Of these. `now`: what has become of them, by field. What is in neither is as it is by default."""
         made = list(map(JobFacts.__new__, repeat(JobFacts, len(jobs))))
         for name, said in self._said.items():
             _fill(name, made, map(said.__getitem__, jobs))
         for name, values in now.items():
             _fill(name, made, values)
-        for name, value in _DEFAULTS.items():
-            _fill(name, made, repeat(value))
+        for name in _SETTERS.keys() - self._said.keys() - now.keys():
+            _fill(name, made, repeat(_DEFAULTS[name]))
         return made
 
 
