@@ -1,7 +1,7 @@
 """What policies see of jobs, made column by column: among a hundred thousand jobs most have to be made anew for every decision."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import repeat
 from typing import Any
@@ -40,7 +40,7 @@ class Columns:
             "sliceable": [job.sliceable for job in jobs],
         }
 
-    def facts(self, jobs: Sequence[int], now: dict[str, list[Any]]) -> list[JobFacts]:
+    def facts(self, jobs: Sequence[int], now: Mapping[str, Iterable[Any]]) -> list[JobFacts]:
         """Of these. `now`: what has become of them, by field. What is in neither is as it is by default."""
         made = list(map(JobFacts.__new__, repeat(JobFacts, len(jobs))))
         for name, said in self._said.items():

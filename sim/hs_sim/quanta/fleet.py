@@ -1,8 +1,9 @@
 """Everything there is, as arrays: one place a job of the workload, one place a server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,10 @@ class Fleet:
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.slowed: Floats = np.ones(
+            count
+        )  # how many times as long it takes on its GPUs as on middling ones
+        self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
@@ -127,6 +132,7 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
+        self._bound.pop(job, None)
         if len(home) > self.rows_of.shape[1]:
             wider = ((0, 0), (0, len(home) - self.rows_of.shape[1]))
             self.rows_of = np.pad(self.rows_of, wider, constant_values=-1)
@@ -161,7 +167,16 @@ class Fleet:
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
-        self.alone[job] = self.rate[job] = rate
+        self.alone[job] = self.rate[job] = rate / self.slowed[job]
+
+    def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
+        self._bound[job] = gpus
+        self._odd[job] = True
+
+    def slow(self, job: int, times: float) -> None:
+        """Its mini-batches take so many times as long as on middling GPUs."""
+        self.slowed[job] = times
+        self._pace(job)
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -192,7 +207,7 @@ class Fleet:
             self._odd[odd] = False
         return tuple(map(found.__getitem__, self.live))
 
-    def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, list[Any]]:
+    def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""
         attained = self.gpu_s[jobs].sum(axis=1)
         running = self.running[jobs]
@@ -210,6 +225,7 @@ class Fleet:
             "running": running.tolist(),
             "attained_gpu_s": attained.tolist(),
             "steps": self.steps[jobs].tolist(),
+            "gpus": [self._bound.get(job, ()) for job in which] if self._bound else repeat(()),
             "steps_done": (self.steps[jobs] - self.steps_left[jobs]).tolist(),
         }
 

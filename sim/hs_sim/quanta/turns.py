@@ -59,6 +59,7 @@ class Turns:
         self._now = _Now(self._nothing, self._nothing, self._parts > 0)
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
         self.gangs: tuple[int, ...] = ()  # jobs in the turn of every server of their home
+        self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
         self.guests: dict[int, list[tuple[int, int, int]]] = {}  # of these: (server, partner, GPUs)
 
     @property
@@ -81,6 +82,7 @@ class Turns:
         self.leaves(job)
         self.gangs = tuple(gang for gang in self.gangs if gang != job)
         self.guests.pop(job, None)
+        self.seats.pop(job, None)
 
     def _count(self, job: int, change: int) -> None:
         home = self._fleet.home[job]
@@ -101,7 +103,7 @@ class Turns:
         late = np.zeros_like(self.local) if self._rounds else self._parts > 0
         self._now = _Now(self._ahead, self._planned, late)
         self.local[:] = True
-        self.guests = {}
+        self.guests, self.seats = {}, {}
         if self._ahead.gangs is not None and self._planned.gangs is not None and not self._rounds:
             # Whoever has a home on several servers is told ahead on all of them.
             self.gangs = tuple(job - 1 for job, home in self._ahead.gangs if self._is_home(job - 1, home))
@@ -114,6 +116,8 @@ class Turns:
             for guest in turn.guests:
                 shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
                 self.guests.setdefault(guest.job - 1, []).extend(shares)
+            for seat in turn.seats:
+                self.seats.setdefault(seat.job - 1, {})[row] = seat.gpus
 
     def _is_home(self, job: int, servers: tuple[HostName, ...]) -> bool:
         names = self._fleet.home_names[job]
