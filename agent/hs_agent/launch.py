@@ -264,6 +264,7 @@ class Launcher:
             "uid": who.uid,
             "gid": who.gid,
             "model": gpus[0].model if gpus else "",
+            "slowdown": max((gpu.slowdown(wanted.job_class) for gpu in gpus), default=1.0),
             "wanted": asdict(wanted),  # for people who look in here
         }
         if len(json.dumps(launch)) > MAX_LAUNCH_BYTES:

@@ -100,16 +100,26 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """GPUs of this host that a job of a turn should have, by index: as many as it has on one server."""
+
+    job: JobId
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """Who may run on a host this quantum (split stride).
 
     `gangs` run whole and are chosen by the controller; `local`: GPUs that they leave free are shared by the host's own
-    gang-aware stride over its other jobs.
+    gang-aware stride over its other jobs. `seats`: where GPUs of one model differ, which ones a gang should have; the host binds it
+    to these as far as it can.
     """
 
     gangs: tuple[JobId, ...] = ()
     local: bool = True
     guests: tuple[Guest, ...] = ()  # of the gangs
+    seats: tuple[Seat, ...] = ()  # of the gangs; left out: the host chooses
 
     def among(self, able: Container[JobId]) -> "Turn":
         """Without others. A guest whose partner is left out has those GPUs for its own."""
@@ -122,7 +132,8 @@ class Turn:
                 beside, gpus = zip(*pairs, strict=True)
                 guests.append(Guest(job=guest.job, beside=beside, gpus=gpus))
         gangs = tuple(job for job in self.gangs if job in able)
-        return Turn(gangs=gangs, local=self.local, guests=tuple(guests))
+        seats = tuple(seat for seat in self.seats if seat.job in able)
+        return Turn(gangs=gangs, local=self.local, guests=tuple(guests), seats=seats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

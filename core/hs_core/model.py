@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from math import fsum
 from typing import NewType
 
@@ -179,6 +180,19 @@ def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:
     return fixed + -(-(whole_bytes - fixed) // parts)
 
 
+LEAST_SLOWDOWN, MOST_SLOWDOWN = 0.01, 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """How fast a GPU is among those of its model, as an administrator says."""
+
+    job_class: str  # glob
+    times: (
+        float  # as long a mini-batch takes on it as on the middling one; `LEAST_SLOWDOWN` to `MOST_SLOWDOWN`
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     id: GpuId
@@ -187,6 +201,12 @@ class Gpu:
     memory_bytes: int
     healthy: bool = True
     why_unhealthy: str = ""
+    slowdowns: tuple[Slowdown, ...] = ()  # the first that matches a job's class counts; none: 1
+
+    def slowdown(self, job_class: str) -> float:
+        """For jobs of that class, as is said of it."""
+        found = (said.times for said in self.slowdowns if fnmatchcase(job_class, said.job_class))
+        return next(found, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

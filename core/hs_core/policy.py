@@ -41,6 +41,8 @@ class JobFacts:
     steps: float = 0.0  # mini-batches in all; 0: not said by its user
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
+    gpus: tuple[tuple[int, ...], ...] = ()
+    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     shape: Shape | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
@@ -76,6 +78,12 @@ class HostFacts:
     gpu_memory_bytes: int  # of the smallest
     connected: bool = True
     accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
+    indices: tuple[int, ...] = ()  # of the healthy GPUs; (): 0, 1, 2, …
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of its healthy GPUs, as `Seat.gpus` names them."""
+        return self.indices or tuple(range(self.gpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +98,11 @@ class Snapshot:
     """(job class, GPU model) → mini-batches a second, where both were measured well enough."""
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1; where measured."""
+    slowdowns: Mapping[tuple[str, HostName], tuple[float, ...]] = field(default_factory=dict)
+    """(job class, server) → how many times as long its mini-batches take on each of `HostFacts.numbers` as on the middling GPU of the model.
+
+    Left out: all are alike. Said to policies that ask for it (`Needs.by_gpu`).
+    """
     speeds: Mapping[tuple[str, str], Mapping[Shape, float]] = field(default_factory=dict)
     """(job class, GPU model) → mini-batches a second of elastic jobs in each shape that was measured well enough."""
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
@@ -199,6 +212,7 @@ class Needs:
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
     rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
+    by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared
     copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
 

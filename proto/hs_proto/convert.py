@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.events import Guest, Lend, Peer, Seat, Source, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -160,7 +160,19 @@ def to_gpu(pb: common_pb2.Gpu) -> model.Gpu:
         memory_bytes=pb.memory_bytes,
         healthy=pb.healthy,
         why_unhealthy=pb.why_unhealthy,
+        slowdowns=_to_slowdowns(pb),
     )
+
+
+def _to_slowdowns(pb: common_pb2.Gpu) -> tuple[model.Slowdown, ...]:
+    """Raises RefusedError where one is no slowdown."""
+    for said in pb.slowdowns:
+        if not model.LEAST_SLOWDOWN <= said.times <= model.MOST_SLOWDOWN:
+            raise RefusedError(
+                f"slowdown of GPU {pb.index} for {said.job_class!r}: {said.times}; "
+                f"expected {model.LEAST_SLOWDOWN:g} to {model.MOST_SLOWDOWN:g}"
+            )
+    return tuple(model.Slowdown(job_class=said.job_class, times=said.times) for said in pb.slowdowns)
 
 
 def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes: int = 0) -> common_pb2.Gpu:
@@ -171,6 +183,7 @@ def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes:
         memory_bytes=gpu.memory_bytes,
         healthy=gpu.healthy,
         why_unhealthy=gpu.why_unhealthy,
+        slowdowns=[common_pb2.Slowdown(job_class=said.job_class, times=said.times) for said in gpu.slowdowns],
         utilization_percent=utilization_percent,
         memory_used_bytes=memory_used_bytes,
     )
@@ -295,12 +308,15 @@ def _to_turn(pb: agent_pb2.Turn) -> Turn:
         Guest(job=model.JobId(g.job_id), beside=tuple(map(model.JobId, g.beside)), gpus=tuple(g.gpus))
         for g in pb.guests
     )
-    return Turn(gangs=tuple(model.JobId(j) for j in pb.gangs), local=pb.local, guests=guests)
+    seats = tuple(Seat(job=model.JobId(seat.job_id), gpus=tuple(seat.gpus)) for seat in pb.seats)
+    gangs = tuple(model.JobId(j) for j in pb.gangs)
+    return Turn(gangs=gangs, local=pb.local, guests=guests, seats=seats)
 
 
 def _from_turn(turn: Turn) -> agent_pb2.Turn:
     guests = [agent_pb2.Guest(job_id=g.job, beside=g.beside, gpus=g.gpus) for g in turn.guests]
-    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests)
+    seats = [agent_pb2.Seat(job_id=seat.job, gpus=seat.gpus) for seat in turn.seats]
+    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests, seats=seats)
 
 
 def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:

@@ -118,12 +118,24 @@ def after(
             shape=verdict.plan.shapes.get(job.id, job.shape),
             attained_gpu_s=job.attained_gpu_s
             + (job.gang * asked.quantum_s * quanta if job.id in running else 0.0),
+            gpus=_seats_of(job, verdict.plan),
         )
         for job in asked.jobs
     )
     return replace(
         asked, jobs=jobs, quantum=asked.quantum + quanta, now_s=asked.now_s + quanta * asked.quantum_s
     )
+
+
+def _seats_of(job: JobFacts, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """What its process is bound to from now on: the GPUs that a turn named, else those that it had where it still is."""
+    home = plan.homes.get(job.id, ())
+    said = {
+        name: seat.gpus for name in home for seat in plan.turns.get(name, Turn()).seats if seat.job == job.id
+    }
+    if said:
+        return tuple(said[name] for name in home)
+    return job.gpus if home == job.hosts else ()
 
 
 @dataclass
@@ -253,7 +265,37 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
     slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
     interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
-    return replace(made_of, tickets=tickets, rates=rates, interference=interference)
+    made_of = replace(made_of, tickets=tickets, rates=rates, interference=interference)
+    return _uneven(draw, made_of) if draw(st.booleans()) else made_of
+
+
+def _uneven(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
+    """GPUs of one model differ for some classes, and it is known who is bound to which."""
+    times = st.sampled_from([1.0, 1.0, 1.3, 2.5])
+    slowdowns = {
+        (job_class, host.name): tuple(draw(times) for _ in range(host.gpus))
+        for job_class in "xy"
+        for host in asked.hosts
+        if host.gpus
+    }
+    left = {host.name: list(range(host.gpus)) for host in asked.hosts}
+    jobs = [_bound(draw, left, made) for made in asked.jobs]
+    return replace(asked, jobs=tuple(jobs), slowdowns=slowdowns)
+
+
+def _bound(draw: st.DrawFn, left: dict[HostName, list[int]], made: JobFacts) -> JobFacts:
+    """Those that run have GPUs of their own; who is suspended is bound to some; of some nobody has said to which."""
+    known = made.started and left.keys() >= set(made.hosts) and draw(st.sampled_from([True, True, False]))
+    if not known:
+        return made
+    found = []
+    for name in made.hosts:
+        free = left[name]
+        found.append(tuple(sorted((free if made.running else draw(st.permutations(free)))[: made.per_node])))
+        if made.running:
+            del free[: made.per_node]
+    whole = all(len(gpus) == made.per_node for gpus in found)
+    return replace(made, gpus=tuple(found) if whole else ())
 
 
 def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:

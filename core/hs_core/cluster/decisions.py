@@ -71,6 +71,11 @@ class Decisions(Requests):
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
             interference=dict(self._rates.interference),
+            slowdowns=self._slowdowns.table(
+                self._sight.classes(), self._book.hosts_sorted(), self._book.hosts_version
+            )
+            if self.policy.needs.by_gpu
+            else {},
             speeds={key: dict(known) for key, known in self._rates.speeds.items()},
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,

@@ -6,6 +6,7 @@ from typing import Any
 
 from hs_core.model import JobId, JobReport, Phase, Shape
 from hs_core.profile import SETTLE_S, Profile, RateSample
+from hs_core.speeds import GpuSpeeds
 
 ENOUGH = 3  # samples, before a policy sees the rate
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
@@ -25,7 +26,10 @@ class PoolRate:
 class Rates:
     """The profile, fed by reports. Bounded: classes are made up by users."""
 
-    def __init__(self, dumped: list[Any], quantum_s: float, most_classes: int) -> None:
+    def __init__(
+        self, dumped: list[Any], quantum_s: float, most_classes: int, gpus: Sequence[Any] = ()
+    ) -> None:
+        """`dumped`, `gpus`: as `dump` and `gpus.dump` said."""
         # A turn of a second or two, as demonstrations have them, is measured as well.
         self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
         self._most = most_classes
@@ -38,6 +42,7 @@ class Rates:
         """(class, model) → mini-batches a second of an elastic job in each shape."""
         for job_class, model, *_ in dumped:
             self._show(job_class, model)
+        self.gpus = GpuSpeeds.load(list(gpus))
 
     def reported(
         self,
@@ -76,6 +81,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
+        if not beside and shape is None and new.gpus and len(set(models)) == 1:
+            self.gpus.add(job_class, model, new.gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
         self._show(job_class, model)
@@ -112,6 +119,7 @@ class Rates:
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
         self._profile.forget(job_class)
+        self.gpus.forget(job_class)
         for known in (self.known, self.speeds):
             for key in [key for key in known if key[0] == job_class]:
                 del known[key]

@@ -28,6 +28,7 @@ class Sight:
         self._doomed: frozenset[HostName] = frozenset()
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
         self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
+        self._by_gpu = False
 
     def class_of(self, row: Job) -> str:
         found = self._classes.get(row.id)
@@ -41,6 +42,24 @@ class Sight:
         if self.fits.mixed != needs.mixed:
             self.fits.mixed = needs.mixed
             self._hosts_version = -1  # who has no home is looked at again
+        if self._by_gpu != needs.by_gpu:
+            self._by_gpu = needs.by_gpu
+            self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
+
+    def classes(self) -> set[str]:
+        """Of the jobs that are shown."""
+        return {job.job_class for job in self._facts.values()}
+
+    def _bound(self, row: Job) -> tuple[tuple[int, ...], ...]:
+        """As `JobFacts.gpus`."""
+        bound = []
+        for name in row.hosts if self._by_gpu else ():
+            report = row.reports.get(name)
+            here = {gpu.id: gpu.index for gpu in self._book.hosts[name].gpus}
+            if report is None or len(report.gpus) != row.gpus or not here.keys() >= set(report.gpus):
+                return ()
+            bound.append(tuple(here[gpu] for gpu in report.gpus))
+        return tuple(bound)
 
     def forget(self, job: JobId) -> None:
         self._classes.pop(job, None)
@@ -150,6 +169,7 @@ class Sight:
             if row.spec.steps
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+            gpus=self._bound(row),
             elastic=row.spec.elastic,
             shape=row.shape,
             migrations=row.migrations,
@@ -210,4 +230,5 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
         connected=connected,
         accepts=host.schedulable,
+        indices=tuple(gpu.index for gpu in healthy),
     )

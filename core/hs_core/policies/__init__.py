@@ -42,6 +42,7 @@ from hs_core.policies.hadar_exact import HADAR_EXACT
 from hs_core.policies.hadare import HADARE
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
+from hs_core.policies.pal import PAL
 from hs_core.policies.pollux import POLLUX
 from hs_core.policies.pop import POP
 from hs_core.policies.sjf import SJF
@@ -70,6 +71,7 @@ POLICIES: Mapping[str, Policy] = {
         SRSF,
         LAS,
         TIRESIAS,
+        PAL,
         FFT,
         HADAR,
         HADAR_EXACT,
