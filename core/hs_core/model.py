@@ -104,10 +104,12 @@ class Elastic:
         return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
 
     def allows(self, shape: "Shape") -> bool:
-        if not self.gpus_min <= shape.gpus <= self.gpus_max:
+        """Between its limits; a batch may be rounded up to what all GPUs have alike."""
+        if not (self.gpus_min <= shape.gpus <= self.gpus_max and shape.parts >= 1):
             return False
-        fits = 1 <= shape.per_gpu <= self.batch_per_gpu_max and shape.parts >= 1
-        return (fits and self.batch <= shape.batch <= self.batch_max) or shape == self.on(shape.gpus)
+        if not (1 <= shape.per_gpu <= self.batch_per_gpu_max and self.batch <= shape.batch):
+            return False
+        return shape.batch <= self.batch_max or shape.gpus * shape.parts * (shape.per_gpu - 1) < self.batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hs_core.events import Turn
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.model import Elastic, HostName, JobId, Migrate, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
 
@@ -114,6 +114,8 @@ def after(
             else job.settled_s,
             started=job.started or job.id in running,
             running=job.id in running,
+            gang=verdict.plan.per_node(job) * job.nodes,
+            shape=verdict.plan.shapes.get(job.id, job.shape),
             attained_gpu_s=job.attained_gpu_s
             + (job.gang * asked.quantum_s * quanta if job.id in running else 0.0),
             gpus=_seats_of(job, verdict.plan),
@@ -161,7 +163,8 @@ class Run:
         present = {job.id: job for job in asked.jobs}
         for job_id, home in verdict.plan.homes.items():
             job = present[job_id]
-            if job.hosts and home != job.hosts:
+            anew = verdict.plan.shapes.get(job_id, job.shape) != job.shape
+            if job.hosts and (home != job.hosts or anew):
                 if job.started:
                     self.moved.append((asked.quantum, job_id))
                     self._moving[job_id] = (home, asked.quantum + self.delay)
@@ -170,9 +173,9 @@ class Run:
         ran = self.strides.run(asked, verdict.plan)
         for name, jobs in ran.items():
             for job_id in jobs:
-                self.gpus[job_id] += present[job_id].per_node
+                self.gpus[job_id] += verdict.plan.per_node(present[job_id])
             shared = sum(sum(guest.gpus) for guest in verdict.plan.turns.get(name, Turn()).guests)
-            used = sum(present[job_id].per_node for job_id in jobs) - shared
+            used = sum(verdict.plan.per_node(present[job_id]) for job_id in jobs) - shared
             self.idle[name] += next(h.gpus for h in asked.hosts if h.name == name) - used
         following = after(asked, verdict, ran)
         self.asked = replace(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
@@ -240,10 +243,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             dataset=draw(st.sampled_from(["", "", "d", "e"])),
             steps=float(draw(st.sampled_from([0, 0, 3, 1_000, 50_000]))),
             accumulation_max=draw(st.sampled_from([1, 1, 8])),
+            migrations=draw(st.sampled_from([0, 0, 3])),
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
         )
         made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
+        if made.nodes == 1 and draw(st.sampled_from([False, False, True])):
+            made = _elastic(draw, made)
         jobs.append(_live_somewhere(draw, made, hosts, left))
     users = {job.user for job in jobs}
     tickets = {
@@ -326,6 +332,21 @@ def _live_somewhere(
         for host in home:
             left[host.name] -= made.per_node
     return replace(made, hosts=tuple(host.name for host in home), started=started, running=running)
+
+
+def _elastic(draw: st.DrawFn, made: JobFacts) -> JobFacts:
+    """It may have been on another number of GPUs than it declared."""
+    least = draw(st.integers(1, made.gang))
+    elastic = Elastic(
+        gpus_min=least,
+        gpus_max=draw(st.integers(made.gang, 8)),
+        batch=32,
+        batch_max=draw(st.sampled_from([32, 100, 512])),
+        batch_per_gpu_max=draw(st.sampled_from([7, 32, 64])),
+        noise_scale=float(draw(st.sampled_from([0, 300]))),
+    )
+    shape = draw(st.sampled_from([None, elastic.on(made.gang)]))
+    return replace(made, accumulation_max=1, elastic=elastic, shape=shape)
 
 
 def could_be(job: JobFacts, host: HostFacts) -> bool:

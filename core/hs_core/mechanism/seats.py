@@ -122,6 +122,10 @@ class Seats:
             self._free[self._hosts[home[0]].model] -= job.gang
         return True
 
+    def take(self, job: JobFacts, home: Home, why: str) -> bool:
+        """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
+        return self._slots.take(job, home, why)
+
     def stay(self, job: JobFacts, home: Home) -> bool:
         """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
         slots = self._slots

@@ -43,6 +43,7 @@ from hs_core.policies.hadare import HADARE
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
 from hs_core.policies.pal import PAL
+from hs_core.policies.pollux import POLLUX
 from hs_core.policies.pop import POP
 from hs_core.policies.sjf import SJF
 from hs_core.policies.sjf_bsbf import SJF_BSBF
@@ -78,6 +79,7 @@ POLICIES: Mapping[str, Policy] = {
         POP,
         ALLOX,
         THEMIS,
+        POLLUX,
         TESSERAE_LAS,
         TESSERAE_SRTF,
         TESSERAE_FTF,
