@@ -44,7 +44,14 @@ class Data(Trained):
         return self._goal["epoch"] if self._goal is not None else max(0, self._epoch)
 
     def position(self, fetched: int) -> Dict[str, Any]:
-        return {"epoch": self._epoch, "fetched": fetched, "made": self._made, "reused": self._reused}
+        return {
+            "epoch": self._epoch,
+            "fetched": fetched,
+            "made": self._made,
+            "reused": self._reused,
+            "batches": _batches(self.loader),
+            "in_order": _in_order(self.loader),
+        }
 
     def iterate(self, original: Callable[[Any], Any], fetch: Callable[[Any], Any]) -> Any:
         """Stands in for the loader's `__iter__`."""
@@ -83,6 +90,20 @@ class Data(Trained):
                     fetch(iterator)
         except StopIteration:
             say(f"the loader ended before batch {batches}, where the job had stopped: are its data the same?")
+
+
+def _batches(loader: Any) -> int:
+    """Of an epoch; 0: not known."""
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
+
+
+def _in_order(loader: Any) -> bool:
+    """Every epoch gives the same batches one after another."""
+    torch = sys.modules["torch"]
+    return isinstance(getattr(loader, "sampler", None), torch.utils.data.SequentialSampler)
 
 
 def _iterable(dataset: Any) -> bool:

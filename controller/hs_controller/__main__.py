@@ -119,7 +119,7 @@ def _run(file: Path) -> int:
     try:
         settings = _settings(file)
         try:
-            policy = policies.live(settings.policy)
+            policy = policies.find(settings.policy)
         except RefusedError as refused:
             raise ConfigError(f"{file}: policy = {settings.policy!r}: {refused}") from None
         # What lives for long here lives very long: looked through less often, it costs no pauses of half a second.

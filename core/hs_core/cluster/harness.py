@@ -207,7 +207,12 @@ class World:
         move = f", moving to {' '.join(row.move.to)}" if row.move else ""
         kept = row.stored
         stored = f", from step {kept.step} of epoch {kept.epoch} at {' '.join(kept.hosts)}" if kept else ""
-        return f"{job}:{row.epoch} {row.state}{at}, {row.gpu_s:g} GPU-s{lost}{move}{stored}{ended}"
+        copies = (
+            f" as copies of {' '.join(map(str, row.portions))} from step {row.base_step}"
+            if row.portions
+            else ""
+        )
+        return f"{job}:{row.epoch} {row.state}{at}{copies}, {row.gpu_s:g} GPU-s{lost}{move}{stored}{ended}"
 
 
 def _told(outcome: Outcome) -> list[str]:
@@ -256,6 +261,11 @@ def _wanted_job(job: WantedJob) -> str:
     meet = f" at {job.rendezvous}" if job.rendezvous else ""
     source = job.source
     had = f" from {source.peer.address} {source.epoch}#{source.generation}" if source is not None else ""
+    if source is not None and source.parts:
+        parts = " ".join(f"{p.peer.address} {p.epoch}#{p.generation}*{p.steps}" for p in source.parts)
+        had = f" from the average {source.generation} of {parts}"
+    if job.copy >= 0:
+        of = f" copy {job.copy} of {job.copies} to step {job.last_step}"
     return f"{job.job}:{job.epoch} with {job.tickets:.4g}{limit}{of}{meet}{had}{marks}"
 
 

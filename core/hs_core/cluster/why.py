@@ -95,11 +95,15 @@ def explain(scene: Scene) -> Why:
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.spec.gang)}{early}{moving}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.spec.gang)}{_each(job)}{early}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
+
+
+def _each(job: Job) -> str:
+    return f" each, as {len(job.portions)} copies" if job.portions else ""
 
 
 def _without_home(scene: Scene) -> Why:

@@ -110,7 +110,7 @@ def _waiting(agent: Agent, idle: int) -> Iterator[Part]:
     if not agent.up or not agent.connected or idle == 0:
         return
     for part in agent.parts.values():
-        stands = part.way is Way.STANDING and part.gang.nodes == 1
+        stands = part.way is Way.STANDING and part.gang.nodes == 1 and not part.gang.portion_done
         if stands and len(part.gpus) <= idle and (_movable(part) or _has_room(agent, part, healthy)):
             yield part
 
