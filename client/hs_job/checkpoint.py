@@ -10,6 +10,7 @@ manifest of its own, under a name of its own since nodes may share a folder; the
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -322,8 +323,10 @@ def read_small(folder: str, name: str) -> Optional[Dict[str, Any]]:
     try:
         with _folder(folder, links=False) as here:
             return _read_json(here, name)
-    except FileNotFoundError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def _open_regular(here: int, name: str) -> int:

@@ -31,6 +31,7 @@ class Admin(Hosts):
         self.policy = self._dress(policy)
         self._memory = {}
         self._sight.mix(mixed=policy.needs.mixed)
+        self._sight.fork(copies=policy.needs.copies)
         self._touched_meta = True
         self._stale = True
         text = f"{event.by} puts the policy {policy.name} in place of {old.name}"

@@ -44,15 +44,20 @@ def arrived(row: Job, stored: Stored) -> bool:
     )
 
 
-def left(row: Job, connected: Collection[HostName], *, late: bool) -> Stored | None:
+def left(
+    row: Job, connected: Collection[HostName], awaited: Collection[HostName], *, late: bool
+) -> Stored | None:
     """What the copies come to once all that count have left through a checkpoint; `late`: those that have not are not waited for.
 
-    One that never came up has done nothing; of one that died, what it wrote before counts, where that can be had.
+    `awaited`: servers that are not here and will soon be, perhaps. A copy that never came up has done nothing; of one that died, what it
+    wrote before counts, where that can be had.
     """
-    parts = [row.reports.get(name) for name in counted(row, connected)]
-    if not late and not all(part is None or part.phase in _LEFT for part in parts):
-        return None
-    if not set(going(row)) & set(connected):
+    on = going(row)
+    parts = [row.reports.get(name) for name in on if name in connected]
+    waits = any(name in awaited for name in on) or not all(
+        part is None or part.phase in _LEFT for part in parts
+    )
+    if not parts or (waits and not late):
         return None
     return kept(row, lambda name: name in connected) or row.stored
 

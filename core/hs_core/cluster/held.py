@@ -56,6 +56,7 @@ class Held:
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected)
         self._sight.mix(mixed=policy.needs.mixed)
+        self._sight.fork(copies=policy.needs.copies)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event
         self._stories: dict[JobId, deque[Fact]] = {}

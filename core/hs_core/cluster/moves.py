@@ -44,7 +44,8 @@ class Moves(Lives):
             row = self._book.live[job]
             if row.move is not None or row.paused or row.cancelled_by or copies.through(row):
                 continue
-            if copies.done(row, self._connected):
+            awaited = self._awaited(now_s)
+            if copies.done(row, self._connected) and awaited.isdisjoint(copies.going(row)):
                 text = "its copies have done their portions"
             elif not self.policy.needs.copies:
                 text = f"{self.policy.name} has no copies"
@@ -102,7 +103,7 @@ class Moves(Lives):
             return reports.left(row)
         assert row.move is not None
         late = now_s >= row.move.since_s + self.settings.move_deadline_s
-        return copies.left(row, self._connected, late=late)
+        return copies.left(row, self._connected, self._awaited(now_s), late=late)
 
     def _obstacle(self, row: Job, now_s: float) -> str:
         """Why it stays after all; empty: nothing stands in the way."""
@@ -112,7 +113,7 @@ class Moves(Lives):
             host = self._book.hosts.get(name)
             if host is None:
                 return f"{name} was removed"
-            if name not in self._connected:
+            if name not in self._connected and not (move.portions and name in self._awaited(now_s)):
                 return f"{name} is away"
             if not host.schedulable:
                 return f"{name} is drained"
@@ -146,6 +147,18 @@ class Moves(Lives):
             return ""
         return f"none of its copies wrote a checkpoint within {self.settings.move_deadline_s:g} s"
 
+    def _there(self, move: Move) -> tuple[tuple[HostName, ...], tuple[int, ...]]:
+        """Without servers that have been away since: copies can do without."""
+        pairs = [pair for pair in zip(move.to, move.portions, strict=False) if pair[0] in self._connected]
+        if not pairs:
+            return move.to[: 1 if move.portions else None], ()
+        return tuple(name for name, _ in pairs), tuple(weight for _, weight in pairs)
+
+    def _awaited(self, now_s: float) -> set[HostName]:
+        """Servers that are away for so short a time that they may be back at once."""
+        away = self._away or {}
+        return {name for name, since_s in away.items() if min(since_s, now_s) + self.settings.lease_s > now_s}
+
     def _abandon(self, row: Job, why: str, now_s: float) -> None:
         assert row.move is not None
         self._stale = True
@@ -160,7 +173,8 @@ class Moves(Lives):
         """The point of no return: never the old incarnation again."""
         move = row.move
         assert move is not None
-        to, portions = copies.divided(max(0, row.spec.steps - stored.step), move.to, move.portions)
+        left = max(0, row.spec.steps - stored.step)
+        to, portions = copies.divided(left, *self._there(move))
         new = replace(
             self._next_epoch(row),
             state=states.after(row, Happening.MOVED),
@@ -185,6 +199,9 @@ class Moves(Lives):
             if row.move is not None:
                 # Where the clock was set back, the time begins anew.
                 yield min(row.move.since_s, now_s) + self.settings.move_deadline_s
+        awaited = self._awaited(now_s) if self._book.forked else set()
+        if awaited and self._away:
+            yield max(min(self._away[name], now_s) for name in awaited) + self.settings.lease_s
 
 
 def _way(row: Job, to: tuple[HostName, ...], portions: tuple[int, ...]) -> str:

@@ -18,6 +18,7 @@ class Sight:
         self._book = book
         self._connected = connected
         self.fits = Fits()
+        self._copies = True
         self._facts: dict[JobId, JobFacts] = {}  # by id
         self._shown: tuple[JobFacts, ...] | None = None
         self._in_order = True
@@ -39,6 +40,12 @@ class Sight:
         if self.fits.mixed != mixed:
             self.fits.mixed = mixed
             self._hosts_version = -1  # who has no home is looked at again
+
+    def fork(self, *, copies: bool) -> None:
+        """Whether jobs may train as copies; else one that does is shown as what it is to become."""
+        if self._copies != copies:
+            self._copies = copies
+            self._book.changed |= self._book.forked
 
     def forget(self, job: JobId) -> None:
         self._classes.pop(job, None)
@@ -119,8 +126,11 @@ class Sight:
         here = all(host in self._connected for host in hosts)
         reachable = all(self._book.hosts[host].peer for host in hosts)
         started = any(map(reports.has_process, parts)) or (not row.portions and reports.has_process(report))
+        stays = False
         if row.portions and row.move is not None and not row.move.portions:
             hosts = row.move.to  # from now on it is one
+        elif row.portions and not self._copies:
+            hosts, stays = hosts[:1], True
         return JobFacts(
             id=row.id,
             user=row.user,
@@ -140,6 +150,7 @@ class Sight:
             started=started or not here,
             movable=here
             and row.move is None
+            and not stays
             and (not started or (reachable and all(map(reports.can_leave, parts)))),
             rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,

@@ -136,14 +136,13 @@ def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming
         for at, home in homes.items():
             job = field.jobs[at]
             first = len(home) > 1 and not job.started and len(job.hosts) < 2
-            if not slots.take(
-                job, home[:1] if first else home, f"in this round it trains on {', '.join(home)}"
-            ):
-                continue
+            why = f"in this round it trains on {', '.join(home)}"
             if first:
-                slots.reserve(home[1:], job.per_node)
-                coming[job.id] = _Coming(home, _steps(field, at, home))
-            elif len(home) > 1:
+                all_ = _fastest_first(field, at, home)
+                if slots.take(job, all_[:1], why):
+                    slots.reserve(all_[1:], job.per_node)
+                    coming[job.id] = _Coming(all_, _steps(field, at, all_))
+            elif slots.take(job, home, why) and len(home) > 1:
                 copies[job.id] = _steps(field, at, home)
 
     may = np.ones(len(field.jobs), dtype=np.bool_)
@@ -236,6 +235,12 @@ def _steps(field: Field, at: int, home: Home) -> tuple[int, ...]:
     row = {host.name: to for to, host in enumerate(field.hosts)}
     rates = field.speed[at, [row[name] for name in home]]
     return tuple(portions(int(field.left[at]), rates).tolist())
+
+
+def _fastest_first(field: Field, at: int, home: Home) -> Home:
+    """Until it is forked it does most there."""
+    row = {host.name: to for to, host in enumerate(field.hosts)}
+    return tuple(sorted(home, key=lambda name: -field.speed[at, row[name]]))
 
 
 def _moves(job: JobFacts, home: Home) -> bool:

@@ -309,7 +309,7 @@ class World:
             return
         if job.last_home and job.last_home != home:
             job.migrations += 1
-        elif job.last_home and gang.key[1] > job.last_epoch:
+        elif job.last_home and gang.key[1] > job.last_epoch and not gang.averaged:
             job.restarts += 1
         job.last_home, job.last_epoch = home, gang.key[1]
 
