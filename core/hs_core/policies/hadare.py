@@ -88,8 +88,11 @@ def _forks_now(
     """Those that have come up since; and those for which servers are kept still."""
     copies: Copies = {}
     later: dict[JobId, _Coming] = {}
+    able = {host.name for host in snapshot.hosts if takes_new(host) and host.gpus > 0}
     for job in sorted(snapshot.jobs, key=by_arrival):
         told = coming.get(job.id)
+        if told is not None and not able.issuperset(told.home):
+            continue
         if told is None or job.hosts != told.home[:1] or slots.runs(job) or not slots.reachable(job):
             continue
         if not job.started or (not job.movable and not job.rooted):

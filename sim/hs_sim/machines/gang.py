@@ -127,6 +127,7 @@ class Gang:
         # An average is made of all parts, and written.
         times = self.averaged + 1 if self.averaged else 1
         read_s = self._bytes_s() * times if generation >= 0 else 0.0
+        self.job.averaging_s += self._bytes_s() * (times - 1)
         clock.after(start_s * HOOK_PART, self._hook, part)
         clock.after(start_s + read_s, self._up, part)
         self.world.launched(self)
@@ -197,7 +198,10 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
-        if not self.judged and self.restored is not None:
+        left_behind = (
+            self.copy >= 0 and self.key[1] < self.job.last_epoch
+        )  # cut off: what it does counts for nothing
+        if not self.judged and self.restored is not None and not left_behind:
             self.world.truth.goes_on(self.job, self.restored, clock.now_s)
             self.judged = True
         self.world.truth.trains(self.job, self.id[1:], clock.now_s)

@@ -34,6 +34,7 @@ class JobTruth:
     lost_gpu_s: float = 0.0
     steps: int = 0  # furthest that counts: at its end all
     launches: int = 0
+    averaging_s: float = 0.0  # that its starts took longer than one that reads a single checkpoint
     last_home: tuple[HostName, ...] = ()
     last_epoch: int = 0
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows

@@ -306,6 +306,7 @@ class World:
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
         if gang.copy > 0:
+            job.last_epoch = max(job.last_epoch, gang.key[1])
             return
         if job.last_home and job.last_home != home:
             job.migrations += 1
