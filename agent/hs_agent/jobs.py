@@ -111,7 +111,9 @@ class Jobs:
             key.epoch,
             nodes=max(len(nodes), 1),
             last_step=int(wanted.get("last_step", 0)),
-            pace_s=self.config.pace_s(str(wanted["job_class"]), str(launch["model"])),
+            pace_s=self.config.pace_s(
+                str(wanted["job_class"]), str(launch["model"]), float(launch["slowdown"])
+            ),
             reserve=self.config.host_memory_budget_bytes > 0,
         )
         return HeadGang(key, machine, tell, self._post)

@@ -8,7 +8,7 @@ the next it may leap ahead, so none may outlast its term.
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Tier, UserName
+from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Shape, Tier, UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +101,19 @@ class WantedJob:
     copy: int = -1  # its rank among them; -1: the job is not forked
     copies: int = 1
     last_step: int = 0  # where its portion ends: it stops there, and waits; 0: it goes on to its end
+    shape: Shape | None = None  # of an elastic job, told to its training loop; None: as declared
+
+    @property
+    def gpus(self) -> int:
+        """Of this host."""
+        return self.spec.gpus if self.shape is None else self.shape.gpus
+
+    @property
+    def trains_as(self) -> Shape | None:
+        """An elastic job's shape, also where nobody chose one; None: it is not elastic."""
+        if self.shape is None and self.spec.elastic is not None:
+            return self.spec.elastic.on(self.spec.gpus)
+        return self.shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,16 +126,26 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """GPUs of this host that a job of a turn should have, by index: as many as it has on one server."""
+
+    job: JobId
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """Who may run on a host this quantum (split stride).
 
     `gangs` run whole and are chosen by the controller; `local`: GPUs that they leave free are shared by the host's own
-    gang-aware stride over its other jobs.
+    gang-aware stride over its other jobs. `seats`: where GPUs of one model differ, which ones a gang should have; the host binds it
+    to these as far as it can.
     """
 
     gangs: tuple[JobId, ...] = ()
     local: bool = True
     guests: tuple[Guest, ...] = ()  # of the gangs
+    seats: tuple[Seat, ...] = ()  # of the gangs; left out: the host chooses
 
     def among(self, able: Container[JobId]) -> "Turn":
         """Without others. A guest whose partner is left out has those GPUs for its own."""
@@ -135,7 +158,8 @@ class Turn:
                 beside, gpus = zip(*pairs, strict=True)
                 guests.append(Guest(job=guest.job, beside=beside, gpus=gpus))
         gangs = tuple(job for job in self.gangs if job in able)
-        return Turn(gangs=gangs, local=self.local, guests=tuple(guests))
+        seats = tuple(seat for seat in self.seats if seat.job in able)
+        return Turn(gangs=gangs, local=self.local, guests=tuple(guests), seats=seats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

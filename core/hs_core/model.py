@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from math import fsum
 from typing import NewType
 
@@ -26,6 +27,7 @@ class MoveReason(StrEnum):
     POOL = "pool"  # it, or its user's other jobs, run better in another pool (also after a trade)
     DRAIN = "drain"  # an administrator wants the server empty
     ROUND = "round"  # the policy hands the GPUs out anew each round
+    SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs
 
 
 class SuspendMode(StrEnum):
@@ -86,6 +88,49 @@ class After:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """What a job allows that may be restarted on another number of GPUs of one server. Batches are in examples."""
+
+    gpus_min: int
+    gpus_max: int
+    batch: int  # of the user's own mini-batches
+    batch_max: int  # of a mini-batch, at most
+    batch_per_gpu_max: int  # that fit into a GPU at once
+    noise_scale: float = 0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known
+
+    def on(self, gpus: int) -> "Shape":
+        """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
+        parts = -(-self.batch // (gpus * self.batch_per_gpu_max))
+        return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
+
+    def allows(self, shape: "Shape") -> bool:
+        """Between its limits; a batch may be rounded up to what all GPUs have alike."""
+        if not (self.gpus_min <= shape.gpus <= self.gpus_max and shape.parts >= 1):
+            return False
+        if not (1 <= shape.per_gpu <= self.batch_per_gpu_max and self.batch <= shape.batch):
+            return False
+        return shape.batch <= self.batch_max or shape.gpus * shape.parts * (shape.per_gpu - 1) < self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How an elastic job runs, fixed for an epoch: mini-batches of `gpus * per_gpu * parts` examples."""
+
+    gpus: int
+    per_gpu: int  # examples on a GPU at once
+    parts: int = 1  # in which each mini-batch is worked through, one after another
+
+    @property
+    def batch(self) -> int:
+        return self.gpus * self.per_gpu * self.parts
+
+    def __str__(self) -> str:
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+        parts = "" if self.parts == 1 else f" in {self.parts} parts"
+        return f"{gpus}, mini-batches of {self.batch} examples{parts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What a user asked for. Immutable for the job's life."""
 
@@ -118,6 +163,7 @@ class JobSpec:
     accumulation_max: int = (
         1  # sub-batches into which its training loop can split a mini-batch when told to, at most
     )
+    elastic: Elastic | None = None  # None: always on `gpus` GPUs
     array_id: JobId | None = None  # first job of the array
     array_index: int | None = None
     array_limit: int = 0  # at most so many of the array live at once; 0: no limit
@@ -134,6 +180,19 @@ def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:
     return fixed + -(-(whole_bytes - fixed) // parts)
 
 
+LEAST_SLOWDOWN, MOST_SLOWDOWN = 0.01, 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """How fast a GPU is among those of its model, as an administrator says."""
+
+    job_class: str  # glob
+    times: (
+        float  # as long a mini-batch takes on it as on the middling one; `LEAST_SLOWDOWN` to `MOST_SLOWDOWN`
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     id: GpuId
@@ -142,6 +201,12 @@ class Gpu:
     memory_bytes: int
     healthy: bool = True
     why_unhealthy: str = ""
+    slowdowns: tuple[Slowdown, ...] = ()  # the first that matches a job's class counts; none: 1
+
+    def slowdown(self, job_class: str) -> float:
+        """For jobs of that class, as is said of it."""
+        found = (said.times for said in self.slowdowns if fnmatchcase(job_class, said.job_class))
+        return next(found, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +321,7 @@ class Move:
     reason: MoveReason
     since_s: float
     text: str = ""  # for people: why
+    shape: Shape | None = None  # there; None: as declared
     portions: tuple[
         int, ...
     ] = ()  # it is to train there as copies: weights by which the mini-batches that are left are divided among them
@@ -303,6 +369,7 @@ class Job:
     ] = ()  # it trains as copies, one on each of its servers, each with so many mini-batches to do in this epoch, by rank; empty: it does not
     base_step: int = 0  # mini-batches done where its copies began
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
+    shape: Shape | None = None  # of an elastic job's home; None: as declared
     migrations: int = 0
     unconfirmed: tuple[
         HostName, ...
@@ -323,6 +390,16 @@ class Job:
     def forked(self) -> bool:
         """It trains as copies that are averaged."""
         return bool(self.portions)
+
+    @property
+    def gpus(self) -> int:
+        """On each of its servers."""
+        return self.spec.gpus if self.shape is None else self.shape.gpus
+
+    @property
+    def gang(self) -> int:
+        """GPUs it needs at once, in the shape that it has."""
+        return self.gpus * self.spec.nodes
 
     @property
     def host(self) -> HostName | None:

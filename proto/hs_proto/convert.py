@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Guest, Lend, Peer, Source, SourcePart, Turn, Wanted, WantedJob
+from hs_core.events import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -73,6 +73,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         steps=pb.steps,
         gpu_memory_fixed_bytes=pb.gpu_memory_fixed_bytes,
         accumulation_max=pb.accumulation_max or 1,
+        elastic=_to_elastic(pb.elastic) if pb.HasField("elastic") else None,
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
@@ -111,7 +112,41 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
     )
     if spec.array_index is not None:
         pb.array_index = spec.array_index
+    if spec.elastic is not None:
+        pb.elastic.CopyFrom(from_elastic(spec.elastic))
     return pb
+
+
+def _to_elastic(pb: common_pb2.Elastic) -> model.Elastic:
+    return model.Elastic(
+        gpus_min=pb.gpus_min,
+        gpus_max=pb.gpus_max,
+        batch=pb.batch,
+        batch_max=pb.batch_max,
+        batch_per_gpu_max=pb.batch_per_gpu_max,
+        noise_scale=pb.noise_scale,
+    )
+
+
+def from_elastic(elastic: model.Elastic) -> common_pb2.Elastic:
+    return common_pb2.Elastic(
+        gpus_min=elastic.gpus_min,
+        gpus_max=elastic.gpus_max,
+        batch=elastic.batch,
+        batch_max=elastic.batch_max,
+        batch_per_gpu_max=elastic.batch_per_gpu_max,
+        noise_scale=elastic.noise_scale,
+    )
+
+
+def _to_shape(pb: common_pb2.Shape) -> model.Shape:
+    return model.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts)
+
+
+def from_shape(shape: model.Shape | None) -> common_pb2.Shape | None:
+    if shape is None:
+        return None
+    return common_pb2.Shape(gpus=shape.gpus, per_gpu=shape.per_gpu, parts=shape.parts)
 
 
 # --- devices, exits, reports ----------------------------------------------------------------------------------------
@@ -125,7 +160,19 @@ def to_gpu(pb: common_pb2.Gpu) -> model.Gpu:
         memory_bytes=pb.memory_bytes,
         healthy=pb.healthy,
         why_unhealthy=pb.why_unhealthy,
+        slowdowns=_to_slowdowns(pb),
     )
+
+
+def _to_slowdowns(pb: common_pb2.Gpu) -> tuple[model.Slowdown, ...]:
+    """Raises RefusedError where one is no slowdown."""
+    for said in pb.slowdowns:
+        if not model.LEAST_SLOWDOWN <= said.times <= model.MOST_SLOWDOWN:
+            raise RefusedError(
+                f"slowdown of GPU {pb.index} for {said.job_class!r}: {said.times}; "
+                f"expected {model.LEAST_SLOWDOWN:g} to {model.MOST_SLOWDOWN:g}"
+            )
+    return tuple(model.Slowdown(job_class=said.job_class, times=said.times) for said in pb.slowdowns)
 
 
 def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes: int = 0) -> common_pb2.Gpu:
@@ -136,6 +183,7 @@ def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes:
         memory_bytes=gpu.memory_bytes,
         healthy=gpu.healthy,
         why_unhealthy=gpu.why_unhealthy,
+        slowdowns=[common_pb2.Slowdown(job_class=said.job_class, times=said.times) for said in gpu.slowdowns],
         utilization_percent=utilization_percent,
         memory_used_bytes=memory_used_bytes,
     )
@@ -257,12 +305,15 @@ def _to_turn(pb: agent_pb2.Turn) -> Turn:
         Guest(job=model.JobId(g.job_id), beside=tuple(map(model.JobId, g.beside)), gpus=tuple(g.gpus))
         for g in pb.guests
     )
-    return Turn(gangs=tuple(model.JobId(j) for j in pb.gangs), local=pb.local, guests=guests)
+    seats = tuple(Seat(job=model.JobId(seat.job_id), gpus=tuple(seat.gpus)) for seat in pb.seats)
+    gangs = tuple(model.JobId(j) for j in pb.gangs)
+    return Turn(gangs=gangs, local=pb.local, guests=guests, seats=seats)
 
 
 def _from_turn(turn: Turn) -> agent_pb2.Turn:
     guests = [agent_pb2.Guest(job_id=g.job, beside=g.beside, gpus=g.gpus) for g in turn.guests]
-    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests)
+    seats = [agent_pb2.Seat(job_id=seat.job, gpus=seat.gpus) for seat in turn.seats]
+    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests, seats=seats)
 
 
 def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
@@ -316,6 +367,7 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         copy=pb.copy,
         copies=pb.copies or 1,
         last_step=pb.last_step,
+        shape=_to_shape(pb.shape) if pb.HasField("shape") else None,
     )
 
 
@@ -376,4 +428,5 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         copy=job.copy,
         copies=job.copies,
         last_step=job.last_step,
+        shape=from_shape(job.shape),
     )

@@ -9,7 +9,7 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import HostName, Job, MoveReason
+from hs_core.model import HostName, Job, MoveReason, Shape
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Verdict
 
 
@@ -71,6 +71,12 @@ class Decisions(Requests):
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
             interference=dict(self._rates.interference),
+            slowdowns=self._slowdowns.table(
+                self._sight.classes(), self._book.hosts_sorted(), self._book.hosts_version
+            )
+            if self.policy.needs.by_gpu
+            else {},
+            speeds={key: dict(known) for key, known in self._rates.speeds.items()},
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,
         )
@@ -102,19 +108,21 @@ class Decisions(Requests):
         forked = self._book.forked | decided.copies.keys()
         for facts in snapshot.jobs:
             home = homes.get(facts.id)
-            if home is None or (home == facts.hosts and facts.id not in forked):
+            shape = decided.shapes.get(facts.id, facts.shape)
+            same = home == facts.hosts and shape == facts.shape
+            if home is None or (same and facts.id not in forked):
                 continue
             row = self._book.live[facts.id]
             weights = decided.copies.get(facts.id, ())
-            if home == facts.hosts and not (weights or (row.portions and len(home) == 1)):
+            if same and not (weights or (row.portions and len(home) == 1)):
                 continue  # it goes on with what it has
             if not facts.hosts:
-                self._place(row, home, now_s)
+                self._place(row, home, shape, now_s)
             elif not facts.started:
-                self._rehome(row, home, now_s, weights)
-            elif row.move is None and (facts.movable or home != facts.hosts):
+                self._rehome(row, home, shape, now_s, weights)
+            elif row.move is None and (facts.movable or not same):
                 why = decided.moves.get(facts.id, (MoveReason.ROUND, "its copies are averaged"))
-                self._begin_move(row, home, *why, now_s, portions=weights, free=home == facts.hosts)
+                self._begin_move(row, home, shape, why, now_s, portions=weights, free=same)
 
     def _settle_accumulation(self, decided: Plan, now_s: float) -> None:
         for job, accumulation in decided.accumulation.items():
@@ -123,11 +131,12 @@ class Decisions(Requests):
                 self._put(replace(row, accumulation=accumulation), now_s)
                 self._restless.update(row.hosts)
 
-    def _place(self, row: Job, home: tuple[HostName, ...], now_s: float) -> None:
+    def _place(self, row: Job, home: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
         state = states.after(row, Happening.PLACED)
-        new = replace(row, hosts=home, gpu_models=self._models(home), state=state, settled_s=now_s)
+        models = self._models(home)
+        new = replace(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
         self._put(new, now_s)
-        text = f"it lives on {', '.join(home)} ({new.gpu_model})"
+        text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
         stored = row.stored
         if stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.hosts)}"
@@ -159,7 +168,7 @@ class Decisions(Requests):
 
     def _is_crowded(self, name: HostName) -> bool:
         """Its jobs take turns. Where all of them run at once tickets change nothing, and with many users they change all the time."""
-        asked = sum(self._book.live[job].spec.gpus for job in self._book.at_host.get(name, ()))
+        asked = sum(self._book.live[job].gpus for job in self._book.at_host.get(name, ()))
         return asked > len(self._book.hosts[name].healthy_gpus)
 
     def _tell_trade(self, news: TradeNews, now_s: float) -> None:

@@ -11,6 +11,7 @@ from hs_core.cluster.edges import Edges
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.sight import Sight
+from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
 from hs_core.events import Fact, Turn, Wanted
 from hs_core.ledger import Ledger
@@ -33,7 +34,8 @@ class Held:
         self._edges = Edges(settings.quantum_s, state.quantum)
         self._memory = state.memory
         self._budget = Budget(settings.migrations_per_hour, state.budget)
-        self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes)
+        self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
+        self._slowdowns = Slowdowns(self._rates.gpus)
         # known again after the first events of a new term
         self._seq = 0
         self._connected: set[HostName] = set()
@@ -55,8 +57,7 @@ class Held:
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected)
-        self._sight.mix(mixed=policy.needs.mixed)
-        self._sight.fork(copies=policy.needs.copies)
+        self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event
         self._stories: dict[JobId, deque[Fact]] = {}
@@ -86,7 +87,8 @@ class Held:
         self._touched_profile = False
         self._facts = []
 
-    def _put(self, row: Job, now_s: float) -> None:
+    def _put(self, row: Job, now_s: float, *, counters: bool = False) -> None:
+        """`counters`: nothing but what it has received and done is new."""
         old = self._book.jobs.get(row.id)
         self._before.setdefault(row.id, old)
         if old is None or old.state is not row.state:
@@ -95,7 +97,7 @@ class Held:
             self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
         if old is not None and old.hosts != row.hosts:
             self._orders.forget(row.id, old.hosts)
-        self._book.put(row)
+        self._book.put(row, counters=counters)
 
     def _fact(
         self,

@@ -40,6 +40,8 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, f"has {spec.nodes} nodes, and lives on {hosts}")
     if row.portions and (spec.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
         _broken(row, f"has copies that do {row.portions} steps from {row.base_step} on {hosts}")
+    if row.shape is not None and (spec.elastic is None or not hosts):
+        _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
         _broken(row, "two of its parts are on one server")
     if row.epoch < 0 or row.retries > spec.retry_max:
@@ -95,7 +97,8 @@ def _check_move(book: Book, row: Job) -> None:
     if (row.id in book.moving) != (row.move is not None):
         _broken(row, "listed otherwise among those that move")
     if row.move is not None:
-        if not row.hosts or (row.move.to == row.hosts and not row.portions):
+        alike = row.move.to == row.hosts and row.move.shape == row.shape
+        if not row.hosts or (alike and not row.portions):
             _broken(row, f"moves from {row.hosts} to {row.move.to}")
         if row.paused or row.cancelled_by:
             _broken(row, "moves, though it is paused or ending")

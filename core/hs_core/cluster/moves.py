@@ -6,7 +6,7 @@ from dataclasses import replace
 from hs_core.cluster import copies, reports, states
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.model import HostName, Job, Move, MoveReason, Phase, Stored
+from hs_core.model import HostName, Job, Move, MoveReason, Phase, Shape, Stored
 
 
 class Moves(Lives):
@@ -14,26 +14,29 @@ class Moves(Lives):
         self,
         row: Job,
         to: tuple[HostName, ...],
-        reason: MoveReason,
-        text: str,
+        shape: Shape | None,
+        why: tuple[MoveReason, str],
         now_s: float,
         *,
         portions: tuple[int, ...] = (),
         free: bool = False,
     ) -> None:
-        """What an administrator wants empty leaves whatever the budget says; `free`: nor is this a matter of the budget."""
+        """Also where only its shape is another. What an administrator wants empty leaves whatever the budget says; `free`: nor is this a matter of the budget."""
+        reason, text = why
         if reason is not MoveReason.DRAIN and not free:
             if self._budget.left(now_s) < 1:
                 return
             self._budget.take(now_s)
             self._touched_meta = True
-        row = replace(row, move=Move(to=to, reason=reason, since_s=now_s, text=text, portions=portions))
+        move = Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape, portions=portions)
+        what = _way(row, move)
+        row = replace(row, move=move)
         self._put(row, now_s)
-        why = f": {text}" if text else f" ({reason})"
+        because = f": {text}" if text else f" ({reason})"
         self._fact(
             now_s,
             "moving",
-            f"it is to {_way(row, to, portions)}{why}",
+            f"it is to {what}{because}",
             job=row.id,
             data={"from": ",".join(row.hosts), "to": ",".join(to), "reason": str(reason)},
         )
@@ -56,13 +59,20 @@ class Moves(Lives):
             room = [name for name in here if self._takes(row, self._book.hosts[name])]
             if room and all(name in self._connected for name in here) and all(map(reports.can_leave, parts)):
                 most = max(room, key=lambda name: row.portions[row.hosts.index(name)])
-                self._begin_move(row, (most,), MoveReason.ROUND, text, now_s, free=True)
+                self._begin_move(row, (most,), row.shape, (MoveReason.ROUND, text), now_s, free=True)
 
     def _rehome(
-        self, row: Job, to: tuple[HostName, ...], now_s: float, weights: tuple[int, ...] = ()
+        self,
+        row: Job,
+        to: tuple[HostName, ...],
+        shape: Shape | None,
+        now_s: float,
+        weights: tuple[int, ...] = (),
     ) -> None:
         """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
+        if to == row.hosts and shape != row.shape:
+            text = f"it is to run on {', '.join(to)} with {shape}: it had not started"
         base_step = row.stored.step if row.stored is not None else 0
         to, portions = copies.divided(max(0, row.spec.steps - base_step), to, weights)
         state = states.after(row, Happening.MOVED)
@@ -74,6 +84,7 @@ class Moves(Lives):
             state=state,
             hosts=to,
             gpu_models=models,
+            shape=shape,
             settled_s=now_s,
             unconfirmed=before,
             portions=portions,
@@ -117,7 +128,8 @@ class Moves(Lives):
                 return f"{name} is away"
             if not host.schedulable:
                 return f"{name} is drained"
-            if len(host.healthy_gpus) < row.spec.gpus:
+            gpus = row.spec.gpus if move.shape is None else move.shape.gpus
+            if len(host.healthy_gpus) < gpus:
                 return f"{name} has {len(host.healthy_gpus)} healthy GPUs left"
         if row.paused or row.cancelled_by:
             return "it was paused" if row.paused else "it is being ended"
@@ -163,10 +175,12 @@ class Moves(Lives):
         assert row.move is not None
         self._stale = True
         self._put(replace(row, move=None), now_s)
-        either = row.portions or row.move.portions
-        to = ", ".join(row.move.to)
-        does_not = _way(row, row.move.to, row.move.portions) if either else f"move to {to}"
-        text = f"it stays on {', '.join(row.hosts)} and does not {does_not}: {why}"
+        does_not = f"does not {_way(row, row.move)}"
+        if not (row.portions or row.move.portions):
+            does_not = f"does not move to {', '.join(row.move.to)}"
+        text = f"it stays on {', '.join(row.hosts)} and {does_not}: {why}"
+        if row.move.to == row.hosts and not row.portions:
+            text = f"it stays as it is on {', '.join(row.hosts)} and is not restarted with {row.move.shape}: {why}"
         self._fact(now_s, "move-abandoned", text, job=row.id)
 
     def _depart(self, row: Job, stored: Stored, now_s: float) -> None:
@@ -180,10 +194,11 @@ class Moves(Lives):
             state=states.after(row, Happening.MOVED),
             hosts=to,
             gpu_models=self._models(to),
+            shape=move.shape,
             stored=stored,
             portions=portions,
             base_step=stored.step if portions else 0,
-            migrations=row.migrations + (to != row.hosts),
+            migrations=row.migrations + (to != row.hosts or not row.portions),
             settled_s=now_s,
         )
         self._flights[row.id] = (move, now_s)
@@ -191,6 +206,8 @@ class Moves(Lives):
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:
             text += _as_copies(row, stored, portions)
+        elif stored.hosts == to:
+            text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
         self._fact(now_s, "left", text, job=row.id, host=to[0])
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
@@ -204,12 +221,16 @@ class Moves(Lives):
             yield max(min(self._away[name], now_s) for name in awaited) + self.settings.lease_s
 
 
-def _way(row: Job, to: tuple[HostName, ...], portions: tuple[int, ...]) -> str:
+def _way(row: Job, move: Move) -> str:
     """What is to become of it."""
-    where = f"from {', '.join(row.hosts)} to {', '.join(to)}"
-    if portions:
-        return f"train as {len(portions)} copies on {', '.join(to)}"
-    return f"become one again on {to[0]}" if row.portions else f"move {where}"
+    to = ", ".join(move.to)
+    if move.portions:
+        return f"train as {len(move.portions)} copies on {to}"
+    if row.portions:
+        return f"become one again on {to}"
+    if move.to == row.hosts:
+        return f"be restarted with {move.shape} on {to}"
+    return f"move from {', '.join(row.hosts)} to {to}"
 
 
 def _as_copies(row: Job, stored: Stored, portions: tuple[int, ...]) -> str:

@@ -68,6 +68,7 @@ class Orders:
             leave=row.move is not None,
             source=source,
             accumulation=row.accumulation,
+            shape=row.shape,
             grant=self.grant(row.id, row.epoch) if source or row.spec.nodes > 1 else "",
             copy=rank if row.portions else -1,
             copies=len(row.portions) or 1,

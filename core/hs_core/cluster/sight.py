@@ -8,7 +8,7 @@ from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
-from hs_core.policy import HostFacts, JobFacts
+from hs_core.policy import HostFacts, JobFacts, Needs
 
 
 class Sight:
@@ -19,6 +19,7 @@ class Sight:
         self._connected = connected
         self.fits = Fits()
         self._copies = True
+        self._progress = True
         self._facts: dict[JobId, JobFacts] = {}  # by id
         self._shown: tuple[JobFacts, ...] | None = None
         self._in_order = True
@@ -28,6 +29,7 @@ class Sight:
         self._doomed: frozenset[HostName] = frozenset()
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
         self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
+        self._by_gpu = False
 
     def class_of(self, row: Job) -> str:
         found = self._classes.get(row.id)
@@ -35,26 +37,50 @@ class Sight:
             found = self._classes[row.id] = job_class(row.user, row.spec)
         return found
 
-    def mix(self, *, mixed: bool) -> None:
-        """Whether a job's servers may be of several models."""
-        if self.fits.mixed != mixed:
-            self.fits.mixed = mixed
+    def serve(self, needs: Needs) -> None:
+        """The policy that takes office."""
+        self._progress = needs.progress
+        if self.fits.mixed != needs.mixed:
+            self.fits.mixed = needs.mixed
             self._hosts_version = -1  # who has no home is looked at again
+        if self._copies != needs.copies:
+            self._copies = needs.copies
+            self._book.changed |= (
+                self._book.forked
+            )  # where copies are none of its kind they are shown as what is to become of them
+        if self._by_gpu != needs.by_gpu:
+            self._by_gpu = needs.by_gpu
+            self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
 
-    def fork(self, *, copies: bool) -> None:
-        """Whether jobs may train as copies; else one that does is shown as what it is to become."""
-        if self._copies != copies:
-            self._copies = copies
-            self._book.changed |= self._book.forked
+    def classes(self) -> set[str]:
+        """Of the jobs that are shown."""
+        return {job.job_class for job in self._facts.values()}
+
+    def _bound(self, row: Job) -> tuple[tuple[int, ...], ...]:
+        """As `JobFacts.gpus`."""
+        bound = []
+        for name in row.hosts if self._by_gpu and not row.portions else ():
+            report = row.reports.get(name)
+            here = {gpu.id: gpu.index for gpu in self._book.hosts[name].gpus}
+            if report is None or len(report.gpus) != row.gpus or not here.keys() >= set(report.gpus):
+                return ()
+            bound.append(tuple(here[gpu] for gpu in report.gpus))
+        return tuple(bound)
 
     def forget(self, job: JobId) -> None:
         self._classes.pop(job, None)
 
     def jobs(self, doomed: frozenset[HostName] = frozenset()) -> tuple[JobFacts, ...]:
-        """Those that could run now, by id: not paused, blocked or ending, nor larger than the GPUs they may use."""
+        """Those that could run now, by id: not paused, blocked or ending, nor larger than the GPUs they may use.
+
+        What they have received and done is as of now only for a policy that goes by it.
+        """
         book = self._book
         book.recount()
         changed = book.changed
+        if self._progress:
+            changed |= book.counted
+            book.counted = set()
         for host in doomed ^ self._doomed:
             changed |= book.at_host.get(host, set())
         self._doomed = doomed
@@ -102,7 +128,7 @@ class Sight:
             if reports.broken(row) or not there or not self._doomed.isdisjoint(there):
                 return False
             hosts = [book.hosts.get(name) for name in there]
-            return all(host is not None and row.spec.gpus <= len(host.healthy_gpus) for host in hosts)
+            return all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
         if book.beyond_array_limit(row.id) or self.source_away(row):
             return False
         return self.fits.misfit(row.spec, book.hosts, book.hosts_version, healthy_only=True) is None
@@ -134,7 +160,7 @@ class Sight:
         return JobFacts(
             id=row.id,
             user=row.user,
-            gang=row.spec.gang,
+            gang=row.gang,
             arrival_s=row.arrival_s,
             nodes=row.spec.nodes,
             priority=row.spec.priority,
@@ -162,6 +188,10 @@ class Sight:
             if row.spec.steps
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+            gpus=self._bound(row),
+            elastic=row.spec.elastic,
+            shape=row.shape,
+            migrations=row.migrations,
         )
 
     def tickets(self) -> dict[UserName, Fraction]:
@@ -219,4 +249,5 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
         connected=connected,
         accepts=host.schedulable,
+        indices=tuple(gpu.index for gpu in healthy),
     )

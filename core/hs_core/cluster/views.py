@@ -28,6 +28,7 @@ class Views(Held):
             memory=self._memory,
             budget=self._budget.saved,
             profile=self._rates.dump(),
+            gpu_speeds=self._rates.gpus.dump(),
         )
 
     @property
@@ -47,6 +48,11 @@ class Views(Held):
     def profile(self) -> list[Any]:
         """As `State.profile`."""
         return self._rates.dump()
+
+    @property
+    def gpu_speeds(self) -> list[Any]:
+        """As `State.gpu_speeds`."""
+        return self._rates.gpus.dump()
 
     @property
     def next_job_id(self) -> JobId:
@@ -134,7 +140,7 @@ class Views(Held):
             total = sum(self.job_tickets(other) / self._book.live[other].spec.nodes for other in there)
             if total > 0 and host is not None:
                 part = self.job_tickets(job) / row.spec.nodes / total
-                share += min(float(row.spec.gpus), len(host.healthy_gpus) * part)
+                share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
 
     def received_gpus(

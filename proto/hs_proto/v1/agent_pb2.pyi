@@ -382,6 +382,7 @@ class Turn(_message.Message):
     GANGS_FIELD_NUMBER: _builtins.int
     LOCAL_FIELD_NUMBER: _builtins.int
     GUESTS_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
     local: _builtins.bool
     @_builtins.property
     def gangs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -389,20 +390,50 @@ class Turn(_message.Message):
     def guests(self) -> _containers.RepeatedCompositeFieldContainer[Global___Guest]:
         """of the gangs, those that share GPUs with others of them"""
 
+    @_builtins.property
+    def seats(self) -> _containers.RepeatedCompositeFieldContainer[Global___Seat]:
+        """of the gangs, those that should have certain GPUs"""
+
     def __init__(
         self,
         *,
         gangs: _abc.Iterable[_builtins.int] | None = ...,
         local: _builtins.bool = ...,
         guests: _abc.Iterable[Global___Guest] | None = ...,
+        seats: _abc.Iterable[Global___Seat] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gangs", b"gangs", "guests", b"guests", "local", b"local"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gangs", b"gangs", "guests", b"guests", "local", b"local", "seats", b"seats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class Seat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by index"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        gpus: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Seat: _TypeAlias = Seat  # noqa: Y015
 
 @_typing.final
 class Guest(_message.Message):
@@ -457,6 +488,7 @@ class WantedJob(_message.Message):
     GRANT_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     ACCUMULATION_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
@@ -490,6 +522,10 @@ class WantedJob(_message.Message):
 
     @_builtins.property
     def source(self) -> Global___Source: ...
+    @_builtins.property
+    def shape(self) -> _common_pb2.Shape:
+        """of an elastic job; absent: as declared"""
+
     def __init__(
         self,
         *,
@@ -511,16 +547,22 @@ class WantedJob(_message.Message):
         grant: _builtins.str = ...,
         hold: _builtins.bool = ...,
         accumulation: _builtins.int = ...,
+        shape: _common_pb2.Shape | None = ...,
         copy: _builtins.int = ...,
         copies: _builtins.int = ...,
         last_step: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "source", b"source", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "shape", b"shape", "source", b"source", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
+    _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
     _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shape) -> _WhichOneofReturnType__shape | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___WantedJob: _TypeAlias = WantedJob  # noqa: Y015

@@ -22,10 +22,10 @@ from hs_core.events import (
     WantedJob,
 )
 from hs_core.host import HostConfig
-from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
+from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Slowdown, UserName, job_class
 from hs_core.policies import find
 from hs_core.policy import Policy
-from hs_sim.cluster import servers
+from hs_sim.cluster import slowed_servers
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
@@ -96,6 +96,8 @@ class World:
         for host, gpus in _hosts(experiment):
             self.agents[host] = Agent(self, host, gpus, config)
         self.trouble = Trouble(self, faults or FaultPlan())
+        every = [gpu for _, gpus in _hosts(experiment) for gpu in gpus]
+        self._slowdowns = {gpu.id: gpu for gpu in every} if any(gpu.slowdowns for gpu in every) else {}
         self._gangs: dict[Owner, Gang] = {}
         self._rates = dict(experiment.workload.rates)
         self._noise: dict[JobId, Random] = {}
@@ -250,7 +252,9 @@ class World:
     # --- two jobs on one GPU
 
     def shared(self, part: Part) -> None:
-        """It computes on its GPUs from now on, perhaps beside others."""
+        """It computes on its GPUs from now on, perhaps beside others, perhaps on others than before."""
+        if self._slowdowns and (rate := self._alone(part.gang)) != part.gang.rate and not self.truth.mates:
+            part.gang.train_at(rate)
         if self.truth.mates:
             self._share_out({part.gang.id} | self.truth.share_of(part.gpus, part.gang.id)[1])
 
@@ -275,7 +279,18 @@ class World:
                 gang.train_at(rate)
 
     def _alone(self, gang: Gang) -> float:
-        return min(self._rate(gang.job, part.agent.model) for part in gang.parts.values())
+        return min(
+            self._rate(gang.job, part.agent.model) / self._slowed_by(part) for part in gang.parts.values()
+        )
+
+    def _slowed_by(self, part: Part) -> float:
+        """Its slowest GPU's part."""
+        said = self._slowdowns
+        if not said:
+            return 1.0
+        sim = part.gang.job.sim
+        name = job_class(sim.user, sim.spec())
+        return max((said[gpu].slowdown(name) for gpu in part.gpus), default=1.0)
 
     def _slowed(self, gang: Gang, other: Owner) -> float:
         workload = self.experiment.workload
@@ -543,11 +558,15 @@ def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
                     index=index,
                     model=pool.model,
                     memory_bytes=pool.gpu_memory_bytes,
+                    slowdowns=tuple(
+                        Slowdown(job_class=job_class, times=times[index])
+                        for job_class, times in slowdowns.items()
+                    ),
                 )
                 for index in range(pool.gpus_per_server)
             ),
         )
-        for name, pool in servers(experiment.cluster)
+        for name, pool, slowdowns in slowed_servers(experiment.cluster)
     ]
 
 

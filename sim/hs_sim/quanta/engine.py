@@ -231,6 +231,7 @@ class _Run(Running):
             tickets={fleet.users[at]: fleet.tickets[fleet.users[at]] for at in sorted(users)},
             rates=self._measured.rates(),
             interference=self._pairs.known(),
+            slowdowns=self._gpus.known() if self._policy.needs.by_gpu else {},
             migrations_left=self._budget.left(now_s),
             more_to_come=self._next_job < len(fleet.jobs),
             seed=self._experiment.seed,

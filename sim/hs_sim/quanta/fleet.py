@@ -61,6 +61,10 @@ class Fleet:
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.slowed: Floats = np.ones(
+            count
+        )  # how many times as long it takes on its GPUs as on middling ones
+        self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
@@ -119,6 +123,7 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
+        self._bound.pop(job, None)
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:
@@ -147,7 +152,16 @@ class Fleet:
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
-        self.alone[job] = self.rate[job] = rate
+        self.alone[job] = self.rate[job] = rate / self.slowed[job]
+
+    def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
+        self._bound[job] = gpus
+        self._odd[job] = True
+
+    def slow(self, job: int, times: float) -> None:
+        """Its mini-batches take so many times as long as on middling GPUs."""
+        self.slowed[job] = times
+        self._pace(job)
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -206,5 +220,6 @@ class Fleet:
             steps=float(self.steps[job]),
             steps_done=float(self.steps[job] - self.steps_left[job]),
             sliceable=spec.sliceable,
+            gpus=self._bound.get(job, ()),
         )
         return facts

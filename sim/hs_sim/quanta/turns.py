@@ -23,6 +23,7 @@ class Turns:
         self._now: dict[int, Turn] = {}  # by row; left out: local
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
         self.gangs: tuple[int, ...] = ()  # jobs in the turn of every server of their home
+        self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
         self.guests: dict[int, list[tuple[int, int, int]]] = {}  # of these: (server, partner, GPUs)
 
     @property
@@ -45,6 +46,7 @@ class Turns:
         self.leaves(job)
         self.gangs = tuple(gang for gang in self.gangs if gang != job)
         self.guests.pop(job, None)
+        self.seats.pop(job, None)
 
     def _count(self, job: int, change: int) -> None:
         home = self._fleet.home[job]
@@ -71,11 +73,13 @@ class Turns:
         self.local[:] = True
         self.local[[row for row, turn in self._now.items() if not turn.local]] = False
         self.gangs = tuple(filter(self._everywhere, (job - 1 for job in named)))
-        self.guests = {}
+        self.guests, self.seats = {}, {}
         for row, turn in self._now.items():
             for guest in turn.guests:
                 shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
                 self.guests.setdefault(guest.job - 1, []).extend(shares)
+            for seat in turn.seats:
+                self.seats.setdefault(seat.job - 1, {})[row] = seat.gpus
 
     def _everywhere(self, job: int) -> bool:
         home = self._fleet.home[job]
