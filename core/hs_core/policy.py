@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hs_core.events import Turn
 from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName, split_memory
 
@@ -169,14 +172,21 @@ class Onward:
     tickets: Mapping[JobId, Fraction] = field(default_factory=dict)  # of jobs that have others than before
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Had:
+    """GPUs that each user's jobs had in each pool in one quantum."""
+
+    place: Mapping[
+        tuple[UserName, str], int
+    ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
+    gpus: NDArray[np.float64]
+
+
 class Sequel(Protocol):
     """What a policy decides in quanta in which nothing changed but time, at a part of the cost of asking it."""
 
-    def edge(self, quantum: int, now_s: float, got: Mapping[tuple[UserName, str], int]) -> Onward | None:
-        """About `quantum`, the next one; None: the policy has to be asked.
-
-        `got`: GPUs that each user's jobs had in each pool in the quantum that ends now.
-        """
+    def edge(self, quantum: int, now_s: float, had: Had) -> Onward | None:
+        """About `quantum`, the next one; None: the policy has to be asked. `had`: in the quantum that ends now."""
 
     def memory(self) -> Memory:
         """What the policy would remember now."""

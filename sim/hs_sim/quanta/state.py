@@ -90,7 +90,7 @@ class State:
                 self._stale = True
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
-        if self._stages.ran(self._run_now.tolist()):
+        if self._stages.any and self._stages.ran(self._run_now.tolist()):
             self._stale = True
 
     def _pairs_of_copies(self, training: Ints) -> list[Ints]:
