@@ -131,7 +131,8 @@ class Plan:
     copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
 
-    The copies begin with their average. Who has such a home and is left out here goes on with what it has.
+    They begin with the average of the copies that there were, or with the checkpoint of a job that had none. What is left once that is written is divided in this
+    proportion. Who has such a home and is left out here goes on with what it has; with one server it becomes one again.
     """
 
     def per_node(self, job: JobFacts) -> int:
@@ -226,7 +227,7 @@ class Needs:
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared
-    copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
+    copies: bool = False  # may have copies of a job train at once, which are averaged after each round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -142,7 +142,7 @@ class _Run(Running):
                 self._turn_now(at_s, end_s)
             if (
                 self._stale
-                and not self._experiment.rounds
+                and (not self._experiment.rounds or self._may_fork)
                 and self._fleet.live
                 and len(self._fleet.live) <= PROMPT_JOBS
                 and at_s < end_s - EPSILON_S
@@ -216,7 +216,7 @@ class _Run(Running):
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
-        self._stale = self._stale_at_edge = False
+        self._stale = self._stale_at_edge = self._may_fork = False
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
