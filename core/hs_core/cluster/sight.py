@@ -139,6 +139,8 @@ class Sight:
         here = all(host in self._connected for host in row.hosts)
         reachable = all(self._book.hosts[host].peer for host in row.hosts)
         started = reports.has_process(report) or any(reports.has_process(r) for r in row.reports.values())
+        leaves = not started or all(reports.can_leave(r) for r in row.reports.values())
+        free = here and row.move is None and leaves
         return JobFacts(
             id=row.id,
             user=row.user,
@@ -156,9 +158,8 @@ class Sight:
             hosts=row.hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
-            movable=here
-            and row.move is None
-            and (not started or (reachable and all(reports.can_leave(r) for r in row.reports.values()))),
+            movable=free and (not started or reachable),
+            restartable=free and started,
             rooted=any(reports.cannot_leave(r) for r in row.reports.values()),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
