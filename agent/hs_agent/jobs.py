@@ -110,6 +110,7 @@ class Jobs:
             key.job,
             key.epoch,
             nodes=max(len(nodes), 1),
+            last_step=int(wanted.get("last_step", 0)),
             pace_s=self.config.pace_s(
                 str(wanted["job_class"]), str(launch["model"]), float(launch["slowdown"])
             ),

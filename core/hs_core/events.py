@@ -28,6 +28,17 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePart:
+    """The checkpoint of one of the copies of which a source is the average."""
+
+    peer: Peer  # maybe this host
+    epoch: int
+    generation: int
+    copy: int  # its rank among them; -1: the job was not forked
+    steps: int  # its weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A checkpoint that lies on another host: fetched, checked and kept before the job is launched."""
 
@@ -35,6 +46,16 @@ class Source:
     epoch: int
     generation: int
     step: int
+    parts: tuple[
+        SourcePart, ...
+    ] = ()  # it is the average of these, made under `generation` by the process that goes on from it
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.parts:
+            return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
+        return f"checkpoint {self.generation} from {self.peer.host}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +66,7 @@ class Lend:
     epoch: int
     generation: int
     grant: str
+    copy: int = -1  # the rank of the copy that wrote it; -1: the job was not forked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +97,10 @@ class WantedJob:
     )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
     accumulation: int = 1  # sub-batches of each mini-batch, told to its training loop when it is started
+    # One of several copies that train on their own until they are averaged.
+    copy: int = -1  # its rank among them; -1: the job is not forked
+    copies: int = 1
+    last_step: int = 0  # where its portion ends: it stops there, and waits; 0: it goes on to its end
     shape: Shape | None = None  # of an elastic job, told to its training loop; None: as declared
 
     @property

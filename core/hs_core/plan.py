@@ -114,6 +114,8 @@ def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
         job = jobs[job_id]
         if job.nodes != 1:
             raise BrokenError(f"job {job_id} has copies and {job.nodes} nodes; one was expected")
+        if not job.started and len(job.hosts) < 2:
+            raise BrokenError(f"job {job_id} has copies and was never started: they would not begin alike")
         if len(steps) < 2 or len(steps) != len(home):
             raise BrokenError(
                 f"job {job_id} has {len(steps)} copies on {len(home)} servers; expected one on each of several"

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hs_core.events import Turn
 from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName, split_memory
 
@@ -127,7 +130,8 @@ class Plan:
     copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
 
-    The copies begin with their average. Who has such a home and is left out here goes on with what it has.
+    They begin with the average of the copies that there were, or with the checkpoint of a job that had none. What is left once that is written is divided in this
+    proportion. Who has such a home and is left out here goes on with what it has; with one server it becomes one again.
     """
 
     def per_node(self, job: JobFacts) -> int:
@@ -169,14 +173,21 @@ class Onward:
     tickets: Mapping[JobId, Fraction] = field(default_factory=dict)  # of jobs that have others than before
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Had:
+    """GPUs that each user's jobs had in each pool in one quantum."""
+
+    place: Mapping[
+        tuple[UserName, str], int
+    ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
+    gpus: NDArray[np.float64]
+
+
 class Sequel(Protocol):
     """What a policy decides in quanta in which nothing changed but time, at a part of the cost of asking it."""
 
-    def edge(self, quantum: int, now_s: float, got: Mapping[tuple[UserName, str], int]) -> Onward | None:
-        """About `quantum`, the next one; None: the policy has to be asked.
-
-        `got`: GPUs that each user's jobs had in each pool in the quantum that ends now.
-        """
+    def edge(self, quantum: int, now_s: float, had: Had) -> Onward | None:
+        """About `quantum`, the next one; None: the policy has to be asked. `had`: in the quantum that ends now."""
 
     def memory(self) -> Memory:
         """What the policy would remember now."""
@@ -215,7 +226,7 @@ class Needs:
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared
-    copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
+    copies: bool = False  # may have copies of a job train at once, which are averaged after each round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

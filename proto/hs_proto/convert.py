@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Guest, Lend, Peer, Seat, Source, Turn, Wanted, WantedJob
+from hs_core.events import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -294,10 +294,7 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
         quantum=pb.quantum,
         edge_in_s=pb.edge_in_s if pb.HasField("edge_in_s") else None,
         next_turn=_to_turn(pb.next_turn) if pb.HasField("next_turn") else None,
-        lends=tuple(
-            Lend(job=model.JobId(lend.job_id), epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
-            for lend in pb.lends
-        ),
+        lends=tuple(map(_to_lend, pb.lends)),
         drained_gpus=frozenset(model.GpuId(gpu) for gpu in pb.drained_gpus),
         fence_after_s=pb.fence_after_s,
     )
@@ -329,12 +326,21 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
         quantum=wanted.quantum,
         edge_in_s=wanted.edge_in_s,
         next_turn=None if wanted.next_turn is None else _from_turn(wanted.next_turn),
-        lends=[
-            agent_pb2.Lend(job_id=lend.job, epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
-            for lend in wanted.lends
-        ],
+        lends=list(map(_from_lend, wanted.lends)),
         drained_gpus=sorted(wanted.drained_gpus),
         fence_after_s=wanted.fence_after_s,
+    )
+
+
+def _to_lend(pb: agent_pb2.Lend) -> Lend:
+    return Lend(
+        job=model.JobId(pb.job_id), epoch=pb.epoch, generation=pb.generation, grant=pb.grant, copy=pb.copy
+    )
+
+
+def _from_lend(lend: Lend) -> agent_pb2.Lend:
+    return agent_pb2.Lend(
+        job_id=lend.job, epoch=lend.epoch, generation=lend.generation, grant=lend.grant, copy=lend.copy
     )
 
 
@@ -358,6 +364,9 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         source=_to_source(pb.source) if pb.HasField("source") else None,
         grant=pb.grant,
         accumulation=pb.accumulation or 1,
+        copy=pb.copy,
+        copies=pb.copies or 1,
+        last_step=pb.last_step,
         shape=_to_shape(pb.shape) if pb.HasField("shape") else None,
     )
 
@@ -371,14 +380,28 @@ def _from_peer(peer: Peer) -> agent_pb2.Peer:
 
 
 def _to_source(pb: agent_pb2.Source) -> Source:
-    return Source(peer=_to_peer(pb.peer), epoch=pb.epoch, generation=pb.generation, step=pb.step)
+    parts = tuple(
+        SourcePart(peer=_to_peer(p.peer), epoch=p.epoch, generation=p.generation, copy=p.copy, steps=p.steps)
+        for p in pb.parts
+    )
+    return Source(peer=_to_peer(pb.peer), epoch=pb.epoch, generation=pb.generation, step=pb.step, parts=parts)
 
 
 def _from_source(source: Source | None) -> agent_pb2.Source | None:
     if source is None:
         return None
+    parts = [
+        agent_pb2.SourcePart(
+            peer=_from_peer(p.peer), epoch=p.epoch, generation=p.generation, copy=p.copy, steps=p.steps
+        )
+        for p in source.parts
+    ]
     return agent_pb2.Source(
-        peer=_from_peer(source.peer), epoch=source.epoch, generation=source.generation, step=source.step
+        peer=_from_peer(source.peer),
+        epoch=source.epoch,
+        generation=source.generation,
+        step=source.step,
+        parts=parts,
     )
 
 
@@ -402,5 +425,8 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         source=_from_source(job.source),
         grant=job.grant,
         accumulation=job.accumulation,
+        copy=job.copy,
+        copies=job.copies,
+        last_step=job.last_step,
         shape=from_shape(job.shape),
     )

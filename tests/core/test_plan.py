@@ -179,14 +179,14 @@ def test_who_keeps_to_its_model_keeps_the_model_of_each_rank() -> None:
 def test_copies_that_break_a_law_are_refused(
     steps: tuple[int, ...], nodes: int, needs: Needs, said: str
 ) -> None:
-    asked = ask(job(1, 2 * nodes, nodes=nodes, steps=1000.0, steps_done=900.0))
+    asked = ask(job(1, 2 * nodes, nodes=nodes, hosts=(H, K), started=True, steps=1000.0, steps_done=900.0))
     forked = replace(plan({1: (H, K)}, {H: turn(1), K: turn(1)}), copies={JobId(1): steps})
     with pytest.raises(BrokenError, match=said):
         check(asked, forked, needs)
 
 
 def test_copies_are_on_servers_of_their_own_and_take_their_gpus_on_each() -> None:
-    asked = ask(job(1, 2, steps=1000.0), job(2, 3))
+    asked = ask(job(1, 2, hosts=(H, K), steps=1000.0), job(2, 3))
     copies = {JobId(1): (600, 400)}
     fits = replace(plan({1: (H, K), 2: K}, {H: turn(1), K: turn(1, 2)}), copies=copies)
     check(asked, fits, Needs(copies=True))

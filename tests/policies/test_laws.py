@@ -14,7 +14,7 @@ from hs_core.errors import RefusedError
 from hs_core.events import Turn
 from hs_core.model import JobId
 from hs_core.plan import check
-from hs_core.policies import POLICIES, find, live
+from hs_core.policies import POLICIES, find
 from hs_core.policy import Policy, Snapshot, Verdict
 
 from .worlds import (  # noqa: TID252 — tests are no package on the path
@@ -242,12 +242,6 @@ def test_mixed_gangs_share_by_tickets_where_every_user_could_fill_the_server(
 
 def test_policies_are_found_by_name() -> None:
     assert all(find(name) is policy and policy.name == name for name, policy in POLICIES.items())
-
-
-def test_what_only_the_simulator_can_do_is_refused_by_clusters() -> None:
-    assert live("hadar") is POLICIES["hadar"]
-    with pytest.raises(RefusedError, match="policy hadare: it has copies of a job train at once, which only"):
-        live("hadare")
 
 
 def test_an_unknown_policy_is_refused_with_those_there_are() -> None:

@@ -15,7 +15,7 @@ from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
 from hs_core.events import Fact, Turn, Wanted
 from hs_core.ledger import Ledger
-from hs_core.model import HostName, Job, JobId, Move, Stored, UserName
+from hs_core.model import HostName, Job, JobId, Move, UserName
 from hs_core.policy import Policy, Trade
 
 
@@ -167,7 +167,7 @@ def _concerned(row: Job) -> tuple[HostName, ...]:
 
 def _ordered(
     row: Job,
-) -> tuple[tuple[HostName, ...], int, bool, bool, bool, bool, Move | None, Stored | None, str, bool]:
+) -> tuple[object, ...]:
     """What of a row its hosts are told."""
     return (
         row.hosts,

@@ -34,7 +34,7 @@ class Rates:
         self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
         self._most = most_classes
         self._classes = dict.fromkeys(entry[0] for entry in dumped)  # by newest sample, oldest first
-        self._turns: dict[JobId, tuple[_Turn, float]] = {}  # and seconds run before
+        self._turns: dict[JobId, dict[str, tuple[_Turn, float]]] = {}  # by copy, and seconds run before
         self.known: dict[tuple[str, str], float] = {}
         self.interference: dict[tuple[str, str, str], float] = {}
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
@@ -55,16 +55,19 @@ class Rates:
         beside: Collection[str] = (),
         split: bool = False,
         shape: Shape | None = None,
+        of: str = "",
     ) -> bool:
-        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts.
+        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
+        `of`: the server of one of its copies.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
         which = (new.epoch, new.resumes, new.beside)
-        turn = self._turns.get(new.job)
+        turns = self._turns.setdefault(new.job, {})
+        turn = turns.get(of)
         if turn is None or turn[0] != which:
             before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
-            turn = self._turns[new.job] = (which, before_s)
+            turn = turns[of] = (which, before_s)
         if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
             return False
         model = self._slowest(job_class, models)

@@ -180,6 +180,7 @@ def able(board: Board, job: HostedJob) -> bool:
         job.id in board.queue
         and not job.wanted.paused
         and not job.passed_over
+        and not job.portion_done
         and job.asked is None
         and (job.startable if not job.alive else job.phase is not Phase.CHECKPOINTED)
     )

@@ -119,16 +119,6 @@ GAVEL_COMPAT: Mapping[str, Callable[[float], Policy]] = {
 """As Gavel's own simulator has them, for comparisons with its numbers."""
 
 
-def live(name: str) -> Policy:
-    """One that a cluster can do. Raises RefusedError."""
-    policy = find(name)
-    if policy.needs.copies:
-        raise RefusedError(
-            f"policy {name}: it has copies of a job train at once, which only hs-sim's depth quanta does; expected another one"
-        )
-    return policy
-
-
 def find(name: str, *, compat: bool = False, reset_s: float = RESET_S) -> Policy:
     """`compat`: as in Gavel's simulator, where that differs, with so long between two allocations at least. Raises RefusedError."""
     if compat and name in GAVEL_COMPAT:

@@ -47,6 +47,9 @@ class State:
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
+        self._may_fork = (
+            False  # a job has come up that was to be before it is forked: asked also within rounds
+        )
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -87,7 +90,7 @@ class State:
                 self._stale = True
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
-        if self._stages.ran(self._run_now.tolist()):
+        if self._stages.any and self._stages.ran(self._run_now.tolist()):
             self._stale = True
 
     def _pairs_of_copies(self, training: Ints) -> list[Ints]:
