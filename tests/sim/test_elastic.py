@@ -1,14 +1,18 @@
 """Elastic jobs, simulated: both depths restart them on other numbers of GPUs, and they go on with what they had done."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from hs_core.errors import RefusedError
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import Elastic, Shape, UserName
 from hs_sim.elastic import declared_rates, steps_per_s, told_per_s
+from hs_sim.files import dump_csv, dump_yaml, load
 from hs_sim.machines import run_machines
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.timing import IDEAL
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
@@ -76,14 +80,13 @@ def test_under_another_policy_it_runs_as_declared() -> None:
     [
         (a_job(1),),
         (a_job(1), fixed(2, 600.0, 4, 6_000)),
-        (a_job(1), a_job(2, 300.0), a_job(3, 900.0, 8_000)),
     ],
-    ids=["alone", "beside one that is not elastic", "three"],
+    ids=["alone", "beside one that is not elastic"],
 )
 def test_both_depths_agree_on_when_each_ends_and_what_it_received(jobs: tuple[SimJob, ...]) -> None:
     experiment = an_experiment(*jobs)
     quick = run_quanta(experiment)
-    world = World(experiment, watched=True)
+    world = World(experiment, timing=IDEAL, watched=True)
     laws = Laws(world)
     world.watch = laws
     real = world.run()
@@ -93,6 +96,53 @@ def test_both_depths_agree_on_when_each_ends_and_what_it_received(jobs: tuple[Si
     assert ends(real) == pytest.approx(ends(quick), rel=0.02)
     received = [[sum(job.gpu_s.values()) for job in result.jobs] for result in (real, quick)]
     assert received[0] == pytest.approx(received[1], rel=0.02)
+
+
+def test_a_file_says_what_an_elastic_job_allows_and_how_fast_its_class_is(tmp_path: Path) -> None:
+    workload = an_experiment(a_job(1), fixed(2, 5.0, 2, 100)).workload
+    for name, dump in (("w.yaml", dump_yaml), ("w.csv", dump_csv)):
+        (tmp_path / name).write_text(dump(workload))
+        again = load(tmp_path / name)
+        assert again.speeds == workload.speeds
+        assert again.rates == workload.rates
+        assert [replace(job, line=0) for job in again.jobs] == list(workload.jobs)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "speeds", "said"),
+    [
+        (
+            "4-2 64-128 32",
+            "net: {V100: {grad_per_example_s: 0.1}}",
+            "w.yaml:5: elastic: '4-2 64-128 32'; expected",
+        ),
+        (
+            "1-8 64-32 32",
+            "net: {V100: {grad_per_example_s: 0.1}}",
+            "w.yaml:5: elastic: '1-8 64-32 32'; expected",
+        ),
+        ("1-8", "net: {V100: {grad_per_example_s: 0.1}}", "w.yaml:5: elastic: '1-8'; expected"),
+        ("2-8 64-64 32", "net: {V100: {grad_per_example_s: 0.1}}", "w.yaml:5: gpus: 1; expected 2 to 8"),
+        ("1-8 64-64 32", "{}", "w.yaml:5: job_class: 'net'; expected one that has speeds"),
+        (
+            "1-8 64-64 32",
+            "net: {V100: {grad: 0.1}}",
+            "w.yaml:3: grad: 'unknown field'; expected one of grad_s",
+        ),
+        ("1-8 64-64 32", "net: {V100: {grad_s: 0.1}}", "w.yaml:3: speeds.net.V100"),
+    ],
+)
+def test_what_contradicts_itself_in_a_file_is_named(
+    tmp_path: Path, elastic: str, speeds: str, said: str
+) -> None:
+    text = f"name: w\nrates: {{net: {{V100: 1.0}}}}\nspeeds: {{{speeds.strip('{}')}}}\njobs:\n"
+    if speeds != "{}":
+        text = text.replace(f"{{{speeds.strip('{}')}}}", f"{{{speeds}}}")
+    text += f"  - {{user: A, arrival_s: 0, steps: 10, job_class: net, elastic: {elastic!r}}}\n"
+    (tmp_path / "w.yaml").write_text(text)
+    with pytest.raises(RefusedError) as refused:
+        load(tmp_path / "w.yaml")
+    assert said in str(refused.value)
 
 
 def test_the_same_experiment_gives_the_same_result() -> None:

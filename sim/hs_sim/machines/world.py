@@ -329,11 +329,11 @@ class World:
         if gang.copy > 0:
             job.last_epoch = max(job.last_epoch, gang.key[1])
             return
-        if job.last_home and job.last_home != home:
+        if job.last_home and (job.last_home, job.last_shape) != (home, gang.shape):
             job.migrations += 1
         elif job.last_home and gang.key[1] > job.last_epoch and not gang.averaged:
             job.restarts += 1
-        job.last_home, job.last_epoch = home, gang.key[1]
+        job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
     def within_reach(self, job: JobId, nodes: int) -> int:
         """Newest step that all parts of have a checkpoint on servers that are connected."""
