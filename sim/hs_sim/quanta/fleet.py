@@ -170,8 +170,13 @@ class Fleet:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
-        models = self.model_of_row[list(self.home[job])].tolist()
-        rates = self.rates[self.class_of[job]]
+        rates, home = self.rates[self.class_of[job]], self.home[job]
+        if len(home) == 1 and job not in self.copies:  # as nearly all
+            self.spread.discard(job)
+            self.model[job] = model = self.model_of_row[home[0]]
+            self.alone[job] = self.rate[job] = rates[model] / self.slowed[job]
+            return
+        models = self.model_of_row[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)

@@ -89,7 +89,8 @@ class Lives(State):
         fleet = self._fleet
         self._run_now = self._run_now[self._run_now != job]
         fleet.running[job] = False
-        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        for row in fleet.home[job]:
+            self._used[row] -= fleet.per_node[job]
         for row, gpus in self._pairs.kept(job).items():
             self._used[row] += gpus
 
