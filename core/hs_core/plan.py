@@ -73,7 +73,7 @@ def _check_home(
 
 def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) -> None:
     home = plan.homes.get(job.id)
-    if home is None or not job.movable:
+    if home is None or not (job.movable or (job.restartable and home == job.hosts)):
         raise BrokenError(f"job {job.id} runs on {job.hosts} and is planned on {home}; it cannot move")
     if job.id not in plan.moves:
         raise BrokenError(f"job {job.id} moves from {job.hosts} to {home} without a reason")

@@ -50,6 +50,7 @@ class JobFacts:
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     shape: Shape | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
+    restartable: bool = False  # could be restarted where it is, from a checkpoint, also if that could not be fetched from its server
 
     @property
     def host(self) -> HostName | None:

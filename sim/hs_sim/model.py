@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hs_core.model import JobSpec, Migrate, UserName
+from hs_core.mechanism.pollux import Speed
+from hs_core.model import Elastic, JobSpec, Migrate, UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,9 @@ class SimJob:
         Stage, ...
     ] = ()  # the first is that of `job_class`, from epoch 0; () if the batch size stays
     growth: Growth = Growth.JUMP
+    elastic: Elastic | None = (
+        None  # its `steps` are mini-batches of its own size, and its class has `Workload.speeds`
+    )
     line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
@@ -107,6 +111,7 @@ class SimJob:
             priority=self.priority,
             job_class=self.job_class,
             steps=self.steps,
+            elastic=self.elastic,
         )
 
 
@@ -143,6 +148,8 @@ class Workload:
     changes: tuple[SpeedChange, ...] = ()  # of `rates`, by time
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1."""
+    speeds: Mapping[tuple[str, str], Speed] = field(default_factory=dict)
+    """(class of elastic jobs, GPU model) → what their mini-batches take on other numbers of GPUs and of other sizes; `rates` are as declared."""
     source: str = ""  # where it comes from: generator and seed, or file
     skipped: tuple[str, ...] = ()  # jobs that were left out, and why
     peer: Peer = GAVEL  # in whose world gavel_compat puts it

@@ -157,6 +157,8 @@ class Sight:
             hosts = row.move.to  # from now on it is one
         elif row.portions and not self._copies:
             hosts, stays = hosts[:1], True
+        leaves = not started or all(map(reports.can_leave, parts))
+        free = here and row.move is None and not stays and leaves
         return JobFacts(
             id=row.id,
             user=row.user,
@@ -174,10 +176,8 @@ class Sight:
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
-            movable=here
-            and row.move is None
-            and not stays
-            and (not started or (reachable and all(map(reports.can_leave, parts)))),
+            movable=free and (not started or reachable),
+            restartable=free and started,
             rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,

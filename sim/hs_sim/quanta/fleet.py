@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from hs_core.datasets import after_use
-from hs_core.model import Dataset, HostName, UserName, job_class, split_memory
+from hs_core.model import Dataset, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
-from hs_sim.model import Experiment
+from hs_sim.elastic import steps_per_s, told_per_s
+from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
@@ -75,6 +76,8 @@ class Fleet:
         self.slowed: Floats = np.ones(
             count
         )  # how many times as long it takes on its GPUs as on middling ones
+        self.speeds = workload.speeds
+        self.shapes: dict[int, Shape] = {}  # of elastic jobs that have other ones than they declared
         self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
@@ -109,7 +112,7 @@ class Fleet:
                 if key not in self._known:
                     self._known[key] = len(names)
                     names.append(job_class(job.user, replace(job.spec(), job_class=class_)))
-                    rates.append([workload.rates.get((class_, model), 0.0) for model in self.models])
+                    rates.append([_told(workload, job, class_, model) for model in self.models])
             pair_of[at] = self._known[job.user, job.job_class]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
@@ -132,8 +135,18 @@ class Fleet:
             found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
         return found
 
-    def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
+    def settle(
+        self,
+        job: int,
+        home: tuple[int, ...],
+        now_s: float,
+        copies: tuple[int, ...] = (),
+        shape: Shape | None = None,
+    ) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
+        if shape is not None:
+            self.shapes[job] = shape
+            self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
         self.home[job] = home
         self._bound.pop(job, None)
         if len(home) > self.rows_of.shape[1]:
@@ -160,13 +173,22 @@ class Fleet:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
-        models = self.model_of_row[list(self.home[job])].tolist()
-        rates = self.rates[self.class_of[job]]
+        rates, home = self.rates[self.class_of[job]], self.home[job]
+        if len(home) == 1 and job not in self.copies:  # as nearly all
+            self.spread.discard(job)
+            self.model[job] = model = self.model_of_row[home[0]]
+            self.alone[job] = self.rate[job] = rates[model] / self.slowed[job]
+            return
+        models = self.model_of_row[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self.model[job] = model
         rate = rates[model]
+        elastic = self.jobs[job].elastic
+        if elastic is not None:
+            shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
+            rate = steps_per_s(elastic, self.speeds[self.jobs[job].job_class, self.models[model]], shape)
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
@@ -244,6 +266,9 @@ class Fleet:
             "accumulation": self.accumulation[jobs].tolist(),
             "job_class": list(map(self.job_class.__getitem__, which)),
             "hosts": list(map(self.home_names.__getitem__, which)),
+            "gang": self.gang[jobs].tolist(),
+            "shape": list(map(self.shapes.get, which)),
+            "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
             "settled_s": self.settled_s[jobs].tolist(),
@@ -262,3 +287,11 @@ class Fleet:
             spec, parts = specs[at], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory
+
+
+def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:
+    """What jobs of the class report as declared."""
+    speed = workload.speeds.get((class_, model))
+    if job.elastic is not None and speed is not None:
+        return told_per_s(speed, job.elastic.on(job.gpus))
+    return workload.rates.get((class_, model), 0.0)
