@@ -174,7 +174,7 @@ class Fleet:
 
     def _pace(self, job: int) -> None:
         rates, home = self.rates[self.class_of[job]], self.home[job]
-        if len(home) == 1 and job not in self.copies:  # as nearly all
+        if len(home) == 1 and job not in self.copies and self.jobs[job].elastic is None:  # as nearly all
             self.spread.discard(job)
             self.model[job] = model = self.model_of_row[home[0]]
             self.alone[job] = self.rate[job] = rates[model] / self.slowed[job]
