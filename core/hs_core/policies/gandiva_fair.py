@@ -10,7 +10,6 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import lcm
-from operator import attrgetter
 from typing import Any
 
 from hs_core.events import Turn
@@ -29,7 +28,6 @@ from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verd
 from hs_core.shares import entitle_pools
 
 LIMITS = Limits()
-_id_of, _gang_of = attrgetter("id"), attrgetter("gang")
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -137,9 +135,9 @@ def _tickets_of(
         if by_gang is None:
             unit = entitled[at] / world.gpus[at] if entitled.get(at) else LEAST
             by_gang = known[at] = {1: unit * factors[at] if at in factors else unit}
-        for gang in set(map(_gang_of, jobs)) - by_gang.keys():
+        for gang in set(jobs.gangs) - by_gang.keys():
             by_gang[gang] = by_gang[1] * gang
-        tickets.update(zip(map(_id_of, jobs), map(by_gang.__getitem__, map(_gang_of, jobs)), strict=True))
+        tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
 
 
