@@ -7,6 +7,7 @@ same whether it was taken at once or brought up to date.
 from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -30,13 +31,10 @@ _id_of, _gang_of, _user_of = attrgetter("id"), attrgetter("gang"), attrgetter("u
 
 
 class Band:
-    """Jobs of one place or kind, by id before anybody moves. What all are asked for is looked up once, until one comes or goes."""
-
-    __slots__ = ("_gangs", "_ids", "_users", "jobs")
+    """Jobs of one place or kind, by id before anybody moves. What a decision asks of all of them is looked up once, until one comes or goes."""
 
     def __init__(self, jobs: list[JobFacts]) -> None:
         self.jobs = jobs
-        self._forget()
 
     def __iter__(self) -> Iterator[JobFacts]:
         return iter(self.jobs)
@@ -44,13 +42,8 @@ class Band:
     def __len__(self) -> int:
         return len(self.jobs)
 
-    def _forget(self) -> None:
-        self._ids: list[JobId] | None = None
-        self._gangs: list[int] | None = None
-        self._users: list[UserName] | None = None
-
-    def add(self, job: JobFacts) -> None:
-        self.jobs.append(job)
+    def add(self, *jobs: JobFacts) -> None:
+        self.jobs.extend(jobs)
         self._forget()
 
     def remove(self, job: JobFacts) -> None:
@@ -61,28 +54,43 @@ class Band:
         self.jobs.sort(key=_id_of)
         self._forget()
 
-    @property
-    def ids(self) -> list[JobId]:
-        if self._ids is None:
-            self._ids = list(map(_id_of, self.jobs))
-        return self._ids
+    def _forget(self) -> None:
+        jobs = self.jobs
+        self.__dict__.clear()
+        self.jobs = jobs
 
-    @property
-    def gangs(self) -> list[int]:
+    @cached_property
+    def ids(self) -> tuple[JobId, ...]:
+        return tuple(map(_id_of, self.jobs))
+
+    @cached_property
+    def gangs(self) -> tuple[int, ...]:
         """GPUs of each."""
-        if self._gangs is None:
-            self._gangs = list(map(_gang_of, self.jobs))
-        return self._gangs
+        return tuple(map(_gang_of, self.jobs))
 
-    @property
+    @cached_property
+    def users(self) -> tuple[UserName, ...]:
+        """Whose each is."""
+        return tuple(map(_user_of, self.jobs))
+
+    @cached_property
     def gpus(self) -> int:
         return sum(self.gangs)
 
-    @property
-    def users(self) -> list[UserName]:
-        if self._users is None:
-            self._users = list(map(_user_of, self.jobs))
-        return self._users
+    @cached_property
+    def widths(self) -> frozenset[int]:
+        """Of gangs, in GPUs."""
+        return frozenset(self.gangs)
+
+    @cached_property
+    def waiting(self) -> tuple[JobFacts, ...]:
+        """Those without a process."""
+        return tuple(job for job in self.jobs if not job.started)
+
+    @cached_property
+    def stuck(self) -> tuple[JobFacts, ...]:
+        """Those that nothing can suspend once they run."""
+        return tuple(job for job in self.jobs if not job.sliceable)
 
 
 class Shelf:
@@ -107,18 +115,16 @@ class Census:
 
     def update(self, jobs: Sequence[JobFacts]) -> bool:
         """Whether it was worth it; else nothing has changed."""
-        known = self._known
-        there = set(map(id, jobs))
-        gone = [job for key, job in known.items() if key not in there]
-        came = [job for job in jobs if id(job) not in known]
-        if ANEW * max(len(gone), len(came)) > len(known):
+        known, now = self._known, dict(zip(map(id, jobs), jobs, strict=True))
+        lost, new = known.keys() - now.keys(), now.keys() - known.keys()
+        if ANEW * max(len(lost), len(new)) > len(known):
             return False
+        self._known = now
+        gone, came = [known[key] for key in lost], [now[key] for key in new]
         for job in gone:
-            del known[id(job)]
             at = bisect_left(self.ids, job.id)
             del self.jobs[at], self.ids[at], self.hosts[at]
         for job in came:
-            known[id(job)] = job
             at = bisect_left(self.ids, job.id)
             self.jobs.insert(at, job)
             self.ids.insert(at, job.id)

@@ -128,7 +128,7 @@ def _grain(world: World, due: Mapping[At, float]) -> Floats:
     largest: dict[At, int] = {}
     for (user, _, model), jobs in world.kinds.items():
         if jobs and (at := (user, model)) in due:
-            largest[at] = max(largest.get(at, 0), *jobs.gangs)
+            largest[at] = max(largest.get(at, 0), *jobs.widths)
     grains = [
         largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
         for at, gpus in due.items()

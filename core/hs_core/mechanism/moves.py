@@ -200,7 +200,10 @@ class Mover:
     def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
         """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
         best: JobFacts | None = None
-        for job in self.world.kinds.get(kind, ()):
+        kin = self.world.kinds.get(kind)
+        if kin is None:
+            return None
+        for job in kin.jobs if self.moves_started else kin.waiting:
             if not self.may_go(job) or (job.started and job.migrate is not Migrate.AUTO):
                 continue
             if target in self.world.usable(job) and (best is None or cost_of(job) < cost_of(best)):

@@ -82,7 +82,7 @@ class World:
         if kind not in self.kinds:
             self.kinds[kind] = band
         else:
-            self._owned(self.kinds, kind).jobs.extend(band.jobs)
+            self._owned(self.kinds, kind).add(*band)
 
     def settle(self, job: JobFacts, home: Home) -> None:
         """The job lives there from now on (or will, once it has moved)."""
