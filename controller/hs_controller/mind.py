@@ -49,6 +49,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         lease_s=config.lease_s,
         fence_after_s=config.fence_after_s,
         migrations_per_hour=config.migrations_per_hour,
+        dataset_cache_bytes=int(config.dataset_cache_gib * 2**30),
         move_deadline_s=config.move_deadline_s,
         grant_key=grant_key,
     )
@@ -96,6 +97,7 @@ class Mind:
             memory=loaded.meta.get("memory", {}),
             budget=None if (budget := loaded.meta.get("budget")) is None else (budget[0], budget[1]),
             profile=loaded.meta.get("profile", []),
+            gpu_speeds=loaded.meta.get("gpu_speeds", []),
         )
         self.watched = Watched()
         self._configured = policy.name
@@ -232,6 +234,7 @@ class Mind:
         self._unwritten = {}
         if self._profile_dirty and (last or not 0 <= now_s - self._profile_s < PROFILE_EVERY_S):
             draft.meta["profile"] = self.machine.profile
+            draft.meta["gpu_speeds"] = self.machine.gpu_speeds
             self._profile_s, self._profile_dirty = now_s, False
         return Batch(
             jobs=tuple(jobs.values()),

@@ -1,6 +1,6 @@
 """What is in memory, as the messages that people are shown."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hs_controller.links import Hub, Link
 from hs_controller.mind import Mind
@@ -48,6 +48,7 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         elastic=convert.from_elastic(spec.elastic) if spec.elastic is not None else None,
         shape=convert.from_shape(job.shape),
     )
+    view.copies.extend(_copies(job))
     if spec.array_index is not None:
         view.array_index = spec.array_index
     if report is not None:
@@ -80,6 +81,16 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
     return view
 
 
+def _copies(job: Job) -> Iterator[controller_pb2.CopyView]:
+    for host, gpu_model, portion in zip(job.hosts, job.gpu_models, job.portions, strict=False):
+        report = job.reports.get(host)
+        steps = max(0, report.step - job.base_step) if report is not None else 0
+        phase = report.phase if report is not None else ""
+        yield controller_pb2.CopyView(
+            host=host, gpu_model=gpu_model, steps=steps, portion=portion, phase=phase
+        )
+
+
 def job_detail(
     machine: ClusterMachine, job: Job, story: Iterable[Event], now_s: float, *, mine: bool
 ) -> controller_pb2.JobDetail:
@@ -93,7 +104,13 @@ def job_detail(
         job_class=job_class(job.user, job.spec),
         story=[event_view(event) for event in story],
         rates=_rates(machine, job),
+        dataset_hosts=_dataset_hosts(machine, job.spec.dataset),
     )
+
+
+def _dataset_hosts(machine: ClusterMachine, dataset: str) -> list[str]:
+    hosts = machine.hosts() if dataset else ()
+    return sorted(host.name for host in hosts if any(data.name == dataset for data in host.datasets))
 
 
 def _rates(machine: ClusterMachine, job: Job) -> list[controller_pb2.Rate]:
@@ -240,6 +257,7 @@ def node(mind: Mind, host: Host, link: Link | None) -> controller_pb2.NodeView:
         jobs=len(rows),
         drained_gpus=sorted(gpu.index for gpu in host.gpus if gpu.id in host.drained_gpus),
         certificate_until=mind.registry.certificate_until_s(host.name),
+        datasets=[data.name for data in host.datasets],
     )
     bound: dict[str, list[JobId]] = {}
     running: dict[str, list[Job]] = {}

@@ -106,6 +106,15 @@ def _facts(rows: Sequence[tuple[str, str]]) -> None:
             out(f"{name + ':':<13} {screen.printable(value)}")
 
 
+def _dataset(found: wire.JobDetail) -> str:
+    spec = found.spec
+    if not spec.dataset:
+        return ""
+    size = f" ({quantities.size_text(spec.dataset_bytes)})" if spec.dataset_bytes else ""
+    where = ", ".join(found.dataset_hosts)
+    return f"{spec.dataset}{size}, " + (f"read before on {where}" if where else "read on no server yet")
+
+
 def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
     import shlex
 
@@ -137,8 +146,10 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
             + (f" over {spec.nodes} nodes" if spec.nodes > 1 else ""),
         ),
         ("elastic", _elastic(view)),
+        ("data set", _dataset(found)),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
+        ("copies", _copies(view)),
         ("beside", _beside(view)),
         ("moving to", f"{view.moving_to}: {view.moving_why}" if view.moving_to else ""),
         ("migrations", str(view.migrations) if view.migrations else ""),
@@ -166,6 +177,16 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("class", found.job_class),
         ("note", view.note),
     ]
+
+
+def _copies(view: wire.JobView) -> str:
+    """`3, averaged at the round's end: a (V100) 120 of 600 steps, running; …`."""
+    each = [
+        f"{copy.host} ({copy.gpu_model}) {copy.steps} of {copy.portion} steps"
+        + (f", {copy.phase}" if copy.phase else "")
+        for copy in view.copies
+    ]
+    return f"{len(each)}, averaged at the round's end: {'; '.join(each)}" if each else ""
 
 
 def _elastic(view: wire.JobView) -> str:

@@ -41,6 +41,8 @@ class Pool:
         self.model = model
         self.names, self.index, self.gpus, self.width = there.names, there.index, there.gpus, there.width
         self.accepts, self.fits = there.accepts, there.fits
+        self._hosts = world.hosts
+        self._colds: dict[str, NDArray[np.bool_]] = {}  # by data set
         self.tickets: NDArray[np.float64] = np.zeros(len(self.names), dtype=np.float64)
         self.asked: NDArray[np.int64] = np.zeros(
             len(self.names), dtype=np.int64
@@ -144,7 +146,7 @@ class Pool:
         self.asked[at] += gpus
 
     def best(self, job: JobFacts, per_gpu: float) -> Home:
-        """The servers with least load once the job is there; ties: the fullest that still fits, then by name."""
+        """The servers with least load once the job is there; ties: those where it still fits, that have its data, the fullest, then by name."""
         fits = self.fits(shape_of(job))
         tickets = self.tickets
         change = per_gpu - self.per_gpu.get(job.user, 0.0)
@@ -163,8 +165,17 @@ class Pool:
             return ()
         if len(some) > 1:
             left = self.gpus[some] - self.asked[some] - job.per_node
-            some = some[np.lexsort((some, np.abs(left), left < 0, load[some]))]
+            cold = self._cold(job.dataset)[some] if job.dataset else np.zeros(len(some), dtype=np.bool_)
+            some = some[np.lexsort((some, np.abs(left), cold, left < 0, load[some]))]
         return tuple(self.names[at] for at in some[: job.nodes])
+
+    def _cold(self, dataset: str) -> NDArray[np.bool_]:
+        """Servers on which nobody has read that data yet."""
+        found = self._colds.get(dataset)
+        if found is None:
+            cold = [dataset not in self._hosts[name].datasets for name in self.names]
+            found = self._colds[dataset] = np.array(cold, dtype=np.bool_)
+        return found
 
 
 class Board:

@@ -72,6 +72,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         decided = Decided(
             world=world,
             entitled=traded.entitled,
+            lags=None if world.new or mover.done else lags,
             factors=factors,
             tickets=tickets,
             wakes_s=mover.awaits_s,

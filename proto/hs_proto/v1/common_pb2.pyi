@@ -72,6 +72,8 @@ class JobSpec(_message.Message):
     GPU_MEMORY_FIXED_BYTES_FIELD_NUMBER: _builtins.int
     ACCUMULATION_MAX_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
+    DATASET_BYTES_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
@@ -105,6 +107,9 @@ class JobSpec(_message.Message):
     """sub-batches that a mini-batch can be split into; 0: 1"""
     array_id: _builtins.int
     """set by the controller; 0: not of an array"""
+    dataset: _builtins.str
+    """the data that its script reads; empty: not said"""
+    dataset_bytes: _builtins.int
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -148,11 +153,13 @@ class JobSpec(_message.Message):
         gpu_memory_fixed_bytes: _builtins.int = ...,
         accumulation_max: _builtins.int = ...,
         array_id: _builtins.int = ...,
+        dataset: _builtins.str = ...,
+        dataset_bytes: _builtins.int = ...,
         elastic: Global___Elastic | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "array_index", b"array_index", "elastic", b"elastic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -297,6 +304,7 @@ class Gpu(_message.Message):
     WHY_UNHEALTHY_FIELD_NUMBER: _builtins.int
     UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    SLOWDOWNS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -306,6 +314,10 @@ class Gpu(_message.Message):
     utilization_percent: _builtins.int
     """Readings for people, not for scheduling."""
     memory_used_bytes: _builtins.int
+    @_builtins.property
+    def slowdowns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slowdown]:
+        """as its host's configuration says; the first that matches counts"""
+
     def __init__(
         self,
         *,
@@ -317,14 +329,39 @@ class Gpu(_message.Message):
         why_unhealthy: _builtins.str = ...,
         utilization_percent: _builtins.int = ...,
         memory_used_bytes: _builtins.int = ...,
+        slowdowns: _abc.Iterable[Global___Slowdown] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["healthy", b"healthy", "id", b"id", "index", b"index", "memory_bytes", b"memory_bytes", "memory_used_bytes", b"memory_used_bytes", "model", b"model", "utilization_percent", b"utilization_percent", "why_unhealthy", b"why_unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["healthy", b"healthy", "id", b"id", "index", b"index", "memory_bytes", b"memory_bytes", "memory_used_bytes", b"memory_used_bytes", "model", b"model", "slowdowns", b"slowdowns", "utilization_percent", b"utilization_percent", "why_unhealthy", b"why_unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Gpu: _TypeAlias = Gpu  # noqa: Y015
+
+@_typing.final
+class Slowdown(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_CLASS_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    job_class: _builtins.str
+    """glob"""
+    times: _builtins.float
+    """as long a mini-batch takes on it as on the middling GPU of the model"""
+    def __init__(
+        self,
+        *,
+        job_class: _builtins.str = ...,
+        times: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_class", b"job_class", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Slowdown: _TypeAlias = Slowdown  # noqa: Y015
 
 @_typing.final
 class JobReport(_message.Message):

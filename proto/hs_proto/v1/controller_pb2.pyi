@@ -913,6 +913,7 @@ class JobView(_message.Message):
     ACCUMULATION_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     user: _builtins.str
@@ -986,6 +987,10 @@ class JobView(_message.Message):
     def shape(self) -> _common_pb2.Shape:
         """that an elastic job was told; absent: as declared"""
 
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyView]:
+        """that train at once, by rank, where it is forked"""
+
     def __init__(
         self,
         *,
@@ -1033,10 +1038,11 @@ class JobView(_message.Message):
         accumulation: _builtins.int = ...,
         elastic: _common_pb2.Elastic | None = ...,
         shape: _common_pb2.Shape | None = ...,
+        copies: _abc.Iterable[Global___CopyView] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "array_index", b"array_index", "elastic", b"elastic", "exit", b"exit", "shape", b"shape"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "copies", b"copies", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -1058,6 +1064,40 @@ class JobView(_message.Message):
 Global___JobView: _TypeAlias = JobView  # noqa: Y015
 
 @_typing.final
+class CopyView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    PORTION_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    gpu_model: _builtins.str
+    steps: _builtins.int
+    """done since they were averaged last"""
+    portion: _builtins.int
+    """to be done until then"""
+    phase: _builtins.str
+    """words of hs_core.model.Phase; empty: nothing was heard of it yet"""
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        gpu_model: _builtins.str = ...,
+        steps: _builtins.int = ...,
+        portion: _builtins.int = ...,
+        phase: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "host", b"host", "phase", b"phase", "portion", b"portion", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyView: _TypeAlias = CopyView  # noqa: Y015
+
+@_typing.final
 class JobDetail(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1066,6 +1106,7 @@ class JobDetail(_message.Message):
     JOB_CLASS_FIELD_NUMBER: _builtins.int
     STORY_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
+    DATASET_HOSTS_FIELD_NUMBER: _builtins.int
     job_class: _builtins.str
     @_builtins.property
     def view(self) -> Global___JobView: ...
@@ -1075,6 +1116,10 @@ class JobDetail(_message.Message):
     def story(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rate]: ...
+    @_builtins.property
+    def dataset_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """servers on which a job has read its data set"""
+
     def __init__(
         self,
         *,
@@ -1083,10 +1128,11 @@ class JobDetail(_message.Message):
         job_class: _builtins.str = ...,
         story: _abc.Iterable[Global___Event] | None = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
+        dataset_hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1456,6 +1502,7 @@ class NodeView(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_UNTIL_FIELD_NUMBER: _builtins.int
+    DATASETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """up | away"""
@@ -1477,6 +1524,10 @@ class NodeView(_message.Message):
     def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuUse]: ...
     @_builtins.property
     def drained_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def datasets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that jobs have read there, newest last"""
+
     def __init__(
         self,
         *,
@@ -1493,10 +1544,11 @@ class NodeView(_message.Message):
         jobs: _builtins.int = ...,
         drained_gpus: _abc.Iterable[_builtins.int] | None = ...,
         certificate_until: _builtins.float = ...,
+        datasets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "datasets", b"datasets", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

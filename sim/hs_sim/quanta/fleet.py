@@ -1,15 +1,20 @@
 """Everything there is, as arrays: one place a job of the workload, one place a server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 
-from hs_core.model import HostName, JobId, job_class, split_memory
+from hs_core.datasets import after_use
+from hs_core.model import Dataset, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
-from hs_sim.model import Experiment
+from hs_sim.elastic import steps_per_s, told_per_s
+from hs_sim.model import Experiment, SimJob, Workload
+from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
 NOWHERE = np.inf
@@ -36,6 +41,8 @@ class Fleet:
                 key=lambda host: host.name,
             )
         )
+        self._cache_bytes = experiment.cluster.dataset_cache_bytes
+        self._datasets: list[tuple[Dataset, ...]] = [() for _ in named]
         self.models = list(dict.fromkeys(pool.model for _, pool in named))
         self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
         self.model_of_row: Ints = np.array(
@@ -44,6 +51,8 @@ class Fleet:
         self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
+        pools = ((user, model) for user in self.users for model in self.models)
+        self.owners = {owner: at for at, owner in enumerate(pools)}  # users in pools
         for job in jobs:
             check_fits(job, workload, experiment.cluster, mixed=mixed)
         count = len(jobs)
@@ -56,11 +65,20 @@ class Fleet:
         self.steps_left: Floats = self.steps.copy()
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
+        self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
+        most = max((job.nodes for job in jobs), default=1)
+        self.rows_of: Ints = np.full((count, most), -1, dtype=np.int64)  # the same, filled up with -1
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.slowed: Floats = np.ones(
+            count
+        )  # how many times as long it takes on its GPUs as on middling ones
+        self.speeds = workload.speeds
+        self.shapes: dict[int, Shape] = {}  # of elastic jobs that have other ones than they declared
+        self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
@@ -75,6 +93,7 @@ class Fleet:
         self.suspends: Ints = np.zeros(count, dtype=np.int64)
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
+        self._columns = Columns(jobs)
         self._facts: dict[int, JobFacts] = {}
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
@@ -93,7 +112,7 @@ class Fleet:
                 if key not in self._known:
                     self._known[key] = len(names)
                     names.append(job_class(job.user, replace(job.spec(), job_class=class_)))
-                    rates.append([workload.rates.get((class_, model), 0.0) for model in self.models])
+                    rates.append([_told(workload, job, class_, model) for model in self.models])
             pair_of[at] = self._known[job.user, job.job_class]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
@@ -116,9 +135,26 @@ class Fleet:
             found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
         return found
 
-    def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
+    def settle(
+        self,
+        job: int,
+        home: tuple[int, ...],
+        now_s: float,
+        copies: tuple[int, ...] = (),
+        shape: Shape | None = None,
+    ) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
+        if shape is not None:
+            self.shapes[job] = shape
+            self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
         self.home[job] = home
+        self._bound.pop(job, None)
+        if len(home) > self.rows_of.shape[1]:
+            wider = ((0, 0), (0, len(home) - self.rows_of.shape[1]))
+            self.rows_of = np.pad(self.rows_of, wider, constant_values=-1)
+        self.home_names[job] = self.names(home)
+        self.rows_of[job] = -1
+        self.rows_of[job, : len(home)] = home
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:
@@ -137,17 +173,57 @@ class Fleet:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
-        models = self.model_of_row[list(self.home[job])].tolist()
-        rates = self.rates[self.class_of[job]]
+        rates, home = self.rates[self.class_of[job]], self.home[job]
+        if len(home) == 1 and job not in self.copies and self.jobs[job].elastic is None:  # as nearly all
+            self.spread.discard(job)
+            self.model[job] = model = self.model_of_row[home[0]]
+            self.alone[job] = self.rate[job] = rates[model] / self.slowed[job]
+            return
+        models = self.model_of_row[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self.model[job] = model
         rate = rates[model]
+        elastic = self.jobs[job].elastic
+        if elastic is not None:
+            shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
+            rate = steps_per_s(elastic, self.speeds[self.jobs[job].job_class, self.models[model]], shape)
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
-        self.alone[job] = self.rate[job] = rate
+        self.alone[job] = self.rate[job] = rate / self.slowed[job]
+
+    def read(self, job: int) -> float:
+        """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
+        spec, missing = self.jobs[job], 0.0
+        if not spec.dataset:
+            return missing
+        data = Dataset(name=spec.dataset, bytes=spec.dataset_bytes)
+        for row in self.home[job]:
+            before = self._datasets[row]
+            if all(one.name != data.name for one in before):
+                missing = float(data.bytes)
+            self._datasets[row] = after_use(before, data, self._cache_bytes)
+            if {one.name for one in self._datasets[row]} != {one.name for one in before}:
+                self._lies(row)
+        return missing
+
+    def _lies(self, row: int) -> None:
+        """Other data sets than before."""
+        name, names = self.hosts[row], frozenset(data.name for data in self._datasets[row])
+        self.host_facts = tuple(
+            replace(host, datasets=names) if host.name == name else host for host in self.host_facts
+        )
+
+    def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
+        self._bound[job] = gpus
+        self._odd[job] = True
+
+    def slow(self, job: int, times: float) -> None:
+        """Its mini-batches take so many times as long as on middling GPUs."""
+        self.slowed[job] = times
+        self._pace(job)
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -156,55 +232,66 @@ class Fleet:
             np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
         return found
 
+    def users_here(self) -> list[UserName]:
+        """Who has jobs now, by name."""
+        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
+        counts = np.bincount(self.user[live], minlength=len(self.users))
+        return [self.users[at] for at in np.flatnonzero(counts).tolist()]
+
     def changed(self, jobs: Sequence[int] | Ints) -> None:
         self._odd[jobs] = True
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
         found = self._facts
-        live = list(self.live)
+        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
         if len(found) > 2 * len(live):
-            found = self._facts = {job: found[job] for job in live if job in found}
-        for job in np.array(live, dtype=np.int64)[self._odd[live]].tolist():
-            self._make(job, now_s, bool(movable[job]))
-        self._odd[live] = False
-        return tuple(map(found.__getitem__, live))
+            found = self._facts = {job: found[job] for job in self.live if job in found}
+        odd = live[self._odd[live]]
+        if odd.size:
+            jobs = odd.tolist()
+            found.update(zip(jobs, self._columns.facts(jobs, self._now(odd, now_s, movable)), strict=True))
+            self._odd[odd] = False
+        return tuple(map(found.__getitem__, self.live))
 
-    def _memory(self, job: int) -> int:
-        spec, parts = self.jobs[job], int(self.accumulation[job])
-        if not self.started[job] or parts == 1:
-            return spec.gpu_memory_bytes
-        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+    def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
+        """What has become of these, by field of `JobFacts`."""
+        attained = self.gpu_s[jobs].sum(axis=1)
+        running = self.running[jobs]
+        held_s = np.maximum(0.0, now_s - self.held_s[jobs[running]])
+        attained[running] += held_s * self.charged[jobs[running]]
+        which = jobs.tolist()
+        return {
+            "memory_bytes": self._memory(jobs),
+            "accumulation": self.accumulation[jobs].tolist(),
+            "job_class": list(map(self.job_class.__getitem__, which)),
+            "hosts": list(map(self.home_names.__getitem__, which)),
+            "gang": self.gang[jobs].tolist(),
+            "shape": list(map(self.shapes.get, which)),
+            "migrations": self.migrations[jobs].tolist(),
+            "started": self.started[jobs].tolist(),
+            "movable": movable[jobs].tolist(),
+            "settled_s": self.settled_s[jobs].tolist(),
+            "running": running.tolist(),
+            "attained_gpu_s": attained.tolist(),
+            "steps": self.steps[jobs].tolist(),
+            "gpus": [self._bound.get(job, ()) for job in which] if self._bound else repeat(()),
+            "steps_done": (self.steps[jobs] - self.steps_left[jobs]).tolist(),
+        }
 
-    def _make(self, job: int, now_s: float, movable: bool) -> JobFacts:
-        spec = self.jobs[job]
-        attained = float(self.gpu_s[job].sum())
-        if self.running[job]:
-            attained += max(0.0, now_s - float(self.held_s[job])) * float(self.charged[job])
-        facts = self._facts[job] = JobFacts(
-            id=JobId(spec.id),
-            user=spec.user,
-            gang=spec.gang,
-            arrival_s=spec.arrival_s,
-            nodes=spec.nodes,
-            priority=spec.priority,
-            gpu_types=spec.gpu_types,
-            gpu_memory_bytes=spec.gpu_memory_bytes,
-            memory_bytes=self._memory(job),
-            fixed_bytes=spec.gpu_memory_fixed_bytes,
-            accumulation_max=spec.accumulation_max,
-            accumulation=int(self.accumulation[job]),
-            job_class=self.job_class[job],
-            hosts=self.names(self.home[job]),
-            started=bool(self.started[job]),
-            movable=movable,
-            migrate=spec.migrate,
-            settled_s=float(self.settled_s[job]),
-            running=bool(self.running[job]),
-            attained_gpu_s=attained,
-            state_bytes=spec.state_bytes,
-            steps=float(self.steps[job]),
-            steps_done=float(self.steps[job] - self.steps_left[job]),
-            sliceable=spec.sliceable,
-        )
-        return facts
+    def _memory(self, jobs: Ints) -> list[int]:
+        """Of those that train in sub-batches less than was said."""
+        specs = list(map(self.jobs.__getitem__, jobs.tolist()))
+        memory = [spec.gpu_memory_bytes for spec in specs]
+        for at in np.flatnonzero(self.started[jobs] & (self.accumulation[jobs] != 1)).tolist():
+            spec, parts = specs[at], int(self.accumulation[jobs[at]])
+            memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+        return memory
+
+
+def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:
+    """What jobs of the class report as declared."""
+    speed = workload.speeds.get((class_, model))
+    if job.elastic is not None and speed is not None:
+        return told_per_s(speed, job.elastic.on(job.gpus))
+    return workload.rates.get((class_, model), 0.0)

@@ -5,13 +5,16 @@ from heapq import heapify, heappush
 import numpy as np
 
 from hs_core.cluster.budget import Budget
+from hs_core.model import Shape
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
+from hs_sim.quanta.gpus import Gpus
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.pairs import Pairs
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
+from hs_sim.quanta.shapes import Shapes
 from hs_sim.quanta.stages import Stages
 from hs_sim.quanta.turns import Turns
 
@@ -41,11 +44,17 @@ class State:
         self._turns = Turns(fleet, rounds=experiment.rounds)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
         self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
+        self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
+        self._may_fork = (
+            False  # a job has come up that was to be before it is forked: asked also within rounds
+        )
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
+        self._shapes: dict[int, Shape | None] = {}  # and in which shape
+        self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
@@ -79,13 +88,16 @@ class State:
         self._charge(self._run_now, end_s)
         if training.size:
             alone = self._pairs.alone(training)
+            if fleet.shapes and (shaped := [job for job in alone.tolist() if job in fleet.shapes]):
+                alone = np.setdiff1d(alone, shaped)
+                self._stale |= self._measured_shapes.report(shaped)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
             pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
             if self._measured.report(pairs):
                 self._stale = True
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
-        if self._stages.ran(self._run_now.tolist()):
+        if self._stages.any and self._stages.ran(self._run_now.tolist()):
             self._stale = True
 
     def _pairs_of_copies(self, training: Ints) -> list[Ints]:
@@ -143,7 +155,9 @@ class State:
             heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
 
     def _pace(self, now_s: float, end_s: float) -> None:
-        """Who shares GPUs has changed: from now on they are as fast, and charged, as they are together."""
+        """Who has which GPUs has changed, or who shares them: from now on they are as fast, and charged, as they are there and together."""
+        if self._gpus.any:
+            self._seat(now_s, end_s)
         if not self._pairs.any:
             return
         fleet = self._fleet
@@ -154,3 +168,12 @@ class State:
             fleet.rate[job], fleet.charged[job] = rate, charged
             if fleet.running[job]:
                 self._foresee(one, end_s)
+
+    def _seat(self, now_s: float, end_s: float) -> None:
+        fleet = self._fleet
+        for job, times, lost_s in self._gpus.seat(self._run_now.tolist()):
+            one = np.array([job])
+            self._charge(one, now_s)
+            fleet.slow(job, times)
+            fleet.from_s[job] = max(float(fleet.from_s[job]), now_s) + lost_s
+            self._foresee(one, end_s)
