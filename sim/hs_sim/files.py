@@ -24,7 +24,7 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "dataset", "dataset_bytes",
 )  # fmt: skip
 NEVER = "never"
 Speeds = dict[tuple[str, str], Speed]
@@ -329,6 +329,16 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
     expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
     growth = str(fields.get("growth", Growth.JUMP))
     expect(growth in list(Growth), at("growth"), "growth", growth, " or ".join(Growth))
+    dataset = str(fields.get("dataset", ""))
+    expect(len(dataset) <= 128, at("dataset"), "dataset", dataset, "at most 128 characters")
+    dataset_bytes = whole("dataset_bytes", 0)
+    expect(
+        bool(dataset) or not dataset_bytes,
+        at("dataset_bytes"),
+        "dataset_bytes",
+        dataset_bytes,
+        "a dataset to go with it",
+    )
     elastic = elastic_of(at("elastic"), fields.get("elastic", ""), whole("gpus", 1, 1))
     nodes = whole("nodes", 1, 1)
     expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
@@ -353,6 +363,8 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         growth=Growth(growth),
         gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
         accumulation_max=whole("accumulation_max", 1, 1),
+        dataset=dataset,
+        dataset_bytes=dataset_bytes,
         elastic=elastic,
         line=where[1],
     )

@@ -28,6 +28,7 @@ class Pool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     pools: tuple[Pool, ...]
+    dataset_cache_bytes: int = 0  # of each server, for data sets that jobs have read; 0: not limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,8 @@ class SimJob:
     gpu_memory_bytes: int = 0
     gpu_memory_fixed_bytes: int = 0  # of these, what does not shrink with the batch; 0: all
     accumulation_max: int = 1  # sub-batches that a mini-batch can be split into, at most
+    dataset: str = ""  # that its script reads: the first on a server fetches it
+    dataset_bytes: int = 0
     state_bytes: int = 0  # of a checkpoint; what switching and moving cost follows from it
     migrate: Migrate = Migrate.AUTO
     sliceable: bool = True
@@ -102,6 +105,8 @@ class SimJob:
             gpu_memory_bytes=self.gpu_memory_bytes,
             gpu_memory_fixed_bytes=self.gpu_memory_fixed_bytes,
             accumulation_max=self.accumulation_max,
+            dataset=self.dataset,
+            dataset_bytes=self.dataset_bytes,
             migrate=self.migrate,
             priority=self.priority,
             job_class=self.job_class,
@@ -165,7 +170,7 @@ class Costs:
     resume_s: float = 0.05  # of a turn's beginning, not yet training
     start_s: float = 10.0  # process, imports, device context; ahead of the turn where there is room
     checkpoint_bytes_per_s: float = 1e9  # written, and read again
-    network_bytes_per_s: float = 1.25e9  # between two servers
+    network_bytes_per_s: float = 1.25e9  # between two servers, and from where data sets are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,7 @@ class Sight:
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
+            dataset=row.spec.dataset,
             elastic=row.spec.elastic,
             shape=row.shape,
             migrations=row.migrations,
@@ -250,4 +251,5 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         connected=connected,
         accepts=host.schedulable,
         indices=tuple(gpu.index for gpu in healthy),
+        datasets=frozenset(data.name for data in host.datasets),
     )

@@ -87,6 +87,7 @@ class World:
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
                 settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
+                dataset_cache_bytes=experiment.cluster.dataset_cache_bytes,
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
             flush=watched,

@@ -3,7 +3,8 @@
 What happens inside a quantum (a job ends or comes, a process stands, a checkpoint has arrived) is handled at its own time, one by one; all
 else is arrays. Decisions are made when something changed, at once while few jobs are live and at the next edge of a quantum where there are many
 (`PROMPT_JOBS`), and at every edge for policies that ask for it, unless their last verdict says how it goes on (`Verdict.sequel`). Left out of
-this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to, device memory, faults.
+this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to
+(but where GPUs of one model differ), device memory, faults.
 """
 
 import time

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hs_core.model import HostName, Shape, UserName, job_class, split_memory
+from hs_core.datasets import after_use
+from hs_core.model import Dataset, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
 from hs_sim.elastic import steps_per_s, told_per_s
@@ -40,6 +41,8 @@ class Fleet:
                 key=lambda host: host.name,
             )
         )
+        self._cache_bytes = experiment.cluster.dataset_cache_bytes
+        self._datasets: list[tuple[Dataset, ...]] = [() for _ in named]
         self.models = list(dict.fromkeys(pool.model for _, pool in named))
         self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
         self.model_of_row: Ints = np.array(
@@ -197,6 +200,28 @@ class Fleet:
         assert elastic is not None
         shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
         return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
+
+    def read(self, job: int) -> float:
+        """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
+        spec, missing = self.jobs[job], 0.0
+        if not spec.dataset:
+            return missing
+        data = Dataset(name=spec.dataset, bytes=spec.dataset_bytes)
+        for row in self.home[job]:
+            before = self._datasets[row]
+            if all(one.name != data.name for one in before):
+                missing = float(data.bytes)
+            self._datasets[row] = after_use(before, data, self._cache_bytes)
+            if {one.name for one in self._datasets[row]} != {one.name for one in before}:
+                self._lies(row)
+        return missing
+
+    def _lies(self, row: int) -> None:
+        """Other data sets than before."""
+        name, names = self.hosts[row], frozenset(data.name for data in self._datasets[row])
+        self.host_facts = tuple(
+            replace(host, datasets=names) if host.name == name else host for host in self.host_facts
+        )
 
     def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
         self._bound[job] = gpus

@@ -118,7 +118,7 @@ class Lives(State):
         fleet = self._fleet
         fleet.started[job] = False
         self._movable[job] = True
-        fleet.ready_s[job] = from_s + self._costs.start_s
+        fleet.ready_s[job] = from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s
         fleet.changed([job])
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
