@@ -39,9 +39,9 @@ def _check_homes(
             f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
         )
     moved = 0
-    for job in jobs.values():
-        home = homes.get(job.id)
-        anew = plan.shapes.get(job.id, job.shape) != job.shape
+    shapes = plan.shapes
+    for job, home in zip(jobs.values(), map(homes.get, jobs), strict=True):
+        anew = bool(shapes) and shapes.get(job.id, job.shape) != job.shape
         if home is job.hosts and job.nodes == 1 and home[0] in hosts and not anew:
             continue  # it stays, as nearly all do
         if home is not None:

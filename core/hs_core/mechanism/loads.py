@@ -14,16 +14,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
-from hs_core.mechanism.world import At, World, shape_of
+from hs_core.mechanism.world import At, World
 from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
 
 DIGITS = 9
 
 
-_gang, _user = attrgetter("gang"), attrgetter("user")
+_user = attrgetter("user")
 
 
 class _Rows(NamedTuple):
@@ -65,12 +66,14 @@ class Pool:
             np.repeat(np.arange(len(there)), np.fromiter(map(len, there), dtype=np.int64, count=len(there)))
             for there in (jobs, parts)
         ]
-        single, several = list(chain.from_iterable(jobs)), list(chain.from_iterable(parts))
-        gpus = np.array([*map(_gang, single), *(job.per_node for job in several)], dtype=np.int64)
+        several = list(chain.from_iterable(parts))
+        alone = list(chain.from_iterable(band.gangs for band in jobs))
+        gpus = np.array([*alone, *(job.per_node for job in several)], dtype=np.int64)
         users = self._users = {user: at for at, user in enumerate(self.per_gpu)}
         for job in several:  # of a gang in several pools, maybe, whose user has no share here
             users.setdefault(job.user, len(users))
-        of = [*map(users.__getitem__, map(_user, chain(single, several)))]
+        owners = chain(chain.from_iterable(band.users for band in jobs), map(_user, several))
+        of = [*map(users.__getitem__, owners)]
         self._rows = rows = _Rows(np.array(of, dtype=np.int64), np.concatenate(servers), gpus)
         if gpus.size:
             size = len(self.names)
