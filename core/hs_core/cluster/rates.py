@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hs_core.model import JobId, JobReport, Phase, Shape
+from hs_core.model import GpuId, JobId, JobReport, Phase, Shape
 from hs_core.profile import SETTLE_S, Profile, RateSample
 from hs_core.speeds import GpuSpeeds
 
@@ -56,9 +56,10 @@ class Rates:
         split: bool = False,
         shape: Shape | None = None,
         of: str = "",
+        gpus: Sequence[GpuId] = (),
     ) -> bool:
         """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
-        `of`: the server of one of its copies.
+        `of`: the server of one of its copies; `gpus`: all that it had.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
@@ -84,8 +85,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
-        if not beside and shape is None and new.gpus and len(set(models)) == 1:
-            self.gpus.add(job_class, model, new.gpus, new.steps_per_s)
+        if not beside and shape is None and gpus and len(set(models)) == 1:
+            self.gpus.add(job_class, model, gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
         self._show(job_class, model)

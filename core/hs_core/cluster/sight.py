@@ -169,6 +169,8 @@ class Sight:
             hosts = row.move.to  # from now on it is one
         elif row.portions and not self._copies:
             hosts, stays = hosts[:1], True
+        leaves = not started or all(map(reports.can_leave, parts))
+        free = here and row.move is None and not stays and leaves
         return JobFacts(
             id=row.id,
             user=row.user,
@@ -186,10 +188,8 @@ class Sight:
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
-            movable=here
-            and row.move is None
-            and not stays
-            and (not started or (reachable and all(map(reports.can_leave, parts)))),
+            movable=free and (not started or reachable),
+            restartable=free and started,
             rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
@@ -201,6 +201,7 @@ class Sight:
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
+            dataset=row.spec.dataset,
             elastic=row.spec.elastic,
             shape=row.shape,
             migrations=row.migrations,
@@ -262,4 +263,5 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         connected=connected,
         accepts=host.schedulable,
         indices=tuple(gpu.index for gpu in healthy),
+        datasets=frozenset(data.name for data in host.datasets),
     )

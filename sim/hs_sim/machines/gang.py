@@ -100,6 +100,7 @@ class Gang:
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
         self.rate = rate
+        self.shape = wanted.trains_as
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
         self.last = wanted.last_step or job.sim.steps  # where it ends, or its portion does
@@ -415,7 +416,7 @@ class Gang:
         if self.job.steps < self.job.sim.steps and not ended_well:
             lost = self.step - max(self.restored or 0, self.job.acknowledged, 0)
             if part.rank == 0 and lost > 0 and self.rate > 0:
-                self.job.lost_gpu_s += lost / self.rate * self.job.sim.gang
+                self.job.lost_gpu_s += lost / self.rate * sum(len(part.gpus) for part in self.parts.values())
         if not ended_well:
             for other in self.parts.values():
                 if other.way is not Way.GONE:
