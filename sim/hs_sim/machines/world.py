@@ -328,7 +328,6 @@ class World:
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
         if gang.copy > 0:
-            job.last_epoch = max(job.last_epoch, gang.key[1])
             return
         if job.last_home and (job.last_home, job.last_shape) != (home, gang.shape):
             job.migrations += 1
@@ -471,6 +470,8 @@ class World:
     def _committed(self, draft: Draft) -> None:
         steps: dict[JobId, int] = {}
         for row in draft.jobs.values():
+            if (known := self.truth.by_id.get(row.id)) is not None:
+                known.epoch = max(known.epoch, row.epoch)
             report = row.report
             if report is not None and report.checkpoint_generation >= 0:
                 steps[row.id] = report.checkpoint_step
