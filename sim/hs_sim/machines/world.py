@@ -182,7 +182,8 @@ class World:
         for class_, rate in rates:
             slowest[class_] = min(rate, slowest.get(class_, rate))
         jobs = self.experiment.workload.jobs
-        work_s = sum(job.steps / slowest[job.job_class] for job in jobs)
+        left = min(workload.spread.values(), default=1.0)  # of a rate, over several servers
+        work_s = sum(job.steps / slowest[job.job_class] / left for job in jobs)
         last_s = max((job.arrival_s for job in jobs), default=0.0)
         return last_s + 3600.0 + PATIENCE * self.experiment.quantum_s * len(jobs) + 3.0 * work_s
 
@@ -253,6 +254,8 @@ class World:
         rate = self._rates.get((job.sim.job_class, model))
         if rate is None or rate <= 0:
             raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
+        if job.sim.nodes > 1:
+            rate *= self.experiment.workload.spread.get((job.sim.job_class, model), 1.0)
         return rate
 
     # --- two jobs on one GPU
