@@ -1,10 +1,7 @@
 """Jobs on the right servers of a pool: loads alike, and no GPU idle beside a gang (Gandiva_fair, 3.3: balance and packing).
 
-Both are one measure. A server's *time load* is the time that its jobs need to get what their tickets say, in quanta a quantum: gangs of more
-than half of its GPUs run one after the other, smaller jobs together, beside a gang as far as they fit. With jobs that fill it, that is
-ticketLoadPerGPU; with jobs that leave GPUs idle in each other's turns it is more, and just so much less do they get. Each move makes the sum
-of its squares over the GPUs of the pool less, so neither balance nor packing undoes what the other did. Servers that nobody waits on are
-left alone.
+Both are one measure, a server's `time_load`. Each move makes the sum of its squares over the GPUs of the pool less, so neither balance nor
+packing undoes what the other did. Servers that nobody waits on are left alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.loads import Pool
+from hs_core.mechanism.time_load import time_load
 from hs_core.mechanism.world import shape_of
 from hs_core.model import JobId, MoveReason, UserName
 from hs_core.policy import JobFacts
@@ -217,39 +215,3 @@ class _Evening:
             spared = any(2 * job.gang <= gpus for job in lighter)
             self._kinds[at] = lighter if spared else list(found.values())
         return self._kinds[at]
-
-
-def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: dict[UserName, float]) -> float:
-    """Quanta a quantum that a server's jobs need. Where all run at once: ticketLoadPerGPU."""
-    gangs = small = most = 0.0
-    asked = fill = 0
-    big: list[tuple[int, float]] = []
-    smalls: list[int] = []
-    for job in jobs:
-        width, weight = job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)
-        asked += width
-        if 2 * width > gpus:
-            gangs += weight
-            big.append((width, weight))
-        else:
-            small += width * weight
-            most = max(most, weight)
-            fill += width
-            smalls.append(width)
-    if asked <= gpus:
-        return (small + sum(width * weight for width, weight in big)) / max(1, gpus)
-    alone = max(small / gpus, most)
-    if big and smalls:
-        smalls.sort(reverse=True)
-        wide = min(fill, gpus)
-        alone -= sum(weight * min(1.0, _beside(smalls, gpus - width) / wide) for width, weight in big)
-    return gangs + max(0.0, alone)
-
-
-def _beside(smalls: Iterable[int], room: int) -> int:
-    """GPUs that small jobs, the largest first, fill of those beside a gang."""
-    filled = 0
-    for gang in smalls:
-        if filled + gang <= room:
-            filled += gang
-    return filled
