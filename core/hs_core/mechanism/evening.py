@@ -64,7 +64,7 @@ class _Evening:
         self._load = self._times()
         self._kinds: dict[int, list[JobFacts]] = {}
 
-    def _jobs(self, at: int) -> list[JobFacts]:
+    def jobs(self, at: int) -> list[JobFacts]:
         """Jobs of one node that live there."""
         return self._mover.world.at[self._pool.names[at]]
 
@@ -73,16 +73,22 @@ class _Evening:
         return self._mover.world.parts.get(self._pool.names[at], ())
 
     def _times(self) -> NDArray[np.float64]:
-        """`_time` of all servers; one by one only where jobs come and went, or fit beside a gang."""
+        """`time_of` all servers; one by one only where jobs come and went, or fit beside a gang."""
         pool = self._pool
         load, odd = pool.time_loads()
         for at in odd:
-            load[at] = self._time(at, self._jobs(at))
+            load[at] = self.time_of(at, self.jobs(at))
         return load
 
-    def _time(self, at: int, jobs: Sequence[JobFacts]) -> float:
+    def time_of(self, at: int, jobs: Sequence[JobFacts]) -> float:
         gangs = self._parts(at)
         return time_load(int(self._pool.gpus[at]), [*jobs, *gangs] if gangs else jobs, self._pool.per_gpu)
+
+    def load(self, at: int) -> float:
+        return float(self._load[at])
+
+    def width(self, at: int) -> float:
+        return float(self._pool.width[at])
 
     def make(self, changes: Sequence[_Change]) -> None:
         names, load = self._pool.names, self._load.copy()
@@ -96,7 +102,7 @@ class _Evening:
             self._mover.move(change.job, (names[to],), reason, text)
             for server in (at, to):
                 self._kinds.pop(server, None)
-                self._load[server] = self._time(server, self._jobs(server))
+                self._load[server] = self.time_of(server, self.jobs(server))
 
     def best(self) -> Sequence[_Change]:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
@@ -110,6 +116,9 @@ class _Evening:
                 return (change,)
         for target in low:
             if self._has_gang(target) and (changes := self._fill(target, waits)):
+                return changes
+        for target in low:
+            if 0 < pool.asked[target] < pool.gpus[target] and (changes := self._vacate(target, low, waits)):
                 return changes
         return ()
 
@@ -126,12 +135,12 @@ class _Evening:
 
     def _has_gang(self, at: int) -> bool:
         gpus = self._pool.gpus[at]
-        return any(2 * job.per_node > gpus for job in (*self._jobs(at), *self._parts(at)))
+        return any(2 * job.per_node > gpus for job in (*self.jobs(at), *self._parts(at)))
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
         gpus = int(self._pool.gpus[at])
-        fill = sum(job.gang for job in self._jobs(at) if 2 * job.gang <= gpus)
+        fill = sum(job.gang for job in self.jobs(at) if 2 * job.gang <= gpus)
         return gpus - fill if 0 < fill < gpus and self._has_gang(at) else 0
 
     def _best_of(self, source: int, targets: Iterable[int]) -> _Change | None:
@@ -146,11 +155,11 @@ class _Evening:
     def _going(self, source: int) -> Iterator[_Going]:
         """Jobs that the server would be so much better off without."""
         pool, limits, mean = self._pool, self._limits, self._mean
-        there = self._jobs(source)
+        there = self.jobs(source)
         for job in self._movable(source):
             if not self._mover.may_go(job):
                 continue
-            after = self._time(source, [other for other in there if other.id != job.id])
+            after = self.time_of(source, [other for other in there if other.id != job.id])
             saved = float((self._load[source] ** 2 - after**2) * pool.width[source])
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
@@ -159,50 +168,68 @@ class _Evening:
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
         pool, mean = self._pool, self._mean
-        here, load, width = self._jobs(target), float(self._load[target]), int(pool.width[target])
+        here, load, width = self.jobs(target), float(self._load[target]), int(pool.width[target])
         for job, saved, least in going:
             if not pool.fits(shape_of(job))[target]:
                 continue
-            then = self._time(target, [*here, job])
+            then = self.time_of(target, [*here, job])
             squares = ((then**2 - load**2) * width - saved) / mean**2
             if squares <= -least:
                 yield _Change(round(squares, 9), cost_of(job), target, source, job)
 
     def _fill(self, target: int, waits: Sequence[int]) -> Sequence[_Change]:
         """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
-        pool, mover = self._pool, self._mover
-        gpus, here = int(pool.gpus[target]), list(self._jobs(target))
-        room = gpus - sum(job.gang for job in here if 2 * job.gang <= gpus)
-        left = {at: list(self._jobs(at)) for at in self._sources(waits) if at != target}
-        load = {at: float(self._load[at]) for at in left}
-        changes: list[_Change] = []
-        saved = 0.0
-        for at in sorted(left, key=lambda at: (-load[at], at)):
+        draft = _Draft(self)
+        gpus = int(self._pool.gpus[target])
+        room = gpus - sum(job.gang for job in self.jobs(target) if 2 * job.gang <= gpus)
+        sources = [at for at in self._sources(waits) if at != target]
+        for at in sorted(sources, key=lambda at: (-self._load[at], at)):
             for job in sorted(self._movable(at), key=cost_of):
-                fits = job.gang <= room and 2 * job.gang <= gpus and pool.fits(shape_of(job))[target]
-                if not fits or not mover.may_go(job):
-                    continue
-                left[at] = [other for other in left[at] if other.id != job.id]
-                after = self._time(at, left[at])
-                saved += (load[at] ** 2 - after**2) * float(pool.width[at])
-                load[at] = after
-                changes.append(_Change(0.0, cost_of(job), target, at, job))
-                here.append(job)
-                room -= job.gang
-                break
+                if job.gang <= room and 2 * job.gang <= gpus and self._may(job, target):
+                    draft.put(job, at, target)
+                    room -= job.gang
+                    break
             if room == 0:
                 break
-        added = (self._time(target, here) ** 2 - float(self._load[target]) ** 2) * float(pool.width[target])
-        tickets = sum(change.job.gang * pool.per_gpu.get(change.job.user, 0.0) for change in changes)
+        return self._worth(draft)
+
+    def _vacate(self, target: int, low: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
+        """A server whose few jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
+        draft, gpus = _Draft(self), int(self._pool.gpus[target])
+        here = self.jobs(target)
+        if self._parts(target) or not all(self._mover.may_go(job) for job in here):
+            return ()
+        others = [at for at in dict.fromkeys([*low, *waits[-self._limits.servers_tried :]]) if at != target]
+        for job in sorted(here, key=lambda job: (-job.gang, job.id)):
+            homes = [(draft.after(job, target, at), at) for at in others if self._may(job, at)]
+            if not homes:
+                return ()
+            draft.put(job, target, min(homes)[1])
+        for at in waits[: self._limits.servers_tried]:
+            gangs = [job for job in self._movable(at) if 2 * job.gang > gpus and self._may(job, target)]
+            for job in sorted(gangs, key=cost_of):
+                if at != target and draft.after(job, at, target) < draft.squares:
+                    draft.put(job, at, target)
+        return self._worth(draft)
+
+    def _may(self, job: JobFacts, target: int) -> bool:
+        pool = self._pool
+        fits = pool.accepts[target] and pool.fits(shape_of(job))[target]
+        return bool(fits) and self._mover.may_go(job)
+
+    def _worth(self, draft: "_Draft") -> Sequence[_Change]:
+        """Its changes, if they save enough for what they move."""
+        changes = draft.changes
+        tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
         least = max(self._limits.gain_gpus, 2.0 * self._limits.load_gap * tickets / self._mean)
-        good = bool(changes) and added - saved <= -least * self._mean**2
-        return changes if good and mover.affords([change.job for change in changes]) else ()
+        good = bool(changes) and draft.squares <= -least * self._mean**2
+        return changes if good and self._mover.affords([change.job for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
         """One of each kind that could go, the cheapest."""
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}
-            jobs = self._jobs(at)
+            jobs = self.jobs(at)
             for job in jobs if self._mover.moves_started else [job for job in jobs if not job.started]:
                 key = (job.gang, job.user)
                 if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(job):
@@ -215,3 +242,37 @@ class _Evening:
             spared = any(2 * job.gang <= gpus for job in lighter)
             self._kinds[at] = lighter if spared else list(found.values())
         return self._kinds[at]
+
+
+class _Draft:
+    """Several moves thought of together."""
+
+    def __init__(self, evening: _Evening) -> None:
+        self._evening = evening
+        self._jobs: dict[int, list[JobFacts]] = {}
+        self._load: dict[int, float] = {}
+        self.changes: list[_Change] = []
+        self.squares = 0.0  # times GPUs: more than before
+
+    def put(self, job: JobFacts, source: int, target: int) -> None:
+        self.squares = self.after(job, source, target)
+        self._jobs[source] = [other for other in self.jobs(source) if other.id != job.id]
+        self._jobs[target] = [*self.jobs(target), job]
+        for at in (source, target):
+            self._load[at] = self._evening.time_of(at, self._jobs[at])
+        self.changes.append(_Change(0.0, cost_of(job), target, source, job))
+
+    def after(self, job: JobFacts, source: int, target: int) -> float:
+        """What `squares` would be with it there."""
+        left = [other for other in self.jobs(source) if other.id != job.id]
+        both = ((source, left), (target, [*self.jobs(target), job]))
+        return self.squares + sum(
+            (self._evening.time_of(at, jobs) ** 2 - self.load(at) ** 2) * self._evening.width(at)
+            for at, jobs in both
+        )
+
+    def jobs(self, at: int) -> list[JobFacts]:
+        return self._jobs[at] if at in self._jobs else self._evening.jobs(at)
+
+    def load(self, at: int) -> float:
+        return self._load[at] if at in self._load else self._evening.load(at)

@@ -5,7 +5,7 @@ fill the server this is ticketLoadPerGPU (eq 2); with jobs that leave GPUs idle 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,8 @@ def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: Mapping[UserName, fl
         return sum(width * weight for width, weight in (*big, *small)) / max(1, gpus)
     widths = sorted((width for width, _ in small), reverse=True)
     takes = occupied(widths, gpus)
-    alone = max(sum(takes[width] * weight for width, weight in small) / gpus, most)
+    together = sum(width * weight for width, weight in small) + left_over(small, gpus)
+    alone = max(max(sum(takes[width] * weight for width, weight in small), together) / gpus, most)
     if big and small:
         wide = min(sum(widths), gpus)
         alone -= sum(weight * min(1.0, _beside(widths, gpus - width) / wide) for width, weight in big)
@@ -54,6 +55,30 @@ def occupied(widths: Iterable[int], gpus: int) -> Mapping[int, float]:
         width: width + rest * width / (width + _most(odd, width, gpus - width)) if rest else float(width)
         for width, rest in left.items()
     }
+
+
+def left_over(small: Collection[tuple[int, float]], gpus: int) -> float:
+    """GPUs that idle on average since all narrow jobs are in their turn at once and the others are too wide for what is left.
+
+    `small`: width, and the part of the time that the job runs. With three jobs of one GPU among jobs of two, on four GPUs, it is one GPU while all three
+    run; while one of them does not, it fills the gap.
+    """
+    count = Counter(width for width, _ in small)
+    found, narrow, chance, wasted = 0.0, 0, 1.0, 0
+    for width in sorted(count):
+        narrow += width * count[width]
+        if narrow > gpus:
+            break
+        before = chance
+        for wide, weight in small:
+            if wide == width:
+                chance *= min(1.0, weight)
+        found += (before - chance) * wasted
+        wider = Counter({wide: many for wide, many in count.items() if wide > width})
+        wasted = gpus - narrow - _most(wider, 0, gpus - narrow) if wider else 0
+    else:
+        return found
+    return found + chance * wasted
 
 
 def _most(count: Mapping[int, int], but: int, room: int) -> int:
@@ -78,20 +103,19 @@ def leave_gaps(servers: Ints, widths: Ints, gpus: Ints) -> NDArray[np.bool_]:
     """(S,) where small jobs may leave GPUs idle in each other's turns; of the others it is certain that they do not.
 
     servers, widths: (J,) of jobs of at most half of their server. gpus: (S,). They leave none where all widths are multiples of the least, so is
-    the server, and there are enough of the least to fill what is left beside the widest.
+    the server, and they are all alike or those of the least fill it.
     """
     size = len(gpus)
-    least, widest, many = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    least, widest, narrow = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64)
     whole, asked = np.ones(size, np.bool_), np.zeros(size, np.int64)
     for width in np.unique(widths).tolist():
         count = np.bincount(servers[widths == width], minlength=size)
         there = count > 0
         first = there & (least == 0)
-        least[first], many[first] = width, count[first]
+        least[first], narrow[first] = width, width * count[first]
         widest[there] = width
         whole &= ~there | (width % np.maximum(least, 1) == 0)
         asked += count * width
     whole &= gpus % np.maximum(least, 1) == 0
-    fills = (least == widest) | (many * least >= widest)
-    gaps: NDArray[np.bool_] = (asked > gpus) & ~(whole & fills)
+    gaps: NDArray[np.bool_] = (asked > gpus) & ~(whole & ((least == widest) | (narrow >= gpus)))
     return gaps
