@@ -148,7 +148,7 @@ def environment(  # noqa: PLR0917 — one name per source
         "HS_ARRAY_TASK_ID": "" if spec.array_index is None else str(spec.array_index),
         "HS_NNODES": str(place.nodes),
         "HS_NODE_RANK": str(place.rank),
-        "HS_GPUS_PER_NODE": str(spec.gpus),
+        "HS_GPUS_PER_NODE": str(wanted.gpus),
         "HS_GPU_TYPE": gpus[0].model if gpus else "",
         "HS_MASTER_ADDR": place.address,
         "HS_MASTER_PORT": str(place.port),
@@ -159,6 +159,9 @@ def environment(  # noqa: PLR0917 — one name per source
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),
     }
+    if (shape := wanted.trains_as) is not None:
+        env["HS_BATCH_PER_GPU"] = str(shape.per_gpu * shape.parts)
+        env["HS_ACCUMULATION_STEPS"] = str(shape.parts)
     if place.nodes > 1:
         # Else gloo takes the address that the host's name resolves to, which may be one that no other host reaches.
         interface = interface_of(wanted.nodes[place.rank].address)
@@ -235,7 +238,7 @@ class Launcher:
         key = Key(wanted.job, wanted.epoch)
         place = Place.of(wanted)
         spec = wanted.spec
-        argv = torchrun(spec.command, spec.gpus, place, str(key)) if spec.torchrun else list(spec.command)
+        argv = torchrun(spec.command, wanted.gpus, place, str(key)) if spec.torchrun else list(spec.command)
         checkpoints = self.checkpoint_dir(wanted)
         env = environment(
             wanted, gpus, who, self.config, self.socket_path(key), self.inject, str(checkpoints), place

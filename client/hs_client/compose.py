@@ -84,6 +84,21 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         steps=job.steps,
         gpu_memory_fixed_bytes=ours.gpu_memory_fixed or 0,
         accumulation_max=job.accumulation,
+        elastic=_elastic(job),
+    )
+
+
+def _elastic(job: Job) -> common.Elastic | None:
+    ours = job.elastic
+    if ours is None:
+        return None
+    return common.Elastic(
+        gpus_min=ours.gpus_min,
+        gpus_max=ours.gpus_max,
+        batch=ours.batch,
+        batch_max=ours.batch_max or ours.batch,
+        batch_per_gpu_max=ours.batch_per_gpu_max or -(-ours.batch // job.resources.count),
+        noise_scale=ours.noise_scale,
     )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo
 from pydantic.functional_validators import BeforeValidator, field_validator, model_validator
 from pydantic.json_schema import WithJsonSchema
 
@@ -191,6 +191,38 @@ class Placement(_Part):
         return _check_models(value)
 
 
+Examples = Annotated[int, Field(strict=True, ge=1, le=1 << 30)]
+Gpus = Annotated[int, Field(strict=True, ge=1, le=MAX_GPUS)]
+
+
+class Elastic(_Part):
+    gpus_min: Gpus = Field(1, description="the fewest GPUs that it may run on")
+    gpus_max: Gpus = Field(description="the most, all on one server")
+    batch: Examples = Field(description="examples of a mini-batch, as you would train")
+    batch_max: Examples | None = Field(
+        None, description="examples of a mini-batch at most; `batch` by default"
+    )
+    batch_per_gpu_max: Examples | None = Field(
+        None, description="examples that fit into a GPU at once; `batch` over the GPUs asked for by default"
+    )
+    noise_scale: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="gradient noise scale in examples, where you know it: how much larger batches are worth",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Elastic":
+        if self.gpus_max < self.gpus_min:
+            raise ValueError(
+                f"gpus_max = {self.gpus_max}: expected at least gpus_min, which is {self.gpus_min}"
+            )
+        if self.batch_max is not None and self.batch_max < self.batch:
+            raise ValueError(f"batch_max = {self.batch_max}: expected at least batch, which is {self.batch}")
+        return self
+
+
 class Job(_Part):
     """A job, an array or a sweep of jobs."""
 
@@ -255,6 +287,32 @@ class Job(_Part):
         1,
         description="sub-batches that its training loop can split a mini-batch into, at most: it asks hs_job.accumulation_steps()",
     )
+
+    elastic: Elastic | None = Field(
+        None, description="it may be restarted on another number of GPUs: it asks hs_job.batch_per_gpu()"
+    )
+
+    @field_validator("elastic")
+    @classmethod
+    def _beside_elastic(cls, value: Elastic | None, info: ValidationInfo) -> Elastic | None:
+        """What else is said must let it be; fields that are wrong by themselves are missing from `info.data`."""
+        if value is None:
+            return None
+        resources, nodes = info.data.get("resources"), info.data.get("nodes", 1)
+        if resources is not None and not value.gpus_min <= resources.count <= value.gpus_max:
+            raise ValueError(
+                f"expected resources.gpus, which is {resources.count}, among gpus_min to gpus_max, "
+                f"{value.gpus_min} to {value.gpus_max}"
+            )
+        if nodes != 1:
+            raise ValueError(f"expected nodes to be 1, not {nodes}: it has its GPUs on one server")
+        if (parts := info.data.get("accumulation", 1)) != 1:
+            raise ValueError(f"expected no accumulation, not {parts}: its parts follow from its batches")
+        if (suspend := info.data.get("suspend")) in {"transparent", "none"}:
+            raise ValueError(
+                f"expected suspend to be auto or hook, not {suspend}: it goes on from a checkpoint"
+            )
+        return value
 
     @field_validator("name", "job_class")
     @classmethod

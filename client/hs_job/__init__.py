@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hs_job.handed import State
 
-__all__ = ["accumulation_steps", "install", "should_yield", "state", "step"]
+__all__ = ["accumulation_steps", "batch_per_gpu", "install", "should_yield", "state", "step"]
 
 
 def state(
@@ -48,11 +48,26 @@ def accumulation_steps() -> int:
     For jobs that said how many they can do (`accumulation` of the job file). Split the mini-batch into so many parts, divide each part's loss by
     it, and call the optimizer once: the same gradient in less memory.
     """
+    return _told("HS_ACCUMULATION_STEPS", 1)
+
+
+def batch_per_gpu(own: int) -> int:
+    """Examples of each mini-batch that one GPU works through, as the scheduler chose when this process was started; `own` where nobody chose.
+
+    For jobs that are `elastic` in the job file: make the training loader with this `batch_size`, and work through each of its batches in
+    `accumulation_steps()` parts. The job may be started again with another number, on other GPUs: `state` then goes on by examples.
+    """
+    if type(own) is not int or own < 1:
+        raise ValueError(f"hs_job.batch_per_gpu: own is {own!r}; expected a whole number of at least 1")
+    return _told("HS_BATCH_PER_GPU", own)
+
+
+def _told(name: str, default: int) -> int:
     import os
 
-    text = os.environ.get("HS_ACCUMULATION_STEPS", "1")
+    text = os.environ.get(name, str(default))
     if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise ValueError(f"HS_ACCUMULATION_STEPS is {text!r}; expected a whole number of at least 1")
+        raise ValueError(f"{name} is {text!r}; expected a whole number of at least 1")
     return int(text)
 
 

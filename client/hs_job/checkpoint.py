@@ -86,11 +86,15 @@ class Node:
 class Folder:
     """HS_CHECKPOINT_DIR, as one rank sees it."""
 
-    def __init__(self, path: str, rank: int, world: int, node: Optional[Node] = None) -> None:
+    def __init__(
+        self, path: str, rank: int, world: int, node: Optional[Node] = None, *, elastic: bool = False
+    ) -> None:
+        """`elastic`: what other numbers of ranks wrote is taken up too."""
         self.path = path
         self.rank = rank
         self.world = world
         self._node = node
+        self._elastic = elastic
 
     @property
     def node(self) -> Node:
@@ -235,13 +239,18 @@ class Folder:
 
     def _read(self, generation: int) -> Dict[str, Any]:
         with _folder(self.path) as root, _folder(f"gen-{generation}", root, links=False) as here:
-            node = self.node
-            files = _checked(_read_json(here, node.manifest), generation, self.world, node.ranks)
+            manifest = _read_json(here, self.node.manifest)
+            node, world = self.node, self.world
+            if self._elastic and node.nodes <= 1:
+                world = _world(manifest)
+                node = Node(0, world)
+            files = _checked(manifest, generation, world, node.ranks)
             fds: List[int] = []
             try:
                 for each in files:
                     fds.append(_open_verified(here, each))  # noqa: PERF401 - what is open is closed whatever follows
-                content = _load(fds[self.rank - node.first])
+                # Who is new begins as one of those that were there: ranks that train alike hold the same.
+                content = _load(fds[(self.rank - node.first) % len(fds)])
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -332,6 +341,14 @@ def _read_json(here: int, name: str) -> Dict[str, Any]:
     if len(data) > _MAX_JSON or not isinstance(value, dict):
         raise TornError(f"{name} is not what was written")
     return value
+
+
+def _world(manifest: Dict[str, Any]) -> int:
+    """How many ranks wrote it."""
+    world, files = manifest.get("world"), manifest.get("files")
+    if type(world) is not int or not isinstance(files, list) or world != len(files) or world < 1:
+        raise TornError(f"its manifest is of {world!r} ranks, and does not name as many files")
+    return world
 
 
 def _checked(

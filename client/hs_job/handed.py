@@ -63,6 +63,7 @@ class Handed:
         return {
             "format": FORMAT,
             "step": step,
+            "rank": self._rt.rank,
             "objects": {
                 name: pack(thing.state_dict(), name, host_of) for name, thing in self.objects.items()
             },
@@ -85,7 +86,7 @@ class Handed:
             rt.mark = (rt.count, 0.0)
             self._load()
             if self.data is not None:
-                self.data.aim(content["data"])
+                self.data.aim(content["data"], own_dice=content["rank"] == rt.rank)
             else:
                 self._draw_on()
         rt.tell_restored(rt.count, generation, note)
@@ -125,7 +126,10 @@ class Handed:
                 thing._opt_called = True
 
     def _draw_on(self) -> None:
+        """But a rank that is new, as an elastic job's may be: it would draw what another one does, so it goes on with its script's own seeds."""
         assert self._content is not None
+        if self._content["rank"] != self._rt.rank:
+            return
         own = self.data.generators if self.data is not None else []
         rng.put_back(sys.modules.get("torch"), own, self._content["rng"])
 

@@ -35,16 +35,30 @@ class Data(Trained):
         self._reused = False  # persistent workers: the iterator is set back, not made anew
         self._goal: Optional[Dict[str, Any]] = None
         self._passed_by = 0
+        self._own_dice = True
 
-    def aim(self, position: Dict[str, Any]) -> None:
+    def aim(self, position: Dict[str, Any], *, own_dice: bool) -> None:
+        """`own_dice`: the generators of the position are this rank's."""
         self._goal = position
+        self._own_dice = own_dice
 
     @property
     def epoch(self) -> int:
         return self._goal["epoch"] if self._goal is not None else max(0, self._epoch)
 
     def position(self, fetched: int) -> Dict[str, Any]:
-        return {"epoch": self._epoch, "fetched": fetched, "made": self._made, "reused": self._reused}
+        return {
+            "epoch": self._epoch,
+            "fetched": fetched,
+            "stride": self._stride(),
+            "made": self._made,
+            "reused": self._reused,
+        }
+
+    def _stride(self) -> int:
+        """Examples that one batch takes from the order in which all ranks go through them; 0: not known."""
+        batch_size = getattr(self.loader, "batch_size", None)
+        return batch_size * getattr(self.loader.sampler, "num_replicas", 1) if batch_size else 0
 
     def iterate(self, original: Callable[[Any], Any], fetch: Callable[[Any], Any]) -> Any:
         """Stands in for the loader's `__iter__`."""
@@ -61,16 +75,25 @@ class Data(Trained):
             self._goal = None
             self._epoch, self._made, self._reused = goal["epoch"], goal["made"], goal["reused"]
             iterator = self._make_again(original)
-            self._skip(iterator, goal["fetched"], fetch)
+            self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
         iterator.__dict__["_hs_trained"] = self
         return iterator
+
+    def _batches(self, fetched: int, stride: int) -> int:
+        """As many examples as those, in batches of now: an elastic job may have others. Less than one batch of them is trained on again."""
+        now = self._stride()
+        return fetched if stride == now or not stride or not now else fetched * stride // now
 
     def _make_again(self, original: Callable[[Any], Any]) -> Any:
         torch = sys.modules.get("torch")
         if self._reused and self.loader.persistent_workers:
             original(self.loader)
+        ours = None if self._own_dice else rng.capture(torch, [])
         rng.put_back(torch, self.generators, self._made)
-        return original(self.loader)
+        iterator = original(self.loader)
+        if ours is not None:
+            rng.put_back(torch, [], ours)
+        return iterator
 
     def _skip(self, iterator: Any, batches: int, fetch: Callable[[Any], Any]) -> None:
         by_index = self.loader.num_workers == 0 and not _iterable(self.loader.dataset)

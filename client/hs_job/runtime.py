@@ -542,7 +542,8 @@ def _folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Fold
         return None
     from hs_job.checkpoint import Folder
 
-    return Folder(path, rank, world, _node(environment, rank, world))
+    elastic = "HS_BATCH_PER_GPU" in environment
+    return Folder(path, rank, world, _node(environment, rank, world), elastic=elastic)
 
 
 def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:

@@ -1,7 +1,6 @@
 """`hs-controller`: the daemon's command line."""
 
 import asyncio
-import gc
 import logging
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import click
 import structlog
 
-from hs_controller import app, backup, config, pki
+from hs_controller import app, backup, config, garbage, pki
 from hs_controller.callers import SecretError
 from hs_controller.config import ConfigError
 from hs_controller.doors import DoorError
@@ -22,6 +21,9 @@ from hs_core.errors import BrokenError, RefusedError
 log = structlog.get_logger("hs_controller")
 
 REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK = 1, 2, 70, 74
+SWITCH_S = (
+    0.001  # a commit takes the interpreter back from a busy loop several times: each time it waits so long
+)
 
 
 def set_up_logs() -> None:
@@ -122,9 +124,8 @@ def _run(file: Path) -> int:
             policy = policies.live(settings.policy)
         except RefusedError as refused:
             raise ConfigError(f"{file}: policy = {settings.policy!r}: {refused}") from None
-        # What lives for long here lives very long: looked through less often, it costs no pauses of half a second.
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 100)
+        garbage.rarely()
+        sys.setswitchinterval(SWITCH_S)
         asyncio.run(app.run(settings, policy))
     except ConfigError as error:
         return _complain(error, BAD_CONFIG)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from hs_controller import garbage
 from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.journal import Journal
@@ -258,7 +259,8 @@ class Loop:
                     return known
             if item.recalled:
                 self.mind.recall(item.recalled)
-            outcomes = [self.mind.handle(event, draft) for event in item.make(now_s, self.mind.machine)]
+            with garbage.later():
+                outcomes = [self.mind.handle(event, draft) for event in item.make(now_s, self.mind.machine)]
         except RefusedError as refused:
             return refused
         if item.render is None:

@@ -123,10 +123,11 @@ class Service(AdminCalls, TokenCalls):
         if any(spec.suspend is SuspendMode.NONE for spec in specs):
             notes.append("cannot be suspended: runs unsliced within your share")
         machine = self._loop.mind.machine
-        if not machine.hosts():
-            notes.append("no server has joined the cluster yet: it waits until one does")
-        elif not machine.connected:
-            notes.append("every server is away just now: it waits until one is back")
+        if not machine.connected:
+            away = "every server is away just now: it waits until one is back"
+            notes.append(
+                away if machine.hosts() else "no server has joined the cluster yet: it waits until one does"
+            )
         return notes
 
     # --- cancel, pause, unpause --------------------------------------------------------------------------------------

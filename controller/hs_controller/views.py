@@ -25,7 +25,7 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         name=spec.name,
         user=job.user,
         state=job.state,
-        gpus=spec.gang,
+        gpus=job.gang,
         gpu_types=spec.gpu_types,
         host=job.host or "",
         gpu_model=job.gpu_model,
@@ -45,6 +45,8 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         migrations=job.migrations,
         array_id=spec.array_id or 0,
         accumulation=job.accumulation,
+        elastic=convert.from_elastic(spec.elastic) if spec.elastic is not None else None,
+        shape=convert.from_shape(job.shape),
     )
     if spec.array_index is not None:
         view.array_index = spec.array_index

@@ -8,7 +8,7 @@ the next it may leap ahead, so none may outlast its term.
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Tier, UserName
+from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Shape, Tier, UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +75,19 @@ class WantedJob:
     )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
     accumulation: int = 1  # sub-batches of each mini-batch, told to its training loop when it is started
+    shape: Shape | None = None  # of an elastic job, told to its training loop; None: as declared
+
+    @property
+    def gpus(self) -> int:
+        """Of this host."""
+        return self.spec.gpus if self.shape is None else self.shape.gpus
+
+    @property
+    def trains_as(self) -> Shape | None:
+        """An elastic job's shape, also where nobody chose one; None: it is not elastic."""
+        if self.shape is None and self.spec.elastic is not None:
+            return self.spec.elastic.on(self.spec.gpus)
+        return self.shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

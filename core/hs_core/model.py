@@ -26,6 +26,7 @@ class MoveReason(StrEnum):
     POOL = "pool"  # it, or its user's other jobs, run better in another pool (also after a trade)
     DRAIN = "drain"  # an administrator wants the server empty
     ROUND = "round"  # the policy hands the GPUs out anew each round
+    SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs
 
 
 class SuspendMode(StrEnum):
@@ -86,6 +87,47 @@ class After:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """What a job allows that may be restarted on another number of GPUs of one server. Batches are in examples."""
+
+    gpus_min: int
+    gpus_max: int
+    batch: int  # of the user's own mini-batches
+    batch_max: int  # of a mini-batch, at most
+    batch_per_gpu_max: int  # that fit into a GPU at once
+    noise_scale: float = 0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known
+
+    def on(self, gpus: int) -> "Shape":
+        """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
+        parts = -(-self.batch // (gpus * self.batch_per_gpu_max))
+        return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
+
+    def allows(self, shape: "Shape") -> bool:
+        if not self.gpus_min <= shape.gpus <= self.gpus_max:
+            return False
+        fits = 1 <= shape.per_gpu <= self.batch_per_gpu_max and shape.parts >= 1
+        return (fits and self.batch <= shape.batch <= self.batch_max) or shape == self.on(shape.gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How an elastic job runs, fixed for an epoch: mini-batches of `gpus * per_gpu * parts` examples."""
+
+    gpus: int
+    per_gpu: int  # examples on a GPU at once
+    parts: int = 1  # in which each mini-batch is worked through, one after another
+
+    @property
+    def batch(self) -> int:
+        return self.gpus * self.per_gpu * self.parts
+
+    def __str__(self) -> str:
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+        parts = "" if self.parts == 1 else f" in {self.parts} parts"
+        return f"{gpus}, mini-batches of {self.batch} examples{parts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What a user asked for. Immutable for the job's life."""
 
@@ -118,6 +160,7 @@ class JobSpec:
     accumulation_max: int = (
         1  # sub-batches into which its training loop can split a mini-batch when told to, at most
     )
+    elastic: Elastic | None = None  # None: always on `gpus` GPUs
     array_id: JobId | None = None  # first job of the array
     array_index: int | None = None
     array_limit: int = 0  # at most so many of the array live at once; 0: no limit
@@ -256,6 +299,7 @@ class Move:
     reason: MoveReason
     since_s: float
     text: str = ""  # for people: why
+    shape: Shape | None = None  # there; None: as declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +328,7 @@ class Job:
     move: Move | None = None  # leaving its home for another
     stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
+    shape: Shape | None = None  # of an elastic job's home; None: as declared
     migrations: int = 0
     unconfirmed: tuple[
         HostName, ...
@@ -299,6 +344,16 @@ class Job:
     retries: int = 0
     paused: bool = False  # by its owner
     cancelled_by: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """On each of its servers."""
+        return self.spec.gpus if self.shape is None else self.shape.gpus
+
+    @property
+    def gang(self) -> int:
+        """GPUs it needs at once, in the shape that it has."""
+        return self.gpus * self.spec.nodes
 
     @property
     def host(self) -> HostName | None:

@@ -26,14 +26,14 @@ def check_guests(
         lent: dict[JobId, int] = {}
         for guest in turn.guests:
             _check_named(name, turn, guest)
-            needed = jobs[guest.job].per_node
+            needed = plan.per_node(jobs[guest.job])
             if sum(guest.gpus) > needed:
                 raise BrokenError(
                     f"job {guest.job} shares {sum(guest.gpus)} GPUs of {name}; it needs {needed}"
                 )
             for partner, gpus in zip(guest.beside, guest.gpus, strict=True):
                 lent[partner] = lent.get(partner, 0) + gpus
-                has = jobs[partner].per_node
+                has = plan.per_node(jobs[partner])
                 if lent[partner] > has:
                     raise BrokenError(f"job {partner} shares {lent[partner]} GPUs of {name}; it has {has}")
                 parts = plan.accumulation.get(guest.job, jobs[guest.job].accumulation)

@@ -17,6 +17,7 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     jobs = {job.id: job for job in snapshot.jobs}
     _check_homes(snapshot, plan, hosts, jobs, needs)
     _check_copies(plan, jobs, needs)
+    _check_shapes(plan, jobs, needs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
     check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
@@ -39,11 +40,12 @@ def _check_homes(
     moved = 0
     for job in jobs.values():
         home = homes.get(job.id)
-        if home is job.hosts and job.nodes == 1 and home[0] in hosts:
+        anew = plan.shapes.get(job.id, job.shape) != job.shape
+        if home is job.hosts and job.nodes == 1 and home[0] in hosts and not anew:
             continue  # it stays, as nearly all do
         if home is not None:
-            _check_home(job, home, hosts, copies=len(plan.copies.get(job.id, ())), mixed=needs.mixed)
-        if job.started and home != job.hosts and all(name in hosts for name in job.hosts):
+            _check_home(job, home, plan, hosts, mixed=needs.mixed)
+        if job.started and (home != job.hosts or anew) and all(name in hosts for name in job.hosts):
             _check_move(job, plan, hosts)
             moved += plan.moves[job.id][0] is not MoveReason.DRAIN  # an administrator's word is not budgeted
     if moved > snapshot.migrations_left:
@@ -51,20 +53,21 @@ def _check_homes(
 
 
 def _check_home(
-    job: JobFacts, home: Sequence[HostName], hosts: Mapping[HostName, HostFacts], *, copies: int, mixed: bool
+    job: JobFacts, home: Sequence[HostName], plan: Plan, hosts: Mapping[HostName, HostFacts], *, mixed: bool
 ) -> None:
+    copies = len(plan.copies.get(job.id, ()))
     if unknown := [name for name in home if name not in hosts]:
         raise BrokenError(f"job {job.id} has a home on {unknown[0]}; the snapshot has no such server")
     servers = copies or job.nodes
     if (len(home) != servers and home != job.hosts) or len(set(home)) != len(home):
         raise BrokenError(f"job {job.id} needs {servers} servers; its home is {', '.join(home)}")
-    if home != job.hosts:
+    if home != job.hosts or plan.per_node(job) > job.per_node:
         models = {hosts[name].model for name in home}
         if len(models) > 1 and not copies and not mixed:
             raise BrokenError(
                 f"job {job.id} is placed on {' and '.join(sorted(models))}; one pool was expected"
             )
-        _check_entrance(job, [hosts[name] for name in home])
+        _check_entrance(job, plan.per_node(job), [hosts[name] for name in home])
 
 
 def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) -> None:
@@ -78,16 +81,16 @@ def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) 
         raise BrokenError(f"job {job.id} may migrate {job.migrate} and moves from {job.hosts} to {home}")
 
 
-def _check_entrance(job: JobFacts, home: Sequence[HostFacts]) -> None:
+def _check_entrance(job: JobFacts, per_node: int, home: Sequence[HostFacts]) -> None:
     """A job that is new to hosts must fit them; one that is there stays, whatever became of the host."""
     for host in home:
         if not host.connected or not host.accepts:
             raise BrokenError(
                 f"job {job.id} is placed on {host.name}, which is {'drained' if host.connected else 'away'}"
             )
-        if job.per_node > host.gpus:
+        if per_node > host.gpus:
             raise BrokenError(
-                f"job {job.id} needs {job.per_node} GPUs and is placed on {host.name}, which has {host.gpus}"
+                f"job {job.id} needs {per_node} GPUs and is placed on {host.name}, which has {host.gpus}"
             )
         if job.gpu_types and host.model not in job.gpu_types:
             raise BrokenError(
@@ -123,6 +126,21 @@ def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
             )
 
 
+def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> None:
+    for job_id, shape in plan.shapes.items():
+        if not needs.elastic:
+            raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
+        job = jobs[job_id]
+        if job.elastic is None:
+            raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")
+        if job_id not in plan.homes:
+            raise BrokenError(f"job {job_id} is given {shape} and no home")
+        if not job.elastic.allows(shape):
+            raise BrokenError(
+                f"job {job_id} is given {shape}, {shape.per_gpu} on a GPU; it allows {job.elastic}"
+            )
+
+
 def _check_tickets(plan: Plan) -> None:
     homes, tickets = plan.homes.keys(), plan.tickets
     if homes != tickets.keys():
@@ -150,7 +168,7 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                     f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
                 )
         shared = sum(sum(guest.gpus) for guest in turn.guests)
-        needed = sum(jobs[job_id].per_node for job_id in turn.gangs) - shared
+        needed = sum(plan.per_node(jobs[job_id]) for job_id in turn.gangs) - shared
         if needed > hosts[name].gpus:
             raise BrokenError(
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from hs_core.events import Turn
-from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName, split_memory
+from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName, split_memory
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -18,7 +18,7 @@ class JobFacts:
 
     id: JobId
     user: UserName
-    gang: int  # GPUs over all its nodes
+    gang: int  # GPUs over all its nodes, in the shape that it has
     arrival_s: float
     nodes: int = 1  # servers it needs at once, gang / nodes GPUs on each
     priority: int = 0
@@ -41,6 +41,9 @@ class JobFacts:
     steps: float = 0.0  # mini-batches in all; 0: not said by its user
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
+    elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
+    shape: Shape | None = None  # that it has at its home; None: as declared
+    migrations: int = 0  # moves so far, and changes of its shape
 
     @property
     def host(self) -> HostName | None:
@@ -87,6 +90,8 @@ class Snapshot:
     """(job class, GPU model) → mini-batches a second, where both were measured well enough."""
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1; where measured."""
+    speeds: Mapping[tuple[str, str], Mapping[Shape, float]] = field(default_factory=dict)
+    """(job class, GPU model) → mini-batches a second of elastic jobs in each shape that was measured well enough."""
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
     more_to_come: bool = True  # jobs; False: a simulation has no others
@@ -103,11 +108,18 @@ class Plan:
     """Why, in a word and for people, of every started job whose home here is not where it is."""
     accumulation: Mapping[JobId, int] = field(default_factory=dict)
     """Sub-batches of each mini-batch, of jobs that are not started yet; left out: as told before."""
+    shapes: Mapping[JobId, Shape] = field(default_factory=dict)
+    """Of elastic jobs that have a home; a started one that has another is restarted, as if it moved. Left out: what it has, or as declared."""
     copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
 
     The copies begin with their average. Who has such a home and is left out here goes on with what it has.
     """
+
+    def per_node(self, job: JobFacts) -> int:
+        """GPUs that it gets on each of its servers."""
+        shape = self.shapes.get(job.id)
+        return job.per_node if shape is None else shape.gpus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +199,7 @@ class Needs:
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
     rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
+    elastic: bool = False  # may give elastic jobs other shapes than they declared
     copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
 
 

@@ -1,14 +1,16 @@
-"""Measured mini-batch rates per (job class, model, class beside it on its GPUs, if any): the mean of the most recent samples (Gandiva_fair, 3.5).
+"""Measured mini-batch rates per (job class, model, class beside it on its GPUs or shape of an elastic job, if any): the mean of the most recent samples (Gandiva_fair, 3.5).
 
 Rates come from jobs that are hostile code: what is not a plausible rate is left out, the rest is clamped to what a
 GPU can do, and a change (learning-rate phase, batch size) replaces the old samples within `KEEP` reports.
 """
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
 from math import fsum, isfinite
 from typing import Any
+
+from hs_core.model import Shape
 
 KEEP = 16  # most recent samples that make the mean
 SETTLE_S = 5.0  # after a resume: caches are cold, clocks are low
@@ -26,6 +28,7 @@ class RateSample:
     now_s: float
     since_resume_s: float  # or since who shares its GPUs changed
     beside: str = ""  # class of the job on the same GPUs; empty: it had them for itself
+    shape: Shape | None = None  # that it was told; None: as declared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,8 @@ class Profile:
         assert keep > 0, f"{keep=}"
         self._keep = keep
         self._settle_s = settle_s
-        self._samples: dict[tuple[str, str, str], deque[tuple[float, float]]] = {}
+        self._samples: dict[tuple[str, str, str, Shape | None], deque[tuple[float, float]]] = {}
+        self._kinds: dict[tuple[str, str], set[tuple[str, Shape | None]]] = {}  # that a class has of a model
 
     def add(self, sample: RateSample) -> bool:
         """Whether it was taken in: not so soon after a resume, and not if it is no rate at all."""
@@ -54,13 +58,16 @@ class Profile:
             or not sample.since_resume_s >= self._settle_s
         ):
             return False
-        key = (sample.job_class, sample.model, sample.beside)
-        samples = self._samples.setdefault(key, deque(maxlen=self._keep))
+        samples = self._of(sample.job_class, sample.model, sample.beside, sample.shape)
         samples.append((min(FASTEST, max(SLOWEST, rate)), sample.now_s))
         return True
 
-    def rate(self, job_class: str, model: str, beside: str = "") -> Rate | None:
-        samples = self._samples.get((job_class, model, beside))
+    def _of(self, job_class: str, model: str, beside: str, shape: Shape | None) -> deque[tuple[float, float]]:
+        self._kinds.setdefault((job_class, model), set()).add((beside, shape))
+        return self._samples.setdefault((job_class, model, beside, shape), deque(maxlen=self._keep))
+
+    def rate(self, job_class: str, model: str, beside: str = "", shape: Shape | None = None) -> Rate | None:
+        samples = self._samples.get((job_class, model, beside, shape))
         if not samples:
             return None
         return Rate(
@@ -70,19 +77,29 @@ class Profile:
         )
 
     def rates(self, job_class: str) -> dict[str, Rate]:
-        """By model, those that have samples; with its GPUs for itself."""
+        """By model, those that have samples; with its GPUs for itself, in the shape that it declared."""
         found = {
             model: self.rate(job_class, model)
-            for of, model, beside in self._samples
-            if of == job_class and not beside
+            for of, model, beside, shape in self._samples
+            if of == job_class and not beside and shape is None
         }
         return {model: rate for model, rate in sorted(found.items()) if rate is not None}
 
     def beside(self, job_class: str, model: str) -> dict[str, Rate]:
         """By class of the job on the same GPUs, those that have samples."""
-        names = [other for of, on, other in self._samples if (of, on) == (job_class, model) and other]
-        found = {other: self.rate(job_class, model, other) for other in sorted(names)}
+        kinds = self._kinds.get((job_class, model), ())
+        found = {
+            other: self.rate(job_class, model, other)
+            for other in sorted({other for other, _ in kinds if other})
+        }
         return {other: rate for other, rate in found.items() if rate is not None}
+
+    def shapes(self, job_class: str, model: str) -> dict[Shape, Rate]:
+        """By shape, those that have samples."""
+        kinds = self._kinds.get((job_class, model), ())
+        shapes = sorted((shape for _, shape in kinds if shape is not None), key=astuple)
+        found = {shape: self.rate(job_class, model, shape=shape) for shape in shapes}
+        return {shape: rate for shape, rate in found.items() if rate is not None}
 
     def speedup(self, job_class: str, fast: str, slow: str) -> float | None:
         """Rate on `fast` over rate on `slow`; None unless both were measured."""
@@ -92,22 +109,31 @@ class Profile:
     def forget(self, job_class: str) -> None:
         for key in [key for key in self._samples if job_class in (key[0], key[2])]:
             del self._samples[key]
+            self._kinds[key[:2]].discard(key[2:])
 
     def dump(self) -> list[Any]:
         """JSON-able."""
         return [
-            [job_class, model, beside, [list(s) for s in found]]
-            for (job_class, model, beside), found in sorted(self._samples.items())
+            [*key, None if shape is None else astuple(shape), [list(s) for s in found]]
+            for (*key, shape), found in sorted(self._samples.items(), key=_order)
         ]
 
     @classmethod
     def load(cls, dumped: list[Any], keep: int = KEEP, settle_s: float = SETTLE_S) -> "Profile":
         profile = cls(keep, settle_s)
-        for job_class, model, beside, samples in dumped:
-            profile._samples[job_class, model, beside] = deque(
-                ((rate, now_s) for rate, now_s in samples), maxlen=keep
-            )
+        for job_class, model, beside, shape, samples in dumped:
+            held = profile._of(job_class, model, beside, _shape(shape))
+            held.extend((rate, now_s) for rate, now_s in samples)
         return profile
+
+
+def _order(item: tuple[tuple[str, str, str, Shape | None], object]) -> tuple[object, ...]:
+    *key, shape = item[0]
+    return (*key, () if shape is None else astuple(shape))
+
+
+def _shape(dumped: Sequence[int] | None) -> Shape | None:
+    return None if dumped is None else Shape(gpus=dumped[0], per_gpu=dumped[1], parts=dumped[2])
 
 
 def mean_speedup(profile: Profile, demand: Mapping[str, int], fast: str, slow: str) -> float | None:

@@ -6,7 +6,6 @@ All exact (`hs_core.waterline`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from operator import is_
 from typing import NamedTuple
 
 from hs_core.errors import BrokenError
@@ -46,8 +45,8 @@ def entitle(
         raise BrokenError(f"a capacity of {capacity} GPUs; expected 0 or more")
     if not demands:
         return {}
-    if len(tickets) == len(demands) and all(map(is_, demands, tickets)):
-        held = list(tickets.values())  # most often both list the same users in the same order
+    if len(tickets) == len(demands) and [*tickets] == [*demands]:
+        held = [*tickets.values()]  # most often both list the same users in the same order
     else:
         held = list(map(tickets.__getitem__, demands))
     if len(held) < FEW:

@@ -14,6 +14,7 @@ from hs_core.errors import BrokenError
 ZERO = Fraction(0)
 BAND = 1e-9  # of the line, within which floats are not believed
 WHOLE = float(1 << 53)  # below, floats are exact
+ALIGNED = 16  # bytes: where objects begin
 ROUNDS = 64  # in which the line is nearly always found
 
 Bools = NDArray[np.bool_]
@@ -27,10 +28,8 @@ class Waterline:
     def __init__(
         self, capacity: Fraction, demands: Collection[Fraction | int], tickets: Sequence[Fraction]
     ) -> None:
-        plain = set(map(type, demands)) == {int}
-        self._unit = lcm(capacity.denominator, *(() if plain else {one.denominator for one in demands}))
+        self._unit, self._demands = _whole(demands, capacity.denominator)
         self._capacity = capacity.numerator * (self._unit // capacity.denominator)
-        self._demands = _whole(demands, self._unit, plain=plain)
         self._kind, weights = _kinds(tickets)
         if min(weights) <= 0:
             raise BrokenError(f"{min(weights)} tickets; expected more than 0")
@@ -148,27 +147,23 @@ def _told_apart(numbers: NDArray[Any]) -> tuple[list[int], Ints]:
     return found.tolist(), which
 
 
-def _whole(numbers: Collection[Fraction | int], unit: int, *, plain: bool) -> NDArray[Any]:
-    """Over the unit; `plain`: all are integers. Of 64 bits where sums fit as well, else Python's own."""
-    whole = (
-        [number.numerator * (unit // number.denominator) for number in numbers]
-        if not plain or unit > 1
-        else [*numbers]
-    )
-    found: NDArray[Any] = np.array(whole, dtype=np.int64 if float(max(whole)) < WHOLE else object)
-    if float(found.max()) * len(whole) >= WHOLE:
-        found = found.astype(object)
+def _whole(numbers: Collection[Fraction | int], unit: int) -> tuple[int, NDArray[Any]]:
+    """In whole parts of what suits the unit and all of them: what that is, and they. Of 64 bits where sums fit as well, else Python's own."""
+    found: NDArray[Any] = np.array([*numbers])
+    if found.dtype.kind != "i" or unit > 1:  # else all were integers
+        unit = lcm(unit, *{number.denominator for number in numbers})
+        whole = [number.numerator * (unit // number.denominator) for number in numbers]
+        found = np.array(whole, dtype=np.int64 if float(max(whole)) < WHOLE else object)
     if found.min() < 0:
         raise BrokenError(f"demands of {Fraction(int(found.min()), unit)} GPUs; expected 0 or more")
-    return found
+    if float(found.max()) * len(found) >= WHOLE:
+        found = found.astype(object)
+    return unit, found
 
 
 def _kinds(tickets: Sequence[Fraction]) -> tuple[Ints, list[Fraction]]:
     """Which of these every user holds: most hold the same few, told apart by identity first."""
-    ids = np.fromiter(map(id, tickets), dtype=np.int64, count=len(tickets))
-    apart, which = np.unique(ids, return_inverse=True)
-    first = np.empty(len(apart), dtype=np.int64)
-    first[which] = np.arange(len(tickets))
+    first, which = _same(np.fromiter(map(id, tickets), dtype=np.int64, count=len(tickets)))
     values: dict[tuple[int, int], int] = {}
     weights: list[Fraction] = []
     at = np.empty(len(first), dtype=np.int64)
@@ -180,3 +175,16 @@ def _kinds(tickets: Sequence[Fraction]) -> tuple[Ints, list[Fraction]]:
             weights.append(weight)
         at[number] = values[key]
     return at[which], weights
+
+
+def _same(ids: Ints) -> tuple[Ints, Ints]:
+    """One place of each that occurs, and which of them each is: by a table without sorting, where no two of them fall into one slot."""
+    slots = 1 << (2 * len(ids)).bit_length()
+    slot = (ids // ALIGNED) % slots
+    there = np.full(slots, -1, dtype=np.int64)
+    there[slot] = np.arange(len(ids))
+    if not np.array_equal(ids[there[slot]], ids):
+        _, first, which = np.unique(ids, return_index=True, return_inverse=True)
+        return first, which
+    taken = there >= 0
+    return there[taken], (np.cumsum(taken) - 1)[slot]

@@ -73,6 +73,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         steps=pb.steps,
         gpu_memory_fixed_bytes=pb.gpu_memory_fixed_bytes,
         accumulation_max=pb.accumulation_max or 1,
+        elastic=_to_elastic(pb.elastic) if pb.HasField("elastic") else None,
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
@@ -111,7 +112,41 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
     )
     if spec.array_index is not None:
         pb.array_index = spec.array_index
+    if spec.elastic is not None:
+        pb.elastic.CopyFrom(from_elastic(spec.elastic))
     return pb
+
+
+def _to_elastic(pb: common_pb2.Elastic) -> model.Elastic:
+    return model.Elastic(
+        gpus_min=pb.gpus_min,
+        gpus_max=pb.gpus_max,
+        batch=pb.batch,
+        batch_max=pb.batch_max,
+        batch_per_gpu_max=pb.batch_per_gpu_max,
+        noise_scale=pb.noise_scale,
+    )
+
+
+def from_elastic(elastic: model.Elastic) -> common_pb2.Elastic:
+    return common_pb2.Elastic(
+        gpus_min=elastic.gpus_min,
+        gpus_max=elastic.gpus_max,
+        batch=elastic.batch,
+        batch_max=elastic.batch_max,
+        batch_per_gpu_max=elastic.batch_per_gpu_max,
+        noise_scale=elastic.noise_scale,
+    )
+
+
+def _to_shape(pb: common_pb2.Shape) -> model.Shape:
+    return model.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts)
+
+
+def from_shape(shape: model.Shape | None) -> common_pb2.Shape | None:
+    if shape is None:
+        return None
+    return common_pb2.Shape(gpus=shape.gpus, per_gpu=shape.per_gpu, parts=shape.parts)
 
 
 # --- devices, exits, reports ----------------------------------------------------------------------------------------
@@ -307,6 +342,7 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         source=_to_source(pb.source) if pb.HasField("source") else None,
         grant=pb.grant,
         accumulation=pb.accumulation or 1,
+        shape=_to_shape(pb.shape) if pb.HasField("shape") else None,
     )
 
 
@@ -350,4 +386,5 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         source=_from_source(job.source),
         grant=job.grant,
         accumulation=job.accumulation,
+        shape=from_shape(job.shape),
     )

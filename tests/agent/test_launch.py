@@ -12,7 +12,7 @@ import pytest
 from hs_agent import cgroup, folder, launch, logs, memory, procs
 from hs_agent.config import CgroupUse, DeviceKind
 from hs_core.errors import RefusedError
-from hs_core.model import Gpu, GpuId, JobId, SuspendMode
+from hs_core.model import Elastic, Gpu, GpuId, JobId, Shape, SuspendMode
 
 RUN = [
     "-m",
@@ -108,6 +108,21 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
     assert "CUDA_VISIBLE_DEVICES" not in env  # emulated
     assert who.uid == os.geteuid()
     assert Path(env["HS_CHECKPOINT_DIR"]).stat().st_mode & 0o777 == 0o700
+
+
+def test_an_elastic_job_is_told_its_batch_also_where_nobody_chose_one(settings, job) -> None:
+    config = settings()
+    elastic = Elastic(gpus_min=1, gpus_max=8, batch=96, batch_max=512, batch_per_gpu_max=16)
+    declared = job(7, "train.py", gpus=2, torchrun=True, elastic=elastic)
+    chosen = replace(declared, shape=Shape(gpus=4, per_gpu=16, parts=2))
+    told = {}
+    for wanted in (declared, chosen):
+        place = launch.Place.of(wanted)
+        who = launch.account(wanted.run_as, config)
+        env = launch.environment(wanted, (), who, config, Path("/s"), Path("/i"), "/c", place)
+        words = ("HS_GPUS_PER_NODE", "HS_BATCH_PER_GPU", "HS_ACCUMULATION_STEPS")
+        told[wanted.gpus] = tuple(int(env[word]) for word in words)
+    assert told == {2: (2, 48, 3), 4: (4, 32, 2)}
 
 
 def test_jobs_reach_the_mps_daemon_where_the_host_has_one(settings, job) -> None:

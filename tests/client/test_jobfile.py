@@ -77,6 +77,20 @@ def test_values_of_a_sweep_keep_the_text_that_was_written(tmp_path):
     assert [list(spec.command)[1:] for spec in made] == [["1e-3", "yes"], ["0.10", "yes"]]
 
 
+def test_what_an_elastic_job_does_not_say_follows_from_what_it_does(tmp_path):
+    (spec,) = specs("run: x\nresources: {gpus: 3}\nelastic: {gpus_max: 4, batch: 32}\n", tmp_path)
+    told = spec.elastic
+    assert (told.gpus_min, told.gpus_max, told.batch, told.batch_max, told.batch_per_gpu_max) == (
+        1,
+        4,
+        32,
+        32,
+        11,
+    )
+    (plain,) = specs("run: x\n", tmp_path)
+    assert not plain.HasField("elastic")
+
+
 def test_numbers_are_seconds_in_a_file():
     assert read("run: x\nmax_duration: 90").max_duration == 90
     assert read("run: x\nmax_duration: 90m").max_duration == 5400
@@ -97,6 +111,25 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'max'?"),
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
+        ("run: x\nelastic: {batch: 32}\n", "elastic.gpus_max: missing"),
+        ("run: x\nelastic: {gpus_max: 4}\n", "elastic.batch: missing"),
+        ("run: x\nelastic: {gpus_max: 0, batch: 32}\n", "elastic.gpus_max = 0: expected"),
+        (
+            "run: x\nelastic: {gpus_min: 4, gpus_max: 2, batch: 32}\n",
+            "gpus_max = 2: expected at least gpus_min, which is 4",
+        ),
+        (
+            "run: x\nelastic: {gpus_max: 2, batch: 32, batch_max: 16}\n",
+            "batch_max = 16: expected at least batch, which is 32",
+        ),
+        ("run: x\nelastic: {gpus_max: 2, batch: 32, noise_scale: .nan}\n", "elastic.noise_scale"),
+        (
+            "run: x\nresources: {gpus: 8}\nelastic: {gpus_max: 4, batch: 32}\n",
+            "expected resources.gpus, which is 8, among gpus_min to gpus_max, 1 to 4",
+        ),
+        ("run: x\nnodes: 2\nelastic: {gpus_max: 4, batch: 32}\n", "expected nodes to be 1, not 2"),
+        ("run: x\naccumulation: 2\nelastic: {gpus_max: 4, batch: 32}\n", "expected no accumulation, not 2"),
+        ("run: x\nsuspend: none\nelastic: {gpus_max: 4, batch: 32}\n", "expected suspend to be auto or hook, not none"),
         ("run:\n", "expected"),
         ("run: ''\n", "expected a command"),
         ("run: []\n", "expected a command"),

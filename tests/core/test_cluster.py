@@ -11,7 +11,7 @@ from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, Turn, UserSet
-from hs_core.model import Drain, HostName, JobId, JobSpec, SuspendMode, UserName
+from hs_core.model import Drain, Elastic, HostName, JobId, JobSpec, SuspendMode, UserName
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 ALICE = UserName("alice")
@@ -41,6 +41,12 @@ def refusal(at: World, *specs: JobSpec) -> RefusedError:
 
 
 # --- requests -----------------------------------------------------------------------------------------------------
+
+
+def elastic(**wishes: float) -> Elastic:
+    """On 1 to 4 GPUs, mini-batches of 32 to 256 examples, 32 on a GPU at once."""
+    made = Elastic(gpus_min=1, gpus_max=4, batch=32, batch_max=256, batch_per_gpu_max=32)
+    return replace(made, **wishes)  # type: ignore[arg-type]  # the tests' own wishes
 
 
 @pytest.mark.parametrize(
@@ -78,6 +84,16 @@ def refusal(at: World, *specs: JobSpec) -> RefusedError:
         ({"gpu_types": ("",)}, "gpu_types: '' is no GPU model"),
         ({"array_limit": 3}, "array_limit: 3 was given for a job that is not of an array"),
         ({"array_index": -1}, "array_index: -1 is not"),
+        ({"elastic": elastic(gpus_min=0)}, "gpus_min: 0 is not between 1 and 1024"),
+        ({"elastic": elastic(gpus_min=4, gpus_max=2)}, "gpus_max: 2 is not between 4 and 1024"),
+        ({"elastic": elastic(gpus_min=2)}, "gpus: 1 is not between 2 and 4"),
+        ({"elastic": elastic(batch=0)}, "batch: 0 is not between 1 and"),
+        ({"elastic": elastic(batch_max=16)}, "batch_max: 16 is not between 32 and"),
+        ({"elastic": elastic(batch_per_gpu_max=0)}, "batch_per_gpu_max: 0 is not between 1 and"),
+        ({"elastic": elastic(noise_scale=float("nan"))}, "noise_scale: nan is not a number of examples"),
+        ({"elastic": elastic(), "nodes": 2}, "nodes: 2 is not 1: an elastic job"),
+        ({"elastic": elastic(), "accumulation_max": 2}, "accumulation: 2 is not 1: an elastic job"),
+        ({"elastic": elastic(), "suspend": SuspendMode.NONE}, "suspend: 'none' gives no checkpoint"),
     ],
 )
 def test_a_bad_field_is_refused_by_name_value_and_what_was_expected(
@@ -248,7 +264,9 @@ def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
 # --- decisions ----------------------------------------------------------------------------------------------------
 
 
-def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False) -> Policy:
+def recording(
+    turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantum: bool = False, progress: bool = True
+) -> Policy:
     inner = plain_policy()
 
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -256,7 +274,8 @@ def recording(turns: dict[HostName, Turn], seen: list[Snapshot], *, every_quantu
         verdict = inner.decide(snapshot, memory)
         return replace(verdict, plan=replace(verdict.plan, turns={**verdict.plan.turns, **turns}))
 
-    return Policy(name="recording", needs=Needs(every_quantum=every_quantum), decide=decide)
+    needs = Needs(every_quantum=every_quantum, progress=progress)
+    return Policy(name="recording", needs=needs, decide=decide)
 
 
 def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
@@ -335,6 +354,27 @@ def test_the_snapshot_shows_who_could_run_and_nobody_else() -> None:
     )
     assert (shown[JobId(1)].sliceable, shown[JobId(2)].sliceable) == (True, False)
     assert seen[-1].tickets == {ALICE: 50}
+
+
+@pytest.mark.parametrize(("progress", "had_gpu_s"), [(True, 9.0), (False, 4.0)])
+def test_a_job_of_which_only_counters_are_new_is_shown_again_to_those_who_go_by_them(
+    progress: bool, had_gpu_s: float
+) -> None:
+    seen: list[Snapshot] = []
+    at = world(policy=recording({}, seen, progress=progress))
+    at.do("submit alice a")
+    at.do("report n1 1:0=running gpu_s=4")
+    at.do("user alice 50")
+    before = seen[-1].jobs[0]
+    at.do("report n1 1:0=running gpu_s=9")
+    at.do("user alice 60")
+    after = seen[-1].jobs[0]
+    assert (before.attained_gpu_s, after.attained_gpu_s) == (4.0, had_gpu_s)
+    assert (after is before) is not progress
+    at.do("report n1 1:0=held gpu_s=9")
+    at.do("user alice 70")
+    held = seen[-1].jobs[0]
+    assert (held.running, held.attained_gpu_s) == (False, 9.0)
 
 
 def test_a_policy_that_places_where_nothing_can_be_placed_stops_the_controller() -> None:

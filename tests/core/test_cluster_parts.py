@@ -12,7 +12,7 @@ from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.cluster.rates import Rates
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, JobReport, MoveReason, Phase, UserName
+from hs_core.model import HostName, JobId, JobReport, MoveReason, Phase, Shape, UserName
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Trade, TradeNews, Verdict
 
 ALICE, BOB = UserName("alice"), UserName("bob")
@@ -184,3 +184,29 @@ def test_a_trade_that_somebody_loses_by_stops_the_controller(policy: Policy, wor
     at.do("host n1 V100:1")
     with pytest.raises(BrokenError, match=words):
         at.do("submit alice a")
+
+
+def test_what_an_elastic_job_measured_is_told_by_its_shape() -> None:
+    shapes = {JobId(1): Shape(gpus=2, per_gpu=32)}
+    seen: list[Snapshot] = []
+    plain = plain_policy(shapes=shapes)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        seen.append(snapshot)
+        return plain.decide(snapshot, memory)
+
+    at = World(replace(plain, decide=decide), Settings(quantum_s=20.0, settle_s=0.0), shapes=shapes)
+    for line in (
+        "user alice",
+        "host n1 V100:2",
+        "submit alice v job_class=net elastic=1,2,32,128,32",
+    ):
+        at.do(line)
+    for turn in range(1, 5):
+        at.now_s += 20
+        at.do(f"report n1 1:0=running resumes={turn} step={turn} run_s={20 * (turn - 1)}")
+        at.do(f"report n1 1:0=running resumes={turn} step={turn + 1} run_s={20 * turn - 10} steps_per_s=4")
+    at.do("user alice 50")
+    assert seen[-1].speeds == {("alice/net", "V100"): {shapes[JobId(1)]: 4.0}}
+    assert seen[-1].rates == {}, "it tells nothing of the job as declared"
+    assert at.machine.rates(JobId(1)) == ()

@@ -10,7 +10,7 @@ from hs_core.cluster import reports
 from hs_core.events import ControllerHeard, Woke
 from hs_core.host import HostConfig
 from hs_core.host.away import LOST
-from hs_core.model import JobId, OnPartition, Phase, SuspendMode
+from hs_core.model import JobId, OnPartition, Phase, Shape, SuspendMode
 
 ONE, TWO = JobId(1), JobId(2)
 
@@ -276,6 +276,27 @@ def test_the_incarnation_before_is_kept_where_it_is_lent_while_the_next_one_live
     sim.send()
     assert words(sim, "forget") == ["forget 1"]
     assert sim.running() == {ONE}
+
+
+def test_a_job_of_another_shape_goes_on_from_its_checkpoint_on_so_many_gpus_and_is_charged_for_them() -> None:
+    sim = HostSim(4)
+    sim.job(1, gpus=1, ways=Ways(can_checkpoint=True))
+    sim.job(2, gpus=3)
+    sim.send()
+    sim.run(30.0)
+    sim.change(TWO, cancelled=True)
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(10.0)
+    step = sim.machine.report(ONE).step
+    sim.change(ONE, leave=False, epoch=2, shape=Shape(gpus=4, per_gpu=8))
+    sim.send()
+    sim.run(70.0)
+    report = sim.machine.report(ONE)
+    assert words(sim, "launch 1") == ["launch 1 on 0", "launch 1 on 0,1,2,3 from generation 0"]
+    assert (len(report.gpus), report.step > step > 0) == (4, True)
+    assert report.gpu_s == pytest.approx(4 * report.run_s)
+    assert report.run_s > 60.0
 
 
 # --- nobody is heard

@@ -8,7 +8,7 @@ import pytest
 
 from hs_core.errors import BrokenError
 from hs_core.events import Turn
-from hs_core.model import HostName, JobId, Migrate, MoveReason, UserName
+from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 
@@ -198,3 +198,65 @@ def test_copies_are_on_servers_of_their_own_and_take_their_gpus_on_each() -> Non
             replace(plan({1: (K, H), 2: H}, {H: turn(1, 2), K: turn(1)}), copies=copies),
             Needs(copies=True),
         )
+
+
+ELASTIC = Elastic(gpus_min=1, gpus_max=4, batch=32, batch_max=128, batch_per_gpu_max=32)
+SHAPING = Needs(elastic=True)
+
+
+def shaped(wanted: Plan, **shape: int) -> Plan:
+    """Job 1 in that shape."""
+    return replace(wanted, shapes={JobId(1): Shape(**{"gpus": 2, "per_gpu": 32, **shape})})
+
+
+def test_an_elastic_job_may_be_given_any_shape_that_it_allows_and_its_turn_counts_that() -> None:
+    jobs = [job(1, 2, elastic=ELASTIC), job(2, 1)]
+    check(ask(*jobs), shaped(plan({1: H, 2: H}, {H: turn(1, 2)}), gpus=3), SHAPING)
+    check(ask(*jobs), shaped(plan({1: H, 2: H}, {H: turn(1, 2)}), gpus=1, per_gpu=16, parts=2), SHAPING)
+    with pytest.raises(BrokenError, match="promised twice: its turn needs 5, it has 4"):
+        check(ask(*jobs), shaped(plan({1: H, 2: H}, {H: turn(1, 2)}), gpus=4), SHAPING)
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "said"),
+    [
+        ({}, shaped(plan({1: H})), "job 1 is given 2 GPUs.* it is not elastic"),
+        ({"elastic": ELASTIC}, shaped(plan({})), "job 1 is given .* and no home"),
+        ({"elastic": ELASTIC}, shaped(plan({1: K}), gpus=5, per_gpu=16), "it allows Elastic"),
+        ({"elastic": ELASTIC}, shaped(plan({1: H}), per_gpu=33), "it allows Elastic"),
+        ({"elastic": ELASTIC}, shaped(plan({1: H}), gpus=1, per_gpu=16), "mini-batches of 16 .* it allows"),
+        ({"elastic": ELASTIC}, shaped(plan({1: H}), gpus=4, parts=2), "mini-batches of 256 .* it allows"),
+        (
+            {"elastic": replace(ELASTIC, gpus_max=9)},
+            shaped(plan({1: H}), gpus=5, per_gpu=8),
+            "needs 5 GPUs and",
+        ),
+        (
+            {"elastic": ELASTIC, "hosts": (H,), "started": True, "movable": True},
+            shaped(plan({1: H})),
+            "moves from .* without a reason",
+        ),
+        (
+            {"elastic": ELASTIC, "hosts": (H,), "started": True},
+            shaped(plan({1: H})),
+            "runs on .*; it cannot move",
+        ),
+    ],
+)
+def test_a_shape_that_the_job_does_not_allow_or_cannot_take_is_refused(
+    facts: dict[str, object], wanted: Plan, said: str
+) -> None:
+    with pytest.raises(BrokenError, match=said):
+        check(ask(job(1, **facts)), wanted, SHAPING)
+
+
+def test_only_a_policy_that_says_so_gives_shapes_and_a_change_of_shape_takes_from_the_budget() -> None:
+    stands = job(1, elastic=ELASTIC, hosts=(H,), started=True, movable=True, shape=Shape(gpus=2, per_gpu=16))
+    kept = shaped(plan({1: H}), per_gpu=16)
+    check(ask(stands), kept, SHAPING)
+    with pytest.raises(BrokenError, match="the policy does not say that it gives shapes"):
+        check(ask(stands), kept)
+    grown = replace(shaped(plan({1: H}), gpus=4), moves={JobId(1): (MoveReason.SHAPE, "")})
+    with pytest.raises(BrokenError, match="1 started jobs move; the budget allows 0"):
+        check(ask(stands), grown, SHAPING)
+    check(replace(ask(stands), migrations_left=1), grown, SHAPING)

@@ -1,12 +1,14 @@
 """Rates that hostile jobs report: the recent mean, and nothing that is no rate."""
 
 import json
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hs_core.model import Shape
 from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample, mean_speedup
 
 
@@ -84,3 +86,31 @@ def test_a_dump_survives_json() -> None:
     assert again.rates("vae") == profile.rates("vae")
     again.forget("vae")
     assert again.rates("vae") == {}
+
+
+def test_rates_of_shapes_are_kept_apart_from_the_declared_one_and_survive_json() -> None:
+    profile = Profile()
+    small, large = Shape(gpus=1, per_gpu=32), Shape(gpus=4, per_gpu=32, parts=2)
+    for shape, rate in ((None, 1.0), (small, 2.0), (large, 4.0)):
+        told = RateSample(
+            job_class="c", model="V100", steps_per_s=rate, now_s=0.0, since_resume_s=60.0, shape=shape
+        )
+        assert profile.add(told)
+    again = Profile.load(json.loads(json.dumps(profile.dump())))
+    for each in (profile, again):
+        assert {model: rate.steps_per_s for model, rate in each.rates("c").items()} == {"V100": 1.0}
+        found = {shape: rate.steps_per_s for shape, rate in each.shapes("c", "V100").items()}
+        assert found == {small: 2.0, large: 4.0}
+    profile.forget("c")
+    assert profile.shapes("c", "V100") == {}
+
+
+def test_what_was_measured_beside_a_class_is_forgotten_with_either_of_them() -> None:
+    profile = Profile()
+    for of, beside in (("vae", "gan"), ("vae", "lm"), ("gan", "vae")):
+        profile.add(replace(sample(5.0, of=of), beside=beside))
+    again = Profile.load(json.loads(json.dumps(profile.dump())))
+    assert set(again.beside("vae", "V100")) == {"gan", "lm"}
+    again.forget("gan")
+    assert set(again.beside("vae", "V100")) == {"lm"}
+    assert again.beside("gan", "V100") == {}

@@ -25,6 +25,10 @@ SPECS = st.builds(
     checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, steps=st.integers(0, 10**15),
     gpu_memory_fixed_bytes=NON_NEGATIVE, accumulation_max=st.integers(1, 64), array_id=st.none() | st.integers(1, 9),
     array_index=st.none() | NON_NEGATIVE, array_limit=NON_NEGATIVE,
+    elastic=st.none() | st.builds(
+        model.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,
+        batch_per_gpu_max=NON_NEGATIVE, noise_scale=st.floats(0, 1e9),
+    ),
 )  # fmt: skip
 PEER = Peer(host=model.HostName("v1"), address="10.0.0.2:7444")
 EXITS = st.none() | st.builds(
@@ -60,6 +64,7 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
     job = WantedJob(job=model.JobId(7), epoch=3, user=model.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
                     nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4,
+                    shape=model.Shape(gpus=4, per_gpu=32, parts=2),
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
     guest = Guest(job=model.JobId(9), beside=(model.JobId(7), model.JobId(8)), gpus=(1, 2))
     turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())

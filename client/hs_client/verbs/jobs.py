@@ -133,9 +133,10 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("output", spec.output),
         (
             "asks for",
-            f"{view.gpus} GPU{'s' * (view.gpus != 1)} ({models})"
+            f"{spec.gpus * spec.nodes} GPU{'s' * (spec.gpus * spec.nodes != 1)} ({models})"
             + (f" over {spec.nodes} nodes" if spec.nodes > 1 else ""),
         ),
+        ("elastic", _elastic(view)),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
         ("beside", _beside(view)),
@@ -165,6 +166,18 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("class", found.job_class),
         ("note", view.note),
     ]
+
+
+def _elastic(view: wire.JobView) -> str:
+    """What it allows, and what it was told."""
+    if not view.HasField("elastic"):
+        return ""
+    may, shape = view.elastic, view.shape
+    text = f"{may.gpus_min} to {may.gpus_max} GPUs, mini-batches of {may.batch} to {may.batch_max} examples"
+    if not view.HasField("shape"):
+        return text
+    parts = f" in {shape.parts} parts" if shape.parts > 1 else ""
+    return f"{text}; now {shape.gpus}, {shape.gpus * shape.per_gpu * shape.parts} examples{parts}"
 
 
 def _beside(view: wire.JobView) -> str:

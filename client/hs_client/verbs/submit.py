@@ -46,6 +46,12 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "job_class": (("class",), str),
     "steps": (("steps",), int),
     "accumulation": (("accumulation",), int),
+    "gpus_min": (("elastic", "gpus_min"), int),
+    "gpus_max": (("elastic", "gpus_max"), int),
+    "batch": (("elastic", "batch"), int),
+    "batch_max": (("elastic", "batch_max"), int),
+    "batch_per_gpu_max": (("elastic", "batch_per_gpu_max"), int),
+    "noise_scale": (("elastic", "noise_scale"), float),
 }
 _WHAT_IS_RUN = {"file", "command"}
 
@@ -103,6 +109,21 @@ def job_options(function: F) -> F:
         ),
         click.option(
             "--accumulation", type=int, metavar="N", help="sub-batches the script can split a batch into  [1]"
+        ),
+        click.option(
+            "--gpus-max", type=int, metavar="N", help="elastic: it may be restarted on up to so many GPUs"
+        ),
+        click.option("--gpus-min", type=int, metavar="N", help="elastic: and on so few  [1]"),
+        click.option("--batch", type=int, metavar="N", help="elastic: examples of a mini-batch"),
+        click.option("--batch-max", type=int, metavar="N", help="elastic: of one at most  [--batch]"),
+        click.option(
+            "--batch-per-gpu-max",
+            type=int,
+            metavar="N",
+            help="elastic: that fit into a GPU at once  [--batch over --gpus]",
+        ),
+        click.option(
+            "--noise-scale", type=float, metavar="N", help="elastic: gradient noise scale, in examples"
         ),
     ]
     for option in reversed(options):

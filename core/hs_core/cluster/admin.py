@@ -30,7 +30,7 @@ class Admin(Hosts):
             return
         self.policy = self._dress(policy)
         self._memory = {}
-        self._sight.mix(mixed=policy.needs.mixed)
+        self._sight.serve(policy.needs)
         self._touched_meta = True
         self._stale = True
         text = f"{event.by} puts the policy {policy.name} in place of {old.name}"

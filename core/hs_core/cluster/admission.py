@@ -25,6 +25,7 @@ from hs_core.model import (
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
 RESERVED_ENV = "HS_"
+MOST_EXAMPLES = 1 << 30  # of a mini-batch
 
 
 def refuse(field: str, value: object, expected: str, kind: Kind = Kind.INVALID) -> RefusedError:
@@ -38,6 +39,7 @@ def refuse(field: str, value: object, expected: str, kind: Kind = Kind.INVALID) 
 def check_spec(spec: JobSpec, limits: Limits) -> None:
     _check_texts(spec, limits)
     _check_numbers(spec, limits)
+    _check_elastic(spec, limits)
     _check_env(spec, limits)
     if not spec.command or not spec.command[0]:
         raise RefusedError("command: missing; a program and its arguments were expected")
@@ -119,6 +121,35 @@ def _check_numbers(spec: JobSpec, limits: Limits) -> None:
     ):
         if not (isfinite(seconds) and 0 <= seconds <= limits.duration_s):
             raise refuse(field, seconds, f"is not a number of seconds between 0 and {limits.duration_s:.0f}")
+
+
+def _check_elastic(spec: JobSpec, limits: Limits) -> None:
+    elastic = spec.elastic
+    if elastic is None:
+        return
+    whole: Sequence[tuple[str, int, int, int]] = (
+        ("gpus_min", elastic.gpus_min, 1, limits.gpus),
+        ("gpus_max", elastic.gpus_max, elastic.gpus_min, limits.gpus),
+        ("gpus", spec.gpus, elastic.gpus_min, elastic.gpus_max),
+        ("batch", elastic.batch, 1, MOST_EXAMPLES),
+        ("batch_max", elastic.batch_max, elastic.batch, MOST_EXAMPLES),
+        ("batch_per_gpu_max", elastic.batch_per_gpu_max, 1, MOST_EXAMPLES),
+    )
+    for field, value, least, most in whole:
+        if not least <= value <= most:
+            raise refuse(field, value, f"is not between {least} and {most}")
+    if not (isfinite(elastic.noise_scale) and 0 <= elastic.noise_scale <= 1e15):
+        raise refuse("noise_scale", elastic.noise_scale, "is not a number of examples of at least 0")
+    if spec.nodes != 1:
+        raise refuse("nodes", spec.nodes, "is not 1: an elastic job is restarted on other GPUs of one server")
+    if spec.accumulation_max != 1:
+        raise refuse(
+            "accumulation",
+            spec.accumulation_max,
+            "is not 1: an elastic job is told its parts by its batch limits",
+        )
+    if spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
+        raise refuse("suspend", str(spec.suspend), "gives no checkpoint that an elastic job could go on from")
 
 
 def _check_env(spec: JobSpec, limits: Limits) -> None:

@@ -32,7 +32,10 @@ class Book:
         self.of_array: dict[JobId, set[JobId]] = {}  # live ones of arrays that have a limit
         self.waiters: dict[JobId, set[JobId]] = {}  # live jobs that wait for the key
         self.blocked: set[JobId] = set()  # live ones with a dependency still open
-        self.changed: set[JobId] = set()  # since somebody looked (`Sight`)
+        self.changed: set[JobId] = set()  # since somebody looked (`Sight`) …
+        self.counted: set[JobId] = (
+            set()
+        )  # … and those that received or did something, and nothing else changed
         self.hosts_version = 0  # grows when a host's row changes
         self._held: dict[JobId, set[JobId]] = {}  # by array: those that have to wait
         self._recount: set[JobId] = set()  # arrays to be looked at again
@@ -44,10 +47,11 @@ class Book:
         for row in rows:
             self.put(row)
 
-    def put(self, row: Job) -> None:
+    def put(self, row: Job, *, counters: bool = False) -> None:
+        """`counters`: nothing but what it has received and done is new."""
         listed = self.live.get(row.id)
         self.jobs[row.id] = row
-        self.changed.add(row.id)
+        (self.counted if counters else self.changed).add(row.id)
         if row.spec.array_limit and row.spec.array_id is not None:
             self._recount.add(row.spec.array_id)
         if row.state.ended:
@@ -99,6 +103,7 @@ class Book:
         self.reconsider(row.id)
 
     def _retire(self, row: Job) -> None:
+        self.counted.discard(row.id)
         listed = self.live.pop(row.id, None)
         if listed is not None:
             self._index(listed, None)

@@ -9,7 +9,7 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import HostName, Job
+from hs_core.model import HostName, Job, Shape
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Verdict
 
 
@@ -71,6 +71,7 @@ class Decisions(Requests):
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
             interference=dict(self._rates.interference),
+            speeds={key: dict(known) for key, known in self._rates.speeds.items()},
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,
         )
@@ -101,15 +102,16 @@ class Decisions(Requests):
         homes = decided.homes
         for facts in snapshot.jobs:
             home = homes.get(facts.id)
-            if home is None or home == facts.hosts:
+            shape = decided.shapes.get(facts.id, facts.shape)
+            if home is None or (home == facts.hosts and shape == facts.shape):
                 continue
             row = self._book.live[facts.id]
             if not facts.hosts:
-                self._place(row, home, now_s)
+                self._place(row, home, shape, now_s)
             elif not facts.started:
-                self._rehome(row, home, now_s)
+                self._rehome(row, home, shape, now_s)
             else:
-                self._begin_move(row, home, *decided.moves[facts.id], now_s)
+                self._begin_move(row, home, shape, decided.moves[facts.id], now_s)
 
     def _settle_accumulation(self, decided: Plan, now_s: float) -> None:
         for job, accumulation in decided.accumulation.items():
@@ -118,11 +120,12 @@ class Decisions(Requests):
                 self._put(replace(row, accumulation=accumulation), now_s)
                 self._restless.update(row.hosts)
 
-    def _place(self, row: Job, home: tuple[HostName, ...], now_s: float) -> None:
+    def _place(self, row: Job, home: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
         state = states.after(row, Happening.PLACED)
-        new = replace(row, hosts=home, gpu_models=self._models(home), state=state, settled_s=now_s)
+        models = self._models(home)
+        new = replace(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
         self._put(new, now_s)
-        text = f"it lives on {', '.join(home)} ({new.gpu_model})"
+        text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
         stored = row.stored
         if stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.hosts)}"
@@ -154,7 +157,7 @@ class Decisions(Requests):
 
     def _is_crowded(self, name: HostName) -> bool:
         """Its jobs take turns. Where all of them run at once tickets change nothing, and with many users they change all the time."""
-        asked = sum(self._book.live[job].spec.gpus for job in self._book.at_host.get(name, ()))
+        asked = sum(self._book.live[job].gpus for job in self._book.at_host.get(name, ()))
         return asked > len(self._book.hosts[name].healthy_gpus)
 
     def _tell_trade(self, news: TradeNews, now_s: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hs_core.cluster.machine import ClusterMachine
-from hs_core.cluster.plain import Wishes, a_host, a_spec, plain_policy, sick
+from hs_core.cluster.plain import Shapes, Wishes, a_host, a_spec, plain_policy, sick
 from hs_core.cluster.state import Outcome, Settings, State
 from hs_core.errors import RefusedError
 from hs_core.events import (
@@ -35,6 +35,7 @@ from hs_core.events import (
 from hs_core.model import (
     After,
     AfterCondition,
+    Elastic,
     Exit,
     GpuId,
     HostName,
@@ -44,6 +45,7 @@ from hs_core.model import (
     MoveReason,
     OnPartition,
     Phase,
+    Shape,
     UserName,
 )
 from hs_core.policy import Policy
@@ -66,6 +68,7 @@ class World:
         gpus n1 sick=1                     tick          why 1          jobs           restart
         drain n1 [reason=disk] [by=90]     undrain n1    remove n1      drain-gpus n1 0 2
         @30                                it is 30 s now
+        shape 1 4x16x2                     where a policy listens to `shapes`: 4 GPUs, 16 examples on each, in 2 parts
         wish 1 n2,n3 [balance [because …]] where a policy that listens to `wishes` is to move it; `wish 1`: nowhere else
 
     A report names a job as `id:epoch=phase`; counters after it belong to it. Who drains is root.
@@ -79,6 +82,7 @@ class World:
     wanted: dict[HostName, Wanted] = field(default_factory=dict)
     wake_s: float | None = None
     wishes: Wishes = field(default_factory=dict)  # the one that its policy was made with
+    shapes: Shapes = field(default_factory=dict)  # and this
 
     def __post_init__(self) -> None:
         self.start(State())
@@ -122,6 +126,10 @@ class World:
             return [self._row(job.id) for job in self.machine.jobs(ended=True)]
         if verb == "wish":
             self._wish(words)
+            return []
+        if verb == "shape":
+            gpus, per_gpu, parts = map(int, words[1].split("x"))
+            self.shapes[JobId(int(words[0]))] = Shape(gpus=gpus, per_gpu=per_gpu, parts=parts)
             return []
         if verb == "restart":
             self.start(self.machine.state)
@@ -207,6 +215,7 @@ class World:
         move = f", moving to {' '.join(row.move.to)}" if row.move else ""
         kept = row.stored
         stored = f", from step {kept.step} of epoch {kept.epoch} at {' '.join(kept.hosts)}" if kept else ""
+        at += f" on {row.shape}" if row.shape is not None else ""
         return f"{job}:{row.epoch} {row.state}{at}, {row.gpu_s:g} GPU-s{lost}{move}{stored}{ended}"
 
 
@@ -256,7 +265,8 @@ def _wanted_job(job: WantedJob) -> str:
     meet = f" at {job.rendezvous}" if job.rendezvous else ""
     source = job.source
     had = f" from {source.peer.address} {source.epoch}#{source.generation}" if source is not None else ""
-    return f"{job.job}:{job.epoch} with {job.tickets:.4g}{limit}{of}{meet}{had}{marks}"
+    shape = f" on {job.shape}" if job.shape is not None else ""
+    return f"{job.job}:{job.epoch} with {job.tickets:.4g}{shape}{limit}{of}{meet}{had}{marks}"
 
 
 def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
@@ -274,6 +284,17 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                 wishes[key] = tuple(value.split(","))
             case "after":
                 wishes[key] = tuple(_after(text) for text in value.split(","))
+            case "elastic":
+                numbers = [int(number) for number in value.split(",")]
+                wishes[key] = Elastic(
+                    **dict(
+                        zip(
+                            ("gpus_min", "gpus_max", "batch", "batch_max", "batch_per_gpu_max"),
+                            numbers,
+                            strict=True,
+                        )
+                    )
+                )
             case "env":
                 wishes[key] = dict([value.split(":", 1)])
             case "command":

@@ -55,7 +55,7 @@ class Held:
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected)
-        self._sight.mix(mixed=policy.needs.mixed)
+        self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event
         self._stories: dict[JobId, deque[Fact]] = {}
@@ -85,7 +85,8 @@ class Held:
         self._touched_profile = False
         self._facts = []
 
-    def _put(self, row: Job, now_s: float) -> None:
+    def _put(self, row: Job, now_s: float, *, counters: bool = False) -> None:
+        """`counters`: nothing but what it has received and done is new."""
         old = self._book.jobs.get(row.id)
         self._before.setdefault(row.id, old)
         if old is None or old.state is not row.state:
@@ -94,7 +95,7 @@ class Held:
             self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
         if old is not None and old.hosts != row.hosts:
             self._orders.forget(row.id, old.hosts)
-        self._book.put(row)
+        self._book.put(row, counters=counters)
 
     def _fact(
         self,

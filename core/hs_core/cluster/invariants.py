@@ -38,6 +38,8 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, f"{state}, yet listed otherwise")
     if hosts and len(hosts) != spec.nodes:
         _broken(row, f"has {spec.nodes} nodes, and lives on {hosts}")
+    if row.shape is not None and (spec.elastic is None or not hosts):
+        _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
         _broken(row, "two of its parts are on one server")
     if row.epoch < 0 or row.retries > spec.retry_max:
@@ -93,7 +95,7 @@ def _check_move(book: Book, row: Job) -> None:
     if (row.id in book.moving) != (row.move is not None):
         _broken(row, "listed otherwise among those that move")
     if row.move is not None:
-        if not row.hosts or row.move.to == row.hosts:
+        if not row.hosts or (row.move.to == row.hosts and row.move.shape == row.shape):
             _broken(row, f"moves from {row.hosts} to {row.move.to}")
         if row.paused or row.cancelled_by:
             _broken(row, "moves, though it is paused or ending")

@@ -35,7 +35,11 @@ class Lives(Views):
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if host == row.host:
             self._rate_reported(new, before, part, now_s)
-        self._put(self._settled(new, now_s), now_s)
+        settled = self._settled(new, now_s)
+        alike = (
+            settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
+        )
+        self._put(settled, now_s, counters=alike)
         if whole.exit is not None:
             self._exited(new, whole.exit, now_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
@@ -49,7 +53,9 @@ class Lives(Views):
         beside = {self._sight.class_of(other) for other in others}
         split = row.accumulation > 1
         known = self._rates.count
-        if self._rates.reported(job_class, row.gpu_models, old, new, now_s, beside=beside, split=split):
+        if self._rates.reported(
+            job_class, row.gpu_models, old, new, now_s, beside=beside, split=split, shape=row.shape
+        ):
             self._touched_profile = True
             self._stale |= self._rates.count != known  # there is something new to decide by
 
@@ -58,7 +64,7 @@ class Lives(Views):
         stored = row.stored
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if stored.hosts != row.hosts:
+        if stored.hosts != row.hosts or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
@@ -82,12 +88,16 @@ class Lives(Views):
             return
         move, left_s = flight
         total_s = max(0.0, now_s - move.since_s)
+        took = f"in {total_s:.1f} s, at step {step}"
         data |= {
             "reason": str(move.reason),
             "checkpoint_s": round(max(0.0, left_s - move.since_s), 3),
             "total_s": round(total_s, 3),
         }
-        text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} in {total_s:.1f} s, at step {step}"
+        if stored.hosts == row.hosts:
+            self._fact(now_s, "reshaped", f"it goes on with {row.shape}, {took}", job=row.id, data=data)
+            return
+        text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} {took}"
         self._fact(now_s, "migrated", text, job=row.id, data=data)
 
     def _tell_state(self, old: Job, new: Job, now_s: float) -> None:
@@ -172,7 +182,8 @@ class Lives(Views):
         happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
         state = states.after(row, *happenings)
         hosts = row.hosts if stays else ()
-        self._put(replace(self._next_epoch(row), state=state, hosts=hosts, stored=stored), now_s)
+        shape = row.shape if stays else None
+        self._put(replace(self._next_epoch(row), state=state, hosts=hosts, shape=shape, stored=stored), now_s)
 
     def _next_epoch(self, row: Job) -> Job:
         """Another incarnation may start; what this one received is kept in its account."""
@@ -192,7 +203,7 @@ class Lives(Views):
 
     def _takes(self, row: Job, host: Host) -> bool:
         """Whether it could start there now."""
-        able = len(host.healthy_gpus) >= row.spec.gpus
+        able = len(host.healthy_gpus) >= row.gpus
         return host.name in self._connected and host.schedulable and able
 
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
@@ -253,6 +264,12 @@ _ENDED_WORDS = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
 }
+
+
+def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool]:
+    """What of a part's report policies see, but for its counters."""
+    memory_bytes, over = report.device_memory_bytes, report.exit is not None
+    return report.phase, report.can_checkpoint, report.sliceable, memory_bytes, over
 
 
 def _weighty(report: JobReport) -> tuple[bool, bool, bool]:

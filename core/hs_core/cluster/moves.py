@@ -6,33 +6,44 @@ from dataclasses import replace
 from hs_core.cluster import reports, states
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.model import HostName, Job, Move, MoveReason, Stored
+from hs_core.model import HostName, Job, Move, MoveReason, Shape, Stored
 
 
 class Moves(Lives):
     def _begin_move(
-        self, row: Job, to: tuple[HostName, ...], reason: MoveReason, text: str, now_s: float
+        self,
+        row: Job,
+        to: tuple[HostName, ...],
+        shape: Shape | None,
+        why: tuple[MoveReason, str],
+        now_s: float,
     ) -> None:
-        """What an administrator wants empty leaves whatever the budget says."""
+        """Also where only its shape is another. What an administrator wants empty leaves whatever the budget says."""
+        reason, text = why
         if reason is not MoveReason.DRAIN:
             if self._budget.left(now_s) < 1:
                 return
             self._budget.take(now_s)
             self._touched_meta = True
-        row = replace(row, move=Move(to=to, reason=reason, since_s=now_s, text=text))
+        row = replace(row, move=Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape))
         self._put(row, now_s)
-        why = f": {text}" if text else f" ({reason})"
+        because = f": {text}" if text else f" ({reason})"
+        what = f"move from {', '.join(row.hosts)} to {', '.join(to)}"
+        if to == row.hosts:
+            what = f"be restarted with {shape} on {', '.join(to)}"
         self._fact(
             now_s,
             "moving",
-            f"it is to move from {', '.join(row.hosts)} to {', '.join(to)}{why}",
+            f"it is to {what}{because}",
             job=row.id,
             data={"from": ",".join(row.hosts), "to": ",".join(to), "reason": str(reason)},
         )
 
-    def _rehome(self, row: Job, to: tuple[HostName, ...], now_s: float) -> None:
+    def _rehome(self, row: Job, to: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
         """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
+        if to == row.hosts:
+            text = f"it is to run on {', '.join(to)} with {shape}: it had not started"
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
         told = {host for host in row.hosts if self._may_know(row, host)}
@@ -42,6 +53,7 @@ class Moves(Lives):
             state=state,
             hosts=to,
             gpu_models=models,
+            shape=shape,
             settled_s=now_s,
             unconfirmed=before,
         )
@@ -76,7 +88,8 @@ class Moves(Lives):
                 return f"{name} is away"
             if not host.schedulable:
                 return f"{name} is drained"
-            if len(host.healthy_gpus) < row.spec.gpus:
+            gpus = row.spec.gpus if move.shape is None else move.shape.gpus
+            if len(host.healthy_gpus) < gpus:
                 return f"{name} has {len(host.healthy_gpus)} healthy GPUs left"
         if row.paused or row.cancelled_by:
             return "it was paused" if row.paused else "it is being ended"
@@ -96,7 +109,10 @@ class Moves(Lives):
         assert row.move is not None
         self._stale = True
         self._put(replace(row, move=None), now_s)
-        text = f"it stays on {', '.join(row.hosts)} and does not move to {', '.join(row.move.to)}: {why}"
+        stays, to = ", ".join(row.hosts), ", ".join(row.move.to)
+        text = f"it stays on {stays} and does not move to {to}: {why}"
+        if row.move.to == row.hosts:
+            text = f"it stays as it is on {stays} and is not restarted with {row.move.shape}: {why}"
         self._fact(now_s, "move-abandoned", text, job=row.id)
 
     def _depart(self, row: Job, stored: Stored, now_s: float) -> None:
@@ -108,6 +124,7 @@ class Moves(Lives):
             state=states.after(row, Happening.MOVED),
             hosts=move.to,
             gpu_models=self._models(move.to),
+            shape=move.shape,
             stored=stored,
             migrations=row.migrations + 1,
             settled_s=now_s,
@@ -115,6 +132,8 @@ class Moves(Lives):
         self._flights[row.id] = (move, now_s)
         self._put(new, now_s)
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(move.to)} ({new.gpu_model})"
+        if stored.hosts == move.to:
+            text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
         self._fact(now_s, "left", text, job=row.id, host=move.to[0])
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:

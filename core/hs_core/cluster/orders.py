@@ -68,6 +68,7 @@ class Orders:
             leave=row.move is not None,
             source=source,
             accumulation=row.accumulation,
+            shape=row.shape,
             grant=self.grant(row.id, row.epoch) if source or row.spec.nodes > 1 else "",
         )
         self._wanted[key] = (row, run_as, evicted, wanted)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hs_core.events import Turn
-from hs_core.model import Gpu, GpuId, Host, HostName, JobId, JobSpec, MoveReason, UserName
+from hs_core.model import Gpu, GpuId, Host, HostName, JobId, JobSpec, MoveReason, Shape, UserName
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 GiB = 1 << 30
@@ -44,11 +44,17 @@ Wishes = dict[JobId, tuple[tuple[HostName, ...], MoveReason, str]]
 """Where somebody wants jobs to be, and why."""
 
 
-def plain_policy(*, every_quantum: bool = False, wishes: Wishes | None = None) -> Policy:
+Shapes = dict[JobId, Shape]
+"""In which shapes somebody wants elastic jobs to run."""
+
+
+def plain_policy(
+    *, every_quantum: bool = False, wishes: Wishes | None = None, shapes: Shapes | None = None
+) -> Policy:
     """Each job to the servers of one pool with the fewest wanted GPUs that can hold it; a user's tickets split by gang size.
 
     Gangs over several servers run every other quantum, oldest first. Started jobs move where `wishes` says, as soon as they
-    can, and from drained servers wherever there is room for their gang.
+    can, and from drained servers wherever there is room for their gang; elastic ones take the shape that `shapes` says.
     """
 
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -69,16 +75,32 @@ def plain_policy(*, every_quantum: bool = False, wishes: Wishes | None = None) -
             if job.started:
                 moves[job.id] = reason
                 left -= reason[0] is not MoveReason.DRAIN
+        shaped = {job.id: (shapes or {})[job.id] for job in snapshot.jobs if job.id in (shapes or {})}
+        gpus = {host.name: host.gpus for host in snapshot.hosts}
+        for job in snapshot.jobs:
+            if job.id not in shaped or shaped[job.id] == job.shape:
+                continue
+            stays = job.started and job.id not in moves
+            room = all(shaped[job.id].gpus <= gpus[name] for name in homes.get(job.id, ()))
+            if job.id not in homes or not room or (stays and not (job.movable and left > 0)):
+                del shaped[job.id]
+            elif stays:
+                moves[job.id] = (MoveReason.SHAPE, "")
+                left -= 1
         tickets = _tickets(snapshot, homes)
         why = {
             job.id: f"no server has {job.gang} GPUs for it" for job in snapshot.jobs if job.id not in homes
         }
         turns = _turns(snapshot, homes)
         decisions = int(memory.get("decisions", 0)) + 1
-        plan = Plan(homes=homes, turns=turns, tickets=tickets, moves=moves)
+        plan = Plan(homes=homes, turns=turns, tickets=tickets, moves=moves, shapes=shaped)
         return Verdict(plan=plan, memory={"decisions": decisions}, why=why)
 
-    return Policy(name="plain", needs=Needs(every_quantum=every_quantum), decide=decide)
+    return Policy(
+        name="plain",
+        needs=Needs(every_quantum=every_quantum, elastic=bool(shapes is not None)),
+        decide=decide,
+    )
 
 
 def _wish(

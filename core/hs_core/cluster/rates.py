@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hs_core.model import JobId, JobReport, Phase
+from hs_core.model import JobId, JobReport, Phase, Shape
 from hs_core.profile import SETTLE_S, Profile, RateSample
 
 ENOUGH = 3  # samples, before a policy sees the rate
@@ -34,6 +34,8 @@ class Rates:
         self.known: dict[tuple[str, str], float] = {}
         self.interference: dict[tuple[str, str, str], float] = {}
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
+        self.speeds: dict[tuple[str, str], dict[Shape, float]] = {}
+        """(class, model) → mini-batches a second of an elastic job in each shape."""
         for job_class, model, *_ in dumped:
             self._show(job_class, model)
 
@@ -47,6 +49,7 @@ class Rates:
         *,
         beside: Collection[str] = (),
         split: bool = False,
+        shape: Shape | None = None,
     ) -> bool:
         """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts.
 
@@ -60,7 +63,7 @@ class Rates:
         if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
             return False
         model = self._slowest(job_class, models)
-        if model is None or len(beside) > 1 or (split and not beside):
+        if model is None or len(beside) > 1 or (split and not beside) or (shape is not None and beside):
             return False
         sample = RateSample(
             job_class=job_class,
@@ -69,6 +72,7 @@ class Rates:
             now_s=now_s,
             since_resume_s=new.run_s - turn[1],
             beside=next(iter(beside), ""),
+            shape=shape,
         )
         if not self._profile.add(sample):
             return False
@@ -91,7 +95,7 @@ class Rates:
     @property
     def count(self) -> int:
         """How much is known."""
-        return len(self.known) + len(self.interference)
+        return len(self.known) + len(self.interference) + sum(map(len, self.speeds.values()))
 
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
@@ -101,12 +105,16 @@ class Rates:
             if shared.samples >= ENOUGH and (job_class, model) in self.known:
                 ratio = self.known[job_class, model] / shared.steps_per_s
                 self.interference[job_class, beside, model] = max(1.0, ratio)
+        for shape, found in self._profile.shapes(job_class, model).items():
+            if found.samples >= ENOUGH:
+                self.speeds.setdefault((job_class, model), {})[shape] = found.steps_per_s
 
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
         self._profile.forget(job_class)
-        for key in [key for key in self.known if key[0] == job_class]:
-            del self.known[key]
+        for known in (self.known, self.speeds):
+            for key in [key for key in known if key[0] == job_class]:
+                del known[key]
         for pair in [pair for pair in self.interference if job_class in pair[:2]]:
             del self.interference[pair]
 

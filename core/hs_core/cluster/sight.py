@@ -8,7 +8,7 @@ from hs_core.cluster import reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
-from hs_core.policy import HostFacts, JobFacts
+from hs_core.policy import HostFacts, JobFacts, Needs
 
 
 class Sight:
@@ -18,6 +18,7 @@ class Sight:
         self._book = book
         self._connected = connected
         self.fits = Fits()
+        self._progress = True
         self._facts: dict[JobId, JobFacts] = {}  # by id
         self._shown: tuple[JobFacts, ...] | None = None
         self._in_order = True
@@ -34,20 +35,27 @@ class Sight:
             found = self._classes[row.id] = job_class(row.user, row.spec)
         return found
 
-    def mix(self, *, mixed: bool) -> None:
-        """Whether a job's servers may be of several models."""
-        if self.fits.mixed != mixed:
-            self.fits.mixed = mixed
+    def serve(self, needs: Needs) -> None:
+        """The policy that takes office."""
+        self._progress = needs.progress
+        if self.fits.mixed != needs.mixed:
+            self.fits.mixed = needs.mixed
             self._hosts_version = -1  # who has no home is looked at again
 
     def forget(self, job: JobId) -> None:
         self._classes.pop(job, None)
 
     def jobs(self, doomed: frozenset[HostName] = frozenset()) -> tuple[JobFacts, ...]:
-        """Those that could run now, by id: not paused, blocked or ending, nor larger than the GPUs they may use."""
+        """Those that could run now, by id: not paused, blocked or ending, nor larger than the GPUs they may use.
+
+        What they have received and done is as of now only for a policy that goes by it.
+        """
         book = self._book
         book.recount()
         changed = book.changed
+        if self._progress:
+            changed |= book.counted
+            book.counted = set()
         for host in doomed ^ self._doomed:
             changed |= book.at_host.get(host, set())
         self._doomed = doomed
@@ -94,7 +102,7 @@ class Sight:
             if reports.broken(row) or not self._doomed.isdisjoint(row.hosts):
                 return False
             hosts = [book.hosts.get(name) for name in row.hosts]
-            return all(host is not None and row.spec.gpus <= len(host.healthy_gpus) for host in hosts)
+            return all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
         if book.beyond_array_limit(row.id) or self.source_away(row):
             return False
         return self.fits.misfit(row.spec, book.hosts, book.hosts_version, healthy_only=True) is None
@@ -115,7 +123,7 @@ class Sight:
         return JobFacts(
             id=row.id,
             user=row.user,
-            gang=row.spec.gang,
+            gang=row.gang,
             arrival_s=row.arrival_s,
             nodes=row.spec.nodes,
             priority=row.spec.priority,
@@ -142,6 +150,9 @@ class Sight:
             if row.spec.steps
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+            elastic=row.spec.elastic,
+            shape=row.shape,
+            migrations=row.migrations,
         )
 
     def tickets(self) -> dict[UserName, Fraction]:

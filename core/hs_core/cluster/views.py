@@ -134,7 +134,7 @@ class Views(Held):
             total = sum(self.job_tickets(other) / self._book.live[other].spec.nodes for other in there)
             if total > 0 and host is not None:
                 part = self.job_tickets(job) / row.spec.nodes / total
-                share += min(float(row.spec.gpus), len(host.healthy_gpus) * part)
+                share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
 
     def received_gpus(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
-from hs_core.model import After, Exit, Host, HostName, Job, JobState, OnPartition, Phase
+from hs_core.model import After, Exit, Host, HostName, Job, JobState, Move, OnPartition, Phase
 
 
 class Reason(StrEnum):
@@ -20,7 +20,7 @@ class Reason(StrEnum):
     NO_HOST = "no-host"  # no server has ever joined
     HOST_AWAY = "host-away"
     SOURCE_AWAY = "source-away"  # it goes on from a checkpoint, and the server that has it is not connected
-    MOVING = "moving"  # to another server, and stopped for that
+    MOVING = "moving"  # to another server, or on to another number of GPUs, and stopped for that
     TOO_LARGE = "too-large"
     MODEL_ABSENT = "model-absent"
     MEMORY_TOO_SMALL = "memory-too-small"
@@ -90,16 +90,20 @@ def explain(scene: Scene) -> Why:
     if scene.evicted:
         return _ending(scene, f"is being ended: {_at(job)} was to be empty by now; it is queued again")
     if job.state is JobState.RUNNING:
-        moving = f"; it is about to move to {', '.join(job.move.to)}" if job.move is not None else ""
+        moving = f"; it is about to {_what_next(job.move, job)}" if job.move is not None else ""
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.spec.gang)}{early}{moving}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{early}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
+
+
+def _what_next(move: Move, job: Job) -> str:
+    return f"be restarted with {move.shape}" if move.to == job.hosts else f"move to {', '.join(move.to)}"
 
 
 def _without_home(scene: Scene) -> Why:
@@ -183,6 +187,13 @@ def _source_away(scene: Scene) -> Why:
 def _moving(job: Job) -> Why:
     assert job.move is not None
     why = f": {job.move.text}" if job.move.text else f" ({job.move.reason})"
+    if job.move.to == job.hosts:
+        return Why(
+            reason=Reason.MOVING,
+            text=f"it is being restarted with {job.move.shape}{why}; its checkpoint is being written",
+            next_step="nothing to do: it goes on from its checkpoint, or as before if that fails",
+            expected_wait_s=0.0,
+        )
     return Why(
         reason=Reason.MOVING,
         text=f"it is moving from {_at(job)} to {', '.join(job.move.to)}{why}; its checkpoint is being written",
@@ -213,9 +224,9 @@ def _on_its_host(scene: Scene) -> Why:
         return _starting(job)
     for host in scene.hosts:
         healthy = len(host.healthy_gpus)
-        if healthy < job.spec.gpus:
+        if healthy < job.gpus:
             return _unhealthy(
-                f"it needs {job.spec.gpus}, its server {host.name} has {healthy} of {len(host.gpus)}"
+                f"it needs {job.gpus}, its server {host.name} has {healthy} of {len(host.gpus)}"
             )
     if scene.central or job.spec.nodes > 1:
         return _for_gpus(scene)
@@ -225,7 +236,7 @@ def _on_its_host(scene: Scene) -> Why:
 def _for_turn(scene: Scene) -> Why:
     job = scene.job
     gpus = sum(len(host.healthy_gpus) for host in scene.hosts)
-    part = min(1.0, scene.share_gpus / job.spec.gang)
+    part = min(1.0, scene.share_gpus / job.gang)
     if part <= 0:
         return _for_gpus(scene)
     one_in = 1 / part
@@ -249,7 +260,7 @@ def _for_gpus(scene: Scene) -> Why:
     job = scene.job
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
-        text=scene.policy_says or f"it waits for {_gpus(job.spec.gang)} to be free",
+        text=scene.policy_says or f"it waits for {_gpus(job.gang)} to be free",
         next_step="it starts by itself; `hsctl share` shows who has what",
     )
 

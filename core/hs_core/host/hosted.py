@@ -80,7 +80,7 @@ class HostedJob:
     @property
     def gang(self) -> int:
         """GPUs at once on this host."""
-        return self.wanted.spec.gpus
+        return self.wanted.gpus
 
     @property
     def part(self) -> bool:

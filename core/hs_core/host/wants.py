@@ -41,7 +41,7 @@ def take_up(board: Board, entry: WantedJob) -> HostedJob:
     elif source is not None and source.peer in entry.nodes[entry.node_rank : entry.node_rank + 1]:
         job.checkpoint_generation, job.checkpoint_step = source.generation, source.step  # it lies here
     board.jobs[entry.job] = job
-    board.tell("arrived", f"wants {entry.spec.gpus} GPUs", job)
+    board.tell("arrived", f"wants {entry.gpus} GPUs", job)
     return job
 
 

@@ -411,6 +411,7 @@ class WantedJob(_message.Message):
     GRANT_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
     ACCUMULATION_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     user: _builtins.str
@@ -436,6 +437,10 @@ class WantedJob(_message.Message):
 
     @_builtins.property
     def source(self) -> Global___Source: ...
+    @_builtins.property
+    def shape(self) -> _common_pb2.Shape:
+        """of an elastic job; absent: as declared"""
+
     def __init__(
         self,
         *,
@@ -457,13 +462,19 @@ class WantedJob(_message.Message):
         grant: _builtins.str = ...,
         hold: _builtins.bool = ...,
         accumulation: _builtins.int = ...,
+        shape: _common_pb2.Shape | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "source", b"source", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "shape", b"shape", "source", b"source", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
+    _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015
     _WhichOneofReturnType__source: _TypeAlias = _typing.Literal["source"]  # noqa: Y015
     _WhichOneofArgType__source: _TypeAlias = _typing.Literal["_source", b"_source"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shape) -> _WhichOneofReturnType__shape | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__source) -> _WhichOneofReturnType__source | None: ...
 
 Global___WantedJob: _TypeAlias = WantedJob  # noqa: Y015

@@ -72,6 +72,7 @@ class JobSpec(_message.Message):
     GPU_MEMORY_FIXED_BYTES_FIELD_NUMBER: _builtins.int
     ACCUMULATION_MAX_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
+    ELASTIC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
     """per node"""
@@ -112,6 +113,10 @@ class JobSpec(_message.Message):
     def after(self) -> _containers.RepeatedCompositeFieldContainer[Global___After]: ...
     @_builtins.property
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def elastic(self) -> Global___Elastic:
+        """absent: always on `gpus` GPUs"""
+
     def __init__(
         self,
         *,
@@ -143,16 +148,91 @@ class JobSpec(_message.Message):
         gpu_memory_fixed_bytes: _builtins.int = ...,
         accumulation_max: _builtins.int = ...,
         array_id: _builtins.int = ...,
+        elastic: Global___Elastic | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "array_index", b"array_index"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "array_index", b"array_index", "elastic", b"elastic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
+    _WhichOneofReturnType__elastic: _TypeAlias = _typing.Literal["elastic"]  # noqa: Y015
+    _WhichOneofArgType__elastic: _TypeAlias = _typing.Literal["_elastic", b"_elastic"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__array_index) -> _WhichOneofReturnType__array_index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__elastic) -> _WhichOneofReturnType__elastic | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Elastic(_message.Message):
+    """What a job allows that may be restarted on another number of GPUs. Batches are in examples."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_MIN_FIELD_NUMBER: _builtins.int
+    GPUS_MAX_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    BATCH_MAX_FIELD_NUMBER: _builtins.int
+    BATCH_PER_GPU_MAX_FIELD_NUMBER: _builtins.int
+    NOISE_SCALE_FIELD_NUMBER: _builtins.int
+    gpus_min: _builtins.int
+    gpus_max: _builtins.int
+    batch: _builtins.int
+    """of its user's own mini-batches"""
+    batch_max: _builtins.int
+    """of a mini-batch, at most"""
+    batch_per_gpu_max: _builtins.int
+    """that fit into a GPU at once"""
+    noise_scale: _builtins.float
+    """gradient noise scale, examples; 0: not known"""
+    def __init__(
+        self,
+        *,
+        gpus_min: _builtins.int = ...,
+        gpus_max: _builtins.int = ...,
+        batch: _builtins.int = ...,
+        batch_max: _builtins.int = ...,
+        batch_per_gpu_max: _builtins.int = ...,
+        noise_scale: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "batch_max", b"batch_max", "batch_per_gpu_max", b"batch_per_gpu_max", "gpus_max", b"gpus_max", "gpus_min", b"gpus_min", "noise_scale", b"noise_scale"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Elastic: _TypeAlias = Elastic  # noqa: Y015
+
+@_typing.final
+class Shape(_message.Message):
+    """How an elastic job runs: mini-batches of gpus * per_gpu * parts examples."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPUS_FIELD_NUMBER: _builtins.int
+    PER_GPU_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
+    gpus: _builtins.int
+    per_gpu: _builtins.int
+    """examples on a GPU at once"""
+    parts: _builtins.int
+    """in which each mini-batch is worked through"""
+    def __init__(
+        self,
+        *,
+        gpus: _builtins.int = ...,
+        per_gpu: _builtins.int = ...,
+        parts: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "parts", b"parts", "per_gpu", b"per_gpu"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Shape: _TypeAlias = Shape  # noqa: Y015
 
 @_typing.final
 class After(_message.Message):

@@ -911,6 +911,8 @@ class JobView(_message.Message):
     CHECKPOINT_ON_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
     ACCUMULATION_FIELD_NUMBER: _builtins.int
+    ELASTIC_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     user: _builtins.str
@@ -920,7 +922,7 @@ class JobView(_message.Message):
     """stable code, e.g. "waiting-for-turn"; empty while it runs"""
     reason_text: _builtins.str
     gpus: _builtins.int
-    """the gang"""
+    """the gang, as it is now"""
     host: _builtins.str
     gpu_model: _builtins.str
     submitted_at: _builtins.float
@@ -976,6 +978,14 @@ class JobView(_message.Message):
     def beside(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """jobs with which it shares GPUs now"""
 
+    @_builtins.property
+    def elastic(self) -> _common_pb2.Elastic:
+        """what it declared; absent: always on as many GPUs"""
+
+    @_builtins.property
+    def shape(self) -> _common_pb2.Shape:
+        """that an elastic job was told; absent: as declared"""
+
     def __init__(
         self,
         *,
@@ -1021,19 +1031,29 @@ class JobView(_message.Message):
         checkpoint_on: _abc.Iterable[_builtins.str] | None = ...,
         beside: _abc.Iterable[_builtins.int] | None = ...,
         accumulation: _builtins.int = ...,
+        elastic: _common_pb2.Elastic | None = ...,
+        shape: _common_pb2.Shape | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit", b"_exit", "array_index", b"array_index", "exit", b"exit"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "array_index", b"array_index", "elastic", b"elastic", "exit", b"exit", "shape", b"shape"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit", b"_exit", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
+    _WhichOneofReturnType__elastic: _TypeAlias = _typing.Literal["elastic"]  # noqa: Y015
+    _WhichOneofArgType__elastic: _TypeAlias = _typing.Literal["_elastic", b"_elastic"]  # noqa: Y015
     _WhichOneofReturnType__exit: _TypeAlias = _typing.Literal["exit"]  # noqa: Y015
     _WhichOneofArgType__exit: _TypeAlias = _typing.Literal["_exit", b"_exit"]  # noqa: Y015
+    _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
+    _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__array_index) -> _WhichOneofReturnType__array_index | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__elastic) -> _WhichOneofReturnType__elastic | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit) -> _WhichOneofReturnType__exit | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shape) -> _WhichOneofReturnType__shape | None: ...
 
 Global___JobView: _TypeAlias = JobView  # noqa: Y015
 

@@ -1,0 +1,23 @@
+"""How often the daemon looks for garbage, and when not."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def rarely() -> None:
+    """What lives for long here lives very long: looked through less often, it costs no pauses of half a second."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+
+
+@contextmanager
+def later() -> Iterator[None]:
+    """Not within this. A decision makes tens of thousands of objects that are gone when it is made: looked through in its middle they cost most."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
