@@ -117,8 +117,9 @@ class _Evening:
         for target in low:
             if self._has_gang(target) and (changes := self._fill(target, waits)):
                 return changes
-        for target in low:
-            if 0 < pool.asked[target] < pool.gpus[target] and (changes := self._vacate(target, low, waits)):
+        some = list(dict.fromkeys([*roomy, *low]))
+        for target in some:
+            if self._narrow(target) and (changes := self._vacate(target, some, waits)):
                 return changes
         return ()
 
@@ -139,9 +140,13 @@ class _Evening:
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
+        return self._narrow(at) if self._has_gang(at) else 0
+
+    def _narrow(self, at: int) -> int:
+        """GPUs that its small jobs leave over, if there are any of these."""
         gpus = int(self._pool.gpus[at])
         fill = sum(job.gang for job in self.jobs(at) if 2 * job.gang <= gpus)
-        return gpus - fill if 0 < fill < gpus and self._has_gang(at) else 0
+        return gpus - fill if 0 < fill < gpus else 0
 
     def _best_of(self, source: int, targets: Iterable[int]) -> _Change | None:
         going = list(self._going(source))
@@ -193,13 +198,13 @@ class _Evening:
                 break
         return self._worth(draft)
 
-    def _vacate(self, target: int, low: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
-        """A server whose few jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
+    def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
+        """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
         draft, gpus = _Draft(self), int(self._pool.gpus[target])
-        here = self.jobs(target)
-        if self._parts(target) or not all(self._mover.may_go(job) for job in here):
+        here = [job for job in self.jobs(target) if 2 * job.gang <= gpus]
+        if not all(self._mover.may_go(job) for job in here):
             return ()
-        others = [at for at in dict.fromkeys([*low, *waits[-self._limits.servers_tried :]]) if at != target]
+        others = [at for at in dict.fromkeys([*some, *waits[-self._limits.servers_tried :]]) if at != target]
         for job in sorted(here, key=lambda job: (-job.gang, job.id)):
             homes = [(draft.after(job, target, at), at) for at in others if self._may(job, at)]
             if not homes:
