@@ -1,7 +1,7 @@
 """A process that reads or writes one generation of a job's checkpoints, as the job's user: the folder is theirs, and so are its traps.
 
 Run as `python -I -S carrier.py`. Orders come as the first frame on standard input, a frame being a kind (J: JSON, D: data), its length
-and its bytes. Sending: frames of what is there. Taking: what is there already, then frames of what is missing.
+and its bytes. Sending: frames of what is there. Taking: what is there already, then frames of what is missing. Asking for an average: nothing more.
 """
 # Descriptors of folders and O_NOFOLLOW are os:
 # ruff: noqa: PTH100, PTH103, PTH120, PTH208
@@ -185,7 +185,7 @@ class Taker:
                 self.pipe.say(have=have)
                 word = self.fill(here, root, have, of)
             if self.alone and "done" in word:
-                self.clear_others(root)
+                clear_others(root, self.generation)
         self.pipe.say(**word)
 
     def found(self, here: int) -> tuple[dict[str, int], str]:
@@ -214,12 +214,12 @@ class Taker:
         self.room(here, sum(size for size, _ in files.values()) - sum(have.values()))
         if of != own:
             self.clear(here)
-            self.write(here, ".of.part", own.encode())
+            write_whole(here, ".of.part", own.encode())
         copied = sum(self.file(here, name, *files[name]) for name in files)
         self.expect_end()
         for name in files:
             os.replace(f"{name}.part", name, src_dir_fd=here, dst_dir_fd=here)
-        self.write(here, self.manifest_name, manifest)
+        write_whole(here, self.manifest_name, manifest)
         os.unlink(".of.part", dir_fd=here)
         os.fsync(here)
         os.fsync(root)
@@ -278,18 +278,6 @@ class Taker:
             if name.endswith(".part") or name == self.manifest_name:
                 os.unlink(name, dir_fd=here)
 
-    def write(self, here: int, name: str, data: bytes) -> None:
-        temporary = f"{name}.tmp"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=here)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=here), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, name, src_dir_fd=here, dst_dir_fd=here)
-        os.fsync(here)
-
     def file(self, here: int, name: str, size: int, expected: str) -> int:
         """How many bytes came."""
         offset = int(self.header(name)["offset"])
@@ -318,14 +306,46 @@ class Taker:
             os.close(fd)
         return size - offset
 
-    def clear_others(self, root: int) -> None:
-        """Generations of an earlier stay, which the job has left behind elsewhere: nobody may fall back to them."""
-        for other in os.listdir(root):
-            if _GENERATION.fullmatch(other) and other != f"gen-{self.generation}":
-                with contextlib.suppress(OSError), folder(other, root, links=False) as here:
-                    for name in os.listdir(here):
-                        os.unlink(name, dir_fd=here)
-                    os.rmdir(other, dir_fd=root)
+
+def write_whole(here: int, name: str, data: bytes) -> None:
+    temporary = f"{name}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=here)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=here), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, name, src_dir_fd=here, dst_dir_fd=here)
+    os.fsync(here)
+
+
+def clear_others(root: int, generation: int) -> None:
+    """Generations of an earlier stay, which the job has left behind elsewhere: nobody may fall back to them."""
+    for other in os.listdir(root):
+        if _GENERATION.fullmatch(other) and other != f"gen-{generation}":
+            with contextlib.suppress(OSError), folder(other, root, links=False) as here:
+                for name in os.listdir(here):
+                    os.unlink(name, dir_fd=here)
+                os.rmdir(other, dir_fd=root)
+
+
+# --- asking for an average ------------------------------------------------------------------------------------------
+
+
+def ask(order: dict[str, Any], pipe: Pipe) -> None:
+    """Leaves word for the job's process of what this generation is the average of (hs_job.average)."""
+    os.makedirs(order["folder"], mode=0o700, exist_ok=True)
+    name = f"gen-{order['generation']}"
+    with folder(order["folder"]) as root:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=root)
+        with folder(name, root, links=False) as here:
+            write_whole(here, "average.json", json.dumps(order["average"]).encode())
+        os.fsync(root)
+        if order["alone"]:
+            clear_others(root, order["generation"])
+    pipe.say(done=True)
 
 
 def main() -> None:
@@ -343,6 +363,8 @@ def main() -> None:
     try:
         if order["what"] == "send":
             send(order, pipe)
+        elif order["what"] == "ask":
+            ask(order, pipe)
         else:
             Taker(order, pipe).take(order["folder"])
     except EOFError:

@@ -9,12 +9,13 @@ import re
 import socket
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hs_core.errors import RefusedError
+from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
 
 MAX_SOCKET_PATH = 107  # sun_path of a unix socket, less its closing zero
 LONGEST_SOCKET_NAME = len("/1234567890-12345.sock")
@@ -55,6 +56,14 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdowns:
+    """How fast this host's GPUs are among those of their model, for some jobs."""
+
+    job_class: str  # glob
+    gpus: tuple[float, ...]  # by index: how many times as long a step takes as on the middling one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     controller: str  # gRPC target: "unix:/path" or "host:port"
     token_file: Path | None
@@ -68,6 +77,7 @@ class Config:
     devices: DeviceKind
     emulated: tuple[EmulatedGpus, ...]
     paces: tuple[Pace, ...]  # the first that matches counts
+    slowdowns: tuple[Slowdowns, ...]  # likewise
     min_uid: int
     allow_root: bool
     log_limit_bytes: int  # of one job's log on this host
@@ -87,14 +97,32 @@ class Config:
         """The controller is reached over mTLS."""
         return not self.dev and not self.controller.startswith("unix:")
 
-    def pace_s(self, job_class: str, model: str) -> float:
-        """Seconds per step to hold jobs of this class to; 0: as fast as they go."""
+    def pace_s(self, job_class: str, model: str, slowdown: float = 1.0) -> float:
+        """Seconds per step to hold jobs of this class to, on GPUs so many times as slow as the middling one; 0: as fast as they go."""
         if self.devices is not DeviceKind.EMULATED:
             return 0.0
         for pace in self.paces:
             if fnmatch.fnmatchcase(job_class, pace.job_class):
-                return pace.on(model)
+                return pace.on(model) * slowdown
         return 0.0
+
+    def described(self, gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+        """The host's GPUs with what is said here of how fast each is. Raises RefusedError where it is said of more or fewer."""
+        for at, said in enumerate(self.slowdowns):
+            highest = max((gpu.index for gpu in gpus), default=-1)
+            if len(said.gpus) != highest + 1:
+                raise RefusedError(
+                    f"slowdown[{at}].gpus = {list(said.gpus)}: expected {highest + 1} numbers, one for each GPU of this host"
+                )
+        return tuple(
+            replace(
+                gpu,
+                slowdowns=tuple(
+                    Slowdown(job_class=said.job_class, times=said.gpus[gpu.index]) for said in self.slowdowns
+                ),
+            )
+            for gpu in gpus
+        )
 
 
 class _Table:
@@ -227,6 +255,7 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         devices=devices,
         emulated=_emulated(top, devices),
         paces=_paces(top),
+        slowdowns=_slowdowns(top),
         min_uid=top.whole("min_uid", 1000, low=1, high=2**31),
         allow_root=top.flag("allow_root", default=False),
         log_limit_bytes=top.size("log_limit", 64 << 20, low=64 << 10),
@@ -438,3 +467,29 @@ def _pace(file: str, where: str, item: object) -> Pace:
             raise RefusedError(f"{file}: {where}.speedup.{model} = {times!r}: expected {expected}")
     table.finish()
     return Pace(job_class=job_class, base_s=base_s, speedup={m: float(v) for m, v in speedup.items()})
+
+
+def _slowdowns(top: _Table) -> tuple[Slowdowns, ...]:
+    found = tuple(_slowdown(top.file, where, item) for where, item in top.tables("slowdown"))
+    return tuple(sorted(found, key=lambda said: said.job_class == "*"))  # as with paces
+
+
+def _slowdown(file: str, where: str, item: object) -> Slowdowns:
+    if not isinstance(item, dict):
+        raise RefusedError(
+            f'{file}: {where} = {item!r}: expected a table such as {{job_class = "*", gpus = [1.0, 1.3]}}'
+        )
+    table = _Table(file, f"{where}.", item)
+    job_class = table.text("job_class", "*", 'a pattern such as "*digits*"')
+    times = table.raw("gpus")
+    expected = (
+        f"a list of numbers from {LEAST_SLOWDOWN:g} to {MOST_SLOWDOWN:g}, one for each GPU of this host"
+    )
+    if not isinstance(times, list) or not times:
+        raise table.refuse("gpus", expected)
+    for at, value in enumerate(times):
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        if not right or not LEAST_SLOWDOWN <= value <= MOST_SLOWDOWN:
+            raise RefusedError(f"{file}: {where}.gpus[{at}] = {value!r}: expected {expected}")
+    table.finish()
+    return Slowdowns(job_class=job_class, gpus=tuple(float(value) for value in times))

@@ -110,7 +110,10 @@ class Jobs:
             key.job,
             key.epoch,
             nodes=max(len(nodes), 1),
-            pace_s=self.config.pace_s(str(wanted["job_class"]), str(launch["model"])),
+            last_step=int(wanted.get("last_step", 0)),
+            pace_s=self.config.pace_s(
+                str(wanted["job_class"]), str(launch["model"]), float(launch["slowdown"])
+            ),
             reserve=self.config.host_memory_budget_bytes > 0,
         )
         return HeadGang(key, machine, tell, self._post)

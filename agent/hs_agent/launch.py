@@ -155,10 +155,14 @@ def environment(  # noqa: PLR0917 — one name per source
         "HS_RESTART_COUNT": str(max(wanted.epoch - 1, 0)),
         "HS_CHECKPOINT_DIR": checkpoints,
         "HS_ACCUMULATION_STEPS": str(wanted.accumulation),
+        "HS_COPY": str(max(wanted.copy, 0)),
+        "HS_COPIES": str(wanted.copies),
         "HS_AGENT_SOCKET": str(sock),
         "MASTER_ADDR": place.address,
         "MASTER_PORT": str(place.port),
     }
+    if wanted.last_step:
+        env["HS_LAST_STEP"] = str(wanted.last_step)
     if (shape := wanted.trains_as) is not None:
         env["HS_BATCH_PER_GPU"] = str(shape.per_gpu * shape.parts)
         env["HS_ACCUMULATION_STEPS"] = str(shape.parts)
@@ -209,6 +213,15 @@ class Kept:
     folder: Path
     nodes: int
     who: Account
+
+    def of(self, epoch: int, copy: int) -> Path:
+        """Where an incarnation wrote; `copy` -1: the job was not forked."""
+        return copy_dir(self.folder, epoch, copy) if copy >= 0 else self.folder
+
+
+def copy_dir(folder: Path, epoch: int, copy: int) -> Path:
+    """Copies may share a file system: each has a folder of its own."""
+    return folder / f"copy-{epoch}.{copy}"
 
 
 class Launcher:
@@ -264,6 +277,7 @@ class Launcher:
             "uid": who.uid,
             "gid": who.gid,
             "model": gpus[0].model if gpus else "",
+            "slowdown": max((gpu.slowdown(wanted.job_class) for gpu in gpus), default=1.0),
             "wanted": asdict(wanted),  # for people who look in here
         }
         if len(json.dumps(launch)) > MAX_LAUNCH_BYTES:
@@ -276,11 +290,16 @@ class Launcher:
         return folder, who
 
     def checkpoint_dir(self, wanted: WantedJob) -> Path:
+        """Of this incarnation: what a job that is not forked wrote before is in the same."""
+        whole = self._job_dir(wanted)
+        return copy_dir(whole, wanted.epoch, wanted.copy) if wanted.copy >= 0 else whole
+
+    def _job_dir(self, wanted: WantedJob) -> Path:
         return Path(wanted.spec.checkpoint_dir or self.checkpoints / str(wanted.job))
 
     def make_checkpoint_dir(self, wanted: WantedJob, who: Account) -> Path:
         """And a note of whose it is: it may be lent when nothing else of the job is left here."""
-        path = self.checkpoint_dir(wanted)
+        path = self._job_dir(wanted)
         if not wanted.spec.checkpoint_dir:  # else the job makes it, with its own rights
             with contextlib.suppress(FileExistsError):
                 path.mkdir(mode=0o700)
@@ -288,7 +307,7 @@ class Launcher:
                 os.chown(path, who.uid, who.gid, follow_symlinks=False)
         note = {"folder": str(path), "nodes": max(len(wanted.nodes), 1), "who": asdict(who)}
         write_atomically(self.checkpoints / f"{wanted.job}.json", json.dumps(note).encode())
-        return path
+        return self.checkpoint_dir(wanted)
 
     def kept(self, job: JobId) -> "Kept | None":
         """Where the checkpoints of a job lie that is, or was, here."""
@@ -299,6 +318,13 @@ class Launcher:
         return Kept(
             Path(note["folder"]), int(note["nodes"]), Account(**who | {"groups": tuple(who["groups"])})
         )
+
+    def forget_copies(self, key: Key) -> None:
+        """What copies of that incarnation wrote here. In a folder that its user named it is the user's to remove."""
+        folder = self.checkpoints / str(key.job)
+        if folder.is_dir() and not folder.is_symlink():
+            for path in folder.glob(f"copy-{key.epoch}.*"):
+                shutil.rmtree(path, ignore_errors=True)
 
     def forget_checkpoints(self, keep: Container[JobId]) -> None:
         """Of all jobs but these. Folders that users named are theirs."""
@@ -359,6 +385,7 @@ class Launcher:
     def forget(self, key: Key) -> None:
         """Remove what is left but for checkpoints; the log moves aside."""
         self.group(key).remove()
+        self.forget_copies(key)
         self.folder(key).retire(self.ended)
         self.socket_path(key).unlink(missing_ok=True)
 

@@ -72,7 +72,7 @@ class Agent:
         self.config, self.devices = config, devices
         self.launcher = Launcher(config, groups)
         self.memory = memory.Memory(config.state_dir)
-        self.gpus = devices.gpus()
+        self.gpus = config.described(devices.gpus())
         self.readings: tuple[Reading, ...] = devices.readings()
         self.warnings = (*groups.warnings, *devices.warnings, *mixed_models(self.gpus))
         dial = PeerDialer(config, identity)
@@ -467,6 +467,7 @@ class Agent:
         return used, busy
 
     def _saw(self, gpus: tuple[Gpu, ...]) -> None:
+        gpus = self.config.described(gpus)
         if gpus == self.gpus:
             return
         for before, now in zip(self.gpus, gpus, strict=True):

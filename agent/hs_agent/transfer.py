@@ -140,7 +140,7 @@ class Sender:
             raise RefusedError(f"job {lend.job} has no checkpoints here", Kind.NOT_FOUND)
         order = {
             "what": "send",
-            "folder": str(kept.folder),
+            "folder": str(kept.of(lend.epoch, lend.copy)),
             "generation": lend.generation,
             "manifest": manifest_name(kept.nodes, request.node_rank),
             "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
@@ -216,7 +216,10 @@ class Fetches:
         try:
             who = await asyncio.to_thread(account, order.wanted.run_as, self._launcher.config)
             where = await asyncio.to_thread(self._launcher.make_checkpoint_dir, order.wanted, who)
-            step, copied = await self._try(order, source, who, where)
+            if source.parts:
+                step, copied = await self._parts(order, source, who, where)
+            else:
+                step, copied = await self._try(order, source, who, where)
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
@@ -236,7 +239,40 @@ class Fetches:
             )
         )
 
-    async def _try(self, order: Fetch, source: Source, who: Account, where: Path) -> tuple[int, int]:
+    async def _parts(self, order: Fetch, source: Source, who: Account, where: Path) -> tuple[int, int]:
+        """All that is to be averaged; what was written here is read where it lies. The step of the average, and how many bytes came."""
+        wanted, parts, copied = order.wanted, [], 0
+        for number, part in enumerate(source.parts):
+            if part.peer.host == self._launcher.config.name:
+                kept = self._launcher.kept(wanted.job)
+                folder = kept.of(part.epoch, part.copy) if kept is not None else where
+            else:
+                folder = where / f"gen-{source.generation}" / f"part-{number}"
+                one = Source(peer=part.peer, epoch=part.epoch, generation=part.generation, step=source.step)
+                _, came = await self._try(order, one, who, folder, part=number)
+                copied += came
+            parts.append({"folder": str(folder), "generation": part.generation, "steps": part.steps})
+        average = {
+            "step": source.step,
+            "parts": parts,
+            "copy": max(wanted.copy, 0),
+            "copies": wanted.copies,
+            "before": source.epoch,  # what copies wrote in epochs before nobody needs any more
+        }
+        asking = {
+            "what": "ask",
+            "folder": str(where),
+            "generation": source.generation,
+            "average": average,
+            "alone": not wanted.spec.checkpoint_dir,
+        }
+        async with Carrier(asking, who) as carried:
+            await carried.hear()
+        return source.step, copied
+
+    async def _try(
+        self, order: Fetch, source: Source, who: Account, where: Path, part: int = -1
+    ) -> tuple[int, int]:
         """Again and again, from where it was, as long as something comes. The step, and how many bytes came last."""
         pause_s, last_s = FIRST_PAUSE_S, procs.now_s()
 
@@ -248,7 +284,9 @@ class Fetches:
         key, first = Key(order.wanted.job, order.wanted.epoch), source
         while True:
             tried_s = last_s
-            source = replace(first, peer=self._sources.get(key, first).peer)
+            known = self._sources.get(key, first)
+            peer = known.parts[part].peer if 0 <= part < len(known.parts) else known.peer
+            source = replace(first, peer=peer)
             try:
                 found = await self._once(order, source, who, where, have, progress)
                 if found is not None:

@@ -49,6 +49,14 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """How many times as long a step takes on each emulated GPU of a server as on the middling one, by job class."""
+
+    job_class: str
+    gpus: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """One of several servers that this machine pretends to be."""
 
@@ -62,6 +70,7 @@ class Options:
     emulated: tuple[Emulated, ...] = ()
     hosts: tuple[Host, ...] = ()  # empty: this machine is one
     paces: tuple[Pace, ...] = ()
+    slowdowns: tuple[Slowdown, ...] = ()  # of every server
     quantum_s: float = 60.0
     policy: str = "gandiva-fair"
     users: tuple[tuple[str, float | None], ...] = ()
@@ -124,6 +133,19 @@ def pace(text: str) -> Pace:
     if not 0 <= base_s <= 3600 or not all(1e-6 <= v <= 1e6 for v in speedup.values()):
         raise InvalidError(f"--pace {text!r}: {expected}")
     return Pace(job_class=match[1] or "*", base_s=base_s, speedup=speedup)
+
+
+def slowdown(text: str) -> Slowdown:
+    """`1,1.5` or `CLASS=1,1.5`: one number for each GPU of a server."""
+    expected = "expected NUMBER,… or CLASS=NUMBER,…, one from 0.01 to 100 for each GPU of a server, e.g. 1,1.5 or *digits*=1,1.5"
+    job_class, _, numbers = text.rpartition("=")
+    try:
+        gpus = tuple(float(word) for word in numbers.split(","))
+    except ValueError:
+        raise InvalidError(f"--slowdown {text!r}: {expected}") from None
+    if not all(0.01 <= times <= 100 for times in gpus):
+        raise InvalidError(f"--slowdown {text!r}: {expected}")
+    return Slowdown(job_class=job_class or "*", gpus=gpus)
 
 
 def user(text: str) -> tuple[str, float | None]:
@@ -239,6 +261,13 @@ def agent_toml(options: Options, where: Folders, devices: str, daemon: str = AGE
             f"base_s = {one.base_s!r}",
             f"speedup = {{{speedup}}}",
         ]
+    for said in options.slowdowns:
+        lines += [
+            "",
+            "[[slowdown]]",
+            f"job_class = {_toml(said.job_class)}",
+            f"gpus = [{', '.join(map(repr, said.gpus))}]",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -323,6 +352,9 @@ def restored(saved: Mapping[str, Any]) -> Options:
             Host(name=h["name"], emulated=tuple(Emulated(**e) for e in h["emulated"])) for h in saved["hosts"]
         ),
         paces=tuple(Pace(**p) for p in saved["paces"]),
+        slowdowns=tuple(
+            Slowdown(job_class=s["job_class"], gpus=tuple(s["gpus"])) for s in saved["slowdowns"]
+        ),
         quantum_s=saved["quantum_s"],
         policy=saved["policy"],
         users=tuple((name, tickets) for name, tickets in saved["users"]),

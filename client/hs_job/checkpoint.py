@@ -10,6 +10,7 @@ manifest of its own, under a name of its own since nodes may share a folder; the
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -19,6 +20,8 @@ import stat
 import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from hs_job import average
 
 KEPT = 2
 _MAX_JSON = 1 << 20
@@ -216,6 +219,8 @@ class Folder:
         Each rank verifies the files of all on its node, so that these come to the same answer; `agree` gives the lowest of what
         all ranks say, and whether they all say that.
         """
+        if asked >= 0:
+            average.complete(self, asked)
         notes: List[str] = []
         while True:
             content, generation = self._newest_valid(asked, notes)
@@ -232,12 +237,13 @@ class Folder:
         candidates = [asked, *(each for each in self.generations() if each < asked)] if asked >= 0 else []
         for generation in candidates:
             try:
-                return self._read(generation), generation
+                return self.content(generation), generation
             except (TornError, OSError) as error:
                 notes.append(f"generation {generation}: {error}")
         return None, -1
 
-    def _read(self, generation: int) -> Dict[str, Any]:
+    def content(self, generation: int) -> Dict[str, Any]:
+        """This rank's, of that generation and no other. Raises TornError, OSError."""
         with _folder(self.path) as root, _folder(f"gen-{generation}", root, links=False) as here:
             manifest = _read_json(here, self.node.manifest)
             node, world = self.node, self.world
@@ -319,6 +325,17 @@ def _write_json(here: int, name: str, value: Dict[str, Any]) -> None:
         data = json.dumps(value).encode()
         while data:
             data = data[os.write(fd, data) :]
+
+
+def read_small(folder: str, name: str) -> Optional[Dict[str, Any]]:
+    """None: there is no such file."""
+    try:
+        with _folder(folder, links=False) as here:
+            return _read_json(here, name)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 def _open_regular(here: int, name: str) -> int:

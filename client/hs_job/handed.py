@@ -51,6 +51,7 @@ class Handed:
         self.start_step = 0
         self.restored = False
         self._content: Optional[Dict[str, Any]] = None  # of a checkpoint, until training has begun
+        self._began: Optional[Dict[str, Any]] = None  # where the copy that this is began (hs_job.average)
         self._ready = False
         self._fetched = 0
         self._loop_begun = False
@@ -60,7 +61,7 @@ class Handed:
 
     def capture(self, step: int, host_of: Optional[Callable[[Any], Any]]) -> Dict[str, Any]:
         own = self.data.generators if self.data is not None else []
-        return {
+        content = {
             "format": FORMAT,
             "step": step,
             "rank": self._rt.rank,
@@ -70,6 +71,9 @@ class Handed:
             "data": self.data.position(self._fetched) if self.data is not None else None,
             "rng": rng.capture(sys.modules.get("torch"), own),
         }
+        if self._began is not None:
+            content["began"] = self._began
+        return content
 
     # --- restoring -------------------------------------------------------------------------------------------------
 
@@ -81,6 +85,7 @@ class Handed:
         if content is not None:
             self._check(content)
             self._content = content
+            self._began = content.get("began")
             self.restored = True
             self.start_step = rt.count = int(content["step"])
             rt.mark = (rt.count, 0.0)
@@ -124,6 +129,8 @@ class Handed:
             if self._content["step"] and hasattr(thing, "param_groups"):
                 # It has stepped, in the process before: torch would warn of a scheduler that steps first.
                 thing._opt_called = True
+        for name, steps in self._content.get("behind", {}).items():
+            catch_up(self.objects[name], steps)
 
     def _draw_on(self) -> None:
         """But a rank that is new, as an elastic job's may be: it would draw what another one does, so it goes on with its script's own seeds."""
@@ -146,6 +153,18 @@ class Handed:
             self._load()
             self._draw_on()
             self._content = None
+
+
+def catch_up(schedule: Any, steps: int) -> None:
+    """A schedule of learning rates takes the steps that other copies took (one that goes by a measured loss cannot)."""
+    torch = sys.modules.get("torch")
+    kinds = torch.optim.lr_scheduler if torch is not None else None
+    if kinds is None or not isinstance(schedule, kinds.LRScheduler):
+        return
+    if isinstance(schedule, kinds.ReduceLROnPlateau):
+        return
+    for _ in range(steps):
+        schedule.step()
 
 
 def hand_over(objects: Dict[str, Any], loader: Any) -> State:

@@ -53,6 +53,8 @@ class Data(Trained):
             "stride": self._stride(),
             "made": self._made,
             "reused": self._reused,
+            "batches": _batches(self.loader),
+            "in_order": _in_order(self.loader),
         }
 
     def _stride(self) -> int:
@@ -106,6 +108,20 @@ class Data(Trained):
                     fetch(iterator)
         except StopIteration:
             say(f"the loader ended before batch {batches}, where the job had stopped: are its data the same?")
+
+
+def _batches(loader: Any) -> int:
+    """Of an epoch; 0: not known."""
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
+
+
+def _in_order(loader: Any) -> bool:
+    """Every epoch gives the same batches one after another."""
+    torch = sys.modules["torch"]
+    return isinstance(getattr(loader, "sampler", None), torch.utils.data.SequentialSampler)
 
 
 def _iterable(dataset: Any) -> bool:

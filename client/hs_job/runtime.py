@@ -70,6 +70,9 @@ class Runtime:
         self.swapper: Optional[Swapper] = None  # None: torch is not here
         self.folder: Optional[Folder] = _folder(environment, self.rank, self.world)
         self.restore = _generation(environment.get("HS_RESTORE", ""))
+        self.last = _generation(environment.get("HS_LAST_STEP", ""))  # a copy's portion ends there; -1: none
+        if self.last < 0 or self.alone:
+            self.last = sys.maxsize
         self._environment = environment
         self._lock = threading.Condition()
         self._phase = Phase.NEW
@@ -113,10 +116,12 @@ class Runtime:
     def give_up(self) -> None:
         """Something about this torch cannot be hooked: the script runs as if there were no agent."""
         self.alone, self.live, self.armed = True, False, False
+        self.last = sys.maxsize
 
     def _in_child(self) -> None:
         # A forked child (a DataLoader's worker, say) is no rank. It takes no lock: whoever held it stayed behind.
         self.live = self.armed = False
+        self.last = sys.maxsize
         self._pace_s = 0.0
         if self._link is not None:
             self._link.close_in_child()
@@ -138,7 +143,7 @@ class Runtime:
     def point(self, restorable: bool = False) -> None:
         """A suspend point: nothing of the batch before is under way."""
         self.passed = self.count
-        if self.armed:
+        if self.armed or self.count >= self.last:
             self._point(restorable)
 
     def stepped_by_hand(self, n: int) -> None:
@@ -156,14 +161,21 @@ class Runtime:
 
     def should_yield(self) -> bool:
         stop = self._stop
-        return stop is not None and self.count + 1 >= stop.at_step
+        return self.count + 1 >= self.last or (stop is not None and self.count + 1 >= stop.at_step)
 
     # --- standing still --------------------------------------------------------------------------------------------
 
     def _point(self, restorable: bool) -> None:
         if self._phase is Phase.NEW:
             self._arrive(restorable)
-            return
+        elif not self._has_done_its_portion(restorable):
+            self._pass(restorable)
+        while self._has_done_its_portion(restorable):  # whoever lets it go does not know yet
+            with self._lock:
+                self._say_done()
+                self._stand(Phase.HELD, restorable)
+
+    def _pass(self, restorable: bool) -> None:
         with self._lock:
             if self._base is None:
                 self._base = self.mark  # the first step after standing still is left out of the rate
@@ -176,6 +188,19 @@ class Runtime:
         if self._reserve and self.swapper is not None:
             self._reserve = False
             self.swapper.reserve()
+
+    def _has_done_its_portion(self, restorable: bool) -> bool:
+        return self.count >= self.last and (restorable or "checkpoint" not in self.can())
+
+    def _say_done(self) -> None:
+        """It stops of its own accord, once it has done the portion of a copy."""
+        self._tick()
+        self._send(
+            {
+                "type": "held", "id": self._last_id, "step": self.count, "tier": self._tier, "bytes": 0, "seconds": 0.0,
+                "generation": -1, "digest": "", "portion": True,
+            }
+        )  # fmt: skip
 
     def _stops_here(self, stop: Stop, restorable: bool) -> bool:
         wants_place = stop.tier == "checkpoint" and "checkpoint" in self.can()

@@ -121,7 +121,7 @@ def _run(file: Path) -> int:
     try:
         settings = _settings(file)
         try:
-            policy = policies.live(settings.policy)
+            policy = policies.find(settings.policy)
         except RefusedError as refused:
             raise ConfigError(f"{file}: policy = {settings.policy!r}: {refused}") from None
         garbage.rarely()

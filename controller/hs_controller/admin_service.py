@@ -166,7 +166,7 @@ class AdminCalls(Calls):
         needs = machine.policy.needs
         return pb.PolicyView(
             name=machine.policy.name,
-            available=sorted(name for name, policy in POLICIES.items() if not policy.needs.copies),
+            available=sorted(POLICIES),
             quantum_s=machine.settings.quantum_s,
             fair=needs.fair,
             preemptive=needs.preemptive,

@@ -96,6 +96,7 @@ class Mind:
             memory=loaded.meta.get("memory", {}),
             budget=None if (budget := loaded.meta.get("budget")) is None else (budget[0], budget[1]),
             profile=loaded.meta.get("profile", []),
+            gpu_speeds=loaded.meta.get("gpu_speeds", []),
         )
         self.watched = Watched()
         self._configured = policy.name
@@ -232,6 +233,7 @@ class Mind:
         self._unwritten = {}
         if self._profile_dirty and (last or not 0 <= now_s - self._profile_s < PROFILE_EVERY_S):
             draft.meta["profile"] = self.machine.profile
+            draft.meta["gpu_speeds"] = self.machine.gpu_speeds
             self._profile_s, self._profile_dirty = now_s, False
         return Batch(
             jobs=tuple(jobs.values()),

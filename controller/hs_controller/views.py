@@ -1,6 +1,6 @@
 """What is in memory, as the messages that people are shown."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from hs_controller.links import Hub, Link
 from hs_controller.mind import Mind
@@ -48,6 +48,7 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         elastic=convert.from_elastic(spec.elastic) if spec.elastic is not None else None,
         shape=convert.from_shape(job.shape),
     )
+    view.copies.extend(_copies(job))
     if spec.array_index is not None:
         view.array_index = spec.array_index
     if report is not None:
@@ -78,6 +79,16 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
     elif job.exit is not None and job.exit.why:
         view.reason_text = job.exit.why
     return view
+
+
+def _copies(job: Job) -> Iterator[controller_pb2.CopyView]:
+    for host, gpu_model, portion in zip(job.hosts, job.gpu_models, job.portions, strict=False):
+        report = job.reports.get(host)
+        steps = max(0, report.step - job.base_step) if report is not None else 0
+        phase = report.phase if report is not None else ""
+        yield controller_pb2.CopyView(
+            host=host, gpu_model=gpu_model, steps=steps, portion=portion, phase=phase
+        )
 
 
 def job_detail(

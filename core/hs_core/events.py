@@ -28,6 +28,17 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePart:
+    """The checkpoint of one of the copies of which a source is the average."""
+
+    peer: Peer  # maybe this host
+    epoch: int
+    generation: int
+    copy: int  # its rank among them; -1: the job was not forked
+    steps: int  # its weight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """A checkpoint that lies on another host: fetched, checked and kept before the job is launched."""
 
@@ -35,6 +46,16 @@ class Source:
     epoch: int
     generation: int
     step: int
+    parts: tuple[
+        SourcePart, ...
+    ] = ()  # it is the average of these, made under `generation` by the process that goes on from it
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        if self.parts:
+            return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
+        return f"checkpoint {self.generation} from {self.peer.host}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +66,7 @@ class Lend:
     epoch: int
     generation: int
     grant: str
+    copy: int = -1  # the rank of the copy that wrote it; -1: the job was not forked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +97,10 @@ class WantedJob:
     )
     grant: str = ""  # what peers must show to have to do with this (job, epoch)
     accumulation: int = 1  # sub-batches of each mini-batch, told to its training loop when it is started
+    # One of several copies that train on their own until they are averaged.
+    copy: int = -1  # its rank among them; -1: the job is not forked
+    copies: int = 1
+    last_step: int = 0  # where its portion ends: it stops there, and waits; 0: it goes on to its end
     shape: Shape | None = None  # of an elastic job, told to its training loop; None: as declared
 
     @property
@@ -100,16 +126,26 @@ class Guest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """GPUs of this host that a job of a turn should have, by index: as many as it has on one server."""
+
+    job: JobId
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
     """Who may run on a host this quantum (split stride).
 
     `gangs` run whole and are chosen by the controller; `local`: GPUs that they leave free are shared by the host's own
-    gang-aware stride over its other jobs.
+    gang-aware stride over its other jobs. `seats`: where GPUs of one model differ, which ones a gang should have; the host binds it
+    to these as far as it can.
     """
 
     gangs: tuple[JobId, ...] = ()
     local: bool = True
     guests: tuple[Guest, ...] = ()  # of the gangs
+    seats: tuple[Seat, ...] = ()  # of the gangs; left out: the host chooses
 
     def among(self, able: Container[JobId]) -> "Turn":
         """Without others. A guest whose partner is left out has those GPUs for its own."""
@@ -122,7 +158,8 @@ class Turn:
                 beside, gpus = zip(*pairs, strict=True)
                 guests.append(Guest(job=guest.job, beside=beside, gpus=gpus))
         gangs = tuple(job for job in self.gangs if job in able)
-        return Turn(gangs=gangs, local=self.local, guests=tuple(guests))
+        seats = tuple(seat for seat in self.seats if seat.job in able)
+        return Turn(gangs=gangs, local=self.local, guests=tuple(guests), seats=seats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

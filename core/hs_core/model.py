@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from math import fsum
 from typing import NewType
 
@@ -103,10 +104,12 @@ class Elastic:
         return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
 
     def allows(self, shape: "Shape") -> bool:
-        if not self.gpus_min <= shape.gpus <= self.gpus_max:
+        """Between its limits; a batch may be rounded up to what all GPUs have alike."""
+        if not (self.gpus_min <= shape.gpus <= self.gpus_max and shape.parts >= 1):
             return False
-        fits = 1 <= shape.per_gpu <= self.batch_per_gpu_max and shape.parts >= 1
-        return (fits and self.batch <= shape.batch <= self.batch_max) or shape == self.on(shape.gpus)
+        if not (1 <= shape.per_gpu <= self.batch_per_gpu_max and self.batch <= shape.batch):
+            return False
+        return shape.batch <= self.batch_max or shape.gpus * shape.parts * (shape.per_gpu - 1) < self.batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +180,19 @@ def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:
     return fixed + -(-(whole_bytes - fixed) // parts)
 
 
+LEAST_SLOWDOWN, MOST_SLOWDOWN = 0.01, 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slowdown:
+    """How fast a GPU is among those of its model, as an administrator says."""
+
+    job_class: str  # glob
+    times: (
+        float  # as long a mini-batch takes on it as on the middling one; `LEAST_SLOWDOWN` to `MOST_SLOWDOWN`
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     id: GpuId
@@ -185,6 +201,12 @@ class Gpu:
     memory_bytes: int
     healthy: bool = True
     why_unhealthy: str = ""
+    slowdowns: tuple[Slowdown, ...] = ()  # the first that matches a job's class counts; none: 1
+
+    def slowdown(self, job_class: str) -> float:
+        """For jobs of that class, as is said of it."""
+        found = (said.times for said in self.slowdowns if fnmatchcase(job_class, said.job_class))
+        return next(found, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,6 +322,18 @@ class Move:
     since_s: float
     text: str = ""  # for people: why
     shape: Shape | None = None  # there; None: as declared
+    portions: tuple[
+        int, ...
+    ] = ()  # it is to train there as copies: weights by which the mini-batches that are left are divided among them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Copied:
+    """What one copy of a job did of an epoch, and the checkpoint that holds it."""
+
+    copy: int  # its rank among them
+    generation: int
+    steps: int  # since its epoch began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,8 +342,11 @@ class Stored:
 
     hosts: tuple[HostName, ...]
     epoch: int  # of the incarnation that wrote it
-    generation: int
+    generation: int  # of copies: the number that their average gets
     step: int
+    copies: tuple[
+        Copied, ...
+    ] = ()  # by server: it is the average of these, weighted by their steps; empty: one checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +364,10 @@ class Job:
     reports: Mapping[HostName, JobReport] = field(default_factory=dict)  # newest of the current epoch
     move: Move | None = None  # leaving its home for another
     stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
+    portions: tuple[
+        int, ...
+    ] = ()  # it trains as copies, one on each of its servers, each with so many mini-batches to do in this epoch, by rank; empty: it does not
+    base_step: int = 0  # mini-batches done where its copies began
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
     shape: Shape | None = None  # of an elastic job's home; None: as declared
     migrations: int = 0
@@ -344,6 +385,11 @@ class Job:
     retries: int = 0
     paused: bool = False  # by its owner
     cancelled_by: str = ""
+
+    @property
+    def forked(self) -> bool:
+        """It trains as copies that are averaged."""
+        return bool(self.portions)
 
     @property
     def gpus(self) -> int:
@@ -367,6 +413,9 @@ class Job:
 
     def report_of(self, reports: Mapping[HostName, JobReport]) -> JobReport | None:
         """What it would be if they had said this."""
+        if self.portions:
+            said = tuple(reports[host] for host in self.hosts if host in reports)
+            return copies_as_one(said, len(self.hosts), self.base_step)
         if len(self.hosts) == 1:
             return reports.get(self.hosts[0])
         return as_one(tuple(reports[host] for host in self.hosts if host in reports), len(self.hosts))
@@ -450,6 +499,62 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         checkpoint_step=min(r.checkpoint_step for r in reports),
         checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == nodes else -1,
         exit=(ended or first).exit if phase is Phase.EXITED else None,
+    )
+
+
+_OF_COPIES = (
+    Phase.RUNNING,
+    Phase.SUSPENDING,
+    Phase.STARTING,
+    Phase.FROZEN,
+    Phase.HELD,
+    Phase.SWAPPED,
+    Phase.WAITING,
+    Phase.CHECKPOINTED,
+    Phase.KILLING,
+)
+"""Of several copies that have not ended the phase that comes first here is the job's."""
+
+
+def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -> JobReport | None:
+    """What the servers of a job's copies say, as if it were one: what each did since they began adds up.
+
+    It has ended when all copies have; well, if one did: then its script was through.
+    """
+    if not reports:
+        return None
+    live = [r for r in reports if r.phase is not Phase.EXITED]
+    phases = {r.phase for r in live} | ({Phase.WAITING} if len(reports) < copies else set())
+    ended = [r.exit for r in reports if r.exit is not None]
+    done = next((e for e in ended if e.ok), None)
+    why = done or next((e for e in ended if not e.why), ended[0] if ended else None)
+    phase = next((p for p in _OF_COPIES if p in phases), Phase.EXITED)
+    if done is not None and phases:
+        phase = Phase.KILLING
+    among = live or reports
+    return replace(
+        among[0],
+        phase=phase,
+        gpus=tuple(gpu for r in reports for gpu in r.gpus),
+        step=base_step + sum(max(0, r.step - base_step) for r in reports),
+        steps_per_s=fsum(r.steps_per_s for r in live),
+        gpu_s=fsum(r.gpu_s for r in reports),
+        run_s=max(r.run_s for r in reports),
+        suspends=max(r.suspends for r in reports),
+        resumes=max(r.resumes for r in reports),
+        suspend_s=max(r.suspend_s for r in reports),
+        resume_s=max(r.resume_s for r in reports),
+        lost_gpu_s=fsum(r.lost_gpu_s for r in reports),
+        sliceable=all(r.sliceable for r in among),
+        can_checkpoint=all(r.can_checkpoint for r in among),
+        note=next((r.note for r in reports if r.note), ""),
+        device_memory_bytes=max(r.device_memory_bytes for r in reports),
+        beside=tuple(sorted({job for r in reports for job in r.beside})),
+        in_turn=any(r.in_turn for r in live),
+        # Of what they have written since they began each is a part: what all have is where they began.
+        checkpoint_step=min(base_step, *(r.checkpoint_step for r in reports)),
+        checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == copies else -1,
+        exit=why if phase is Phase.EXITED else None,
     )
 
 

@@ -20,6 +20,7 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     _check_shapes(plan, jobs, needs)
     _check_tickets(plan)
     _check_turns(plan, hosts, jobs)
+    _check_seats(plan, hosts, jobs, needs)
     check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
 
@@ -113,6 +114,8 @@ def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
         job = jobs[job_id]
         if job.nodes != 1:
             raise BrokenError(f"job {job_id} has copies and {job.nodes} nodes; one was expected")
+        if not job.started and len(job.hosts) < 2:
+            raise BrokenError(f"job {job_id} has copies and was never started: they would not begin alike")
         if len(steps) < 2 or len(steps) != len(home):
             raise BrokenError(
                 f"job {job_id} has {len(steps)} copies on {len(home)} servers; expected one on each of several"
@@ -174,6 +177,37 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
             )
     _check_unsliceable(plan, hosts, jobs)
+
+
+def _check_seats(
+    plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts], needs: Needs
+) -> None:
+    """GPUs that a turn names are there, as many as the gang has on a server, and each named once but for a guest beside its partner."""
+    for name, turn in plan.turns.items():
+        if not turn.seats:
+            continue
+        if not needs.by_gpu:
+            raise BrokenError(f"the turn of {name} names GPUs; the policy does not say that it does so")
+        there, owners = hosts[name].numbers, dict[int, JobId]()
+        mates = {(guest.job, other) for guest in turn.guests for other in guest.beside}
+        seated = [seat.job for seat in turn.seats]
+        for seat in turn.seats:
+            if seat.job not in turn.gangs or seated.count(seat.job) > 1:
+                raise BrokenError(
+                    f"job {seat.job} has a seat on {name}; expected one for each gang of its turn at most"
+                )
+            if len(set(seat.gpus)) != len(seat.gpus) or len(seat.gpus) != plan.per_node(jobs[seat.job]):
+                raise BrokenError(
+                    f"job {seat.job} has GPUs {list(seat.gpus)} of {name}; expected {plan.per_node(jobs[seat.job])} different ones"
+                )
+            for gpu in seat.gpus:
+                if gpu not in there:
+                    raise BrokenError(
+                        f"job {seat.job} has GPU {gpu} of {name}; expected one of {list(there)}"
+                    )
+                other = owners.setdefault(gpu, seat.job)
+                if other != seat.job and not {(seat.job, other), (other, seat.job)} & mates:
+                    raise BrokenError(f"GPU {gpu} of {name} is named for jobs {other} and {seat.job}")
 
 
 def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:

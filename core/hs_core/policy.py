@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hs_core.events import Turn
 from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName, split_memory
 
@@ -41,6 +44,8 @@ class JobFacts:
     steps: float = 0.0  # mini-batches in all; 0: not said by its user
     steps_done: float = 0.0
     sliceable: bool = True  # False: once started it runs to its end
+    gpus: tuple[tuple[int, ...], ...] = ()
+    """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     shape: Shape | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
@@ -76,6 +81,12 @@ class HostFacts:
     gpu_memory_bytes: int  # of the smallest
     connected: bool = True
     accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
+    indices: tuple[int, ...] = ()  # of the healthy GPUs; (): 0, 1, 2, …
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of its healthy GPUs, as `Seat.gpus` names them."""
+        return self.indices or tuple(range(self.gpus))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +101,11 @@ class Snapshot:
     """(job class, GPU model) → mini-batches a second, where both were measured well enough."""
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1; where measured."""
+    slowdowns: Mapping[tuple[str, HostName], tuple[float, ...]] = field(default_factory=dict)
+    """(job class, server) → how many times as long its mini-batches take on each of `HostFacts.numbers` as on the middling GPU of the model.
+
+    Left out: all are alike. Said to policies that ask for it (`Needs.by_gpu`).
+    """
     speeds: Mapping[tuple[str, str], Mapping[Shape, float]] = field(default_factory=dict)
     """(job class, GPU model) → mini-batches a second of elastic jobs in each shape that was measured well enough."""
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
@@ -113,7 +129,8 @@ class Plan:
     copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
 
-    The copies begin with their average. Who has such a home and is left out here goes on with what it has.
+    They begin with the average of the copies that there were, or with the checkpoint of a job that had none. What is left once that is written is divided in this
+    proportion. Who has such a home and is left out here goes on with what it has; with one server it becomes one again.
     """
 
     def per_node(self, job: JobFacts) -> int:
@@ -155,14 +172,21 @@ class Onward:
     tickets: Mapping[JobId, Fraction] = field(default_factory=dict)  # of jobs that have others than before
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Had:
+    """GPUs that each user's jobs had in each pool in one quantum."""
+
+    place: Mapping[
+        tuple[UserName, str], int
+    ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
+    gpus: NDArray[np.float64]
+
+
 class Sequel(Protocol):
     """What a policy decides in quanta in which nothing changed but time, at a part of the cost of asking it."""
 
-    def edge(self, quantum: int, now_s: float, got: Mapping[tuple[UserName, str], int]) -> Onward | None:
-        """About `quantum`, the next one; None: the policy has to be asked.
-
-        `got`: GPUs that each user's jobs had in each pool in the quantum that ends now.
-        """
+    def edge(self, quantum: int, now_s: float, had: Had) -> Onward | None:
+        """About `quantum`, the next one; None: the policy has to be asked. `had`: in the quantum that ends now."""
 
     def memory(self) -> Memory:
         """What the policy would remember now."""
@@ -199,8 +223,9 @@ class Needs:
     progress: bool = True  # goes by what jobs have received and done: that is as of now in the snapshot
     rounds: bool = False  # decides at edges only; in between GPUs that would idle go to who waits
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
+    by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared
-    copies: bool = False  # may have copies of a job train at once, which are averaged: only hs-sim does so
+    copies: bool = False  # may have copies of a job train at once, which are averaged after each round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.events import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -160,7 +160,19 @@ def to_gpu(pb: common_pb2.Gpu) -> model.Gpu:
         memory_bytes=pb.memory_bytes,
         healthy=pb.healthy,
         why_unhealthy=pb.why_unhealthy,
+        slowdowns=_to_slowdowns(pb),
     )
+
+
+def _to_slowdowns(pb: common_pb2.Gpu) -> tuple[model.Slowdown, ...]:
+    """Raises RefusedError where one is no slowdown."""
+    for said in pb.slowdowns:
+        if not model.LEAST_SLOWDOWN <= said.times <= model.MOST_SLOWDOWN:
+            raise RefusedError(
+                f"slowdown of GPU {pb.index} for {said.job_class!r}: {said.times}; "
+                f"expected {model.LEAST_SLOWDOWN:g} to {model.MOST_SLOWDOWN:g}"
+            )
+    return tuple(model.Slowdown(job_class=said.job_class, times=said.times) for said in pb.slowdowns)
 
 
 def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes: int = 0) -> common_pb2.Gpu:
@@ -171,6 +183,7 @@ def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes:
         memory_bytes=gpu.memory_bytes,
         healthy=gpu.healthy,
         why_unhealthy=gpu.why_unhealthy,
+        slowdowns=[common_pb2.Slowdown(job_class=said.job_class, times=said.times) for said in gpu.slowdowns],
         utilization_percent=utilization_percent,
         memory_used_bytes=memory_used_bytes,
     )
@@ -281,10 +294,7 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
         quantum=pb.quantum,
         edge_in_s=pb.edge_in_s if pb.HasField("edge_in_s") else None,
         next_turn=_to_turn(pb.next_turn) if pb.HasField("next_turn") else None,
-        lends=tuple(
-            Lend(job=model.JobId(lend.job_id), epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
-            for lend in pb.lends
-        ),
+        lends=tuple(map(_to_lend, pb.lends)),
         drained_gpus=frozenset(model.GpuId(gpu) for gpu in pb.drained_gpus),
         fence_after_s=pb.fence_after_s,
     )
@@ -295,12 +305,15 @@ def _to_turn(pb: agent_pb2.Turn) -> Turn:
         Guest(job=model.JobId(g.job_id), beside=tuple(map(model.JobId, g.beside)), gpus=tuple(g.gpus))
         for g in pb.guests
     )
-    return Turn(gangs=tuple(model.JobId(j) for j in pb.gangs), local=pb.local, guests=guests)
+    seats = tuple(Seat(job=model.JobId(seat.job_id), gpus=tuple(seat.gpus)) for seat in pb.seats)
+    gangs = tuple(model.JobId(j) for j in pb.gangs)
+    return Turn(gangs=gangs, local=pb.local, guests=guests, seats=seats)
 
 
 def _from_turn(turn: Turn) -> agent_pb2.Turn:
     guests = [agent_pb2.Guest(job_id=g.job, beside=g.beside, gpus=g.gpus) for g in turn.guests]
-    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests)
+    seats = [agent_pb2.Seat(job_id=seat.job, gpus=seat.gpus) for seat in turn.seats]
+    return agent_pb2.Turn(gangs=turn.gangs, local=turn.local, guests=guests, seats=seats)
 
 
 def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
@@ -313,12 +326,21 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
         quantum=wanted.quantum,
         edge_in_s=wanted.edge_in_s,
         next_turn=None if wanted.next_turn is None else _from_turn(wanted.next_turn),
-        lends=[
-            agent_pb2.Lend(job_id=lend.job, epoch=lend.epoch, generation=lend.generation, grant=lend.grant)
-            for lend in wanted.lends
-        ],
+        lends=list(map(_from_lend, wanted.lends)),
         drained_gpus=sorted(wanted.drained_gpus),
         fence_after_s=wanted.fence_after_s,
+    )
+
+
+def _to_lend(pb: agent_pb2.Lend) -> Lend:
+    return Lend(
+        job=model.JobId(pb.job_id), epoch=pb.epoch, generation=pb.generation, grant=pb.grant, copy=pb.copy
+    )
+
+
+def _from_lend(lend: Lend) -> agent_pb2.Lend:
+    return agent_pb2.Lend(
+        job_id=lend.job, epoch=lend.epoch, generation=lend.generation, grant=lend.grant, copy=lend.copy
     )
 
 
@@ -342,6 +364,9 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         source=_to_source(pb.source) if pb.HasField("source") else None,
         grant=pb.grant,
         accumulation=pb.accumulation or 1,
+        copy=pb.copy,
+        copies=pb.copies or 1,
+        last_step=pb.last_step,
         shape=_to_shape(pb.shape) if pb.HasField("shape") else None,
     )
 
@@ -355,14 +380,28 @@ def _from_peer(peer: Peer) -> agent_pb2.Peer:
 
 
 def _to_source(pb: agent_pb2.Source) -> Source:
-    return Source(peer=_to_peer(pb.peer), epoch=pb.epoch, generation=pb.generation, step=pb.step)
+    parts = tuple(
+        SourcePart(peer=_to_peer(p.peer), epoch=p.epoch, generation=p.generation, copy=p.copy, steps=p.steps)
+        for p in pb.parts
+    )
+    return Source(peer=_to_peer(pb.peer), epoch=pb.epoch, generation=pb.generation, step=pb.step, parts=parts)
 
 
 def _from_source(source: Source | None) -> agent_pb2.Source | None:
     if source is None:
         return None
+    parts = [
+        agent_pb2.SourcePart(
+            peer=_from_peer(p.peer), epoch=p.epoch, generation=p.generation, copy=p.copy, steps=p.steps
+        )
+        for p in source.parts
+    ]
     return agent_pb2.Source(
-        peer=_from_peer(source.peer), epoch=source.epoch, generation=source.generation, step=source.step
+        peer=_from_peer(source.peer),
+        epoch=source.epoch,
+        generation=source.generation,
+        step=source.step,
+        parts=parts,
     )
 
 
@@ -386,5 +425,8 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         source=_from_source(job.source),
         grant=job.grant,
         accumulation=job.accumulation,
+        copy=job.copy,
+        copies=job.copies,
+        last_step=job.last_step,
         shape=from_shape(job.shape),
     )

@@ -1,6 +1,6 @@
 """Clusters: from a word to pools, from pools to servers by name."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -49,6 +49,17 @@ def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:
     for pool in cluster.pools:
         for number in range(1, pool.servers + 1):
             yield HostName(f"{pool.model.lower().replace(' ', '-')}-{number:04d}"), pool
+
+
+def slowed_servers(
+    cluster: ClusterSpec,
+) -> Iterator[tuple[HostName, Pool, Mapping[str, tuple[float, ...]]]]:
+    """As `servers`, each with its part of the pool's slowdowns; by class as the controller knows it, of any user."""
+    first: dict[str, int] = {}
+    for name, pool in servers(cluster):
+        at = first.get(pool.model, 0)
+        first[pool.model] = last = at + pool.gpus_per_server
+        yield name, pool, {f"*/{pattern}": times[at:last] for pattern, times in pool.slowdowns.items()}
 
 
 def nodes_of(gang: int, gpus_per_server: int) -> int:

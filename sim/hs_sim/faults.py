@@ -31,6 +31,7 @@ TIMING = Timing(progress_s=2.5, keepalive_s=8.0, restart_s=1.0, reboot_s=8.0)
 CALM = 8  # one seed in so many has no faults: then the ledger is judged strictly
 SHARED = 7  # every so many seeds, two jobs may be on one GPU
 MIXED = 9  # every so many, gangs are over servers of several GPU models where there are several
+FORKED = 5  # likewise with copies that are averaged
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
@@ -90,6 +91,8 @@ def case_of(seed: int) -> Case:
     )
     if seed % SHARED == 0:
         return _sharing(case)
+    if seed % FORKED == 2:
+        return _forking(case)
     return _mixing(case) if seed % MIXED == 1 else case
 
 
@@ -113,6 +116,21 @@ def _mixing(case: Case) -> Case:
     }
     mixed = replace(experiment, workload=replace(experiment.workload, jobs=jobs), policy="hadar")
     return replace(case, experiment=mixed, specs=specs)
+
+
+def _forking(case: Case) -> Case:
+    """The same trouble while jobs train as averaged copies, for several rounds. Nobody else moves them."""
+    experiment = case.experiment
+    jobs = tuple(
+        replace(job, nodes=1, gpus=1, gpu_types=(), steps=3 * job.steps) for job in experiment.workload.jobs
+    )
+    steps = {job.id: job.steps for job in jobs}
+    specs = {
+        job: replace(spec, nodes=1, gpus=1, gpu_types=(), steps=steps[job])
+        for job, spec in case.specs.items()
+    }
+    forked = replace(experiment, workload=replace(experiment.workload, jobs=jobs), policy="hadare")
+    return replace(case, experiment=forked, moving=0.0, specs=specs)
 
 
 def _sharing(case: Case) -> Case:

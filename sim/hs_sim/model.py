@@ -16,6 +16,8 @@ class Pool:
     servers: int
     gpus_per_server: int
     gpu_memory_bytes: int = 32 << 30
+    slowdowns: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Job class (glob; the first that matches counts) → how many times as long a mini-batch takes on each GPU, server by server, as on the middling one."""
 
     @property
     def gpus(self) -> int:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_agent import config
+from hs_agent.devices.emulated import EmulatedDevices
 from hs_core.errors import RefusedError
 
 GOOD = {"controller": "unix:/run/c.sock", "devices": "emulated", "emulated": ["V100:4"]}
@@ -75,6 +76,21 @@ def test_one_line_is_enough() -> None:
         ({"kill_grace_s": -1}, "kill_grace_s = -1: expected a number from 0 to 3600"),
         ({"kill_grace_s": float("nan")}, "kill_grace_s = nan: expected a number"),
         ({"pace": [{"job_class": "*"}]}, "pace[0].base_s is not set"),
+        (
+            {"slowdown": [1.0]},
+            'slowdown[0] = 1.0: expected a table such as {job_class = "*", gpus = [1.0, 1.3]}',
+        ),
+        (
+            {"slowdown": [{"job_class": "*"}]},
+            "slowdown[0].gpus = None: expected a list of numbers from 0.01 to 100",
+        ),
+        (
+            {"slowdown": [{"gpus": [1, 0]}]},
+            "slowdown[0].gpus[1] = 0: expected a list of numbers from 0.01 to 100",
+        ),
+        ({"slowdown": [{"gpus": [1, -2.0]}]}, "slowdown[0].gpus[1] = -2.0: expected"),
+        ({"slowdown": [{"gpus": [float("nan")]}]}, "slowdown[0].gpus[0] = nan: expected"),
+        ({"slowdown": [{"gpu": [1]}]}, "slowdown[0].gpus = None"),
         (
             {"pace": [{"base_s": 0.1, "speedup": {"K80": 0}}]},
             "pace[0].speedup.K80 = 0: expected a table of positive numbers",
@@ -144,3 +160,18 @@ def test_a_file_that_is_not_there_or_not_toml_is_one_line_and_exit_status_2(plac
     torn = run()
     assert torn.returncode == 2
     assert torn.stderr.startswith(f"hs-agent: {bad}: is not TOML: ")
+
+
+def test_a_gpu_is_as_slow_as_its_first_matching_line_says() -> None:
+    lines = [{"gpus": [1, 1, 1, 2]}, {"job_class": "*bert*", "gpus": [1, 1.5, 1, 1]}]
+    made = config.parse(GOOD | {"slowdown": lines, "pace": [{"base_s": 0.1}]}, "agent.toml")
+    gpus = made.described(EmulatedDevices("h", made.emulated).gpus())
+    assert [gpu.slowdown("ann/bert") for gpu in gpus] == [1, 1.5, 1, 1]
+    assert [gpu.slowdown("ann/vgg") for gpu in gpus] == [1, 1, 1, 2]
+    assert made.pace_s("ann/vgg", "V100", gpus[3].slowdown("ann/vgg")) == pytest.approx(0.2)
+
+
+def test_slowdowns_of_more_or_fewer_gpus_than_there_are_are_refused() -> None:
+    made = config.parse(GOOD | {"slowdown": [{"gpus": [1, 2]}]}, "agent.toml")
+    with pytest.raises(RefusedError, match=r"slowdown\[0\].gpus = \[1.0, 2.0\]: expected 4 numbers"):
+        made.described(EmulatedDevices("h", made.emulated).gpus())

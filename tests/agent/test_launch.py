@@ -101,6 +101,8 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
         "HS_MASTER_PORT": env["MASTER_PORT"],
         "HS_RESTART_COUNT": "2",
         "HS_ACCUMULATION_STEPS": "1",
+        "HS_COPY": "0",
+        "HS_COPIES": "1",
         "HS_CHECKPOINT_DIR": f"{place}/state/checkpoints/7",
         "HS_AGENT_SOCKET": f"{place}/run/7-3.sock",
         "HS_RESTORE": "4",

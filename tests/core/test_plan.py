@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from hs_core.errors import BrokenError
-from hs_core.events import Turn
+from hs_core.events import Guest, Seat, Turn
 from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
@@ -179,14 +179,14 @@ def test_who_keeps_to_its_model_keeps_the_model_of_each_rank() -> None:
 def test_copies_that_break_a_law_are_refused(
     steps: tuple[int, ...], nodes: int, needs: Needs, said: str
 ) -> None:
-    asked = ask(job(1, 2 * nodes, nodes=nodes, steps=1000.0, steps_done=900.0))
+    asked = ask(job(1, 2 * nodes, nodes=nodes, hosts=(H, K), started=True, steps=1000.0, steps_done=900.0))
     forked = replace(plan({1: (H, K)}, {H: turn(1), K: turn(1)}), copies={JobId(1): steps})
     with pytest.raises(BrokenError, match=said):
         check(asked, forked, needs)
 
 
 def test_copies_are_on_servers_of_their_own_and_take_their_gpus_on_each() -> None:
-    asked = ask(job(1, 2, steps=1000.0), job(2, 3))
+    asked = ask(job(1, 2, hosts=(H, K), steps=1000.0), job(2, 3))
     copies = {JobId(1): (600, 400)}
     fits = replace(plan({1: (H, K), 2: K}, {H: turn(1), K: turn(1, 2)}), copies=copies)
     check(asked, fits, Needs(copies=True))
@@ -198,6 +198,46 @@ def test_copies_are_on_servers_of_their_own_and_take_their_gpus_on_each() -> Non
             replace(plan({1: (K, H), 2: H}, {H: turn(1, 2), K: turn(1)}), copies=copies),
             Needs(copies=True),
         )
+
+
+def seated(*gangs: int, **named: tuple[int, ...]) -> Plan:
+    """All in the turn of h; `j1=(0,)`: job 1 is to have GPU 0."""
+    seats = tuple(Seat(job=JobId(int(name[1:])), gpus=gpus) for name, gpus in named.items())
+    return plan(dict.fromkeys(gangs, H), {H: replace(turn(*gangs), seats=seats)})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (seated(1, j1=(0, 4)), "job 1 has GPU 4 of h; expected one of [0, 1, 2, 3]"),
+        (seated(1, j1=(0, -1)), "job 1 has GPU -1 of h; expected one of [0, 1, 2, 3]"),
+        (seated(1, j1=(0,)), "job 1 has GPUs [0] of h; expected 2 different ones"),
+        (seated(1, j1=(0, 0)), "job 1 has GPUs [0, 0] of h; expected 2 different ones"),
+        (seated(1, j2=(0, 1)), "job 2 has a seat on h; expected one for each gang of its turn at most"),
+        (seated(1, 2, j1=(0, 1), j2=(1, 2)), "GPU 1 of h is named for jobs 1 and 2"),
+    ],
+)
+def test_gpus_that_a_turn_names_must_be_there_and_be_one_gangs(wanted: Plan, said: str) -> None:
+    with pytest.raises(BrokenError) as caught:
+        check(ask(job(1), job(2)), wanted, Needs(by_gpu=True))
+    assert said in str(caught.value)
+
+
+def test_only_a_policy_that_says_so_names_gpus() -> None:
+    lawful = seated(1, 2, j1=(0, 3), j2=(1, 2))
+    check(ask(job(1), job(2)), lawful, Needs(by_gpu=True))
+    with pytest.raises(
+        BrokenError, match="the turn of h names GPUs; the policy does not say that it does so"
+    ):
+        check(ask(job(1), job(2)), lawful)
+
+
+def test_a_guest_may_be_named_its_partners_gpus() -> None:
+    found = seated(1, 2, j1=(0, 1), j2=(1, 2))
+    guest = Guest(job=JobId(2), beside=(JobId(1),), gpus=(1,))
+    shared = replace(found, turns={**found.turns, H: replace(found.turns[H], guests=(guest,))})
+    jobs = [replace(job(at), memory_bytes=4 * GIB) for at in (1, 2)]
+    check(ask(*jobs), shared, Needs(by_gpu=True, sharing=True))
 
 
 ELASTIC = Elastic(gpus_min=1, gpus_max=4, batch=32, batch_max=128, batch_per_gpu_max=32)

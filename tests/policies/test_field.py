@@ -182,10 +182,22 @@ SPEEDS = {("c", "V100"): 8.0, ("c", "K80"): 2.0}
 
 
 def test_hadare_has_a_lone_job_train_on_every_server_each_its_part_by_speed() -> None:
-    found = decide("hadare", snapshot(FIVE, [sized(1, 1200.0, "c")], rates=SPEEDS))
+    """Once it is up on one of them: until then the others are kept for it."""
+    asked = snapshot(FIVE, [sized(1, 1200.0, "c"), sized(2, 1e5, "c", user="late")], rates=SPEEDS)
+    asked = replace(asked, jobs=asked.jobs[:1], migrations_left=1)
+    first = decide("hadare", asked)
+    assert first.plan.copies == {}
+    [home] = first.plan.homes.values()
+    starts = replace(asked.jobs[0], hosts=home, started=True, movable=False)
+    late = sized(2, 1e5, "c", user="late")
+    again = decide("hadare", replace(asked, jobs=(starts, late)), first.memory)
+    assert (again.plan.copies, again.plan.homes) == ({}, {1: home}), "the other servers are kept for it"
+    up = replace(starts, movable=True, running=True, steps_done=60.0)
+    found = decide("hadare", replace(asked, jobs=(up, late)), again.memory)
     assert dict(zip(found.plan.homes[JobId(1)], found.plan.copies[JobId(1)], strict=True)) == {
-        "v": 800, "k0": 200, "k1": 200
+        "v": 760, "k0": 190, "k1": 190
     }  # fmt: skip
+    assert found.plan.homes[JobId(1)][:1] == home
 
 
 def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> None:
@@ -201,14 +213,14 @@ def test_hadare_forks_nobody_whose_length_is_not_known_or_who_may_not_move() -> 
 
 
 def test_hadare_averages_at_the_edges_of_rounds_only() -> None:
-    asked = snapshot(FIVE, [sized(1, 1e4, "c")], rates=SPEEDS, migrations_left=9)
+    alone = sized(1, 1e4, "c", host=HostName("v"), started=True, running=True)
+    asked = snapshot(FIVE, [alone], rates=SPEEDS, migrations_left=9)
     first = decide("hadare", asked)
-    runs = replace(
-        asked.jobs[0], hosts=first.plan.homes[JobId(1)], started=True, running=True, steps_done=900.0
-    )
+    runs = replace(alone, hosts=first.plan.homes[JobId(1)], steps_done=900.0)
+    assert len(runs.hosts) == 3
     asked = replace(asked, jobs=(runs, sized(2, 1e4, "c")))
     again = decide("hadare", asked, first.memory)
-    assert again.plan.copies == first.plan.copies
+    assert again.plan.copies == {}, "they go on with what they have"
     assert again.plan.homes == first.plan.homes, "who comes in between waits"
     later = decide("hadare", replace(asked, quantum=1), again.memory)
     assert sum(later.plan.copies[JobId(1)]) == 9100

@@ -1,30 +1,30 @@
 """A verdict's sequel: quanta in which nothing changes but time go on as they would if the policy were asked."""
 
 import json
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.model import UserName
 from hs_core.policies import find
 from hs_core.policies.gandiva_fair import LIMITS
-from hs_core.policy import JobFacts, Memory, Onward, Snapshot, Verdict
+from hs_core.policy import Had, JobFacts, Memory, Onward, Snapshot, Verdict
 
 from .worlds import Strides, after, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 FAIR = find("gandiva-fair")
 
 
-def had(asked: Snapshot) -> Mapping[tuple[UserName, str], int]:
+def had(asked: Snapshot) -> Had:
     model = {host.name: host.model for host in asked.hosts}
-    got: Counter[tuple[UserName, str]] = Counter()
+    place = {owner: at for at, owner in enumerate(product(sorted(asked.tickets), sorted({*model.values()})))}
+    gpus = np.zeros(len(place))
     for one in asked.jobs:
         if one.running:
-            got[one.user, model[one.hosts[0]]] += one.gang
-    return got
+            gpus[place[one.user, model[one.hosts[0]]]] += one.gang
+    return Had(place, gpus)
 
 
 def remembered(memory: Memory) -> Memory:
@@ -118,8 +118,10 @@ def test_in_a_large_world_less_is_asked_and_as_much_is_moved() -> None:
     assert len(first.plan.moves) == LIMITS.started_a_quantum
     assert first.sequel is not None
     for quantum in (1, 2):
-        assert first.sequel.edge(quantum, asked.now_s + 60.0 * quantum, {}) is not None
-    assert first.sequel.edge(3, asked.now_s + 180.0, {}) is None, "some could not move for lack of budget"
+        assert first.sequel.edge(quantum, asked.now_s + 60.0 * quantum, had(asked)) is not None
+    assert first.sequel.edge(3, asked.now_s + 180.0, had(asked)) is None, (
+        "some could not move for lack of budget"
+    )
     later = replace(asked, quantum=3, now_s=asked.now_s + 180.0)
     second = FAIR.decide(later, json.loads(json.dumps(first.sequel.memory())))
     assert len(second.plan.moves) == 3 * LIMITS.started_a_quantum

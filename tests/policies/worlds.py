@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hs_core.events import Turn
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.model import Elastic, HostName, JobId, Migrate, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
 
@@ -114,14 +114,28 @@ def after(
             else job.settled_s,
             started=job.started or job.id in running,
             running=job.id in running,
+            gang=verdict.plan.per_node(job) * job.nodes,
+            shape=verdict.plan.shapes.get(job.id, job.shape),
             attained_gpu_s=job.attained_gpu_s
             + (job.gang * asked.quantum_s * quanta if job.id in running else 0.0),
+            gpus=_seats_of(job, verdict.plan),
         )
         for job in asked.jobs
     )
     return replace(
         asked, jobs=jobs, quantum=asked.quantum + quanta, now_s=asked.now_s + quanta * asked.quantum_s
     )
+
+
+def _seats_of(job: JobFacts, plan: Plan) -> tuple[tuple[int, ...], ...]:
+    """What its process is bound to from now on: the GPUs that a turn named, else those that it had where it still is."""
+    home = plan.homes.get(job.id, ())
+    said = {
+        name: seat.gpus for name in home for seat in plan.turns.get(name, Turn()).seats if seat.job == job.id
+    }
+    if said:
+        return tuple(said[name] for name in home)
+    return job.gpus if home == job.hosts else ()
 
 
 @dataclass
@@ -149,7 +163,8 @@ class Run:
         present = {job.id: job for job in asked.jobs}
         for job_id, home in verdict.plan.homes.items():
             job = present[job_id]
-            if job.hosts and home != job.hosts:
+            anew = verdict.plan.shapes.get(job_id, job.shape) != job.shape
+            if job.hosts and (home != job.hosts or anew):
                 if job.started:
                     self.moved.append((asked.quantum, job_id))
                     self._moving[job_id] = (home, asked.quantum + self.delay)
@@ -158,9 +173,9 @@ class Run:
         ran = self.strides.run(asked, verdict.plan)
         for name, jobs in ran.items():
             for job_id in jobs:
-                self.gpus[job_id] += present[job_id].per_node
+                self.gpus[job_id] += verdict.plan.per_node(present[job_id])
             shared = sum(sum(guest.gpus) for guest in verdict.plan.turns.get(name, Turn()).guests)
-            used = sum(present[job_id].per_node for job_id in jobs) - shared
+            used = sum(verdict.plan.per_node(present[job_id]) for job_id in jobs) - shared
             self.idle[name] += next(h.gpus for h in asked.hosts if h.name == name) - used
         following = after(asked, verdict, ran)
         self.asked = replace(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
@@ -226,10 +241,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             job_class=draw(st.sampled_from("xyz")),
             steps=float(draw(st.sampled_from([0, 0, 3, 1_000, 50_000]))),
             accumulation_max=draw(st.sampled_from([1, 1, 8])),
+            migrations=draw(st.sampled_from([0, 0, 3])),
             sliceable=draw(st.sampled_from([True, True, True, False])),
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
         )
         made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
+        if made.nodes == 1 and draw(st.sampled_from([False, False, True])):
+            made = _elastic(draw, made)
         jobs.append(_live_somewhere(draw, made, hosts, left))
     users = {job.user for job in jobs}
     tickets = {
@@ -247,7 +265,37 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
     slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
     interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
-    return replace(made_of, tickets=tickets, rates=rates, interference=interference)
+    made_of = replace(made_of, tickets=tickets, rates=rates, interference=interference)
+    return _uneven(draw, made_of) if draw(st.booleans()) else made_of
+
+
+def _uneven(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
+    """GPUs of one model differ for some classes, and it is known who is bound to which."""
+    times = st.sampled_from([1.0, 1.0, 1.3, 2.5])
+    slowdowns = {
+        (job_class, host.name): tuple(draw(times) for _ in range(host.gpus))
+        for job_class in "xy"
+        for host in asked.hosts
+        if host.gpus
+    }
+    left = {host.name: list(range(host.gpus)) for host in asked.hosts}
+    jobs = [_bound(draw, left, made) for made in asked.jobs]
+    return replace(asked, jobs=tuple(jobs), slowdowns=slowdowns)
+
+
+def _bound(draw: st.DrawFn, left: dict[HostName, list[int]], made: JobFacts) -> JobFacts:
+    """Those that run have GPUs of their own; who is suspended is bound to some; of some nobody has said to which."""
+    known = made.started and left.keys() >= set(made.hosts) and draw(st.sampled_from([True, True, False]))
+    if not known:
+        return made
+    found = []
+    for name in made.hosts:
+        free = left[name]
+        found.append(tuple(sorted((free if made.running else draw(st.permutations(free)))[: made.per_node])))
+        if made.running:
+            del free[: made.per_node]
+    whole = all(len(gpus) == made.per_node for gpus in found)
+    return replace(made, gpus=tuple(found) if whole else ())
 
 
 def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:
@@ -282,6 +330,21 @@ def _live_somewhere(
         for host in home:
             left[host.name] -= made.per_node
     return replace(made, hosts=tuple(host.name for host in home), started=started, running=running)
+
+
+def _elastic(draw: st.DrawFn, made: JobFacts) -> JobFacts:
+    """It may have been on another number of GPUs than it declared."""
+    least = draw(st.integers(1, made.gang))
+    elastic = Elastic(
+        gpus_min=least,
+        gpus_max=draw(st.integers(made.gang, 8)),
+        batch=32,
+        batch_max=draw(st.sampled_from([32, 100, 512])),
+        batch_per_gpu_max=draw(st.sampled_from([7, 32, 64])),
+        noise_scale=float(draw(st.sampled_from([0, 300]))),
+    )
+    shape = draw(st.sampled_from([None, elastic.on(made.gang)]))
+    return replace(made, accumulation_max=1, elastic=elastic, shape=shape)
 
 
 def could_be(job: JobFacts, host: HostFacts) -> bool:

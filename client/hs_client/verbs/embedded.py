@@ -12,7 +12,7 @@ from hs_client.address import default_state
 from hs_client.cluster_files import Folders, Options
 from hs_client.verbs.common import out, warn
 
-_DESCRIBES = ("devices", "emulate", "hosts", "quantum", "policy", "users", "pace", "preload")
+_DESCRIBES = ("devices", "emulate", "hosts", "quantum", "policy", "users", "pace", "slowdown", "preload")
 
 
 @click.command()
@@ -44,6 +44,12 @@ _DESCRIBES = ("devices", "emulate", "hosts", "quantum", "policy", "users", "pace
 @click.option(
     "--pace", metavar="[CLASS=]S[:MODEL=X,…]", multiple=True, help="seconds a step takes on emulated GPUs"
 )
+@click.option(
+    "--slowdown",
+    metavar="[CLASS=]X,…",
+    multiple=True,
+    help="how many times as long a step takes on each emulated GPU of a server",
+)
 @click.option("--preload", type=click.IntRange(0, 64), help="jobs started ahead of their turn")
 @click.option(
     "--timeout",
@@ -67,6 +73,7 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
         emulated=tuple(map(cluster_files.emulated, given["emulate"])),
         hosts=tuple(map(cluster_files.host, given["hosts"])),
         paces=tuple(map(cluster_files.pace, given["pace"])),
+        slowdowns=tuple(map(cluster_files.slowdown, given["slowdown"])),
         quantum_s=given["quantum"],
         policy=given["policy"],
         users=tuple(map(cluster_files.user, given["users"])),

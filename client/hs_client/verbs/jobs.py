@@ -139,6 +139,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("elastic", _elastic(view)),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
+        ("copies", _copies(view)),
         ("beside", _beside(view)),
         ("moving to", f"{view.moving_to}: {view.moving_why}" if view.moving_to else ""),
         ("migrations", str(view.migrations) if view.migrations else ""),
@@ -166,6 +167,16 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("class", found.job_class),
         ("note", view.note),
     ]
+
+
+def _copies(view: wire.JobView) -> str:
+    """`3, averaged at the round's end: a (V100) 120 of 600 steps, running; …`."""
+    each = [
+        f"{copy.host} ({copy.gpu_model}) {copy.steps} of {copy.portion} steps"
+        + (f", {copy.phase}" if copy.phase else "")
+        for copy in view.copies
+    ]
+    return f"{len(each)}, averaged at the round's end: {'; '.join(each)}" if each else ""
 
 
 def _elastic(view: wire.JobView) -> str:

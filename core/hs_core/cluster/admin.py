@@ -24,7 +24,7 @@ class Admin(Hosts):
 
     def _policy_set(self, event: PolicySet) -> None:
         """No job is touched: homes, GPU-time and measured rates are everybody's; only what the old one remembered is forgotten."""
-        policy = policies.live(event.name)
+        policy = policies.find(event.name)
         old = self.policy
         if policy.name == old.name:
             return

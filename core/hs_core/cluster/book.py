@@ -26,6 +26,7 @@ class Book:
         ] = {}  # live ones that wait for its word (`Job.unconfirmed`)
         self.lent: dict[HostName, set[JobId]] = {}  # live ones whose checkpoint it keeps (`Job.stored`)
         self.moving: set[JobId] = set()
+        self.forked: set[JobId] = set()  # live ones that train as copies
         self.spanning: set[JobId] = set()  # live ones over several servers that have a home
         self.spanned: Counter[HostName] = Counter()  # how many of those have a part there
         self.of_user: dict[UserName, set[JobId]] = {}  # live ones
@@ -89,6 +90,7 @@ class Book:
                 _drop(self.unconfirmed, host, row.id)
             for host in awaited:
                 self.unconfirmed.setdefault(host, set()).add(row.id)
+        (self.forked.add if new is not None and new.portions else self.forked.discard)(row.id)
         if new is not None and new.move is not None:
             self.moving.add(row.id)
         else:

@@ -9,7 +9,7 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import HostName, Job, Shape
+from hs_core.model import HostName, Job, MoveReason, Shape
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Verdict
 
 
@@ -71,6 +71,11 @@ class Decisions(Requests):
             tickets=self._sight.tickets(),
             rates=dict(self._rates.known),
             interference=dict(self._rates.interference),
+            slowdowns=self._slowdowns.table(
+                self._sight.classes(), self._book.hosts_sorted(), self._book.hosts_version
+            )
+            if self.policy.needs.by_gpu
+            else {},
             speeds={key: dict(known) for key, known in self._rates.speeds.items()},
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,
@@ -100,18 +105,24 @@ class Decisions(Requests):
 
     def _settle_homes(self, snapshot: Snapshot, decided: Plan, now_s: float) -> None:
         homes = decided.homes
+        forked = self._book.forked | decided.copies.keys()
         for facts in snapshot.jobs:
             home = homes.get(facts.id)
             shape = decided.shapes.get(facts.id, facts.shape)
-            if home is None or (home == facts.hosts and shape == facts.shape):
+            same = home == facts.hosts and shape == facts.shape
+            if home is None or (same and facts.id not in forked):
                 continue
             row = self._book.live[facts.id]
+            weights = decided.copies.get(facts.id, ())
+            if same and not (weights or (row.portions and len(home) == 1)):
+                continue  # it goes on with what it has
             if not facts.hosts:
                 self._place(row, home, shape, now_s)
             elif not facts.started:
-                self._rehome(row, home, shape, now_s)
-            else:
-                self._begin_move(row, home, shape, decided.moves[facts.id], now_s)
+                self._rehome(row, home, shape, now_s, weights)
+            elif row.move is None and (facts.movable or not same):
+                why = decided.moves.get(facts.id, (MoveReason.ROUND, "its copies are averaged"))
+                self._begin_move(row, home, shape, why, now_s, portions=weights, free=same)
 
     def _settle_accumulation(self, decided: Plan, now_s: float) -> None:
         for job, accumulation in decided.accumulation.items():
@@ -202,7 +213,7 @@ class Decisions(Requests):
             # 1: it is paused or ending, so nobody compares it
             tickets = self._tickets.get(row.id, 1.0)
             user = self._book.users[row.user]
-            evicted = bool(doomed) and not doomed.isdisjoint(row.hosts)
+            evicted = bool(doomed) and not doomed.isdisjoint((name,) if row.portions else row.hosts)
             yield self._orders.wanted_job(row, name, user, tickets, evicted=evicted)
 
     def _wanted(self, name: HostName, jobs: tuple[WantedJob, ...], now_s: float) -> Wanted:

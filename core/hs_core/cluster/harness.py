@@ -216,6 +216,8 @@ class World:
         kept = row.stored
         stored = f", from step {kept.step} of epoch {kept.epoch} at {' '.join(kept.hosts)}" if kept else ""
         at += f" on {row.shape}" if row.shape is not None else ""
+        if row.portions:
+            at += f" as copies of {' '.join(map(str, row.portions))} from step {row.base_step}"
         return f"{job}:{row.epoch} {row.state}{at}, {row.gpu_s:g} GPU-s{lost}{move}{stored}{ended}"
 
 
@@ -265,6 +267,11 @@ def _wanted_job(job: WantedJob) -> str:
     meet = f" at {job.rendezvous}" if job.rendezvous else ""
     source = job.source
     had = f" from {source.peer.address} {source.epoch}#{source.generation}" if source is not None else ""
+    if source is not None and source.parts:
+        parts = " ".join(f"{p.peer.address} {p.epoch}#{p.generation}*{p.steps}" for p in source.parts)
+        had = f" from the average {source.generation} of {parts}"
+    if job.copy >= 0:
+        of = f" copy {job.copy} of {job.copies} to step {job.last_step}"
     shape = f" on {job.shape}" if job.shape is not None else ""
     return f"{job.job}:{job.epoch} with {job.tickets:.4g}{shape}{limit}{of}{meet}{had}{marks}"
 

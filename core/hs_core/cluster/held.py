@@ -11,10 +11,11 @@ from hs_core.cluster.edges import Edges
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.sight import Sight
+from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
 from hs_core.events import Fact, Turn, Wanted
 from hs_core.ledger import Ledger
-from hs_core.model import HostName, Job, JobId, Move, Stored, UserName
+from hs_core.model import HostName, Job, JobId, Move, UserName
 from hs_core.policy import Policy, Trade
 
 
@@ -33,7 +34,8 @@ class Held:
         self._edges = Edges(settings.quantum_s, state.quantum)
         self._memory = state.memory
         self._budget = Budget(settings.migrations_per_hour, state.budget)
-        self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes)
+        self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
+        self._slowdowns = Slowdowns(self._rates.gpus)
         # known again after the first events of a new term
         self._seq = 0
         self._connected: set[HostName] = set()
@@ -165,7 +167,7 @@ def _concerned(row: Job) -> tuple[HostName, ...]:
 
 def _ordered(
     row: Job,
-) -> tuple[tuple[HostName, ...], int, bool, bool, bool, bool, Move | None, Stored | None, str, bool]:
+) -> tuple[object, ...]:
     """What of a row its hosts are told."""
     return (
         row.hosts,

@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hs_core.cluster import reports, states
+from hs_core.cluster import copies, reports, states
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostJoined, HostLeft, HostReported
-from hs_core.model import Gpu, GpuId, Host, HostName, Job, JobId, JobReport, OnPartition, Phase
+from hs_core.model import Gpu, GpuId, Host, HostName, Job, JobId, JobReport, OnPartition, Phase, Stored
 
 
 class Hosts(Moves):
@@ -179,6 +179,10 @@ class Hosts(Moves):
         assert stored is not None
         if any(reports.has_process(report) for report in row.reports.values()):
             return  # it has fetched what it needed
+        if stored.copies:
+            there = [host for host in stored.hosts if host in self._book.hosts and host not in self._fenced]
+            self._give_up_part(row, copies.among(stored, there), why, now_s)
+            return
         lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) if stored.step > 0 else 0.0
         text = f"its checkpoint of step {stored.step} is lost: {why}; it starts afresh"
         self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
@@ -186,3 +190,18 @@ class Hosts(Moves):
         anew = row.hosts and not row.cancelled_by
         state = states.after(row, Happening.REQUEUED, Happening.PLACED) if anew else row.state
         self._put(replace(again, stored=None, state=state), now_s)
+
+    def _give_up_part(self, row: Job, rest: Stored | None, why: str, now_s: float) -> None:
+        """Of copies that are to be averaged some cannot be had: the others are all there is. Nobody has begun from it yet, so it is placed anew."""
+        assert row.stored is not None
+        step = rest.step if rest is not None else 0
+        lost_s = 0.0
+        if row.stored.step > 0:
+            lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) * (1.0 - step / row.stored.step)
+        text = f"the average of step {row.stored.step} cannot be made any more: {why}; it goes on from step {step}"
+        self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+        again = self._next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
+        hosts = row.hosts if row.cancelled_by else ()
+        state = states.after(row, Happening.REQUEUED) if row.hosts and not row.cancelled_by else row.state
+        portions = row.portions if hosts else ()
+        self._put(replace(again, stored=rest, hosts=hosts, portions=portions, state=state), now_s)

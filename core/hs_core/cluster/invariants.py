@@ -36,8 +36,10 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, "an exit and a time of it come together")
     if (row.id in book.live) == state.ended:
         _broken(row, f"{state}, yet listed otherwise")
-    if hosts and len(hosts) != spec.nodes:
+    if hosts and len(hosts) != (len(row.portions) or spec.nodes):
         _broken(row, f"has {spec.nodes} nodes, and lives on {hosts}")
+    if row.portions and (spec.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
+        _broken(row, f"has copies that do {row.portions} steps from {row.base_step} on {hosts}")
     if row.shape is not None and (spec.elastic is None or not hosts):
         _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
@@ -95,7 +97,8 @@ def _check_move(book: Book, row: Job) -> None:
     if (row.id in book.moving) != (row.move is not None):
         _broken(row, "listed otherwise among those that move")
     if row.move is not None:
-        if not row.hosts or (row.move.to == row.hosts and row.move.shape == row.shape):
+        alike = row.move.to == row.hosts and row.move.shape == row.shape
+        if not row.hosts or (alike and not row.portions):
             _broken(row, f"moves from {row.hosts} to {row.move.to}")
         if row.paused or row.cancelled_by:
             _broken(row, "moves, though it is paused or ending")
@@ -104,7 +107,7 @@ def _check_move(book: Book, row: Job) -> None:
         return
     if stored.epoch > row.epoch:
         _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
-    if len(stored.hosts) != row.spec.nodes:
+    if len(stored.hosts) != (len(stored.copies) or row.spec.nodes):
         _broken(row, f"its checkpoint is on {stored.hosts}")
     for host in stored.hosts:
         if host not in book.hosts:

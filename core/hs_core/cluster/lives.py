@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hs_core.cluster import admission, reports, states
+from hs_core.cluster import admission, copies, reports, states
 from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
@@ -33,8 +33,8 @@ class Lives(Views):
         account = self._account(now_s)
         for model, gpu_s in new.now_gpu_s_by_model.items():
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
-        if host == row.host:
-            self._rate_reported(new, before, part, now_s)
+        if host == row.host or row.portions:
+            self._rate_reported(new, host, before, part, now_s)
         settled = self._settled(new, now_s)
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
@@ -44,17 +44,24 @@ class Lives(Views):
             self._exited(new, whole.exit, now_s)
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
             self._stale = True
-            text = f"its part on {host} ended ({exit_text(part.exit)}): the other parts are ended as well"
+            others = "the others go on" if row.portions else "the other parts are ended as well"
+            text = (
+                f"its {'copy' if row.portions else 'part'} on {host} ended ({exit_text(part.exit)}): {others}"
+            )
             self._fact(now_s, "part-ended", text, job=row.id)
 
-    def _rate_reported(self, row: Job, old: JobReport | None, new: JobReport, now_s: float) -> None:
+    def _rate_reported(
+        self, row: Job, host: HostName, old: JobReport | None, new: JobReport, now_s: float
+    ) -> None:
         job_class = self._sight.class_of(row)
         others = [self._book.live[job] for job in new.beside if job in self._book.live]
         beside = {self._sight.class_of(other) for other in others}
         split = row.accumulation > 1
         known = self._rates.count
+        models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
+        of = host if row.portions else ""
         if self._rates.reported(
-            job_class, row.gpu_models, old, new, now_s, beside=beside, split=split, shape=row.shape
+            job_class, models, old, new, now_s, beside=beside, split=split, shape=row.shape, of=of
         ):
             self._touched_profile = True
             self._stale |= self._rates.count != known  # there is something new to decide by
@@ -62,6 +69,11 @@ class Lives(Views):
     def _settled(self, row: Job, now_s: float) -> Job:
         """Once it stands where its checkpoint ended: from now on what its servers have is its newest."""
         stored = row.stored
+        if stored is not None and (row.portions or stored.copies) and not row.state.ended:
+            if not copies.arrived(row, stored):
+                return row
+            self._tell_arrival(row, stored, now_s)
+            return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
         if stored.hosts != row.hosts or row.id in self._flights:
@@ -159,10 +171,16 @@ class Lives(Views):
 
     def _newest(self, row: Job) -> Stored | None:
         """Its newest checkpoint on servers that are known; who said `fence` does not wait for one that is cut off."""
-        found = [kept for kept in (reports.kept(row), row.stored) if kept is not None]
         gone = self._fenced if row.spec.on_partition is OnPartition.FENCE else set()
-        hosts = self._book.hosts
-        found = [kept for kept in found if all(host in hosts and host not in gone for host in kept.hosts)]
+        hosts = [host for host in self._book.hosts if host not in gone]
+        if row.portions:
+            mine = copies.kept(row, self._connected.__contains__) or copies.kept(row, hosts.__contains__)
+        elif row.stored is not None and row.stored.copies:
+            mine = None  # it is not known yet whether the average was made
+        else:
+            mine = reports.kept(row)
+        usable = [copies.among(kept, hosts) for kept in (mine, row.stored) if kept is not None]
+        found = [kept for kept in usable if kept is not None]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
 
@@ -176,14 +194,23 @@ class Lives(Views):
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
+            and not row.portions
             and stored.hosts == row.hosts
             and all(home is not None and self._takes(row, home) for home in homes)
         )
         happenings = (Happening.REQUEUED, Happening.PLACED) if stays else (Happening.REQUEUED,)
         state = states.after(row, *happenings)
         hosts = row.hosts if stays else ()
-        shape = row.shape if stays else None
-        self._put(replace(self._next_epoch(row), state=state, hosts=hosts, shape=shape, stored=stored), now_s)
+        new = replace(
+            self._next_epoch(row),
+            state=state,
+            hosts=hosts,
+            shape=row.shape if stays else None,
+            stored=stored,
+            portions=(),
+            base_step=0,
+        )
+        self._put(new, now_s)
 
     def _next_epoch(self, row: Job) -> Job:
         """Another incarnation may start; what this one received is kept in its account."""

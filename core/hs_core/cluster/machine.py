@@ -80,6 +80,7 @@ class ClusterMachine(Decisions):
         answer, edge = self._happened(event)
         self._tend_fences(now_s)
         self._tend_drains(now_s)
+        self._tend_copies(now_s)
         self._tend_moves(now_s)
         if self._decision_due(now_s, edge=edge):
             self._decide(now_s)

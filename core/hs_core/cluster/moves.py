@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from hs_core.cluster import reports, states
+from hs_core.cluster import copies, reports, states
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.model import HostName, Job, Move, MoveReason, Shape, Stored
+from hs_core.model import HostName, Job, Move, MoveReason, Phase, Shape, Stored
 
 
 class Moves(Lives):
@@ -17,20 +17,22 @@ class Moves(Lives):
         shape: Shape | None,
         why: tuple[MoveReason, str],
         now_s: float,
+        *,
+        portions: tuple[int, ...] = (),
+        free: bool = False,
     ) -> None:
-        """Also where only its shape is another. What an administrator wants empty leaves whatever the budget says."""
+        """Also where only its shape is another. What an administrator wants empty leaves whatever the budget says; `free`: nor is this a matter of the budget."""
         reason, text = why
-        if reason is not MoveReason.DRAIN:
+        if reason is not MoveReason.DRAIN and not free:
             if self._budget.left(now_s) < 1:
                 return
             self._budget.take(now_s)
             self._touched_meta = True
-        row = replace(row, move=Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape))
+        move = Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape, portions=portions)
+        what = _way(row, move)
+        row = replace(row, move=move)
         self._put(row, now_s)
         because = f": {text}" if text else f" ({reason})"
-        what = f"move from {', '.join(row.hosts)} to {', '.join(to)}"
-        if to == row.hosts:
-            what = f"be restarted with {shape} on {', '.join(to)}"
         self._fact(
             now_s,
             "moving",
@@ -39,11 +41,40 @@ class Moves(Lives):
             data={"from": ",".join(row.hosts), "to": ",".join(to), "reason": str(reason)},
         )
 
-    def _rehome(self, row: Job, to: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
+    def _tend_copies(self, now_s: float) -> None:
+        """Copies become one where they have done their portions, or where the policy has no use for them."""
+        for job in sorted(self._book.forked):
+            row = self._book.live[job]
+            if row.move is not None or row.paused or row.cancelled_by or copies.through(row):
+                continue
+            awaited = self._awaited(now_s)
+            if copies.done(row, self._connected) and awaited.isdisjoint(copies.going(row)):
+                text = "its copies have done their portions"
+            elif not self.policy.needs.copies:
+                text = f"{self.policy.name} has no copies"
+            else:
+                continue
+            here = copies.counted(row, self._connected)
+            parts = [row.reports.get(name) for name in here]
+            room = [name for name in here if self._takes(row, self._book.hosts[name])]
+            if room and all(name in self._connected for name in here) and all(map(reports.can_leave, parts)):
+                most = max(room, key=lambda name: row.portions[row.hosts.index(name)])
+                self._begin_move(row, (most,), row.shape, (MoveReason.ROUND, text), now_s, free=True)
+
+    def _rehome(
+        self,
+        row: Job,
+        to: tuple[HostName, ...],
+        shape: Shape | None,
+        now_s: float,
+        weights: tuple[int, ...] = (),
+    ) -> None:
         """It has no process, so it only gets another home; its old one is told by the epoch, and not started anew before that knows."""
         text = f"it lives on {', '.join(to)} now, not on {', '.join(row.hosts)}: it had not started"
-        if to == row.hosts:
+        if to == row.hosts and shape != row.shape:
             text = f"it is to run on {', '.join(to)} with {shape}: it had not started"
+        base_step = row.stored.step if row.stored is not None else 0
+        to, portions = copies.divided(max(0, row.spec.steps - base_step), to, weights)
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
         told = {host for host in row.hosts if self._may_know(row, host)}
@@ -56,6 +87,8 @@ class Moves(Lives):
             shape=shape,
             settled_s=now_s,
             unconfirmed=before,
+            portions=portions,
+            base_step=base_step if portions else 0,
         )
         self._put(new, now_s)
         self._fact(now_s, "placed", text, job=row.id, host=to[0])
@@ -72,9 +105,16 @@ class Moves(Lives):
             if why:
                 self._abandon(row, why, now_s)
                 continue
-            stored = reports.left(row)
+            stored = self._left(row, now_s)
             if stored is not None:
                 self._depart(row, stored, now_s)
+
+    def _left(self, row: Job, now_s: float) -> Stored | None:
+        if not row.portions:
+            return reports.left(row)
+        assert row.move is not None
+        late = now_s >= row.move.since_s + self.settings.move_deadline_s
+        return copies.left(row, self._connected, self._awaited(now_s), late=late)
 
     def _obstacle(self, row: Job, now_s: float) -> str:
         """Why it stays after all; empty: nothing stands in the way."""
@@ -84,7 +124,7 @@ class Moves(Lives):
             host = self._book.hosts.get(name)
             if host is None:
                 return f"{name} was removed"
-            if name not in self._connected:
+            if name not in self._connected and not (move.portions and name in self._awaited(now_s)):
                 return f"{name} is away"
             if not host.schedulable:
                 return f"{name} is drained"
@@ -93,10 +133,14 @@ class Moves(Lives):
                 return f"{name} has {len(host.healthy_gpus)} healthy GPUs left"
         if row.paused or row.cancelled_by:
             return "it was paused" if row.paused else "it is being ended"
-        if reports.broken(row) or any(part.exit is not None for part in row.reports.values()):
+        if reports.broken(row) or (
+            not row.portions and any(part.exit is not None for part in row.reports.values())
+        ):
             return "it is ending"
         if any(reports.cannot_leave(part) for part in row.reports.values()):
             return "it cannot write a checkpoint"
+        if row.portions:
+            return self._obstacle_of_copies(row, now_s)
         if reports.half_up(row):
             return "its parts are on their way up, and wait for one another"
         if now_s >= move.since_s + self.settings.quantum_s and reports.left_apart(row):
@@ -105,36 +149,66 @@ class Moves(Lives):
             return f"its checkpoint was not written within {self.settings.move_deadline_s:g} s"
         return ""
 
+    def _obstacle_of_copies(self, row: Job, now_s: float) -> str:
+        """At the deadline those that could not leave are not waited for, where another did."""
+        assert row.move is not None
+        parts = [row.reports.get(name) for name in copies.counted(row, self._connected)]
+        if now_s < row.move.since_s + self.settings.move_deadline_s:
+            return ""
+        if any(part is not None and part.phase is Phase.CHECKPOINTED for part in parts):
+            return ""
+        return f"none of its copies wrote a checkpoint within {self.settings.move_deadline_s:g} s"
+
+    def _there(self, move: Move) -> tuple[tuple[HostName, ...], tuple[int, ...]]:
+        """Without servers that have been away since: copies can do without."""
+        pairs = [pair for pair in zip(move.to, move.portions, strict=False) if pair[0] in self._connected]
+        if not pairs:
+            return move.to[: 1 if move.portions else None], ()
+        return tuple(name for name, _ in pairs), tuple(weight for _, weight in pairs)
+
+    def _awaited(self, now_s: float) -> set[HostName]:
+        """Servers that are away for so short a time that they may be back at once."""
+        away = self._away or {}
+        return {name for name, since_s in away.items() if min(since_s, now_s) + self.settings.lease_s > now_s}
+
     def _abandon(self, row: Job, why: str, now_s: float) -> None:
         assert row.move is not None
         self._stale = True
         self._put(replace(row, move=None), now_s)
-        stays, to = ", ".join(row.hosts), ", ".join(row.move.to)
-        text = f"it stays on {stays} and does not move to {to}: {why}"
-        if row.move.to == row.hosts:
-            text = f"it stays as it is on {stays} and is not restarted with {row.move.shape}: {why}"
+        does_not = f"does not {_way(row, row.move)}"
+        if not (row.portions or row.move.portions):
+            does_not = f"does not move to {', '.join(row.move.to)}"
+        text = f"it stays on {', '.join(row.hosts)} and {does_not}: {why}"
+        if row.move.to == row.hosts and not row.portions:
+            text = f"it stays as it is on {', '.join(row.hosts)} and is not restarted with {row.move.shape}: {why}"
         self._fact(now_s, "move-abandoned", text, job=row.id)
 
     def _depart(self, row: Job, stored: Stored, now_s: float) -> None:
         """The point of no return: never the old incarnation again."""
         move = row.move
         assert move is not None
+        left = max(0, row.spec.steps - stored.step)
+        to, portions = copies.divided(left, *self._there(move))
         new = replace(
             self._next_epoch(row),
             state=states.after(row, Happening.MOVED),
-            hosts=move.to,
-            gpu_models=self._models(move.to),
+            hosts=to,
+            gpu_models=self._models(to),
             shape=move.shape,
             stored=stored,
-            migrations=row.migrations + 1,
+            portions=portions,
+            base_step=stored.step if portions else 0,
+            migrations=row.migrations + (to != row.hosts or not row.portions),
             settled_s=now_s,
         )
         self._flights[row.id] = (move, now_s)
         self._put(new, now_s)
-        text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(move.to)} ({new.gpu_model})"
-        if stored.hosts == move.to:
+        text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
+        if row.portions or portions:
+            text += _as_copies(row, stored, portions)
+        elif stored.hosts == to:
             text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
-        self._fact(now_s, "left", text, job=row.id, host=move.to[0])
+        self._fact(now_s, "left", text, job=row.id, host=to[0])
 
     def _move_deadlines(self, now_s: float) -> Iterator[float]:
         for job in self._book.moving:
@@ -142,3 +216,25 @@ class Moves(Lives):
             if row.move is not None:
                 # Where the clock was set back, the time begins anew.
                 yield min(row.move.since_s, now_s) + self.settings.move_deadline_s
+        awaited = self._awaited(now_s) if self._book.forked else set()
+        if awaited and self._away:
+            yield max(min(self._away[name], now_s) for name in awaited) + self.settings.lease_s
+
+
+def _way(row: Job, move: Move) -> str:
+    """What is to become of it."""
+    to = ", ".join(move.to)
+    if move.portions:
+        return f"train as {len(move.portions)} copies on {to}"
+    if row.portions:
+        return f"become one again on {to}"
+    if move.to == row.hosts:
+        return f"be restarted with {move.shape} on {to}"
+    return f"move from {', '.join(row.hosts)} to {to}"
+
+
+def _as_copies(row: Job, stored: Stored, portions: tuple[int, ...]) -> str:
+    did = ", ".join(str(part.steps) for part in stored.copies)
+    average = f": the average of copies that did {did} steps" if row.portions else ""
+    to_do = f", as copies that do {', '.join(map(str, portions))} steps" if portions else ""
+    return average + to_do

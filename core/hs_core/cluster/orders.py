@@ -7,8 +7,8 @@ from hashlib import sha256
 
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
-from hs_core.events import Lend, Peer, Source, Turn, WantedJob
-from hs_core.model import HostName, Job, JobId, User
+from hs_core.events import Lend, Peer, Source, SourcePart, Turn, WantedJob
+from hs_core.model import Copied, HostName, Job, JobId, Stored, User
 
 
 class Orders:
@@ -61,7 +61,7 @@ class Orders:
             paused=row.paused,
             cancelled=bool(row.cancelled_by) or evicted or reports.broken(row),
             time_limit_s=limit_s - row.past_run_s if limit_s else 0.0,
-            node_rank=rank,
+            node_rank=rank if row.spec.nodes > 1 else 0,
             nodes=self._peers(row) if row.spec.nodes > 1 else (),
             rendezvous=rendezvous(row),
             hold=bool(row.unconfirmed),
@@ -70,6 +70,9 @@ class Orders:
             accumulation=row.accumulation,
             shape=row.shape,
             grant=self.grant(row.id, row.epoch) if source or row.spec.nodes > 1 else "",
+            copy=rank if row.portions else -1,
+            copies=len(row.portions) or 1,
+            last_step=row.base_step + row.portions[rank] if row.portions else 0,
         )
         self._wanted[key] = (row, run_as, evicted, wanted)
         return wanted
@@ -81,6 +84,8 @@ class Orders:
     def _source(self, row: Job, rank: int) -> Source | None:
         """Where this rank's part of its state is; None where a job lives on the one host that has it: it looks in its own folder."""
         stored = row.stored
+        if stored is not None and (row.portions or stored.copies):
+            return self._average(stored)
         if stored is None or (row.spec.nodes == 1 and stored.hosts[rank] == row.hosts[rank]):
             return None
         host = self._book.hosts[stored.hosts[rank]]
@@ -91,6 +96,28 @@ class Orders:
             step=stored.step,
         )
 
+    def _average(self, stored: Stored) -> Source:
+        """Where copies begin, or end: of a job that is forked for the first time its own checkpoint is all there is to average."""
+        hosts = [self._book.hosts[name] for name in stored.hosts]
+        copied = stored.copies or (Copied(copy=-1, generation=stored.generation, steps=0),)
+        parts = tuple(
+            SourcePart(
+                peer=Peer(host=host.name, address=host.peer),
+                epoch=stored.epoch,
+                generation=part.generation,
+                copy=part.copy,
+                steps=part.steps,
+            )
+            for host, part in zip(hosts, copied, strict=True)
+        )
+        return Source(
+            peer=parts[0].peer,
+            epoch=stored.epoch,
+            generation=stored.generation if stored.copies else stored.generation + 1,
+            step=stored.step,
+            parts=parts,
+        )
+
     def lends(self, host: HostName) -> tuple[Lend, ...]:
         """Checkpoints that it keeps for jobs that are to go on elsewhere, or nowhere yet."""
         found = []
@@ -99,10 +126,16 @@ class Orders:
             stored = row.stored
             assert stored is not None
             rank = stored.hosts.index(host)
-            if row.hosts and row.hosts[rank] == host:
-                continue
             grant = self.grant(job, row.epoch)
-            found.append(Lend(job=job, epoch=stored.epoch, generation=stored.generation, grant=grant))
+            if row.portions or stored.copies:
+                # Also to itself: copies have folders of their own.
+                part = stored.copies[rank] if stored.copies else None
+                generation = part.generation if part else stored.generation
+                copy = part.copy if part else -1
+                lend = Lend(job=job, epoch=stored.epoch, generation=generation, grant=grant, copy=copy)
+                found.append(lend)
+            elif not row.hosts or row.hosts[rank] != host:
+                found.append(Lend(job=job, epoch=stored.epoch, generation=stored.generation, grant=grant))
         return tuple(found)
 
 

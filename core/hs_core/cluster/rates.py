@@ -6,6 +6,7 @@ from typing import Any
 
 from hs_core.model import JobId, JobReport, Phase, Shape
 from hs_core.profile import SETTLE_S, Profile, RateSample
+from hs_core.speeds import GpuSpeeds
 
 ENOUGH = 3  # samples, before a policy sees the rate
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
@@ -25,12 +26,15 @@ class PoolRate:
 class Rates:
     """The profile, fed by reports. Bounded: classes are made up by users."""
 
-    def __init__(self, dumped: list[Any], quantum_s: float, most_classes: int) -> None:
+    def __init__(
+        self, dumped: list[Any], quantum_s: float, most_classes: int, gpus: Sequence[Any] = ()
+    ) -> None:
+        """`dumped`, `gpus`: as `dump` and `gpus.dump` said."""
         # A turn of a second or two, as demonstrations have them, is measured as well.
         self._profile = Profile.load(dumped, settle_s=min(SETTLE_S, quantum_s / 4))
         self._most = most_classes
         self._classes = dict.fromkeys(entry[0] for entry in dumped)  # by newest sample, oldest first
-        self._turns: dict[JobId, tuple[_Turn, float]] = {}  # and seconds run before
+        self._turns: dict[JobId, dict[str, tuple[_Turn, float]]] = {}  # by copy, and seconds run before
         self.known: dict[tuple[str, str], float] = {}
         self.interference: dict[tuple[str, str, str], float] = {}
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
@@ -38,6 +42,7 @@ class Rates:
         """(class, model) → mini-batches a second of an elastic job in each shape."""
         for job_class, model, *_ in dumped:
             self._show(job_class, model)
+        self.gpus = GpuSpeeds.load(list(gpus))
 
     def reported(
         self,
@@ -50,16 +55,19 @@ class Rates:
         beside: Collection[str] = (),
         split: bool = False,
         shape: Shape | None = None,
+        of: str = "",
     ) -> bool:
-        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts.
+        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
+        `of`: the server of one of its copies.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
         which = (new.epoch, new.resumes, new.beside)
-        turn = self._turns.get(new.job)
+        turns = self._turns.setdefault(new.job, {})
+        turn = turns.get(of)
         if turn is None or turn[0] != which:
             before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
-            turn = self._turns[new.job] = (which, before_s)
+            turn = turns[of] = (which, before_s)
         if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
             return False
         model = self._slowest(job_class, models)
@@ -76,6 +84,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
+        if not beside and shape is None and new.gpus and len(set(models)) == 1:
+            self.gpus.add(job_class, model, new.gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
         self._show(job_class, model)
@@ -112,6 +122,7 @@ class Rates:
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
         self._profile.forget(job_class)
+        self.gpus.forget(job_class)
         for known in (self.known, self.speeds):
             for key in [key for key in known if key[0] == job_class]:
                 del known[key]

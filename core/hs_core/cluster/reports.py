@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from math import isfinite
 
+from hs_core.cluster import copies
 from hs_core.model import FOLLOWED, Exit, GpuId, Job, JobReport, Phase, Stored
 
 LOST = "lost with its host"  # an exit's reason begins with it where the job is not to blame
@@ -92,9 +93,11 @@ def followed(part: JobReport) -> JobReport:
 
 
 def broken(row: Job) -> bool:
-    """A part of it has failed or is lost: the other parts are to end as well."""
+    """A part of it has failed or is lost: the other parts are to end as well. Copies go on without one another, until one is through."""
     if len(row.hosts) < 2:
         return False
+    if row.portions:
+        return copies.through(row)
     parts = [row.reports.get(host) for host in row.hosts]
     return any(p is not None and p.exit is not None and not p.exit.ok for p in parts)
 
@@ -144,6 +147,7 @@ def left_apart(row: Job) -> bool:
 
 def kept(row: Job) -> Stored | None:
     """The newest checkpoint that the present incarnation's servers say they have."""
+    assert not row.portions, f"job {row.id} has copies: their checkpoints are parts of one"
     report = row.report
     if report is None or report.checkpoint_generation < 0:
         return None

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from fractions import Fraction
 
-from hs_core.cluster import reports
+from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
@@ -18,6 +18,7 @@ class Sight:
         self._book = book
         self._connected = connected
         self.fits = Fits()
+        self._copies = True
         self._progress = True
         self._facts: dict[JobId, JobFacts] = {}  # by id
         self._shown: tuple[JobFacts, ...] | None = None
@@ -28,6 +29,7 @@ class Sight:
         self._doomed: frozenset[HostName] = frozenset()
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
         self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
+        self._by_gpu = False
 
     def class_of(self, row: Job) -> str:
         found = self._classes.get(row.id)
@@ -41,6 +43,29 @@ class Sight:
         if self.fits.mixed != needs.mixed:
             self.fits.mixed = needs.mixed
             self._hosts_version = -1  # who has no home is looked at again
+        if self._copies != needs.copies:
+            self._copies = needs.copies
+            self._book.changed |= (
+                self._book.forked
+            )  # where copies are none of its kind they are shown as what is to become of them
+        if self._by_gpu != needs.by_gpu:
+            self._by_gpu = needs.by_gpu
+            self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
+
+    def classes(self) -> set[str]:
+        """Of the jobs that are shown."""
+        return {job.job_class for job in self._facts.values()}
+
+    def _bound(self, row: Job) -> tuple[tuple[int, ...], ...]:
+        """As `JobFacts.gpus`."""
+        bound = []
+        for name in row.hosts if self._by_gpu and not row.portions else ():
+            report = row.reports.get(name)
+            here = {gpu.id: gpu.index for gpu in self._book.hosts[name].gpus}
+            if report is None or len(report.gpus) != row.gpus or not here.keys() >= set(report.gpus):
+                return ()
+            bound.append(tuple(here[gpu] for gpu in report.gpus))
+        return tuple(bound)
 
     def forget(self, job: JobId) -> None:
         self._classes.pop(job, None)
@@ -99,9 +124,10 @@ class Sight:
         if row.paused or row.cancelled_by or row.id in book.blocked:
             return False
         if row.hosts:
-            if reports.broken(row) or not self._doomed.isdisjoint(row.hosts):
+            there = copies.counted(row, self._connected) if row.portions else row.hosts
+            if reports.broken(row) or not there or not self._doomed.isdisjoint(there):
                 return False
-            hosts = [book.hosts.get(name) for name in row.hosts]
+            hosts = [book.hosts.get(name) for name in there]
             return all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
         if book.beyond_array_limit(row.id) or self.source_away(row):
             return False
@@ -111,15 +137,26 @@ class Sight:
         """Servers that have its checkpoint and are not here, where it needs one of theirs to start."""
         if row.stored is None or row.stored.hosts == row.hosts:
             return ()
+        if row.portions or row.stored.copies:
+            return tuple(host for host in row.stored.hosts if host not in self._connected)
         homes = row.hosts or (None,) * len(row.stored.hosts)
         pairs = zip(row.stored.hosts, homes, strict=True)
         return tuple(host for host, home in pairs if host != home and host not in self._connected)
 
     def _job_facts(self, row: Job) -> JobFacts:
         report = row.report
-        here = all(host in self._connected for host in row.hosts)
-        reachable = all(self._book.hosts[host].peer for host in row.hosts)
-        started = reports.has_process(report) or any(reports.has_process(r) for r in row.reports.values())
+        hosts, parts = row.hosts, tuple(row.reports.values())
+        if row.portions:  # those that have ended, or are away, are not waited for
+            hosts = copies.counted(row, self._connected)
+            parts = tuple(row.reports[host] for host in hosts if host in row.reports)
+        here = all(host in self._connected for host in hosts)
+        reachable = all(self._book.hosts[host].peer for host in hosts)
+        started = any(map(reports.has_process, parts)) or (not row.portions and reports.has_process(report))
+        stays = False
+        if row.portions and row.move is not None and not row.move.portions:
+            hosts = row.move.to  # from now on it is one
+        elif row.portions and not self._copies:
+            hosts, stays = hosts[:1], True
         return JobFacts(
             id=row.id,
             user=row.user,
@@ -134,13 +171,14 @@ class Sight:
             accumulation_max=row.spec.accumulation_max,
             accumulation=row.accumulation,
             job_class=self.class_of(row),
-            hosts=row.hosts,
+            hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
             movable=here
             and row.move is None
-            and (not started or (reachable and all(reports.can_leave(r) for r in row.reports.values()))),
-            rooted=any(reports.cannot_leave(r) for r in row.reports.values()),
+            and not stays
+            and (not started or (reachable and all(map(reports.can_leave, parts)))),
+            rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
             running=report is not None and report.phase is Phase.RUNNING,
@@ -150,6 +188,7 @@ class Sight:
             if row.spec.steps
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
+            gpus=self._bound(row),
             elastic=row.spec.elastic,
             shape=row.shape,
             migrations=row.migrations,
@@ -210,4 +249,5 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         gpu_memory_bytes=min((gpu.memory_bytes for gpu in healthy), default=0),
         connected=connected,
         accepts=host.schedulable,
+        indices=tuple(gpu.index for gpu in healthy),
     )

@@ -97,6 +97,7 @@ class State:
     memory: Memory = field(default_factory=dict)  # the policy's
     budget: tuple[float, float] | None = None  # migrations that were left, and when; None: none was ever made
     profile: list[Any] = field(default_factory=list)  # measured rates, as `hs_core.profile` dumps them
+    gpu_speeds: list[Any] = field(default_factory=list)  # and by GPU, as `hs_core.speeds` does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ class Views(Held):
             memory=self._memory,
             budget=self._budget.saved,
             profile=self._rates.dump(),
+            gpu_speeds=self._rates.gpus.dump(),
         )
 
     @property
@@ -47,6 +48,11 @@ class Views(Held):
     def profile(self) -> list[Any]:
         """As `State.profile`."""
         return self._rates.dump()
+
+    @property
+    def gpu_speeds(self) -> list[Any]:
+        """As `State.gpu_speeds`."""
+        return self._rates.gpus.dump()
 
     @property
     def next_job_id(self) -> JobId:

@@ -95,14 +95,20 @@ def explain(scene: Scene) -> Why:
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{early}{moving}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{_each(job)}{early}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
 
 
+def _each(job: Job) -> str:
+    return f" each, as {len(job.portions)} copies" if job.portions else ""
+
+
 def _what_next(move: Move, job: Job) -> str:
+    if move.portions:
+        return f"train as {len(move.portions)} copies on {', '.join(move.to)}"
     return f"be restarted with {move.shape}" if move.to == job.hosts else f"move to {', '.join(move.to)}"
 
 

@@ -18,6 +18,7 @@ class Agreement:
     at_step: int
     margin: int
     was_stopped: bool  # asked of ranks that stand still: a failure leaves them standing
+    last_step: int = 0  # beyond it no rank goes; 0: there is none
     raised: bool = False  # a rank was past a proposal
     committed: bool = False
     accepted: set[int] = field(default_factory=set)  # ranks
@@ -33,6 +34,8 @@ class Agreement:
 
     def propose(self, crew: Crew) -> None:
         self.accepted.clear()
+        if self.last_step:
+            self.at_step = min(self.at_step, self.last_step)
         crew.send_all(
             type=self.kind,
             id=self.id,
@@ -57,6 +60,11 @@ class Agreement:
             self.margin = min(self.margin * 2, MAX_MARGIN)
         self.raised = True
         self.at_step = max(step, self.at_step, crew.newest_step) + self.margin
+        self.propose(crew)
+
+    def propose_at(self, crew: Crew, step: int) -> None:
+        """A rank stands there and goes no further."""
+        self.at_step = step
         self.propose(crew)
 
     def check(self, crew: Crew) -> None:

@@ -46,6 +46,7 @@ class Rank:
     going: int = 0  # told to go so often, and has not said `going`
     device_bytes: int = 0
     parked_bytes: int = 0
+    done: bool = False  # stopped of its own accord: it has done the portion of a copy
 
     @property
     def stopped(self) -> bool:

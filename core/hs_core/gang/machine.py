@@ -76,8 +76,9 @@ class GangMachine:
         progress_s: float = 1.0,
         margin: int = 1,
         reserve: bool = False,
+        last_step: int = 0,
     ) -> None:
-        """`reserve` lets the ranks set aside host memory for a swap before the first one is asked for."""
+        """`reserve` lets the ranks set aside host memory for a swap before the first one is asked for; `last_step`: where they stop of their own accord, 0: nowhere."""
         assert nodes >= 1, f"nodes {nodes} of job {job}: expected 1 or more"
         assert pace_s >= 0, f"pace_s {pace_s} of job {job}: expected 0 or more"
         assert progress_s > 0, f"progress_s {progress_s} of job {job}: expected more than 0"
@@ -90,6 +91,7 @@ class GangMachine:
             {"type": "welcome", "pace_s": pace_s, "progress_s": progress_s, "reserve": reserve}
         )
         self._margin = margin
+        self._last_step = last_step
         self._crew = Crew(job=job, epoch=epoch)
         self._agreement: Agreement | None = None
         self._next: Order | None = None  # to be taken up when what is under way has ended
@@ -238,6 +240,7 @@ class GangMachine:
             at_step=crew.newest_step + ahead,
             margin=self._margin,
             was_stopped=crew.stands,
+            last_step=self._last_step,
         )
         self._agreement.propose(crew)
 
@@ -416,11 +419,14 @@ class GangMachine:
         step, tier = whole_number(message, "step"), tier_of(message)
         rank.parked_bytes = whole_number(message, "bytes", 0)
         rank.step, rank.tier, rank.standing = step, tier, Standing.HELD
+        rank.done = message.get("portion") is True
         agreed = self._agreement
         if agreed is not None and agreed.committed and agreed.id == whole_number(message, "id"):
             self._did(number)
         elif agreed is None:
             self._settle()  # a stop that an agent before us had ordered
+        elif not agreed.committed and rank.done:
+            agreed.propose_at(self._crew, step)  # where all of them stop by themselves
         elif not agreed.committed and not agreed.was_stopped:
             # Likewise, while we ask for another: it can't answer that, so it goes on and all are asked anew.
             if not rank.going:
@@ -461,7 +467,7 @@ class GangMachine:
         if rank is None:
             return  # a process that never counted
         rank.step = whole_number(message, "step")
-        rank.standing, rank.going = Standing.RUNNING, max(0, rank.going - 1)
+        rank.standing, rank.going, rank.done = Standing.RUNNING, max(0, rank.going - 1), False
         if self._agreement is None:
             self._settle()
 
@@ -517,6 +523,8 @@ class GangMachine:
             if crew.told is not Told.RUNNING:
                 crew.told = Told.RUNNING
                 crew.events.append(JobWentOn(**crew.at, step=crew.step))
+        elif len(stopped) < len(ranks) and all(rank.done for rank in stopped):
+            pass  # the others get there as well
         elif len(stopped) < len(ranks):
             # An agent before us left off in the middle: whole or not at all.
             crew.let_go(stopped)

@@ -25,7 +25,7 @@ def prepare(board: Board, job: HostedJob) -> None:
         assert source is not None
         job.fetching = source
         board.out.append(Fetch(wanted=job.wanted))
-        board.tell("fetching", f"fetches checkpoint {source.generation} from {source.peer.host}", job)
+        board.tell("fetching", f"fetches {source.text}", job)
 
 
 def leave(board: Board, job: HostedJob) -> None:

@@ -94,6 +94,11 @@ class HostedJob:
         return self.part and wanted.node_rank == 0 and not self.rendezvous and not wanted.rendezvous
 
     @property
+    def portion_done(self) -> bool:
+        """A copy that has done what it was to do waits until all are averaged."""
+        return 0 < self.wanted.last_step <= self.step
+
+    @property
     def needs_fetch(self) -> bool:
         """What it goes on from lies elsewhere, and nothing as new lies here."""
         source = self.wanted.source
@@ -103,17 +108,19 @@ class HostedJob:
     def startable(self) -> bool:
         """Nothing but GPUs is missing to start its process."""
         meets = not self.part or bool(self.wanted.rendezvous)
+        if self.wanted.copy >= 0 and self.checkpoint_generation < 0:
+            return False  # all of them begin alike
         return meets and not self.wanted.leave and not self.wanted.hold and not self.needs_fetch
 
     @property
     def waits_for(self) -> str:
         """Why it is not started, GPUs apart."""
         if self.alive or self.ended:
-            return ""
+            return "has done its portion, and waits for the other copies" if self.portion_done else ""
         source = self.wanted.source
         if source is not None and self.needs_fetch:
-            what = f"checkpoint {source.generation} from {source.peer.host}"
-            return f"cannot fetch {what}: {self.fetch_why}" if self.fetch_why else f"waits for {what}"
+            why = self.fetch_why
+            return f"cannot fetch {source.text}: {why}" if why else f"waits for {source.text}"
         if self.wanted.hold:
             return "waits until the server that it was on before knows that it is not"
         if self.part and not self.wanted.rendezvous:

@@ -302,12 +302,13 @@ class HostMachine:
             board.stopped(job, Phase.HELD, Tier.HOLD)
         elif job.phase in (Phase.STARTING, Phase.RUNNING):
             others = any(other.occupying for other in board.rivals(job))
-            if job.in_turn and job.occupying and not others and not job.wanted.paused:
+            lets_go = not job.wanted.paused and not job.portion_done
+            if job.in_turn and job.occupying and not others and lets_go:
                 board.resume(job)
                 return
             job.free(board.now_s)
             job.phase, job.going_s, job.stuck = Phase.HELD, None, ""
-            job.in_turn = job.in_turn and not others
+            job.in_turn = job.in_turn and not others and not job.portion_done
 
     def _held(self, job: HostedJob, event: JobHeld) -> None:
         board = self._board
@@ -328,6 +329,7 @@ class HostMachine:
             deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
         board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)
         job.parked_bytes = event.parked_bytes if event.tier is Tier.SWAP else 0
+        job.in_turn = job.in_turn and not job.portion_done
         if event.tier is Tier.CHECKPOINT:
             job.in_turn = False
             # Perhaps its move was told to its other hosts first: no start before the next edge.

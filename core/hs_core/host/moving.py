@@ -1,15 +1,24 @@
 """Which jobs move to other GPUs of their host, through a checkpoint: they stand in the way, or their own GPUs are never free."""
 
+from collections.abc import Sequence
+
 from hs_core.host.binding import choose
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
+from hs_core.host.seating import astray
 from hs_core.host.walk import Walk, able, fills, local
 from hs_core.model import Phase, Tier
 
 
-def movers(board: Board, this: Walk) -> list[HostedJob]:
-    """Jobs to be moved to other GPUs of this host through a checkpoint.
+def misplaced(board: Board, this: Walk) -> list[HostedJob]:
+    """Gangs of the turn that go to the GPUs it names for them, before anybody is picked."""
+    seated = [board.jobs[seat.job] for seat in board.turn.seats if seat.job in board.jobs]
+    return astray(board, [job for job in seated if may_move(board, job)], this.claimed) if seated else []
+
+
+def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[HostedJob]:
+    """Jobs to be moved to other GPUs of this host through a checkpoint, `moving` among them.
 
     First by pass, or as the controller lists them: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one that
     fell behind its due by several of its turns because its own GPUs carry more tickets than others.
@@ -19,11 +28,11 @@ def movers(board: Board, this: Walk) -> list[HostedJob]:
         for job in board.jobs.values()
         if job.asked is Tier.CHECKPOINT or (job.phase is Phase.CHECKPOINTED and job.alive)
     ]
-    idle = len(this.free) - sum(j.gang for j in under_way)
-    moving: list[HostedJob] = []
+    moving = list(moving)
+    idle = len(this.free) - sum(j.gang for j in (*under_way, *moving))
     wished = this.order if fills(board) else [id_ for id_ in board.turn.gangs if id_ in board.jobs]
     for job in map(board.jobs.__getitem__, wished):
-        if job in this.picks:
+        if job in this.picks or job in moving:
             continue
         needed = job.gang - this.beside(job)
         if is_guest(board.turn, job.id) and needed > job.gang - this.meant(job):
@@ -76,6 +85,14 @@ def lands_beside(board: Board, holder: HostedJob, job: HostedJob) -> bool:
 
 def movable(board: Board, this: Walk, job: HostedJob) -> bool:
     """A part of a job over several hosts takes all of it along: they go on together in a later turn."""
+    return may_move(board, job) and (
+        any(gpu in this.claimed or not board.usable_by(job, gpu) for gpu in job.gpus)
+        or is_guest(board.turn, job.id)
+    )
+
+
+def may_move(board: Board, job: HostedJob) -> bool:
+    """It could be told to write a checkpoint now, and take a turn afterwards."""
     return (
         (local(board, job) or (job.id in board.turn.gangs and able(board, job)))
         and job.alive
@@ -85,10 +102,6 @@ def movable(board: Board, this: Walk, job: HostedJob) -> bool:
         and board.now_s >= job.checkpoint_after_s
         and job.phase in (Phase.HELD, Phase.SWAPPED, Phase.RUNNING)
         and board.sliceable(job)
-        and (
-            any(gpu in this.claimed or not board.usable_by(job, gpu) for gpu in job.gpus)
-            or is_guest(board.turn, job.id)
-        )
     )
 
 

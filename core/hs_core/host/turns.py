@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from fractions import Fraction
 
+from hs_core.host import moving
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
-from hs_core.host.moving import movers
 from hs_core.host.room import fits_now
 from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn, local, may_start_ahead, walk
 from hs_core.model import JobId, Phase, Tier
@@ -68,13 +68,14 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     for job in forced:
         this.claim(job)
     this.picks += [job for job in forced if job.id in board.queue]
-    pick_gangs(board, this, this.picks)
+    misplaced = moving.misplaced(board, this)
+    pick_gangs(board, this, [*this.picks, *misplaced])
     for job in have or ():
-        if job not in this.picks:
+        if job not in this.picks and job not in misplaced:
             this.pick(job)
     if fills(board):
-        stride(board, this, list(this.picks))
-    moving = movers(board, this)
+        stride(board, this, [*this.picks, *misplaced])
+    leaving = moving.movers(board, this, misplaced)
     for job in board.jobs.values():
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
     if have is None:
@@ -85,8 +86,8 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
         board.queue.charge(fresh, board.left_of_quantum(), absent=absent(board, this))
     for job in board.in_order:
         if job.phase is Phase.RUNNING and not job.in_turn and job.occupying:
-            board.suspend(job, Tier.CHECKPOINT if job in moving else this.parked.pop(job.id, Tier.HOLD))
-        elif job in moving:
+            board.suspend(job, Tier.CHECKPOINT if job in leaving else this.parked.pop(job.id, Tier.HOLD))
+        elif job in leaving:
             board.ask(job, Tier.CHECKPOINT)
     park(board, this)
 

@@ -8,6 +8,7 @@ from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates
 from hs_core.host.room import make_room, residents, spare_for_preload
+from hs_core.host.seating import awaited, others_seats, seat_of
 from hs_core.model import GpuId, JobId, Phase, Tier
 
 
@@ -87,6 +88,9 @@ class Walk:
         elif self.board.turn.guests and (lent_by := self.lent(job)):
             gpus = self._beside(job, lent_by)
         else:
+            if self.board.turn.seats and (others := awaited(board, job, self.claimed)):
+                job.held_up = f"waits for GPUs that job {others[0]} is leaving"
+                return False
             gpus = self.choose(job, [g for g in free if self.room(job, (g,)) is not None])
             if gpus is None and job.gang <= len(free):
                 job.held_up = "its GPUs' memory is held by jobs that can't be moved out"
@@ -140,6 +144,9 @@ class Walk:
     def choose(
         self, job: HostedJob, allowed: Collection[GpuId], gpus: int | None = None
     ) -> tuple[GpuId, ...] | None:
+        seat = seat_of(self.board, job) if gpus is None and self.board.turn.seats else ()
+        if seat and set(seat) <= set(allowed):
+            return seat
         gpu_rank: dict[GpuId, int] = {}
         for other in self.board.jobs.values():
             for gpu in other.gpus:
@@ -151,12 +158,14 @@ class Walk:
         return apart or choose(count, allowed, host, load, gpu_rank)
 
     def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
-        """Those that no other gang of the controller's turn is bound to: they are to run at once."""
+        """Those that no other gang of the controller's turn is bound to, or is to have: they are to run at once."""
         board = self.board
         if job.id not in board.turn.gangs:
             return allowed
         others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
         bound = {gpu for other in others if other.alive for gpu in other.gpus}
+        if board.turn.seats:
+            bound |= others_seats(board, job)
         return [gpu for gpu in allowed if gpu not in bound]
 
 
@@ -171,6 +180,7 @@ def able(board: Board, job: HostedJob) -> bool:
         job.id in board.queue
         and not job.wanted.paused
         and not job.passed_over
+        and not job.portion_done
         and job.asked is None
         and (job.startable if not job.alive else job.phase is not Phase.CHECKPOINTED)
     )

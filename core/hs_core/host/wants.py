@@ -76,6 +76,7 @@ def bury(board: Board, job: HostedJob) -> None:
         # A new incarnation on the same host goes on from the newest checkpoint of the one before; the parts of
         # a gang over several hosts all go on from one, which the controller names.
         heir = take_up(board, job.next)
-        if heir.part:
+        source = heir.wanted.source
+        if heir.part or (source is not None and source.parts):
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step

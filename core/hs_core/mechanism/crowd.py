@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.errors import BrokenError
-from hs_core.events import Turn
+from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.split import Books, Few, Gang, Server, name_of
-from hs_core.model import HostName, JobId
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
 TIE = 9  # digits: lags that agree so far are equal, and walked by order
@@ -36,7 +35,9 @@ class Crowd:
         own = [server for server in there if server.small and server.tickets > 0]
         index = {server.name: at for at, server in enumerate(there)}
         self._names = [server.name for server in there]
-        self._jobs = [gang.job for gang in able]
+        self._gangs = [(gang.job, gang.servers) for gang in able]
+        by_server = sorted(range(len(able)), key=lambda at: (min(able[at].servers), able[at].job))
+        self._by_server = _ints(by_server)  # gangs as `GangTurns` has them
         self._keys = [*(name_of(server.name) for server in own), *(name_of(gang.job) for gang in able)]
         self._small = len(own)  # entities before are aggregates
         self._stuck = _ints([server.stuck for server in there])
@@ -73,10 +74,10 @@ class Crowd:
                 return mine
             label = after
 
-    def play(self) -> dict[HostName, Turn]:
+    def play(self) -> GangTurns:
         """One quantum: chooses, and charges."""
-        if not self._jobs:
-            return {}
+        if not self._gangs:
+            return GangTurns(())
         self._clamp()
         lags = np.round(self._got / self._tickets, TIE)
         order = np.lexsort((np.arange(len(lags)), lags, self._last))
@@ -140,15 +141,9 @@ class Crowd:
         part = np.divide(handed, total, out=np.zeros_like(total), where=total > 0)
         self._got = self._got + given - self._tickets * part[self._group]
 
-    def _turns(self, runs: Bools) -> dict[HostName, Turn]:
-        gangs: dict[int, list[JobId]] = {}
-        chosen = runs[self._entity] & (self._entity >= self._small)
-        for entity, server in zip(self._entity[chosen].tolist(), self._server[chosen].tolist(), strict=True):
-            gangs.setdefault(server, []).append(self._jobs[entity - self._small])
-        return {
-            self._names[server]: Turn(gangs=tuple(sorted(jobs)), local=True)
-            for server, jobs in sorted(gangs.items())
-        }
+    def _turns(self, runs: Bools) -> GangTurns:
+        chosen = self._by_server[runs[self._small + self._by_server]]
+        return GangTurns([self._gangs[at] for at in chosen.tolist()])
 
 
 def table(gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> Few | Crowd:

@@ -37,7 +37,7 @@ class Lags:
 
     def __init__(self, world: World, levels: Mapping[str, Level], kept: Mapping[str, Any]) -> None:
         due = _due(world, levels)
-        self._at = list(due)
+        self.whom = list(due)
         models = {model: at for at, model in enumerate(world.models)}
         self._pools = len(models)
         self._pool = np.array([models[model] for _, model in due], dtype=np.int64)
@@ -52,9 +52,12 @@ class Lags:
 
     def observe(self, got: Mapping[At, int]) -> "Lags":
         """A quantum is over, in which users' jobs had so many GPUs."""
-        if not self._at:
+        return self.after(np.array([got.get(at, 0) for at in self.whom], dtype=np.float64))
+
+    def after(self, had: Floats) -> "Lags":
+        """As `observe`, by `whom`."""
+        if not self.whom:
             return self
-        had = np.fromiter((got.get(at, 0) for at in self._at), dtype=np.float64, count=len(self._at))
         handed = np.bincount(self._pool, weights=had, minlength=self._pools)
         due = np.bincount(self._pool, weights=self._due, minlength=self._pools)
         lags = np.bincount(self._pool, weights=self.lags, minlength=self._pools)
@@ -76,25 +79,25 @@ class Lags:
 
     def steps_of(self, factors: Mapping[At, Fraction]) -> Ints:
         """Those as `steps` has them."""
-        steps = (int(factors.get(at, WHOLE) * STEPS) for at in self._at)
-        return np.fromiter(steps, dtype=np.int64, count=len(self._at))
+        steps = (int(factors.get(at, WHOLE) * STEPS) for at in self.whom)
+        return np.fromiter(steps, dtype=np.int64, count=len(self.whom))
 
     def named(self, which: NDArray[np.bool_]) -> set[At]:
         """Of those that `steps` has."""
-        return {self._at[at] for at in np.flatnonzero(which).tolist()}
+        return {self.whom[at] for at in np.flatnonzero(which).tolist()}
 
     def factors(self) -> dict[At, Fraction]:
         """Of tickets; those left out: 1."""
         steps = self.steps()
         return {
-            self._at[at]: Fraction(int(steps[at]), STEPS) for at in np.flatnonzero(steps != STEPS).tolist()
+            self.whom[at]: Fraction(int(steps[at]), STEPS) for at in np.flatnonzero(steps != STEPS).tolist()
         }
 
     def dump(self) -> dict[str, dict[str, float]]:
         """JSON-able."""
         kept: dict[str, dict[str, float]] = {}
         for at in np.flatnonzero(self.lags).tolist():
-            user, model = self._at[at]
+            user, model = self.whom[at]
             kept.setdefault(model, {})[user] = float(self.lags[at])
         return kept
 

@@ -42,10 +42,17 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
+    """A gang that is to have GPUs, and what it has now: of places that slow it equally it stays where it is."""
+
     gang: int
     feels: int = 0  # class of the job: row of the scores
     spread: float = 1.0  # what spreading over servers multiplies its time by; at least 1
-    whole: bool = False  # only within one server
+    whole: bool = False  # on no more servers than `nodes`, gang / nodes GPUs on each
+    nodes: int = 1
+    has: tuple[int, ...] = ()  # positions of the GPUs that it is bound to
+    home: tuple[int, ...] = ()  # servers that it lives on
+    started: bool = False  # leaving them is a move
+    able: Bools | None = None  # G: that it may be given; None: all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,32 +67,58 @@ def sensitive_first(pool: Pool, wants: Sequence[Want]) -> list[int]:
     return sorted(range(len(wants)), key=lambda at: (-float(feels[wants[at].feels]), at))
 
 
-def place(
-    pool: Pool, wants: Sequence[Want], *, by_score: bool = True, by_locality: bool = True
-) -> list[Place | None]:
-    """A place for each, in the order of `sensitive_first`; None: not enough GPUs are left. `wants` are who runs this round, by the order of the policy.
+def large_first(pool: Pool, wants: Sequence[Want]) -> list[int]:
+    """As `sensitive_first` among those with as many GPUs on one server: gangs fit together that would not in that order."""
+    return sorted(sensitive_first(pool, wants), key=lambda at: -(wants[at].gang // wants[at].nodes))
 
+
+def place(
+    pool: Pool,
+    wants: Sequence[Want],
+    *,
+    by_score: bool = True,
+    by_locality: bool = True,
+    order: Sequence[int] | None = None,
+    moves: int | None = None,
+) -> list[Place | None]:
+    """A place for each, in the `order` of positions, by default that of `sensitive_first`; None: not enough GPUs are left.
+
+    `wants` are who runs this round, by the order of the policy.
     `by_score=False`: as if all GPUs were equal (locality alone). `by_locality=False`: the best scores wherever they are (the paper's PM-First).
-    Among places of one slowdown: the server with the fewest free GPUs that suffices, so that large gangs find whole servers later.
+    `moves`: how many started ones may leave their servers; None: all.
+    Among places of one slowdown: where it is, at home, where the fewest others are bound, then the server with the fewest free GPUs that suffices, so
+    that large gangs find whole servers later.
     """
     free = pool.free.copy()
     score = pool.score if by_score else np.ones_like(pool.score)
+    held = np.zeros(len(free), np.bool_)
+    for want in wants:
+        held[list(want.has)] = True
     places: list[Place | None] = [None] * len(wants)
-    for at in sensitive_first(pool, wants):
+    for at in sensitive_first(pool, wants) if order is None else order:
         want = wants[at]
-        if want.gang < 1 or want.spread < 1 or not 0 <= want.feels < len(score):
+        if want.gang < 1 or want.spread < 1 or want.gang % want.nodes or not 0 <= want.feels < len(score):
             raise BrokenError(
                 f"job {at} wants {want}; expected a gang and a spread of 1 or more, a class below {len(score)}"
             )
-        found = _best(pool.host, score[want.feels], free, want, by_locality=by_locality)
+        open_ = free if want.able is None else free & want.able
+        if moves is not None and moves <= 0 and want.started:
+            open_ = open_ & np.isin(pool.host, want.home)
+        held[list(want.has)] = False
+        found = _best(pool.host, score[want.feels], open_, held, want, by_locality=by_locality)
         if found is not None:
             places[at] = found
-            free[list(found.gpus)] = False
+            taken = list(found.gpus)
+            free[taken] = False
+            if moves is not None and want.started and not set(pool.host[taken].tolist()) <= set(want.home):
+                moves -= 1
     return places
 
 
-def _best(host: Ints, score: Floats, free: Bools, want: Want, *, by_locality: bool) -> Place | None:
-    within = _within(host, score, free, want.gang)
+def _best(
+    host: Ints, score: Floats, free: Bools, held: Bools, want: Want, *, by_locality: bool
+) -> Place | None:
+    within = _within(host, score, free, held, want)
     across = None if want.whole else _across(host, score, free, want)
     if within is None or across is None:
         return within or across
@@ -94,19 +127,23 @@ def _best(host: Ints, score: Floats, free: Bools, want: Want, *, by_locality: bo
     return across if across.slowdown < within.slowdown - SAME else within
 
 
-def _within(host: Ints, score: Floats, free: Bools, gang: int) -> Place | None:
-    """The server whose `gang` best free GPUs are the best; then the fullest."""
-    best: tuple[float, int, int] | None = None
-    chosen: Ints | None = None
+def _within(host: Ints, score: Floats, free: Bools, held: Bools, want: Want) -> Place | None:
+    """The servers whose best free GPUs are the best; then as `place` says."""
+    each = want.gang // want.nodes
     counts = np.bincount(host[free], minlength=int(host.max(initial=-1)) + 1)
-    for server in np.flatnonzero(counts >= gang):
-        here = np.flatnonzero(free & (host == server))
-        taken = here[np.argsort(score[here], kind="stable")[:gang]]
-        key = (round(float(score[taken[-1]]), 9), int(counts[server]), int(server))
-        if best is None or key < best:
-            best, chosen = key, taken
-    if chosen is None:
+    able = np.flatnonzero(counts >= each)
+    if len(able) < want.nodes:
         return None
+    here = np.flatnonzero(free & np.isin(host, able))
+    here = here[np.lexsort((here, held[here], score[here], host[here]))]
+    first = np.searchsorted(host[here], able)  # of each server's, the best first
+    taken = here[first[:, None] + np.arange(each)]
+    away = ~np.isin(able, want.home)
+    worst = np.round(score[taken[:, -1]], 9)
+    best = np.lexsort((able, counts[able], held[taken].sum(axis=1), away, worst))[: want.nodes]
+    chosen = taken[best].ravel()
+    if want.has and free[list(want.has)].all() and score[list(want.has)].max() <= score[chosen].max() + SAME:
+        chosen = np.array(want.has, dtype=np.int64)
     return Place(gpus=tuple(sorted(chosen.tolist())), slowdown=float(score[chosen].max()))
 
 

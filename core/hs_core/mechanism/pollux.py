@@ -142,6 +142,7 @@ class Elastic:
     noise: float  # gradient noise scale, examples
     least_gpus: int = 1
     most_gpus: int = 64
+    servers: int = 0  # that it has its GPUs on, as many on each; 0: however many
 
     def __post_init__(self) -> None:
         if not (1 <= self.batch <= self.most_batch and self.most_per_gpu >= 1 and self.noise >= 0):
@@ -150,6 +151,8 @@ class Elastic:
             )
         if not 1 <= self.least_gpus <= self.most_gpus:
             raise BrokenError(f"{self}; expected 1 <= least_gpus <= most_gpus")
+        if self.servers > 1 and (self.least_gpus != self.most_gpus or self.most_gpus % self.servers):
+            raise BrokenError(f"{self}; expected one number of GPUs, as many on each of its servers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +184,15 @@ def efficiency(job: Elastic, batch: Floats) -> Floats:
 
 
 def tune(job: Elastic, gpus: int, servers: int) -> Tuned:
-    """The batch with the largest goodput on so many GPUs over so many servers."""
+    """The batch with the largest goodput on so many GPUs over so many servers; its own is rounded up to what all have alike."""
     if not job.least_gpus <= gpus <= job.most_gpus or not 1 <= servers <= gpus:
+        return Tuned(goodput=0.0)
+    if job.servers not in (0, servers):
         return Tuned(goodput=0.0)
     steps = np.arange(MOST_STEPS + 1)[:, None]
     lanes = gpus * (steps + 1)
     low = -(-job.batch // lanes)
-    high = np.minimum(job.most_per_gpu, job.most_batch // lanes)
+    high = np.minimum(job.most_per_gpu, np.maximum(job.most_batch // lanes, low))
     # Evenly in ratio from the least to the most: goodput is smooth and has one top.
     ratio = np.maximum(high, 1) / np.maximum(low, 1)
     per_gpu = np.rint(np.maximum(low, 1) * ratio ** (np.arange(SPLITS)[None, :] / (SPLITS - 1)))
@@ -209,6 +214,13 @@ def tune(job: Elastic, gpus: int, servers: int) -> Tuned:
     )
 
 
+def goodput(job: Elastic, gpus: int, servers: int, per_gpu: int, accumulate: int) -> float:
+    """Of a given way to run, examples a second in worth of the user's batch."""
+    batch = gpus * per_gpu * (accumulate + 1)
+    seconds = iteration_s(job.speed, gpus, servers, np.array(float(per_gpu)), np.array(float(accumulate)))
+    return batch / float(seconds) * float(efficiency(job, np.array(float(batch))))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A job and where it stands."""
@@ -225,6 +237,7 @@ class Candidate:
 class Search:
     population: int = 40
     generations: int = 60
+    patience: int = 15  # generations without a better one, after which it ends
     restart_s: float = RESTART_S
     power: float = POWER
 
@@ -235,6 +248,12 @@ class Outcome:
     tuned: tuple[Tuned, ...]
     fitness: float
     speedup: Floats  # of each job over its fair share, restarts counted
+
+
+def keeps(one: Candidate, restart_s: float) -> float:
+    """The part of its goodput that is left if it is restarted once more, by how often it was in its life (paper, 4.2)."""
+    total_s = one.age_s + restart_s
+    return max(0.0, one.age_s - one.restarts * restart_s) / total_s if total_s > 0 else 1.0
 
 
 class _Judge:
@@ -256,14 +275,7 @@ class _Judge:
             if one.now:
                 self.now[at] = one.now
         self.weight = np.array([one.weight for one in jobs])
-        # What a restart costs, by how often the job was restarted in its life (paper, 4.2).
-        late = [one.age_s + search.restart_s for one in jobs]
-        self.keeps = np.array(
-            [
-                max(0.0, one.age_s - one.restarts * search.restart_s) / total_s if total_s > 0 else 1.0
-                for one, total_s in zip(jobs, late, strict=True)
-            ]
-        )
+        self.keeps = np.array([keeps(one, search.restart_s) for one in jobs])
         self.runs = self.now.sum(axis=1) > 0
 
     def speedups(self, gpus: Ints) -> Floats:
@@ -319,6 +331,7 @@ def optimize(jobs: Sequence[Candidate], servers: Ints, dice: Random, search: Sea
     people = np.concatenate([seeds, breed.mutate(seeds[np.arange(search.population - 2) % 2])])
     people = breed.repair(people)
     scores = judge.fitness(people)
+    still = 0
     for _ in range(search.generations):
         mothers, fathers = (breed.tournaments(people, scores) for _ in range(2))
         children = breed.repair(breed.mutate(breed.cross(mothers, fathers)))
@@ -326,7 +339,10 @@ def optimize(jobs: Sequence[Candidate], servers: Ints, dice: Random, search: Sea
         scores = np.concatenate([scores, judge.fitness(children)])
         # The best survive; of equals the older.
         order = np.argsort(-scores, kind="stable")[: search.population]
+        still = 0 if scores[order[0]] > scores[0] else still + 1
         people, scores = people[order], scores[order]
+        if still >= search.patience:
+            break
     best = people[0]
     spans = zip(jobs, best.sum(axis=1).tolist(), (best > 0).sum(axis=1).tolist(), strict=True)
     tuned = tuple(tune(one.job, count, span) if count else Tuned(goodput=0.0) for one, count, span in spans)
@@ -339,17 +355,20 @@ class _Breed:
         self.least = np.array([one.job.least_gpus for one in jobs])
         grown = [max(one.job.least_gpus, 2 * max(1, one.held_gpus, sum(one.now))) for one in jobs]
         self.most = np.minimum([one.job.most_gpus for one in jobs], grown)
+        self.spans = [one.job.servers for one in jobs]
 
     def packed(self) -> Ints:
         """Everybody its least, a server at a time: a start for clusters where nobody runs."""
         gpus = np.zeros((len(self.least), len(self.servers)), np.int64)
         free = self.servers.copy()
         for job in np.argsort(self.least, kind="stable"):
-            fits = np.flatnonzero(free >= self.least[job])
-            if len(fits):
-                at = fits[np.argmin(free[fits])]
-                gpus[job, at] = self.least[job]
-                free[at] -= self.least[job]
+            spans = max(1, self.spans[job])
+            each = self.least[job] // spans
+            fits = np.flatnonzero(free >= each)
+            if len(fits) >= spans:
+                at = fits[np.argsort(free[fits], kind="stable")[:spans]]
+                gpus[job, at] = each
+                free[at] -= each
         return gpus
 
     def mutate(self, people: Ints) -> Ints:
@@ -379,7 +398,7 @@ class _Breed:
         free = np.repeat(self.servers[None, :], len(people), axis=0)
         spread = np.zeros(free.shape, bool)
         for job in order:
-            rows = np.minimum(people[:, job], free)
+            rows = self._spanning(people[:, job], free, int(job))
             wide = (rows > 0).sum(axis=1) > 1
             rows = np.where(wide[:, None] & spread, 0, rows)
             rows = _at_most(rows, int(self.most[job]))
@@ -388,6 +407,8 @@ class _Breed:
             people[:, job] = rows
             free -= rows
         for job in order:
+            if self.spans[job] > 1:
+                continue
             least = int(self.least[job])
             room = np.where(free >= least, free, np.iinfo(np.int64).max)
             at = room.argmin(axis=1)
@@ -397,6 +418,24 @@ class _Breed:
             people[takes, job, at[takes]] = least
             free[takes, at[takes]] -= least
         return people
+
+    def _spanning(self, rows: Ints, free: Ints, job: int) -> Ints:
+        """What of these fits, on as many servers as the job must have."""
+        spans = self.spans[job]
+        if spans == 0:
+            return np.minimum(rows, free)
+        # The wish decides, and where it is the same the fuller server that has room.
+        each = int(self.least[job]) // spans
+        able = free >= each
+        wish = np.where(able, np.minimum(rows, free), -1)
+        order = np.lexsort((free, -wish), axis=1)[:, :spans]
+        chosen = np.zeros(rows.shape, bool)
+        np.put_along_axis(chosen, order, True, axis=1)
+        if spans == 1:
+            return np.where(chosen & able, np.minimum(rows, free), 0)
+        whole = (chosen & able).sum(axis=1) == spans
+        wished = (rows > 0).any(axis=1)
+        return np.where(chosen & (whole & wished)[:, None], each, 0)
 
 
 def _at_most(rows: Ints, most: int) -> Ints:

@@ -80,6 +80,14 @@ class Seats:
             and sum(fits(job, host) for host in pool) >= job.nodes
         )
 
+    def room(self, name: HostName) -> int:
+        """GPUs of a server that are nobody's yet."""
+        return self._slots.free(name)
+
+    def may_go(self, job: JobFacts, host: HostFacts) -> bool:
+        """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
+        return self._slots.may_go(job, host)
+
     def rate(self, job: JobFacts, model: str) -> float:
         """Mini-batches a second of the whole gang; 0.0 where it was not measured."""
         return self._snapshot.rates.get((job.job_class, model), 0.0)
@@ -113,6 +121,10 @@ class Seats:
                 return False
             self._free[self._hosts[home[0]].model] -= job.gang
         return True
+
+    def take(self, job: JobFacts, home: Home, why: str) -> bool:
+        """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
+        return self._slots.take(job, home, why)
 
     def stay(self, job: JobFacts, home: Home) -> bool:
         """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
@@ -163,18 +175,20 @@ class Seats:
         why: Mapping[JobId, str],
         spare: Sequence[JobFacts] | None = None,
         *,
+        homes: Mapping[JobId, Home] | None = None,
         renamed: bool = False,
         packs: bool = False,
         mates: Mapping[JobId, JobId] | None = None,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
 
+        `homes`: servers of the chosen that the policy has found itself; they fit together.
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
         `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         before = self._slots.copy()
-        seated = self._hand_out({})
+        seated = self._hand_out(homes or {})
         self._choices.clear()
         self._able.clear()
         if renamed and self._slots.moved:
@@ -273,7 +287,7 @@ class Seats:
     ) -> bool:
         slots, home = self._slots, self._slots.home(job)
         if target and (target == home or all(slots.may_go(job, self._hosts[name]) for name in target)):
-            text = f"so that the fewest jobs move it has {', '.join(target)} in this round"
+            text = f"its GPUs of this round are on {', '.join(target)}"
             if slots.take(job, target, text):
                 return True
         drained = any(not self._hosts[name].accepts for name in home)

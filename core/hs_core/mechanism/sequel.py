@@ -19,7 +19,7 @@ from hs_core.mechanism.loads import find_levels
 from hs_core.mechanism.split import Few
 from hs_core.mechanism.world import At, World
 from hs_core.model import HostName, JobId
-from hs_core.policy import Memory, Onward
+from hs_core.policy import Had, Memory, Onward
 
 REVIEW = 15  # quanta
 PACED_JOBS = 2_000  # for each so many of a large cluster a quantum more passes before anything but a change is decided about
@@ -64,18 +64,20 @@ class FairSequel:
         self._lags: Lags | None = None
         self._weighed: Ints = np.empty(0, dtype=np.int64)  # factors, as decided
         self._told: Ints = self._weighed  # as tickets have them
+        self._place: Ints = self._weighed  # of those who may lag, where `Had` has them
         self._tickets = decided.tickets
         self._table = table
         self._turns: Mapping[HostName, Turn] = {}
 
-    def edge(self, quantum: int, now_s: float, got: Mapping[At, int]) -> Onward | None:
+    def edge(self, quantum: int, now_s: float, had: Had) -> Onward | None:
         decided, age = self._decided, quantum - self._decided_at
         if quantum != self._quantum + 1 or age >= max(REVIEW, self._pace):
             return None
         due = age >= self._pace
         if due and (decided.held_back or now_s >= decided.wakes_s - SLACK_S):
             return None
-        lags = (self._lags or self._first()).observe(got)
+        lags = self._lags or self._first(had)
+        lags = lags.after(had.gpus[self._place])
         steps, changed = self._told, dict[JobId, Fraction]()
         if due:
             steps = lags.steps()
@@ -87,12 +89,13 @@ class FairSequel:
         self._turns = self._table.play()
         return Onward(turns=self._turns, tickets=changed)
 
-    def _first(self) -> Lags:
+    def _first(self, had: Had) -> Lags:
         """As they were when it was decided, of the world as that has left it."""
         decided = self._decided
         levels = find_levels(decided.world, decided.entitled)
         lags = Lags(decided.world, levels, self._memory.get("lags", {}))
         self._weighed = self._told = lags.steps_of(decided.factors)
+        self._place = np.array([had.place[at] for at in lags.whom], dtype=np.int64)
         return lags
 
     def _weigh(self, lags: Lags, steps: Ints) -> dict[JobId, Fraction]:

@@ -15,11 +15,13 @@ Numbers are exact fractions; where denominators grow beyond 64 bits (tickets cha
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import chain
 from math import gcd, lcm
 from typing import Any
 
 from hs_core.errors import BrokenError
 from hs_core.events import Turn
+from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.model import HostName, JobId
 
 ZERO = Fraction(0)
@@ -69,7 +71,7 @@ class _Entity:
 class Round:
     """What was decided for one quantum."""
 
-    turns: Mapping[HostName, Turn]  # servers with a gang; all others are LOCAL
+    turns: GangTurns
     got: Books = field(default_factory=dict)  # the books, JSON-able
 
 
@@ -85,8 +87,9 @@ def play(gangs: Sequence[Gang], servers: Iterable[Server], books: Books) -> Roun
     for gang in gangs:
         if not gang.able and (kept := books.get(name_of(gang.job))) is not None:
             got[name_of(gang.job)] = kept
-    turns = {name: Turn(gangs=tuple(sorted(jobs)), local=True) for name, jobs in sorted(runs.items()) if jobs}
-    return Round(turns, got)
+    ran = set(chain.from_iterable(runs.values()))
+    chosen = [(gang.job, gang.servers) for gang in gangs if gang.job in ran]
+    return Round(GangTurns(sorted(chosen, key=lambda gang: (min(gang[1]), gang[0]))), got)
 
 
 def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
@@ -226,7 +229,7 @@ class Few:
     def __init__(self, gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> None:
         self._gangs, self._servers, self._books = gangs, servers, books
 
-    def play(self) -> Mapping[HostName, Turn]:
+    def play(self) -> GangTurns:
         played = play(self._gangs, self._servers, self._books)
         self._books = played.got
         return played.turns

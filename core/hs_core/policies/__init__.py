@@ -42,6 +42,8 @@ from hs_core.policies.hadar_exact import HADAR_EXACT
 from hs_core.policies.hadare import HADARE
 from hs_core.policies.las import LAS
 from hs_core.policies.lottery import LOTTERY
+from hs_core.policies.pal import PAL
+from hs_core.policies.pollux import POLLUX
 from hs_core.policies.pop import POP
 from hs_core.policies.sjf import SJF
 from hs_core.policies.sjf_bsbf import SJF_BSBF
@@ -69,6 +71,7 @@ POLICIES: Mapping[str, Policy] = {
         SRSF,
         LAS,
         TIRESIAS,
+        PAL,
         FFT,
         HADAR,
         HADAR_EXACT,
@@ -76,6 +79,7 @@ POLICIES: Mapping[str, Policy] = {
         POP,
         ALLOX,
         THEMIS,
+        POLLUX,
         TESSERAE_LAS,
         TESSERAE_SRTF,
         TESSERAE_FTF,
@@ -113,16 +117,6 @@ GAVEL_COMPAT: Mapping[str, Callable[[float], Policy]] = {
     "pop": pop.compat,
 }
 """As Gavel's own simulator has them, for comparisons with its numbers."""
-
-
-def live(name: str) -> Policy:
-    """One that a cluster can do. Raises RefusedError."""
-    policy = find(name)
-    if policy.needs.copies:
-        raise RefusedError(
-            f"policy {name}: it has copies of a job train at once, which only hs-sim's depth quanta does; expected another one"
-        )
-    return policy
 
 
 def find(name: str, *, compat: bool = False, reset_s: float = RESET_S) -> Policy:

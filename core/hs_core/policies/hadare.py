@@ -4,11 +4,14 @@ Each server in turn goes to the job whose effective throughput grows most by it;
 
 Departures. A server takes several copies, of different jobs, as far as its GPUs go. Speeds that nobody has measured are estimated from other
 classes, not from the hardware (equation 10). Jobs that cannot be forked (no `--steps`, no checkpoints, suspending or moving not
-allowed) are one copy; those over several servers have theirs first, by arrival. Within a round nothing is forked or averaged.
+allowed) are one copy; those over several servers have theirs first, by arrival. Copies must begin alike, which only a checkpoint makes sure: a job
+is started on one of its servers, the others are kept for it, and it is forked once it can write one. Else nothing is forked or averaged within a round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,33 +44,80 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     going_on = bool(memory) and memory["quantum"] == snapshot.quantum
     on_its_way: dict[JobId, Home] = {}
     copies: Copies = {}
+    coming: dict[JobId, _Coming] = {}
     if going_on:
+        coming = {JobId(int(job)): _Coming.of(told) for job, told in memory["coming"].items()}
+        copies, coming = _forks_now(snapshot, slots, coming)
         on_its_way = keep(snapshot, slots, memory["homes"])
-        copies = _kept(snapshot, slots, memory["copies"])
+        _became_one(snapshot, slots, memory["homes"])
     else:
         _serve_gangs(snapshot, slots)
-        copies = _fork(snapshot, slots)
+        copies, coming = _fork(snapshot, slots)
     why = {job: f"it is on its way to {', '.join(home)}" for job, home in on_its_way.items()}
     for job in sorted(snapshot.jobs, key=by_arrival):
         if job.id not in on_its_way and not slots.offer(job):
             why[job.id] = "other jobs gain more from each server that it could have in this round"
     verdict = slots.verdict({}, why)
-    homes = {job: list(steps) for job, steps in copies.items()}
     kept = {
         "quantum": snapshot.quantum,
         "homes": given(verdict.plan, on_its_way),
-        "copies": {str(job): homes[job] for job in sorted(homes)},
+        "coming": {str(job): coming[job].plain for job in sorted(coming)},
     }
     return replace(verdict, plan=replace(verdict.plan, copies=copies), memory=kept)
 
 
-def _kept(snapshot: Snapshot, slots: Slots, told: Mapping[str, Sequence[int]]) -> Copies:
-    found: Copies = {}
-    for job in snapshot.jobs:
-        steps = tuple(told.get(str(job.id), ()))
-        if steps and slots.runs(job) and len(slots.home(job)) == len(steps):
-            found[job.id] = steps
-    return dict(sorted(found.items()))
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """To be forked in this round, once it is up on the first of these servers; shares of the steps that are left then."""
+
+    home: Home
+    shares: tuple[int, ...]
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> "_Coming":
+        return _Coming(tuple(map(HostName, told["home"])), tuple(told["shares"]))
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        return {"home": list(self.home), "shares": list(self.shares)}
+
+
+def _forks_now(
+    snapshot: Snapshot, slots: Slots, coming: Mapping[JobId, _Coming]
+) -> tuple[Copies, dict[JobId, _Coming]]:
+    """Those that have come up since; and those for which servers are kept still."""
+    copies: Copies = {}
+    later: dict[JobId, _Coming] = {}
+    able = {host.name for host in snapshot.hosts if takes_new(host) and host.gpus > 0}
+    for job in sorted(snapshot.jobs, key=by_arrival):
+        told = coming.get(job.id)
+        if told is not None and not able.issuperset(told.home):
+            continue
+        if told is None or job.hosts != told.home[:1] or slots.runs(job) or not slots.reachable(job):
+            continue
+        if not job.started or (not job.movable and not job.rooted):
+            if slots.take(job, job.hosts, ""):
+                slots.reserve(told.home[1:], job.per_node)
+                later[job.id] = told
+        elif _forks(job) and snapshot.migrations_left > len(copies) and _steps_for(job, told):
+            why = f"in this round it trains on {', '.join(told.home)}"
+            if slots.take(job, told.home, why):
+                copies[job.id] = _steps_for(job, told)
+    return dict(sorted(copies.items())), later
+
+
+def _steps_for(job: JobFacts, told: _Coming) -> tuple[int, ...]:
+    """Empty: too few are left for all of them."""
+    found = tuple(portions(ceil(job.steps_left or 0.0), told.shares).tolist())
+    return found if min(found) >= 1 else ()
+
+
+def _became_one(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) -> None:
+    """Copies that have done their portions: the job goes on where one of them was."""
+    for job in sorted(snapshot.jobs, key=by_arrival):
+        before: Collection[str] = homes.get(str(job.id), ())
+        if len(before) > 1 and job.hosts and set(job.hosts) < set(before) and slots.reachable(job):
+            slots.take(job, job.hosts, "")
 
 
 def _serve_gangs(snapshot: Snapshot, slots: Slots) -> None:
@@ -77,17 +127,25 @@ def _serve_gangs(snapshot: Snapshot, slots: Slots) -> None:
             slots.offer(job)
 
 
-def _fork(snapshot: Snapshot, slots: Slots) -> Copies:
-    """Takes servers for copies; steps of those that have several."""
+def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming]]:
+    """Takes servers for copies; steps of those that have several, and those that are to be started first."""
     field = _field(snapshot, slots)
     if field is None:
-        return {}
+        return {}, {}
     copies: Copies = {}
+    coming: dict[JobId, _Coming] = {}
 
     def take(homes: Mapping[int, Home]) -> None:
         for at, home in homes.items():
             job = field.jobs[at]
-            if slots.take(job, home, f"in this round it trains on {', '.join(home)}") and len(home) > 1:
+            first = len(home) > 1 and not job.started and len(job.hosts) < 2
+            why = f"in this round it trains on {', '.join(home)}"
+            if first:
+                all_ = _fastest_first(field, at, home)
+                if slots.take(job, all_[:1], why):
+                    slots.reserve(all_[1:], job.per_node)
+                    coming[job.id] = _Coming(all_, _steps(field, at, all_))
+            elif slots.take(job, home, why) and len(home) > 1:
                 copies[job.id] = _steps(field, at, home)
 
     may = np.ones(len(field.jobs), dtype=np.bool_)
@@ -100,7 +158,7 @@ def _fork(snapshot: Snapshot, slots: Slots) -> Copies:
         may[moves[: snapshot.migrations_left]] = True
         homes = _homes(field, snapshot, slots, may)
     take(homes)
-    return dict(sorted(copies.items()))
+    return dict(sorted(copies.items())), coming
 
 
 def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
@@ -180,6 +238,12 @@ def _steps(field: Field, at: int, home: Home) -> tuple[int, ...]:
     row = {host.name: to for to, host in enumerate(field.hosts)}
     rates = field.speed[at, [row[name] for name in home]]
     return tuple(portions(int(field.left[at]), rates).tolist())
+
+
+def _fastest_first(field: Field, at: int, home: Home) -> Home:
+    """Until it is forked it does most there."""
+    row = {host.name: to for to, host in enumerate(field.hosts)}
+    return tuple(sorted(home, key=lambda name: -field.speed[at, row[name]]))
 
 
 def _moves(job: JobFacts, home: Home) -> bool:

@@ -217,11 +217,16 @@ class Source(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    PARTS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     generation: _builtins.int
     step: _builtins.int
     @_builtins.property
     def peer(self) -> Global___Peer: ...
+    @_builtins.property
+    def parts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SourcePart]:
+        """it is the average of these, made under `generation` by the process that goes on from it"""
+
     def __init__(
         self,
         *,
@@ -229,14 +234,51 @@ class Source(_message.Message):
         epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         step: _builtins.int = ...,
+        parts: _abc.Iterable[Global___SourcePart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "peer", b"peer", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "parts", b"parts", "peer", b"peer", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Source: _TypeAlias = Source  # noqa: Y015
+
+@_typing.final
+class SourcePart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PEER_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    generation: _builtins.int
+    copy: _builtins.int
+    """its rank among the copies; -1: the job was not forked"""
+    steps: _builtins.int
+    """its weight"""
+    @_builtins.property
+    def peer(self) -> Global___Peer:
+        """maybe the host that is told"""
+
+    def __init__(
+        self,
+        *,
+        peer: Global___Peer | None = ...,
+        epoch: _builtins.int = ...,
+        generation: _builtins.int = ...,
+        copy: _builtins.int = ...,
+        steps: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "epoch", b"epoch", "generation", b"generation", "peer", b"peer", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SourcePart: _TypeAlias = SourcePart  # noqa: Y015
 
 @_typing.final
 class Lend(_message.Message):
@@ -246,10 +288,13 @@ class Lend(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     generation: _builtins.int
     grant: _builtins.str
+    copy: _builtins.int
+    """the rank of the copy that wrote it; -1: the job was not forked"""
     def __init__(
         self,
         *,
@@ -257,10 +302,11 @@ class Lend(_message.Message):
         epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         grant: _builtins.str = ...,
+        copy: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "grant", b"grant", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy", b"copy", "epoch", b"epoch", "generation", b"generation", "grant", b"grant", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,6 +382,7 @@ class Turn(_message.Message):
     GANGS_FIELD_NUMBER: _builtins.int
     LOCAL_FIELD_NUMBER: _builtins.int
     GUESTS_FIELD_NUMBER: _builtins.int
+    SEATS_FIELD_NUMBER: _builtins.int
     local: _builtins.bool
     @_builtins.property
     def gangs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
@@ -343,20 +390,50 @@ class Turn(_message.Message):
     def guests(self) -> _containers.RepeatedCompositeFieldContainer[Global___Guest]:
         """of the gangs, those that share GPUs with others of them"""
 
+    @_builtins.property
+    def seats(self) -> _containers.RepeatedCompositeFieldContainer[Global___Seat]:
+        """of the gangs, those that should have certain GPUs"""
+
     def __init__(
         self,
         *,
         gangs: _abc.Iterable[_builtins.int] | None = ...,
         local: _builtins.bool = ...,
         guests: _abc.Iterable[Global___Guest] | None = ...,
+        seats: _abc.Iterable[Global___Seat] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gangs", b"gangs", "guests", b"guests", "local", b"local"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gangs", b"gangs", "guests", b"guests", "local", b"local", "seats", b"seats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Turn: _TypeAlias = Turn  # noqa: Y015
+
+@_typing.final
+class Seat(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.int
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """by index"""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.int = ...,
+        gpus: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Seat: _TypeAlias = Seat  # noqa: Y015
 
 @_typing.final
 class Guest(_message.Message):
@@ -412,6 +489,9 @@ class WantedJob(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     ACCUMULATION_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
+    COPY_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
+    LAST_STEP_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     user: _builtins.str
@@ -429,6 +509,11 @@ class WantedJob(_message.Message):
     """not to be started yet"""
     accumulation: _builtins.int
     """sub-batches of each mini-batch, told to its training loop; 0: 1"""
+    copy: _builtins.int
+    """its rank among copies that train on their own until they are averaged; -1: the job is not forked"""
+    copies: _builtins.int
+    last_step: _builtins.int
+    """where the portion of a copy ends; 0: it goes on to its end"""
     @_builtins.property
     def spec(self) -> _common_pb2.JobSpec: ...
     @_builtins.property
@@ -463,10 +548,13 @@ class WantedJob(_message.Message):
         hold: _builtins.bool = ...,
         accumulation: _builtins.int = ...,
         shape: _common_pb2.Shape | None = ...,
+        copy: _builtins.int = ...,
+        copies: _builtins.int = ...,
+        last_step: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "shape", b"shape", "source", b"source", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
     _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015

@@ -297,6 +297,7 @@ class Gpu(_message.Message):
     WHY_UNHEALTHY_FIELD_NUMBER: _builtins.int
     UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
     MEMORY_USED_BYTES_FIELD_NUMBER: _builtins.int
+    SLOWDOWNS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -306,6 +307,10 @@ class Gpu(_message.Message):
     utilization_percent: _builtins.int
     """Readings for people, not for scheduling."""
     memory_used_bytes: _builtins.int
+    @_builtins.property
+    def slowdowns(self) -> _containers.RepeatedCompositeFieldContainer[Global___Slowdown]:
+        """as its host's configuration says; the first that matches counts"""
+
     def __init__(
         self,
         *,
@@ -317,14 +322,39 @@ class Gpu(_message.Message):
         why_unhealthy: _builtins.str = ...,
         utilization_percent: _builtins.int = ...,
         memory_used_bytes: _builtins.int = ...,
+        slowdowns: _abc.Iterable[Global___Slowdown] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["healthy", b"healthy", "id", b"id", "index", b"index", "memory_bytes", b"memory_bytes", "memory_used_bytes", b"memory_used_bytes", "model", b"model", "utilization_percent", b"utilization_percent", "why_unhealthy", b"why_unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["healthy", b"healthy", "id", b"id", "index", b"index", "memory_bytes", b"memory_bytes", "memory_used_bytes", b"memory_used_bytes", "model", b"model", "slowdowns", b"slowdowns", "utilization_percent", b"utilization_percent", "why_unhealthy", b"why_unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Gpu: _TypeAlias = Gpu  # noqa: Y015
+
+@_typing.final
+class Slowdown(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_CLASS_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
+    job_class: _builtins.str
+    """glob"""
+    times: _builtins.float
+    """as long a mini-batch takes on it as on the middling GPU of the model"""
+    def __init__(
+        self,
+        *,
+        job_class: _builtins.str = ...,
+        times: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_class", b"job_class", "times", b"times"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Slowdown: _TypeAlias = Slowdown  # noqa: Y015
 
 @_typing.final
 class JobReport(_message.Message):

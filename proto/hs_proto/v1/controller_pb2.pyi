@@ -913,6 +913,7 @@ class JobView(_message.Message):
     ACCUMULATION_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
+    COPIES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     user: _builtins.str
@@ -986,6 +987,10 @@ class JobView(_message.Message):
     def shape(self) -> _common_pb2.Shape:
         """that an elastic job was told; absent: as declared"""
 
+    @_builtins.property
+    def copies(self) -> _containers.RepeatedCompositeFieldContainer[Global___CopyView]:
+        """that train at once, by rank, where it is forked"""
+
     def __init__(
         self,
         *,
@@ -1033,10 +1038,11 @@ class JobView(_message.Message):
         accumulation: _builtins.int = ...,
         elastic: _common_pb2.Elastic | None = ...,
         shape: _common_pb2.Shape | None = ...,
+        copies: _abc.Iterable[Global___CopyView] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "array_index", b"array_index", "elastic", b"elastic", "exit", b"exit", "shape", b"shape"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "copies", b"copies", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -1056,6 +1062,40 @@ class JobView(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shape) -> _WhichOneofReturnType__shape | None: ...
 
 Global___JobView: _TypeAlias = JobView  # noqa: Y015
+
+@_typing.final
+class CopyView(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_FIELD_NUMBER: _builtins.int
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
+    PORTION_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    host: _builtins.str
+    gpu_model: _builtins.str
+    steps: _builtins.int
+    """done since they were averaged last"""
+    portion: _builtins.int
+    """to be done until then"""
+    phase: _builtins.str
+    """words of hs_core.model.Phase; empty: nothing was heard of it yet"""
+    def __init__(
+        self,
+        *,
+        host: _builtins.str = ...,
+        gpu_model: _builtins.str = ...,
+        steps: _builtins.int = ...,
+        portion: _builtins.int = ...,
+        phase: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_model", b"gpu_model", "host", b"host", "phase", b"phase", "portion", b"portion", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CopyView: _TypeAlias = CopyView  # noqa: Y015
 
 @_typing.final
 class JobDetail(_message.Message):

@@ -216,6 +216,7 @@ class Controller:
         self.journal.commit(drafts)
         if self._flush and any(draft.rates for draft in drafts):
             self.journal.profile = self.machine.profile
+            self.journal.gpu_speeds = self.machine.gpu_speeds
         for draft in drafts:
             self.committed(draft)
 

@@ -96,10 +96,14 @@ class Gang:
     def __init__(self, world: "World", wanted: WantedJob, job: JobTruth, rate: float) -> None:
         self.world = world
         self.key = (wanted.job, wanted.epoch)
+        self.id = (wanted.job, wanted.epoch, wanted.copy)
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
         self.rate = rate
         self.nodes = max(1, len(wanted.nodes))
+        self.copy = wanted.copy
+        self.last = wanted.last_step or job.sim.steps  # where it ends, or its portion does
+        self.averaged = len(wanted.source.parts) if wanted.source is not None else 0  # of so many copies
         self.parts: dict[int, Part] = {}
         self.done = 0.0  # steps
         self.since_s: float | None = None  # trains since
@@ -120,7 +124,10 @@ class Gang:
         part.asked = generation
         if self.whole:
             self._agree()
-        read_s = self._bytes_s() if generation >= 0 else 0.0
+        # An average is made of all parts, and written.
+        times = self.averaged + 1 if self.averaged else 1
+        read_s = self._bytes_s() * times if generation >= 0 else 0.0
+        self.job.averaging_s += self._bytes_s() * (times - 1)
         clock.after(start_s * HOOK_PART, self._hook, part)
         clock.after(start_s + read_s, self._up, part)
         self.world.launched(self)
@@ -177,7 +184,7 @@ class Gang:
     @property
     def step(self) -> int:
         """Whole steps done now."""
-        return min(self.job.sim.steps, int(self._progress() + ROUNDING))
+        return min(self.last, int(self._progress() + ROUNDING))
 
     def _progress(self) -> float:
         since_s = self.since_s
@@ -191,10 +198,13 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
-        if not self.judged and self.restored is not None:
+        left_behind = (
+            self.copy >= 0 and self.key[1] < self.job.last_epoch
+        )  # cut off: what it does counts for nothing
+        if not self.judged and self.restored is not None and not left_behind:
             self.world.truth.goes_on(self.job, self.restored, clock.now_s)
             self.judged = True
-        self.world.truth.trains(self.job, self.key[1], clock.now_s)
+        self.world.truth.trains(self.job, self.id[1:], clock.now_s)
         if self.job.started_s is None:
             self.job.started_s = clock.now_s
         self._turn += 1
@@ -208,7 +218,7 @@ class Gang:
         """So fast from now on."""
         if self.since_s is not None:
             now_s = self.world.clock.now_s
-            self.done = min(self._progress(), float(self.job.sim.steps))
+            self.done = min(self._progress(), float(self.last))
             self.trained_s += now_s - self.since_s
             self.since_s = now_s
         self.rate = rate
@@ -217,7 +227,7 @@ class Gang:
             self._foresee()
 
     def _foresee(self) -> None:
-        self.world.clock.after((self.job.sim.steps - self.done) / self.rate, self._finish, self._turn)
+        self.world.clock.after((self.last - self.done) / self.rate, self._finish, self._turn)
         if self.world.progress_s:
             self.world.clock.after(self.world.progress_s, self._tell_progress, self._turn)
 
@@ -235,19 +245,33 @@ class Gang:
         if self.since_s is None:
             return
         now_s = self.world.clock.now_s
-        self.done = min(self._progress(), float(self.job.sim.steps))
+        self.done = min(self._progress(), float(self.last))
         self.trained_s += now_s - self.since_s
         self.since_s = None
-        self.world.truth.stands(self.job)
+        self.world.truth.stands(self.job, self.id[1:])
 
     def _finish(self, turn: int) -> None:
         if turn != self._turn:
             return
         self._stand()
-        self.done = float(self.job.sim.steps)
+        self.done = float(self.last)
+        if self.copy >= 0:
+            self._wait_for_the_others()
+            return
         self.job.steps = self.job.sim.steps
         for part in self._in_order():
             self.end(part, Exit())
+
+    def _wait_for_the_others(self) -> None:
+        """It has done its portion."""
+        for part in self._in_order():
+            part.way = Way.STANDING
+            self._free(part)
+            part.agent.say(part, JobHeld, step=self.step, tier=Tier.HOLD)
+
+    @property
+    def portion_done(self) -> bool:
+        return self.copy >= 0 and self.step >= self.last
 
     # --- orders
 
@@ -410,7 +434,7 @@ class Gang:
         """Now that all are let go they compute; until then they stand, whoever has the GPUs."""
         for part in self.parts.values():
             if not part.frozen:
-                self.world.truth.occupy(part.gpus, self.key, self.world.clock.now_s)
+                self.world.truth.occupy(part.gpus, self.id, self.world.clock.now_s)
                 self.world.shared(part)
 
     def _free(self, part: Part) -> None:

@@ -59,6 +59,7 @@ class Journal:
         self.last_s = 0.0  # newest moment
         self._meta: Mapping[str, Any] = {}
         self.profile: list[Any] = []
+        self.gpu_speeds: list[Any] = []
 
     def commit(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
@@ -87,4 +88,5 @@ class Journal:
             memory=json.loads(json.dumps(self._meta.get("memory", {}))),
             budget=self._meta.get("budget"),
             profile=json.loads(json.dumps(self.profile)),
+            gpu_speeds=json.loads(json.dumps(self.gpu_speeds)),
         )

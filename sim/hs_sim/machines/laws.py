@@ -86,7 +86,7 @@ class Laws:
         really = sum(job.gpu_s.values())
         costs, gang = world.costs, job.sim.gang
         start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
-        unsure_s = self.trouble_s + job.launches * (SLACK_S + start_s)
+        unsure_s = self.trouble_s + job.launches * (SLACK_S + start_s) + job.averaging_s
         if abs(row.gpu_s - really) > 0.02 * really + gang * unsure_s:
             world.broken(
                 f"job {job.id} received {really:.1f} GPU-seconds and was charged {row.gpu_s:.1f}; "
@@ -110,7 +110,7 @@ def _waiting(agent: Agent, idle: int) -> Iterator[Part]:
     if not agent.up or not agent.connected or idle == 0:
         return
     for part in agent.parts.values():
-        stands = part.way is Way.STANDING and part.gang.nodes == 1
+        stands = part.way is Way.STANDING and part.gang.nodes == 1 and not part.gang.portion_done
         if stands and len(part.gpus) <= idle and (_movable(part) or _has_room(agent, part, healthy)):
             yield part
 

@@ -10,6 +10,9 @@ from hs_core.events import Turn
 from hs_core.model import GpuId, HostName, JobId, JobSpec, OnPartition
 from hs_sim.model import SimJob
 
+Owner = tuple[JobId, int, int]
+"""Job, epoch, copy."""
+
 
 class LawBrokenError(Exception):
     """Something happened that must never happen."""
@@ -31,34 +34,35 @@ class JobTruth:
     lost_gpu_s: float = 0.0
     steps: int = 0  # furthest that counts: at its end all
     launches: int = 0
+    averaging_s: float = 0.0  # that its starts took longer than one that reads a single checkpoint
     last_home: tuple[HostName, ...] = ()
     last_epoch: int = 0
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows
-    busy: int = 0  # incarnations that train now
+    busy: set[tuple[int, int]] = field(default_factory=set)  # (epoch, copy) that train now
 
 
 class Truth:
     def __init__(self) -> None:
         self.jobs: dict[int, JobTruth] = {}  # by SimJob.id
         self.by_id: dict[JobId, JobTruth] = {}
-        self.users: dict[GpuId, list[tuple[JobId, int]]] = {}  # who computes on it
+        self.users: dict[GpuId, list[Owner]] = {}  # who computes on it
         self.mates: set[frozenset[JobId]] = set()  # jobs that were ever told to share GPUs
         self.last: list[str] = []
 
-    def occupy(self, gpus: tuple[GpuId, ...], owner: tuple[JobId, int], now_s: float) -> None:
+    def occupy(self, gpus: tuple[GpuId, ...], owner: Owner, now_s: float) -> None:
         for gpu in gpus:
             users = self.users.setdefault(gpu, [])
             if owner in users:
                 continue
             mates = len(users) == 1 and frozenset((users[0][0], owner[0])) in self.mates
             if users and not mates:
-                others = " and ".join(f"job {job} (epoch {epoch})" for job, epoch in users)
+                others = " and ".join(f"job {job} (epoch {epoch})" for job, epoch, _ in users)
                 raise LawBrokenError(
                     f"at {now_s:.3f}: {gpu} is used by {others} and given to job {owner[0]} (epoch {owner[1]})"
                 )
             users.append(owner)
 
-    def free(self, gpus: tuple[GpuId, ...], owner: tuple[JobId, int]) -> None:
+    def free(self, gpus: tuple[GpuId, ...], owner: Owner) -> None:
         for gpu in gpus:
             if owner in self.users.get(gpu, ()):
                 self.users[gpu].remove(owner)
@@ -67,9 +71,7 @@ class Truth:
         for guest in turn.guests:
             self.mates.update(frozenset((guest.job, other)) for other in guest.beside)
 
-    def share_of(
-        self, gpus: tuple[GpuId, ...], owner: tuple[JobId, int]
-    ) -> tuple[float, set[tuple[JobId, int]]]:
+    def share_of(self, gpus: tuple[GpuId, ...], owner: Owner) -> tuple[float, set[Owner]]:
         """GPUs that it has, of those that it shares its part; and with whom."""
         if not self.mates:
             return float(len(gpus)), set()
@@ -77,13 +79,21 @@ class Truth:
         others = {other for users in on if owner in users for other in users} - {owner}
         return sum(1 / len(users) if owner in users else 1.0 for users in on), others
 
-    def trains(self, job: JobTruth, epoch: int, now_s: float) -> None:
-        job.busy += 1
-        if job.busy > 1:
-            raise LawBrokenError(f"at {now_s:.3f}: job {job.id} trains twice; one of them is epoch {epoch}")
+    def trains(self, job: JobTruth, who: tuple[int, int], now_s: float) -> None:
+        """`who`: epoch and copy. Copies of one epoch train at once; one that was left behind, cut off, may go on in vain."""
+        epoch, copy = who
+        for other in job.busy:
+            behind = other[1] >= 0 and other[0] < epoch
+            beside = other[0] == epoch and other[1] != copy
+            ahead = copy >= 0 and epoch < other[0]
+            if not (behind or beside or ahead):
+                raise LawBrokenError(
+                    f"at {now_s:.3f}: job {job.id} trains twice; one of them is epoch {epoch}"
+                )
+        job.busy.add(who)
 
-    def stands(self, job: JobTruth) -> None:
-        job.busy -= 1
+    def stands(self, job: JobTruth, who: tuple[int, int]) -> None:
+        job.busy.discard(who)
 
     def restored(self, job: JobTruth, step: int, within_reach: int) -> None:
         """`within_reach`: newest step of a checkpoint that the controller could have it fetched from."""

@@ -22,10 +22,10 @@ from hs_core.events import (
     WantedJob,
 )
 from hs_core.host import HostConfig
-from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, UserName
-from hs_core.policies import live
+from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Slowdown, UserName, job_class
+from hs_core.policies import find
 from hs_core.policy import Policy
-from hs_sim.cluster import servers
+from hs_sim.cluster import slowed_servers
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
@@ -35,7 +35,7 @@ from hs_sim.machines.journal import Draft
 from hs_sim.machines.network import DOWN, Line, Network
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
-from hs_sim.machines.truth import JobTruth, LawBrokenError, Truth
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob, SpeedChange
 
 TRACE = 60  # lines kept of what happened last
@@ -78,7 +78,7 @@ class World:
             self.clock,
             self.network,
             self.timing,
-            policy or live(experiment.policy),
+            policy or find(experiment.policy),
             replace(
                 base,
                 quantum_s=experiment.quantum_s,
@@ -96,7 +96,9 @@ class World:
         for host, gpus in _hosts(experiment):
             self.agents[host] = Agent(self, host, gpus, config)
         self.trouble = Trouble(self, faults or FaultPlan())
-        self._gangs: dict[tuple[JobId, int], Gang] = {}
+        every = [gpu for _, gpus in _hosts(experiment) for gpu in gpus]
+        self._slowdowns = {gpu.id: gpu for gpu in every} if any(gpu.slowdowns for gpu in every) else {}
+        self._gangs: dict[Owner, Gang] = {}
         self._rates = dict(experiment.workload.rates)
         self._noise: dict[JobId, Random] = {}
         self._left = len(experiment.workload.jobs)
@@ -232,7 +234,7 @@ class World:
             self.trouble.ordered(words, agent.name)
 
     def gang(self, wanted: WantedJob, model: str) -> Gang:
-        key = (wanted.job, wanted.epoch)
+        key = (wanted.job, wanted.epoch, wanted.copy)
         gang = self._gangs.get(key)
         if gang is None or wanted.node_rank in gang.parts:
             job = self._job_of(wanted)
@@ -250,22 +252,24 @@ class World:
     # --- two jobs on one GPU
 
     def shared(self, part: Part) -> None:
-        """It computes on its GPUs from now on, perhaps beside others."""
+        """It computes on its GPUs from now on, perhaps beside others, perhaps on others than before."""
+        if self._slowdowns and (rate := self._alone(part.gang)) != part.gang.rate and not self.truth.mates:
+            part.gang.train_at(rate)
         if self.truth.mates:
-            self._share_out({part.gang.key} | self.truth.share_of(part.gpus, part.gang.key)[1])
+            self._share_out({part.gang.id} | self.truth.share_of(part.gpus, part.gang.id)[1])
 
     def leaves(self, part: Part) -> None:
         """It computes no more; those beside it have its GPUs for themselves."""
-        _, others = self.truth.share_of(part.gpus, part.gang.key)
-        self.truth.free(part.gpus, part.gang.key)
+        _, others = self.truth.share_of(part.gpus, part.gang.id)
+        self.truth.free(part.gpus, part.gang.id)
         if others:
-            self._share_out({part.gang.key} | others)
+            self._share_out({part.gang.id} | others)
 
-    def _share_out(self, keys: Iterable[tuple[JobId, int]]) -> None:
+    def _share_out(self, keys: Iterable[Owner]) -> None:
         for gang in [self._gangs[key] for key in sorted(keys) if key in self._gangs]:
-            beside: set[tuple[JobId, int]] = set()
+            beside: set[Owner] = set()
             for part in gang.parts.values():
-                share, others = self.truth.share_of(part.gpus, gang.key)
+                share, others = self.truth.share_of(part.gpus, gang.id)
                 beside |= others
                 if share != part.share:
                     gang.charge(part)
@@ -275,9 +279,20 @@ class World:
                 gang.train_at(rate)
 
     def _alone(self, gang: Gang) -> float:
-        return min(self._rate(gang.job, part.agent.model) for part in gang.parts.values())
+        return min(
+            self._rate(gang.job, part.agent.model) / self._slowed_by(part) for part in gang.parts.values()
+        )
 
-    def _slowed(self, gang: Gang, other: tuple[JobId, int]) -> float:
+    def _slowed_by(self, part: Part) -> float:
+        """Its slowest GPU's part."""
+        said = self._slowdowns
+        if not said:
+            return 1.0
+        sim = part.gang.job.sim
+        name = job_class(sim.user, sim.spec())
+        return max((said[gpu].slowdown(name) for gpu in part.gpus), default=1.0)
+
+    def _slowed(self, gang: Gang, other: Owner) -> float:
         workload = self.experiment.workload
         pair = (gang.job.sim.job_class, self.truth.by_id[other[0]].sim.job_class)
         models = {part.agent.model for part in gang.parts.values()}
@@ -290,7 +305,7 @@ class World:
         for gang in self._gangs.values():
             if gang.job.sim.job_class == change.job_class:
                 gang.train_at(self._alone(gang))
-                self._share_out([gang.key])
+                self._share_out([gang.id])
 
     def _job_of(self, wanted: WantedJob) -> JobTruth:
         known = self.truth.by_id.get(wanted.job)
@@ -305,9 +320,12 @@ class World:
         job = gang.job
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
+        if gang.copy > 0:
+            job.last_epoch = max(job.last_epoch, gang.key[1])
+            return
         if job.last_home and job.last_home != home:
             job.migrations += 1
-        elif job.last_home and gang.key[1] > job.last_epoch:
+        elif job.last_home and gang.key[1] > job.last_epoch and not gang.averaged:
             job.restarts += 1
         job.last_home, job.last_epoch = home, gang.key[1]
 
@@ -323,8 +341,8 @@ class World:
         if exit_.ok and gang.job.ended_s is None:
             gang.job.ended_s = self.clock.now_s
             self._left -= 1
-        if self._gangs.get(gang.key) is gang:
-            del self._gangs[gang.key]
+        if self._gangs.get(gang.id) is gang:
+            del self._gangs[gang.id]
 
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
@@ -378,25 +396,47 @@ class World:
         source = wanted.source
         if source is None or not agent.up or agent.life != life:
             return
-        lender = self.agents[source.peer.host]
-        held = lender.stores.get(wanted.job, {}).get(source.generation)
-        reached = lender.up and self.network.through(agent.name, lender.name)
-        if not reached or held is None or agent.disk_full:
+        parts = [(part.peer.host, part.generation) for part in source.parts]
+        needed = parts or [(source.peer.host, source.generation)]
+        lenders = [self.agents[host] for host, _ in needed]
+        reached = all(
+            lender is agent or (lender.up and self.network.through(agent.name, lender.name))
+            for lender in lenders
+        )
+        held = [
+            lender.stores.get(wanted.job, {}).get(generation)
+            for lender, (_, generation) in zip(lenders, needed, strict=True)
+        ]
+        if not reached or None in held or agent.disk_full:
             if tries < FETCH_RETRIES:
                 self.clock.after(FETCH_RETRY_S, self._fetch, agent, life, wanted, tries + 1)
             else:
-                why = "no such checkpoint there" if reached else f"{lender.name} cannot be reached"
+                names = ", ".join(lender.name for lender in lenders)
+                why = "no such checkpoint there" if reached else f"{names} cannot be reached"
                 agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
             return
+        at = [found for found in held if found is not None]
+        self._adds_up(wanted, [step for _, step in at])
         size = self._job_of(wanted).sim.state_bytes / max(1, len(wanted.nodes))
-        seconds = size / self.costs.network_bytes_per_s + self.network.delay_s()
-        self.clock.after(seconds, self._fetched, agent, life, wanted, held)
+        come = sum(lender is not agent for lender in lenders)
+        seconds = size * come / self.costs.network_bytes_per_s + self.network.delay_s()
+        got = (wanted.epoch, source.step) if source.parts else at[0]
+        self.clock.after(seconds, self._fetched, agent, life, wanted, got)
 
-    def _fetched(self, agent: Agent, life: int, wanted: WantedJob, held: tuple[int, int]) -> None:
+    def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
+        """What copies did since they began is what it is taken to be."""
+        source = wanted.source
+        assert source is not None
+        base = source.step - sum(part.steps for part in source.parts)
+        said = [base + part.steps for part in source.parts] or steps
+        if list(steps) != said:
+            self.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
+
+    def _fetched(self, agent: Agent, life: int, wanted: WantedJob, got: tuple[int, int]) -> None:
         source = wanted.source
         if source is None or not agent.up or agent.life != life:
             return
-        epoch, step = held
+        epoch, step = got
         agent.store((wanted.job, epoch), source.generation, step)
         agent.post(
             CheckpointFetched(
@@ -447,9 +487,14 @@ class World:
                 key = (job.sim.user, model)
                 received[key] = received.get(key, 0.0) + gpu_s
             steps[job.sim.user] = steps.get(job.sim.user, 0.0) + job.steps
+        bases: dict[int, int] = {}
         for gang in self._gangs.values():
             if gang.job.steps < gang.job.sim.steps:
-                steps[gang.job.sim.user] += gang.step
+                base = (gang.restored or 0) if gang.copy >= 0 else 0
+                steps[gang.job.sim.user] += gang.step - base
+                bases[gang.job.sim.id] = max(base, bases.get(gang.job.sim.id, 0))
+        for sim_id, base in bases.items():
+            steps[self.truth.jobs[sim_id].sim.user] += base
         self._samples.append(
             Sample(
                 at_s=now_s,
@@ -513,11 +558,15 @@ def _hosts(experiment: Experiment) -> list[tuple[HostName, tuple[Gpu, ...]]]:
                     index=index,
                     model=pool.model,
                     memory_bytes=pool.gpu_memory_bytes,
+                    slowdowns=tuple(
+                        Slowdown(job_class=job_class, times=times[index])
+                        for job_class, times in slowdowns.items()
+                    ),
                 )
                 for index in range(pool.gpus_per_server)
             ),
         )
-        for name, pool in servers(experiment.cluster)
+        for name, pool, slowdowns in slowed_servers(experiment.cluster)
     ]
 
 

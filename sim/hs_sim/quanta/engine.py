@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop
 from math import floor
+from operator import attrgetter
 
 import numpy as np
 
 from hs_core import plan as plans
-from hs_core.model import JobId, UserName
+from hs_core.model import JobId
 from hs_core.policies import find
-from hs_core.policy import Policy, Snapshot, Verdict
+from hs_core.policy import Had, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
@@ -140,7 +141,7 @@ class _Run(Running):
                 self._turn_now(at_s, end_s)
             if (
                 self._stale
-                and not self._experiment.rounds
+                and (not self._experiment.rounds or self._may_fork)
                 and self._fleet.live
                 and len(self._fleet.live) <= PROMPT_JOBS
                 and at_s < end_s - EPSILON_S
@@ -192,7 +193,7 @@ class _Run(Running):
             return True
         onward = None
         if self._sequel is not None:
-            onward = self._sequel.edge(self._quantum + 1, now_s, self._in_turn())
+            onward = self._sequel.edge(self._quantum + 1, now_s, self._had())
         if onward is None:
             return False
         if onward.tickets:
@@ -205,32 +206,29 @@ class _Run(Running):
         apart = len(self._fleet.live) // APART_JOBS
         return self._sequel is not None and self._quantum < self._decided_at + apart
 
-    def _in_turn(self) -> dict[tuple[UserName, str], int]:
-        """GPUs by user and model."""
+    def _had(self) -> Had:
+        """Who is in its turn."""
         fleet, jobs = self._fleet, self._run_now
-        models = len(fleet.models)
-        gpus = np.bincount(fleet.user[jobs] * models + fleet.model[jobs], weights=fleet.gang[jobs])
-        return {
-            (fleet.users[at // models], fleet.models[at % models]): int(gpus[at])
-            for at in np.flatnonzero(gpus).tolist()
-        }
+        owner = fleet.user[jobs] * len(fleet.models) + fleet.model[jobs]
+        gpus = np.bincount(owner, weights=fleet.gang[jobs], minlength=len(fleet.owners))
+        return Had(fleet.owners, gpus.astype(np.float64, copy=False))
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
-        self._stale = self._stale_at_edge = False
+        self._stale = self._stale_at_edge = self._may_fork = False
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
-        users = dict.fromkeys(fleet.user[list(fleet.live)].tolist())
         snapshot = Snapshot(
             now_s=now_s,
             quantum_s=self._quantum_s,
             quantum=self._quantum + 1,
             hosts=fleet.host_facts,
             jobs=facts,
-            tickets={fleet.users[at]: fleet.tickets[fleet.users[at]] for at in sorted(users)},
+            tickets={user: fleet.tickets[user] for user in fleet.users_here()},
             rates=self._measured.rates(),
             interference=self._pairs.known(),
+            slowdowns=self._gpus.known() if self._policy.needs.by_gpu else {},
             migrations_left=self._budget.left(now_s),
             more_to_come=self._next_job < len(fleet.jobs),
             seed=self._experiment.seed,
@@ -250,8 +248,10 @@ class _Run(Running):
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
-        for facts in snapshot.jobs:
-            names = plan.homes.get(facts.id)
+        homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
+        for facts, names in zip(snapshot.jobs, homes, strict=True):
+            if names is facts.hosts and not plan.copies:
+                continue  # it stays, as nearly all do
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
             if names is None or (names == facts.hosts and not anew):
@@ -276,8 +276,14 @@ class _Run(Running):
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
 
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
-        jobs = np.fromiter((job - 1 for job in tickets), dtype=np.int64, count=len(tickets))
-        values = np.fromiter(map(_as_float, tickets.values()), dtype=np.float64, count=len(tickets))
+        jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
+        # Most jobs share a few numbers: each is looked at once.
+        known = {
+            at: _as_float(one) for at, one in zip(map(id, tickets.values()), tickets.values(), strict=True)
+        }
+        values = np.fromiter(
+            map(known.__getitem__, map(id, tickets.values())), dtype=np.float64, count=len(tickets)
+        )
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
@@ -320,6 +326,9 @@ class _Run(Running):
             cpu_s=cpu_s,
             trades=tuple(self._trades),
         )
+
+
+_id_of = attrgetter("id")
 
 
 def _as_float(tickets: Fraction) -> float:

@@ -1,15 +1,18 @@
 """Everything there is, as arrays: one place a job of the workload, one place a server."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import repeat
+from typing import Any
 
 import numpy as np
 
-from hs_core.model import HostName, JobId, job_class, split_memory
+from hs_core.model import HostName, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
 from hs_sim.model import Experiment
+from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
 NOWHERE = np.inf
@@ -44,6 +47,8 @@ class Fleet:
         self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
+        pools = ((user, model) for user in self.users for model in self.models)
+        self.owners = {owner: at for at, owner in enumerate(pools)}  # users in pools
         for job in jobs:
             check_fits(job, workload, experiment.cluster, mixed=mixed)
         count = len(jobs)
@@ -56,11 +61,18 @@ class Fleet:
         self.steps_left: Floats = self.steps.copy()
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
+        self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
+        most = max((job.nodes for job in jobs), default=1)
+        self.rows_of: Ints = np.full((count, most), -1, dtype=np.int64)  # the same, filled up with -1
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
+        self.slowed: Floats = np.ones(
+            count
+        )  # how many times as long it takes on its GPUs as on middling ones
+        self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
         self.ready_s: Floats = np.full(count, NOWHERE)  # its process stands and could be let go
@@ -75,6 +87,7 @@ class Fleet:
         self.suspends: Ints = np.zeros(count, dtype=np.int64)
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
+        self._columns = Columns(jobs)
         self._facts: dict[int, JobFacts] = {}
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
@@ -119,6 +132,13 @@ class Fleet:
     def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         self.home[job] = home
+        self._bound.pop(job, None)
+        if len(home) > self.rows_of.shape[1]:
+            wider = ((0, 0), (0, len(home) - self.rows_of.shape[1]))
+            self.rows_of = np.pad(self.rows_of, wider, constant_values=-1)
+        self.home_names[job] = self.names(home)
+        self.rows_of[job] = -1
+        self.rows_of[job, : len(home)] = home
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:
@@ -147,7 +167,16 @@ class Fleet:
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
-        self.alone[job] = self.rate[job] = rate
+        self.alone[job] = self.rate[job] = rate / self.slowed[job]
+
+    def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
+        self._bound[job] = gpus
+        self._odd[job] = True
+
+    def slow(self, job: int, times: float) -> None:
+        """Its mini-batches take so many times as long as on middling GPUs."""
+        self.slowed[job] = times
+        self._pace(job)
 
     def gpus_of(self, jobs: Ints) -> Ints:
         """(jobs, models) that they have where they live."""
@@ -156,55 +185,55 @@ class Fleet:
             np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
         return found
 
+    def users_here(self) -> list[UserName]:
+        """Who has jobs now, by name."""
+        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
+        counts = np.bincount(self.user[live], minlength=len(self.users))
+        return [self.users[at] for at in np.flatnonzero(counts).tolist()]
+
     def changed(self, jobs: Sequence[int] | Ints) -> None:
         self._odd[jobs] = True
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
         found = self._facts
-        live = list(self.live)
+        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
         if len(found) > 2 * len(live):
-            found = self._facts = {job: found[job] for job in live if job in found}
-        for job in np.array(live, dtype=np.int64)[self._odd[live]].tolist():
-            self._make(job, now_s, bool(movable[job]))
-        self._odd[live] = False
-        return tuple(map(found.__getitem__, live))
+            found = self._facts = {job: found[job] for job in self.live if job in found}
+        odd = live[self._odd[live]]
+        if odd.size:
+            jobs = odd.tolist()
+            found.update(zip(jobs, self._columns.facts(jobs, self._now(odd, now_s, movable)), strict=True))
+            self._odd[odd] = False
+        return tuple(map(found.__getitem__, self.live))
 
-    def _memory(self, job: int) -> int:
-        spec, parts = self.jobs[job], int(self.accumulation[job])
-        if not self.started[job] or parts == 1:
-            return spec.gpu_memory_bytes
-        return split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+    def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
+        """What has become of these, by field of `JobFacts`."""
+        attained = self.gpu_s[jobs].sum(axis=1)
+        running = self.running[jobs]
+        held_s = np.maximum(0.0, now_s - self.held_s[jobs[running]])
+        attained[running] += held_s * self.charged[jobs[running]]
+        which = jobs.tolist()
+        return {
+            "memory_bytes": self._memory(jobs),
+            "accumulation": self.accumulation[jobs].tolist(),
+            "job_class": list(map(self.job_class.__getitem__, which)),
+            "hosts": list(map(self.home_names.__getitem__, which)),
+            "started": self.started[jobs].tolist(),
+            "movable": movable[jobs].tolist(),
+            "settled_s": self.settled_s[jobs].tolist(),
+            "running": running.tolist(),
+            "attained_gpu_s": attained.tolist(),
+            "steps": self.steps[jobs].tolist(),
+            "gpus": [self._bound.get(job, ()) for job in which] if self._bound else repeat(()),
+            "steps_done": (self.steps[jobs] - self.steps_left[jobs]).tolist(),
+        }
 
-    def _make(self, job: int, now_s: float, movable: bool) -> JobFacts:
-        spec = self.jobs[job]
-        attained = float(self.gpu_s[job].sum())
-        if self.running[job]:
-            attained += max(0.0, now_s - float(self.held_s[job])) * float(self.charged[job])
-        facts = self._facts[job] = JobFacts(
-            id=JobId(spec.id),
-            user=spec.user,
-            gang=spec.gang,
-            arrival_s=spec.arrival_s,
-            nodes=spec.nodes,
-            priority=spec.priority,
-            gpu_types=spec.gpu_types,
-            gpu_memory_bytes=spec.gpu_memory_bytes,
-            memory_bytes=self._memory(job),
-            fixed_bytes=spec.gpu_memory_fixed_bytes,
-            accumulation_max=spec.accumulation_max,
-            accumulation=int(self.accumulation[job]),
-            job_class=self.job_class[job],
-            hosts=self.names(self.home[job]),
-            started=bool(self.started[job]),
-            movable=movable,
-            migrate=spec.migrate,
-            settled_s=float(self.settled_s[job]),
-            running=bool(self.running[job]),
-            attained_gpu_s=attained,
-            state_bytes=spec.state_bytes,
-            steps=float(self.steps[job]),
-            steps_done=float(self.steps[job] - self.steps_left[job]),
-            sliceable=spec.sliceable,
-        )
-        return facts
+    def _memory(self, jobs: Ints) -> list[int]:
+        """Of those that train in sub-batches less than was said."""
+        specs = list(map(self.jobs.__getitem__, jobs.tolist()))
+        memory = [spec.gpu_memory_bytes for spec in specs]
+        for at in np.flatnonzero(self.started[jobs] & (self.accumulation[jobs] != 1)).tolist():
+            spec, parts = specs[at], int(self.accumulation[jobs[at]])
+            memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
+        return memory

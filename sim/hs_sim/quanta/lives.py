@@ -37,6 +37,7 @@ class Lives(State):
         del self._rising[job]
         self._fleet.started[job] = True
         self._fleet.changed([job])
+        self._may_fork = self._policy.needs.copies
         migrate = self._fleet.jobs[job].migrate
         self._movable[job] = migrate is not Migrate.NEVER
         self._started(matters=migrate is not Migrate.AUTO)

@@ -1,12 +1,12 @@
 """Who runs: whole gangs first, then every server's own stride, then who has no process yet, and the switch from those who ran."""
 
-from collections.abc import Container
-from itertools import chain
+from collections.abc import Container, Iterable
 
 import numpy as np
 
 from hs_core.errors import BrokenError
 from hs_sim.quanta.lives import Lives
+from hs_sim.quanta.pairs import Share
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
 
@@ -22,7 +22,7 @@ class Running(Lives):
         local = self._turns.local
         picks = self._rows.pick(np.where(local, free, 0), held) if local.any() else self._rows.rest()
         chosen = np.concatenate([gangs, picks])
-        used = fleet.gpus - self.gpus_left(chosen)
+        used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else self._less(free, picks))
         late = []
         for job in self._rising:
             row = fleet.home[job][0]
@@ -71,14 +71,20 @@ class Running(Lives):
         left = fleet.gpus.copy()
         if not jobs.size:
             return left
-        which, rows = self._parts(jobs)
-        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
-        left -= taken.astype(np.int64)
+        shared: list[Share] = []
         if self._pairs.any:
             there = set(jobs.tolist())
-            for row, one, other, gpus in self._pairs.shares():
-                if one in there and other in there:
-                    left[row] += gpus
+            shared = [share for share in self._pairs.shares() if share[1] in there and share[2] in there]
+        return self._less(left, jobs, shared)
+
+    def _less(self, left: Ints, jobs: Ints, shared: Iterable[Share] = ()) -> Ints:
+        """Without those jobs' GPUs, some of which two of them share. Raises BrokenError if there are not so many."""
+        fleet = self._fleet
+        which, rows = self._parts(jobs)
+        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
+        left = left - taken.astype(np.int64)
+        for row, _, _, gpus in shared:
+            left[row] += gpus
         if left.min(initial=0) < 0:
             row = int(left.argmin())
             raise BrokenError(
@@ -112,13 +118,9 @@ class Running(Lives):
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these: whose, by place among them, and on which server."""
-        rows = self._rows.row[jobs]
-        small = np.flatnonzero(rows >= 0)
-        several = np.flatnonzero(rows < 0)
-        homes = [self._fleet.home[job] for job in jobs[several].tolist()]
-        nodes = np.fromiter(map(len, homes), dtype=np.int64, count=len(homes))
-        there = np.fromiter(chain.from_iterable(homes), dtype=np.int64, count=int(nodes.sum()))
-        return np.concatenate([small, np.repeat(several, nodes)]), np.concatenate([rows[small], there])
+        homes = self._fleet.rows_of[jobs]
+        which, rank = np.nonzero(homes >= 0)
+        return which, homes[which, rank]
 
     def _enter(self, jobs: Ints, at_s: Floats) -> None:
         fleet = self._fleet

@@ -19,10 +19,13 @@ class Stages:
         self._now = {at: 0 for at, job in enumerate(fleet.jobs) if job.stages}
         self._seen: dict[int, int] = {}  # job → stage that it goes to after its next round
 
+    @property
+    def any(self) -> bool:
+        """Some job changes."""
+        return bool(self._now)
+
     def ran(self, jobs: list[int]) -> list[int]:
         """These have run until this edge; those of them that are of another class from now on."""
-        if not self._now:
-            return []
         return [job for job in jobs if job in self._now and self._advance(job)]
 
     def _advance(self, job: int) -> bool:

@@ -8,6 +8,7 @@ from hs_core.cluster.budget import Budget
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
+from hs_sim.quanta.gpus import Gpus
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.pairs import Pairs
 from hs_sim.quanta.profile import Measured
@@ -41,10 +42,14 @@ class State:
         self._turns = Turns(fleet, rounds=experiment.rounds)
         self._moving: dict[int, tuple[int, ...]] = {}  # checkpoint under way → where to
         self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
+        self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
+        self._may_fork = (
+            False  # a job has come up that was to be before it is forked: asked also within rounds
+        )
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -85,7 +90,7 @@ class State:
                 self._stale = True
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
-        if self._stages.ran(self._run_now.tolist()):
+        if self._stages.any and self._stages.ran(self._run_now.tolist()):
             self._stale = True
 
     def _pairs_of_copies(self, training: Ints) -> list[Ints]:
@@ -143,7 +148,9 @@ class State:
             heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
 
     def _pace(self, now_s: float, end_s: float) -> None:
-        """Who shares GPUs has changed: from now on they are as fast, and charged, as they are together."""
+        """Who has which GPUs has changed, or who shares them: from now on they are as fast, and charged, as they are there and together."""
+        if self._gpus.any:
+            self._seat(now_s, end_s)
         if not self._pairs.any:
             return
         fleet = self._fleet
@@ -154,3 +161,12 @@ class State:
             fleet.rate[job], fleet.charged[job] = rate, charged
             if fleet.running[job]:
                 self._foresee(one, end_s)
+
+    def _seat(self, now_s: float, end_s: float) -> None:
+        fleet = self._fleet
+        for job, times, lost_s in self._gpus.seat(self._run_now.tolist()):
+            one = np.array([job])
+            self._charge(one, now_s)
+            fleet.slow(job, times)
+            fleet.from_s[job] = max(float(fleet.from_s[job]), now_s) + lost_s
+            self._foresee(one, end_s)

@@ -1,14 +1,49 @@
 """The turns of servers, as they were told: which gangs run whole, and where a server's own stride has what is left."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
 
 from hs_core.events import Turn
+from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.model import HostName
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.rows import Bools, Ints
+
+
+class _Told:
+    """Turns that were decided at one time, by row; left out: local. A value."""
+
+    def __init__(self, fleet: Fleet, turns: Mapping[HostName, Turn]) -> None:
+        self._fleet = fleet
+        self._turns = turns
+        # Where nothing but whole gangs is said, it need not be known server by server. None: more is said.
+        self.gangs = turns.gangs if isinstance(turns, GangTurns) else None
+
+    @cached_property
+    def rows(self) -> dict[int, Turn]:
+        row_of = self._fleet.row_of
+        return {row_of[name]: turn for name, turn in self._turns.items() if turn.gangs or not turn.local}
+
+    def and_(self, row: int, turn: Turn) -> "_Told":
+        names = self._fleet.hosts
+        return _Told(self._fleet, {**{names[at]: one for at, one in self.rows.items()}, names[row]: turn})
+
+
+class _Now:
+    """What holds: on `late` rows what was told a quantum ahead, elsewhere what was told last."""
+
+    def __init__(self, ahead: _Told, last: _Told, late: Bools) -> None:
+        self._ahead, self._last, self._late = ahead, last, late
+
+    @cached_property
+    def rows(self) -> dict[int, Turn]:
+        late = self._late.tolist()
+        now = {row: turn for row, turn in self._ahead.rows.items() if late[row]}
+        now |= {row: turn for row, turn in self._last.rows.items() if not late[row]}
+        return now
 
 
 class Turns:
@@ -17,12 +52,14 @@ class Turns:
     def __init__(self, fleet: Fleet, *, rounds: bool) -> None:
         self._fleet = fleet
         self._rounds = rounds
-        self._planned: dict[int, Turn] = {}  # as decided last
-        self._ahead: dict[int, Turn] = {}  # as decided before this quantum began
         self._parts: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # of gangs over several servers
-        self._now: dict[int, Turn] = {}  # by row; left out: local
+        self._nothing = _Told(fleet, GangTurns(()))
+        self._planned = self._nothing  # as decided last
+        self._ahead = self._nothing  # as decided before this quantum began
+        self._now = _Now(self._nothing, self._nothing, self._parts > 0)
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
         self.gangs: tuple[int, ...] = ()  # jobs in the turn of every server of their home
+        self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
         self.guests: dict[int, list[tuple[int, int, int]]] = {}  # of these: (server, partner, GPUs)
 
     @property
@@ -33,8 +70,8 @@ class Turns:
     def lives(self, job: int) -> None:
         """It has a home from now on. Where quanta become common by that, the turn that is on stands until the next."""
         for row in self._fleet.home[job] if len(self._fleet.home[job]) > 1 else ():
-            if not self._parts[row] and row in self._now:
-                self._ahead = {**self._ahead, row: self._now[row]}
+            if not self._parts[row] and (turn := self._now.rows.get(row)) is not None:
+                self._ahead = self._ahead.and_(row, turn)
         self._count(job, 1)
 
     def leaves(self, job: int) -> None:
@@ -45,6 +82,7 @@ class Turns:
         self.leaves(job)
         self.gangs = tuple(gang for gang in self.gangs if gang != job)
         self.guests.pop(job, None)
+        self.seats.pop(job, None)
 
     def _count(self, job: int, change: int) -> None:
         home = self._fleet.home[job]
@@ -53,34 +91,42 @@ class Turns:
 
     def begin(self) -> None:
         """A quantum begins; what is planned for it, if anything, and `take` follow."""
-        self._ahead = {} if self._rounds else self._planned
+        self._ahead = self._nothing if self._rounds else self._planned
 
     def plan(self, turns: Mapping[HostName, Turn]) -> None:
         """It was decided."""
-        self._planned = {
-            self._fleet.row_of[name]: turn for name, turn in turns.items() if turn.gangs or not turn.local
-        }
+        self._planned = _Told(self._fleet, turns)
         self.take()
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
-        late = ([False] * len(self._parts)) if self._rounds else (self._parts > 0).tolist()
-        self._now = {row: turn for row, turn in self._ahead.items() if late[row]}
-        self._now |= {row: turn for row, turn in self._planned.items() if not late[row]}
-        named = dict.fromkeys(chain.from_iterable(turn.gangs for turn in self._now.values()))
+        late = np.zeros_like(self.local) if self._rounds else self._parts > 0
+        self._now = _Now(self._ahead, self._planned, late)
         self.local[:] = True
-        self.local[[row for row, turn in self._now.items() if not turn.local]] = False
+        self.guests, self.seats = {}, {}
+        if self._ahead.gangs is not None and self._planned.gangs is not None and not self._rounds:
+            # Whoever has a home on several servers is told ahead on all of them.
+            self.gangs = tuple(job - 1 for job, home in self._ahead.gangs if self._is_home(job - 1, home))
+            return
+        now = self._now.rows
+        named = dict.fromkeys(chain.from_iterable(turn.gangs for turn in now.values()))
+        self.local[[row for row, turn in now.items() if not turn.local]] = False
         self.gangs = tuple(filter(self._everywhere, (job - 1 for job in named)))
-        self.guests = {}
-        for row, turn in self._now.items():
+        for row, turn in now.items():
             for guest in turn.guests:
                 shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
                 self.guests.setdefault(guest.job - 1, []).extend(shares)
+            for seat in turn.seats:
+                self.seats.setdefault(seat.job - 1, {})[row] = seat.gpus
+
+    def _is_home(self, job: int, servers: tuple[HostName, ...]) -> bool:
+        names = self._fleet.home_names[job]
+        return names == servers or set(names) == set(servers)
 
     def _everywhere(self, job: int) -> bool:
-        home = self._fleet.home[job]
-        return bool(home) and all(row in self._now and job + 1 in self._now[row].gangs for row in home)
+        home, now = self._fleet.home[job], self._now.rows
+        return bool(home) and all(row in now and job + 1 in now[row].gangs for row in home)
 
     def whole(self) -> set[int]:
         """Servers whose turns leave nothing to their own stride."""
-        return {row for row in self._now if not self.local[row]}
+        return set() if self.local.all() else {row for row in self._now.rows if not self.local[row]}

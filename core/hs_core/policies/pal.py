@@ -1,0 +1,40 @@
+"""PAL (SC'24): who had least runs, and who feels the differences between GPUs of one model most has the even ones, on few servers.
+
+The order is that of `las`, as in the paper; GPUs are found by `mechanism.pal`.
+"""
+
+from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.scored import Scored, Spot, homes_of, seated
+from hs_core.mechanism.seats import Seats
+from hs_core.model import JobId
+from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+
+
+def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+    seats = Seats(snapshot)
+
+    def attained(job: JobFacts) -> float:
+        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.running else 0.0)
+
+    order = sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
+    seats.serve(order)
+    pools = {model: pool for model in seats.models if (pool := Scored(snapshot, model)).uneven}
+    bound = [job for job in order if seats.bound(job)]
+    models, moves = seats.chosen(), snapshot.migrations_left
+    jobs = {job.id: job for job in snapshot.jobs}
+    spots: dict[JobId, tuple[Spot, ...]] = {}
+    for model, pool in pools.items():
+        mine = [job for job in order if models.get(job.id) == model]
+        found = pool.place(mine, seats, bound, moves)
+        homes = homes_of(jobs, found)
+        moves -= sum(jobs[job].started and home != jobs[job].hosts for job, home in homes.items())
+        spots |= found
+    why = {
+        job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
+        for job in order
+    }
+    verdict = seats.verdict({}, why, order, homes=homes_of(jobs, spots))
+    return seated(verdict, snapshot, pools, spots)
+
+
+PAL = Policy(name="pal", needs=Needs(every_quantum=True, by_gpu=True), decide=decide)

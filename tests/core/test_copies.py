@@ -1,0 +1,481 @@
+"""Jobs that train as averaged copies, in the controller's mind: the round's end, what is lost in between, and how they become one again."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from hs_core.cluster import Settings, copies
+from hs_core.cluster.harness import EVERYTHING, World, a_host, a_spec
+from hs_core.events import (
+    HostJoined,
+    HostLeft,
+    HostRemoved,
+    HostReported,
+    JobsCancelled,
+    JobsSubmitted,
+    PolicySet,
+    QuantumEnded,
+    Source,
+    Turn,
+    UserSet,
+    WantedJob,
+)
+from hs_core.model import (
+    Copied,
+    Exit,
+    HostName,
+    Job,
+    JobId,
+    JobReport,
+    JobState,
+    MoveReason,
+    Phase,
+    Stored,
+    UserName,
+)
+from hs_core.policies import POLICIES
+from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+
+ANN = UserName("ann")
+JOB = JobId(1)
+A, B, C = (HostName(name) for name in "abc")
+MODELS = {A: "V100", B: "K80", C: "K80"}
+TOTAL = 1000
+
+
+class Cluster:
+    """Three servers and one job, which a policy has train where it is told to; hosts say what the test has them say."""
+
+    def __init__(self) -> None:
+        self.want: tuple[tuple[HostName, ...], tuple[int, ...]] = ((A,), ())
+        self.world = World(
+            Policy(name="as-told", needs=Needs(every_quantum=True, copies=True), decide=self._decide),
+            Settings(quantum_s=60.0, move_deadline_s=30.0, settle_s=0.0, settle_s_per_job=0.0),
+        )
+        self.happens(UserSet(now_s=0.0, name=ANN))
+        for host, model in MODELS.items():
+            self.joins(host, model)
+        self.happens(JobsSubmitted(now_s=0.0, user=ANN, specs=(a_spec(steps=TOTAL),)))
+
+    def _decide(self, snapshot: Snapshot, memory: Memory) -> Verdict:
+        homes, tickets, moves, forks = {}, {}, {}, {}
+        for job in snapshot.jobs:
+            home, portions = self.want
+            free = not job.started or job.movable
+            if portions and not job.started and len(job.hosts) < 2:
+                home, portions = home[:1], ()
+            home = home if free else job.hosts
+            anew = memory.get("told") != [list(home), list(portions)]
+            homes[job.id], tickets[job.id] = home, Fraction(100)
+            if job.started and home != job.hosts:
+                moves[job.id] = (MoveReason.ROUND, "so told")
+            if portions and not anew and len(job.hosts) > 0:
+                homes[job.id] = home = job.hosts
+                moves.pop(job.id, None)
+            elif portions and free:
+                forks[job.id] = copies.divided(int(job.steps_left or 0), home, portions)[1]
+                memory = {"told": [list(home), list(portions)]}
+        turns = {
+            host.name: Turn(gangs=tuple(j for j in homes if host.name in homes[j]), local=False)
+            for host in snapshot.hosts
+        }
+        return Verdict(
+            plan=Plan(homes=homes, turns=turns, tickets=tickets, moves=moves, copies=forks), memory=memory
+        )
+
+    def happens(self, event: object) -> None:
+        self.world.handle(replace(event, now_s=self.world.now_s))  # type: ignore[type-var]
+        self.world.machine.check()
+
+    def joins(self, host: HostName, model: str, *reports: JobReport) -> None:
+        self.happens(HostJoined(now_s=0.0, host=a_host(host, model, 1), reports=reports))
+
+    @property
+    def row(self) -> Job:
+        return self.world.machine.job(JOB)
+
+    def says(
+        self, host: HostName, phase: Phase, step: int, generation: int = -1, at: int = -1, **more: object
+    ) -> JobReport:
+        row = self.row
+        report = JobReport(
+            job=JOB, epoch=row.epoch, phase=phase, step=step, can_checkpoint=True,
+            checkpoint_generation=generation, checkpoint_step=at, in_turn=phase is Phase.RUNNING, **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.happens(HostReported(now_s=0.0, host=host, reports=(report,), heard=EVERYTHING))
+        return report
+
+    def told(self, host: HostName) -> WantedJob | None:
+        return next((job for job in self.world.wanted[host].jobs if job.job == JOB), None)
+
+    def source(self, host: HostName) -> Source:
+        told = self.told(host)
+        assert told is not None
+        assert told.source is not None
+        return told.source
+
+    def edge(self) -> None:
+        self.world.now_s += 60.0
+        self.happens(QuantumEnded(now_s=0.0))
+
+    def lends(self, host: HostName) -> list[tuple[int, int, int]]:
+        return [(lend.epoch, lend.generation, lend.copy) for lend in self.world.wanted[host].lends]
+
+    # --- how far it has come
+
+    def alone(self) -> None:
+        """It trains on `a`, at step 10."""
+        self.says(A, Phase.RUNNING, 10)
+
+    def forked(self, *portions: int) -> None:
+        """It has left `a` at step 100 to train as copies; all of them stand there."""
+        self.alone()
+        hosts = (A, B, C)[: len(portions)]
+        self.want = (hosts, portions)
+        self.edge()
+        self.says(A, Phase.CHECKPOINTED, 100, 4, 100)
+        for host in hosts:
+            self.says(host, Phase.HELD, 100, 5, 100)
+
+    def leave(self, **steps: int) -> None:
+        """These copies have left with so many steps done since they began."""
+        for name, own in steps.items():
+            base = self.row.base_step
+            self.says(HostName(name), Phase.CHECKPOINTED, base + own, 7, base + own)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+def test_a_job_is_forked_through_its_checkpoint_and_what_is_left_then_is_divided(cluster: Cluster) -> None:
+    cluster.alone()
+    cluster.want = ((A, B, C), (600, 300, 100))
+    cluster.edge()
+    told = cluster.told(A)
+    assert told is not None
+    assert told.leave
+    cluster.says(A, Phase.CHECKPOINTED, 100, 4, 100)
+    row = cluster.row
+    assert (row.epoch, row.hosts, row.portions, row.base_step) == (1, (A, B, C), (540, 270, 90), 100)
+    for rank, (host, last) in enumerate(((A, 640), (B, 370), (C, 190))):
+        wanted, source = cluster.told(host), cluster.source(host)
+        assert wanted is not None
+        assert (wanted.copy, wanted.copies, wanted.last_step, wanted.nodes) == (rank, 3, last, ())
+        assert (source.generation, source.step) == (5, 100)
+        assert [(p.peer.host, p.epoch, p.generation, p.copy, p.steps) for p in source.parts] == [
+            (A, 0, 4, -1, 0)
+        ]
+    assert cluster.lends(A) == [(0, 4, -1)]
+    for host in (A, B):
+        cluster.says(host, Phase.HELD, 100, 5, 100)
+    assert cluster.lends(A), "c has not got it yet"
+    cluster.says(C, Phase.HELD, 100, 5, 100)
+    assert cluster.lends(A) == []
+
+
+def test_at_the_rounds_end_the_parts_are_those_that_did_steps_and_these_add_up(cluster: Cluster) -> None:
+    cluster.forked(500, 300, 100)
+    for host, step in ((A, 300), (B, 200), (C, 100)):
+        cluster.says(host, Phase.RUNNING, step, 5, 100, gpu_s=50.0)
+    assert (cluster.row.step, cluster.row.state) == (400, JobState.RUNNING)
+    cluster.want = ((A, B), (3, 1))
+    cluster.edge()
+    assert all(told.leave for host in (A, B, C) if (told := cluster.told(host)))
+    cluster.leave(a=220, c=0)
+    assert cluster.row.epoch == 1, "b has not left"
+    cluster.leave(b=120)
+    row = cluster.row
+    assert (row.epoch, row.hosts, row.base_step, row.portions) == (2, (A, B), 440, (420, 140))
+    assert sum(row.portions) + row.base_step == TOTAL
+    assert row.stored == Stored(
+        hosts=(A, B), epoch=1, generation=8, step=440,
+        copies=(Copied(copy=0, generation=7, steps=220), Copied(copy=1, generation=7, steps=120)),
+    )  # fmt: skip
+    assert [(p.peer.host, p.copy, p.steps) for p in cluster.source(B).parts] == [(A, 0, 220), (B, 1, 120)]
+    assert cluster.lends(A) == [(1, 7, 0)]
+    assert cluster.lends(B) == [(1, 7, 1)]
+    assert row.gpu_s_by_model == {"V100": 50.0, "K80": 100.0}, "each copy's GPUs are its server's"
+
+
+def test_a_copy_that_dies_in_the_middle_takes_only_its_own_steps_along(cluster: Cluster) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.says(B, Phase.EXITED, 150, 5, 100, exit=Exit(code=1))
+    assert not cluster.row.state.ended
+    told = cluster.told(A)
+    assert told is not None
+    assert not told.cancelled, "copies go on without one another"
+    cluster.want = ((A, C), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200, c=50)
+    row = cluster.row
+    assert (row.base_step, row.hosts, row.portions) == (350, (A, C), (434, 216))
+    assert row.retries == 0
+
+
+def test_what_a_dead_copy_had_written_counts(cluster: Cluster) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.says(B, Phase.EXITED, 190, 6, 150, exit=Exit(signal=9))
+    cluster.want = ((A, C), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200, c=50)
+    assert cluster.row.base_step == 100 + 200 + 50 + 50
+    assert cluster.row.stored is not None
+    assert [(p.copy, p.generation) for p in cluster.row.stored.copies] == [(0, 7), (1, 6), (2, 7)]
+
+
+def test_a_server_that_is_away_is_not_waited_for_and_its_copy_is_dropped_when_it_is_back(
+    cluster: Cluster,
+) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.says(B, Phase.RUNNING, 150, 5, 100)
+    before = cluster.row.reports[B]
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.want = ((A, C), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200, c=50)
+    assert (cluster.row.epoch, cluster.row.base_step) == (2, 350)
+    row = cluster.row
+    cluster.joins(B, "K80", replace(before, step=200))
+    assert cluster.told(B) is None
+    assert cluster.row == row, "an older epoch's word changes nothing"
+
+
+def test_a_removed_server_takes_its_copy_along(cluster: Cluster) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.happens(HostRemoved(now_s=0.0, host=B, by=ANN))
+    assert not cluster.row.state.ended
+    cluster.want = ((A, C), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200, c=50)
+    assert cluster.row.base_step == 350
+
+
+def test_where_all_copies_die_the_job_goes_on_from_the_average_of_what_they_had_written(
+    cluster: Cluster,
+) -> None:
+    cluster.forked(500, 400)
+    cluster.says(A, Phase.EXITED, 300, 6, 250, exit=Exit(why="lost with its host: rebooted"))
+    cluster.want = ((A,), ())
+    cluster.says(B, Phase.EXITED, 220, 6, 150, exit=Exit(why="lost with its host: rebooted"))
+    row = cluster.row
+    assert (row.portions, row.epoch, row.hosts) == ((), 2, (A,))
+    assert row.stored is not None
+    assert (row.stored.step, row.stored.hosts) == (300, (A, B))
+    assert len(cluster.source(A).parts) == 2
+
+
+def test_where_all_copies_fail_the_job_has_failed(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(A, Phase.EXITED, 300, 5, 100, exit=Exit(code=3))
+    cluster.says(B, Phase.EXITED, 220, 5, 100, exit=Exit(why="lost with its host: rebooted"))
+    assert cluster.row.state is JobState.FAILED
+    assert cluster.row.exit == Exit(code=3)
+
+
+def test_a_copy_whose_script_ends_ends_the_job(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(A, Phase.EXITED, 500, 5, 100, exit=Exit())
+    told = cluster.told(B)
+    assert told is not None
+    assert told.cancelled
+    cluster.says(B, Phase.EXITED, 300, 5, 100, exit=Exit(signal=15, why="cancelled"))
+    assert cluster.row.state is JobState.SUCCEEDED
+
+
+def test_once_all_have_done_their_portions_the_job_is_one_again_from_the_average(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(B, Phase.HELD, 500, 5, 100)
+    assert cluster.row.move is None, "a has not done its own"
+    cluster.says(A, Phase.HELD, 600, 5, 100)
+    assert cluster.row.move is not None
+    assert cluster.row.move.to == (A,)
+    cluster.leave(a=500, b=400)
+    row = cluster.row
+    assert (row.hosts, row.portions, row.step, row.epoch) == ((A,), (), 0, 2)
+    assert row.stored is not None
+    assert row.stored.step == TOTAL
+    wanted = cluster.told(A)
+    assert wanted is not None
+    assert (wanted.copy, wanted.last_step) == (-1, 0)
+    assert [part.steps for part in cluster.source(A).parts] == [500, 400]
+    assert cluster.lends(B) == [(1, 7, 1)]
+    cluster.says(A, Phase.HELD, TOTAL, 8, TOTAL)
+    assert cluster.lends(B) == []
+    cluster.says(A, Phase.EXITED, TOTAL, 8, TOTAL, exit=Exit())
+    assert cluster.row.state is JobState.SUCCEEDED
+
+
+def test_the_copies_that_are_left_are_one_before_the_round_ends(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(B, Phase.EXITED, 150, 5, 100, exit=Exit(signal=9))
+    cluster.says(A, Phase.HELD, 600, 5, 100)
+    cluster.leave(a=500)
+    row = cluster.row
+    assert (row.hosts, row.portions) == ((A,), ())
+    assert row.stored is not None
+    assert row.stored.step == 600
+
+
+def test_another_policy_makes_one_of_the_copies_in_the_middle_of_a_round(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(A, Phase.RUNNING, 200, 5, 100)
+    cluster.says(B, Phase.RUNNING, 150, 5, 100)
+    cluster.happens(PolicySet(now_s=0.0, name="fifo", by=ANN))
+    assert cluster.row.move is not None
+    assert (cluster.row.move.to, cluster.row.move.portions) == ((A,), ())
+    cluster.leave(a=110, b=55)
+    row = cluster.row
+    assert (row.hosts, row.portions) == ((A,), ())
+    assert row.stored is not None
+    assert row.stored.step == 265
+    cluster.says(A, Phase.HELD, 265, 8, 265)
+    cluster.edge()
+    assert cluster.row.hosts == (A,)
+
+
+def test_a_server_that_is_away_for_a_moment_is_waited_for(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(B, Phase.RUNNING, 150, 5, 100)
+    cluster.want = ((A, B), (2, 1))
+    cluster.edge()
+    before = cluster.row.reports[B]
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.leave(a=200)
+    assert cluster.row.epoch == 1
+    left = replace(before, phase=Phase.CHECKPOINTED, step=180, checkpoint_step=180, checkpoint_generation=6)
+    cluster.world.now_s += 5.0
+    cluster.joins(B, "K80", left)
+    assert (cluster.row.epoch, cluster.row.base_step) == (2, 380)
+
+
+def test_the_controller_restarts_between_the_two_phases(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    cluster.leave(a=200)
+    cluster.world.start(cluster.world.machine.state)
+    reports = cluster.row.reports
+    for host in (A, B, C):
+        cluster.joins(host, MODELS[host], *([reports[host]] if host in reports else []))
+    assert cluster.row.epoch == 1
+    assert all(told.leave for host in (A, B) if (told := cluster.told(host)))
+    cluster.leave(b=100)
+    assert (cluster.row.epoch, cluster.row.base_step, cluster.row.portions) == (2, 400, (300, 300))
+    cluster.world.start(cluster.world.machine.state)
+    for host in (A, B, C):
+        cluster.joins(host, MODELS[host])
+    assert [part.steps for part in cluster.source(A).parts] == [200, 100]
+    assert cluster.lends(A) == [(1, 7, 0)]
+
+
+def test_a_host_that_forgot_its_copy_loses_that_one_alone(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.joins(B, "K80")
+    assert cluster.row.reports[B].exit is not None
+    assert not cluster.row.state.ended
+    cluster.says(A, Phase.RUNNING, 200, 5, 100)
+    assert cluster.row.state is JobState.RUNNING
+
+
+def test_repeated_and_late_reports_change_nothing(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    late = cluster.says(A, Phase.RUNNING, 200, 5, 100, gpu_s=10.0)
+    cluster.want = ((A, B), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200, b=100)
+    row = cluster.row
+    cluster.happens(HostReported(now_s=0.0, host=A, reports=(late, late)))
+    assert cluster.row == row
+
+
+def test_one_that_cannot_leave_by_the_deadline_is_not_waited_for(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.says(B, Phase.RUNNING, 180, 5, 100)
+    cluster.want = ((A, B), (2, 1))
+    cluster.edge()
+    cluster.leave(a=200)
+    cluster.world.now_s += 30.0
+    cluster.happens(QuantumEnded(now_s=0.0))
+    assert (cluster.row.epoch, cluster.row.base_step) == (2, 300)
+
+
+def test_where_none_can_leave_they_go_on(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    for host in (A, B):
+        cluster.says(host, Phase.RUNNING, 180, 5, 100)
+    cluster.want = ((A, B), (2, 1))
+    cluster.edge()
+    assert cluster.row.move is not None
+    cluster.world.now_s += 30.0
+    cluster.happens(QuantumEnded(now_s=0.0))
+    assert (cluster.row.epoch, cluster.row.portions) == (1, (500, 400))
+
+
+def test_copies_that_have_done_nothing_begin_again_where_they_began(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.want = ((B, C), (1, 1))
+    cluster.edge()
+    cluster.leave(a=0, b=0)
+    assert (cluster.row.base_step, cluster.row.portions) == (100, (450, 450))
+    assert cluster.row.stored is not None
+    assert len(cluster.row.stored.copies) == 1
+
+
+def test_copies_that_never_came_up_begin_again_from_what_they_were_to_fetch(cluster: Cluster) -> None:
+    cluster.alone()
+    cluster.want = ((A, B), (1, 1))
+    cluster.edge()
+    cluster.says(A, Phase.CHECKPOINTED, 100, 4, 100)
+    stored = cluster.row.stored
+    cluster.says(A, Phase.WAITING, 100, 5, 100)
+    cluster.want = ((B, C), (1, 1))
+    cluster.edge()
+    row = cluster.row
+    assert (row.epoch, row.hosts, row.stored, row.base_step) == (2, (B, C), stored, 100)
+
+
+def test_a_source_that_is_removed_leaves_the_average_of_the_others(cluster: Cluster) -> None:
+    cluster.forked(500, 300, 100)
+    cluster.want = ((A,), ())
+    cluster.edge()
+    cluster.leave(a=200, b=100, c=50)
+    assert cluster.row.stored is not None
+    assert cluster.row.stored.step == 450
+    cluster.happens(HostLeft(now_s=0.0, host=B))
+    cluster.happens(HostRemoved(now_s=0.0, host=B, by=ANN))
+    assert cluster.row.stored is not None
+    assert (cluster.row.stored.step, cluster.row.stored.hosts) == (350, (A, C))
+
+
+def test_cancelled_copies_all_end(cluster: Cluster) -> None:
+    cluster.forked(500, 400)
+    cluster.happens(JobsCancelled(now_s=0.0, by=ANN, jobs=(JOB,)))
+    assert all(told.cancelled for host in (A, B) if (told := cluster.told(host)))
+    cluster.says(A, Phase.EXITED, 100, 5, 100, exit=Exit(signal=15, why="cancelled"))
+    assert cluster.row.state is JobState.CANCELLING
+    cluster.says(B, Phase.EXITED, 100, 5, 100, exit=Exit(signal=15, why="cancelled"))
+    assert cluster.row.state is JobState.CANCELLED
+
+
+def test_who_would_have_nothing_to_do_is_no_copy() -> None:
+    assert copies.divided(7, (A, B, C), (5, 1, 1)) == ((A, B, C), (5, 1, 1))
+    assert copies.divided(2, (A, B, C), (5, 4, 1)) == ((A, B), (1, 1))
+    assert copies.divided(1, (A, B), (1, 3)) == ((B,), ())
+    assert copies.divided(0, (A, B), (1, 3)) == ((A,), ())
+
+
+def test_every_policy_of_the_table_can_take_over_from_copies() -> None:
+    for name in sorted(POLICIES):
+        cluster = Cluster()
+        cluster.forked(500, 400)
+        cluster.happens(PolicySet(now_s=0.0, name=name, by=ANN))
+        cluster.edge()
+        if not POLICIES[name].needs.copies:
+            cluster.leave(a=110, b=55)
+            assert cluster.row.portions == (), name
+            cluster.edge()

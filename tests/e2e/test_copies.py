@@ -1,0 +1,121 @@
+"""A job that trains as averaged copies on servers of unlike speed (hadare): real processes, real averages, exact books."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import Cluster, until
+
+NewCluster = Callable[..., Cluster]
+SERVERS = ("--host", "a=V100:1", "--host", "b=K80:1", "--host", "c=K80:1", "--user", "ann")
+EPOCHS = 200
+TOTAL = 40 * EPOCHS  # mini-batches
+
+
+def alone(scripts: Path, path: Path) -> dict[str, Any]:
+    """The same training without any cluster."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
+    runtime = Path(__file__).resolve().parents[2] / "client"
+    subprocess.run(
+        [sys.executable, str(scripts / "digits.py"), str(path), str(EPOCHS)],
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}, check=True, timeout=120,
+    )  # fmt: skip
+    return dict(json.loads(path.read_text()))
+
+
+def trained(path: Path) -> list[list[int]]:
+    """Steps of each process that did any."""
+    files = sorted(path.parent.glob(f"{path.name}.*"))
+    return [[int(line.split()[0]) for line in file.read_text().splitlines()] for file in files]
+
+
+def submit(cluster: Cluster, scripts: Path, path: Path) -> int:
+    words = [sys.executable, str(scripts / "digits.py"), str(path), str(EPOCHS)]
+    return cluster.submit("--steps", str(TOTAL), "--class", "digits", "--", *words, user="ann")
+
+
+def averages(cluster: Cluster, job: int) -> list[tuple[int, list[int]]]:
+    """Of each average its step, and what the copies had done."""
+    texts = [str(event["text"]) for event in cluster.json("show", str(job))["story"]]
+    found = [
+        re.search(r"at step (\d+) .*the average of copies that did ([\d, ]+) steps", text) for text in texts
+    ]
+    return [(int(each[1]), [int(n) for n in each[2].split(", ")]) for each in found if each]
+
+
+def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_counted_once(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster(*SERVERS, "--quantum", "25", "--policy", "hadare", "--pace", "0.02:V100=2")
+    job = submit(cluster, scripts, tmp_path / "forked")
+    forked = until(lambda: v if len((v := cluster.view(job)).copies) > 1 else None, "it is forked", 90)
+    assert {copy.host for copy in forked.copies} <= {"a", "b", "c"}
+    assert sum(copy.portion for copy in forked.copies) <= TOTAL
+    shown = cluster.hsctl("show", str(job)).stdout
+    assert "copies" in shown
+    assert re.search(r"b .* of \d+ steps", shown)
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=240)
+    assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
+    rounds = averages(cluster, job)
+    assert len(rounds) >= 3, rounds
+    first = next(
+        int(found[1])
+        for event in cluster.json("show", str(job))["story"]
+        if (found := re.search(r"it left .* at step (\d+) .*as copies that do", event["text"]))
+    )
+    step = first
+    for at, did in rounds:
+        step += sum(did)
+        assert at == step, rounds
+    assert step == TOTAL
+    steps = trained(tmp_path / "forked")
+    assert sum(map(len, steps)) == TOTAL, "each step was trained by one process, once"
+    found, same = json.loads((tmp_path / "forked").read_text()), alone(scripts, tmp_path / "alone")
+    assert (found["step"], found["scheduled"]) == (TOTAL, TOTAL)
+    assert abs(found["loss"] / same["loss"] - 1) <= 0.02, (found, same)
+    assert found["right"] >= same["right"] - 0.01
+
+
+def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_makes_one_of_the_rest(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster(*SERVERS, "--quantum", "20", "--policy", "hadare", "--pace", "0.02:V100=2")
+    job = submit(cluster, scripts, tmp_path / "forked")
+
+    def training(least: int) -> Callable[[], Any]:
+        def look() -> Any:
+            copies = cluster.view(job).copies
+            return copies if len(copies) >= least and all(copy.steps > 10 for copy in copies) else None
+
+        return look
+
+    until(training(2), "its copies train", 120)
+    before = cluster.view(job)
+    victim = max(
+        (int(path.suffix[1:]) for path in tmp_path.glob("forked.*")),
+        key=lambda pid: (Path(f"/proc/{pid}").exists(), pid),
+    )
+    os.kill(victim, 9)
+    until(lambda: any(copy.phase == "exited" for copy in cluster.view(job).copies), "its end is known")
+    assert cluster.view(job).state == "running", "the others go on"
+    cluster.kill("controller")
+    cluster.kill("agent-a")
+    cluster.up()
+    until(
+        lambda: v if (v := cluster.view(job)).epoch > before.epoch and len(v.copies) > 1 else None,
+        "the round's end averaged those that were left, and forked it anew", 120,
+    )  # fmt: skip
+    until(training(2), "its copies train again", 90)
+    cluster.hsctl("policy", "set", "gandiva-fair")
+    whole = until(lambda: v if not (v := cluster.view(job)).copies else None, "it is one again", 60)
+    assert len(whole.hosts) == 1
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=240)
+    assert ended.state == "succeeded", ended.exit
+    found, same = json.loads((tmp_path / "forked").read_text()), alone(scripts, tmp_path / "alone")
+    assert found["step"] == TOTAL
+    assert abs(found["loss"] / same["loss"] - 1) <= 0.02, (found, same)

@@ -1,0 +1,227 @@
+"""Copies of a training process: each on batches of its own, stopping where its portion ends, and one again from their average."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from job_stub import StubAgent
+
+from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
+from hs_core.model import Tier
+from hs_job import average
+from hs_job.checkpoint import Folder
+
+TRAIN = str(Path(__file__).parent / "train.py")
+GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
+HANDED = ("--handed", "epoch", "--epochs", "4")  # 80 steps: 20 an epoch
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[list[StubAgent]]:
+    made = [StubAgent(tmp_path / name, pace_s=0.005) for name in ("a", "b", "c")]
+    for agent in made:
+        agent.folder.mkdir(exist_ok=True)
+        agent.start()
+    yield made
+    for agent in made:
+        agent.__exit__()
+
+
+def ask(
+    agent: StubAgent, generation: int, parts: list[tuple[StubAgent, int, int]], step: int, **copy: int
+) -> None:
+    """Leaves word of an average for its next process, as an agent does."""
+    place = agent.folder / "checkpoints" / f"gen-{generation}"
+    place.mkdir(parents=True)
+    named = [
+        {"folder": str(lender.folder / "checkpoints"), "generation": number, "steps": steps}
+        for lender, number, steps in parts
+    ]
+    (place / average.NAME).write_text(json.dumps({"step": step, "parts": named, **copy}))
+
+
+def leave(agent: StubAgent, at_least: int = 0) -> JobHeld:
+    """Through a checkpoint, once it has trained so far."""
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since, lambda event: event.tier is Tier.CHECKPOINT)
+    assert held.step >= at_least
+    return held
+
+
+def content(agent: StubAgent, generation: int) -> dict[str, Any]:
+    return Folder(str(agent.folder / "checkpoints"), 0, 1).content(generation)
+
+
+def first_alone(agent: StubAgent, steps: int = 5) -> JobHeld:
+    job = agent.run(TRAIN, *HANDED, env={"HS_LAST_STEP": str(steps)})
+    agent.wait(JobReady)
+    agent.resume()
+    held = agent.wait(JobHeld)
+    assert held.step == steps
+    assert leave(agent).step == steps
+    assert job.wait() == 75
+    return agent.wait(JobHeld, 0, lambda event: event.tier is Tier.CHECKPOINT)
+
+
+def copy_of(agent: StubAgent, generation: int, last: int) -> tuple[list[tuple[int, str]], JobHeld]:
+    """Trains its portion and leaves. What it trained (step, loss), and how it left."""
+    since = agent.seen()
+    job = agent.run(TRAIN, *HANDED, env={"HS_RESTORE": str(generation), "HS_LAST_STEP": str(last)})
+    agent.wait(JobReady, since)
+    agent.resume()
+    agent.wait(JobHeld, since)
+    held = leave(agent, last)
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (75, "")
+    found = [(int(step), loss) for step, loss in re.findall(r"^0:(\d+) (\S+)$", output, re.MULTILINE)]
+    return found, held
+
+
+def test_copies_train_on_their_own_and_one_goes_on_from_their_average_to_the_end(
+    agents: list[StubAgent],
+) -> None:
+    a, b, c = agents
+    alone = first_alone(a)
+    ask(b, 1, [(a, alone.generation, 0)], 5, copy=0, copies=2)
+    ask(c, 1, [(a, alone.generation, 0)], 5, copy=1, copies=2)
+    one, left = copy_of(b, 1, 45)
+    other, right = copy_of(c, 1, 25)
+    assert [step for step, _ in one] == list(range(6, 46))
+    assert [step for step, _ in other] == list(range(6, 26))
+    assert {loss for _, loss in one}.isdisjoint(loss for _, loss in other), "they trained on the same batches"
+
+    total = 5 + 40 + 20
+    ask(a, 7, [(b, left.generation, 40), (c, right.generation, 20)], total)
+    since = a.seen()
+    job = a.run(TRAIN, *HANDED, env={"HS_RESTORE": "7"})
+    assert a.wait(JobReady, since).step == total
+    restored = a.wait(JobRestored, since)
+    assert (restored.step, restored.generation, restored.note) == (total, 7, "")
+    whole, (x, y) = content(a, 7), (content(b, left.generation), content(c, right.generation))
+    for name, value in whole["objects"]["model"].items():
+        if value.is_floating_point():
+            mean = (
+                x["objects"]["model"][name].double() * 40 + y["objects"]["model"][name].double() * 20
+            ) / 60
+            torch.testing.assert_close(value, mean.to(value.dtype), rtol=1e-6, atol=1e-9)
+    assert whole["objects"]["model"]["1.num_batches_tracked"] == 45, "whole numbers are the busiest copy's"
+    assert (whole["data"]["epoch"], whole["data"]["fetched"]) == (3, 5), "batches add up"
+    a.resume()
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    steps = [int(step) for step in re.findall(r"^0:(\d+) ", output, re.MULTILINE)]
+    assert steps == list(range(total + 1, 81)), "the script ends with the total"
+    assert re.search(r"lr \[0\.00125\]", output), (
+        "the schedule of learning rates took the epochs of all copies"
+    )
+
+
+def test_where_nothing_is_left_the_script_ends_without_a_step(agents: list[StubAgent]) -> None:
+    a, b, c = agents
+    alone = first_alone(a)
+    ask(b, 1, [(a, alone.generation, 0)], 5, copy=0, copies=2)
+    ask(c, 1, [(a, alone.generation, 0)], 5, copy=1, copies=2)
+    left, right = copy_of(b, 1, 45)[1], copy_of(c, 1, 40)[1]
+    ask(a, 7, [(b, left.generation, 40), (c, right.generation, 35)], 80)
+    since = a.seen()
+    job = a.run(TRAIN, *HANDED, env={"HS_RESTORE": "7"})
+    assert a.wait(JobReady, since).step == 80
+    a.resume()
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+    assert not re.search(r"^0:\d+ ", output, re.MULTILINE)
+    assert "weights" in output
+
+
+def test_ranks_of_a_copy_all_stop_where_its_portion_ends(agent: StubAgent) -> None:
+    agent.kill()
+    agent._machine_args = {"last_step": 12}
+    agent.start()
+    job = agent.run(*GANG, "--handed", "epoch", "--epochs", "10", env={"HS_LAST_STEP": "12"})
+    agent.wait(JobReady)
+    agent.resume()
+    agent.wait(JobWentOn)
+    assert agent.wait(JobHeld).step == 12
+    since = agent.seen()
+    agent.resume()  # by who did not know yet
+    assert agent.wait(JobHeld, since).step == 12
+    assert leave(agent).step == 12
+    output, errors = job.communicate()
+    assert (job.returncode, errors) == (75, "")
+    steps = sorted(int(step) for step in re.findall(r"^\d:(\d+) ", output, re.MULTILINE))
+    assert steps == sorted([*range(1, 13)] * 2)
+    assert agent.wait(JobCheckpointed).step == 12
+
+
+def test_parts_that_do_not_match_end_the_process_and_say_why(agents: list[StubAgent]) -> None:
+    a, b, _ = agents
+    alone = first_alone(a)
+    ask(b, 1, [(a, alone.generation, 5), (a, alone.generation + 3, 5)], 10)
+    job = b.run(TRAIN, *HANDED, env={"HS_RESTORE": "1"})
+    _, errors = job.communicate()
+    assert job.returncode == 1
+    assert "checkpoints of 2 copies cannot be averaged" in errors
+
+
+def saved(
+    step: int, weight: float, *, fetched: int, began: int, count: int, numbers: int = 0
+) -> dict[str, Any]:
+    data = {"epoch": 0, "fetched": fetched, "made": {}, "reused": False, "batches": 10, "in_order": True}
+    return {
+        "format": 1,
+        "step": step,
+        "objects": {
+            "model": {"w": torch.tensor([weight]), "seen": torch.tensor(numbers)},
+            "schedule": {"last_epoch": count},
+        },
+        "data": data,
+        "rng": {"python": [3, list(range(625)), None]},
+        "began": {
+            "data": {**data, "fetched": began},
+            "all": {**data, "fetched": 2},
+            "schedules": {"schedule": 2},
+        },
+    }
+
+
+def test_weights_go_by_the_steps_done_and_schedules_take_the_steps_of_all() -> None:
+    found = average.merged(
+        [saved(8, 1.0, fetched=8, began=2, count=8, numbers=6), saved(4, 4.0, fetched=6, began=4, count=4)],
+        [6, 2],
+        10,
+    )
+    assert found["objects"]["model"]["w"].tolist() == [1.75]
+    assert found["objects"]["model"]["seen"] == 6
+    assert (found["step"], found["data"]["epoch"], found["data"]["fetched"]) == (10, 0, 10)
+    assert found["behind"] == {"schedule": 2}, "8 steps of its own, 2 of the other's"
+
+
+def test_a_copy_that_did_nothing_has_no_weight() -> None:
+    idle = saved(2, float("nan"), fetched=2, began=2, count=2)
+    found = average.merged([idle, saved(4, 4.0, fetched=4, began=2, count=4)], [0, 2], 4)
+    assert found["objects"]["model"]["w"].tolist() == [4.0]
+
+
+def test_a_loader_that_does_not_shuffle_gives_each_copy_another_part_of_the_epoch() -> None:
+    base = average.merged([saved(2, 1.0, fetched=2, began=2, count=2)], [0], 2)
+    starts = [average.as_copy(base, copy, 4)["data"]["fetched"] for copy in range(4)]
+    assert starts == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"w": torch.tensor([1.0, 2.0])}, r"model\['w'\] has shapes"),
+        ({"other": torch.tensor(1)}, r"differ in entries \['other'\] of model"),
+    ],
+)
+def test_states_that_differ_in_shape_or_names_are_refused(change: dict[str, Any], said: str) -> None:
+    one, other = (saved(4, 1.0, fetched=4, began=2, count=4) for _ in range(2))
+    other["objects"]["model"] |= change
+    with pytest.raises(ValueError, match=said):
+        average.merged([one, other], [2, 2], 6)

@@ -1,0 +1,113 @@
+"""PAL: who has least runs, and who feels it most has the GPUs that are as fast as others."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.errors import BrokenError
+from hs_core.model import HostName, JobId, Migrate
+from hs_core.plan import check
+from hs_core.policies.las import LAS
+from hs_core.policies.pal import PAL
+from hs_core.policy import JobFacts, Snapshot, Verdict
+
+from .worlds import homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+A, B = HostName("a"), HostName("b")
+SLOW_FIRST = {("felt", A): (2.0, 1.0), ("felt", B): (1.0, 1.0), ("mild", A): (1.1, 1.0)}
+
+
+def decide(asked: Snapshot) -> Verdict:
+    verdict = PAL.decide(asked, {})
+    check(asked, verdict.plan, PAL.needs)
+    return verdict
+
+
+def seats(verdict: Verdict) -> dict[int, list[str]]:
+    """`a0`: GPU 0 of a."""
+    found: dict[int, list[str]] = {}
+    for name, turn in sorted(verdict.plan.turns.items()):
+        for seat in turn.seats:
+            found.setdefault(int(seat.job), []).extend(f"{name}{gpu}" for gpu in seat.gpus)
+    return found
+
+
+def uneven(*jobs: JobFacts, **facts: object) -> Snapshot:
+    """Servers a and b with two GPUs each; GPU 0 of a is slow."""
+    facts = {"slowdowns": SLOW_FIRST, "migrations_left": 9} | facts
+    return snapshot([host("a", 2), host("b", 2)], list(jobs), **facts)
+
+
+def test_who_feels_it_most_has_the_gpus_that_are_as_fast_as_others() -> None:
+    asked = uneven(
+        *(job(at, job_class="mild") for at in (1, 2)), *(job(at, job_class="felt") for at in (3, 4))
+    )
+    found = seats(decide(asked))
+    assert found[3] == ["a1"], "the server with the fewest free GPUs of those that are as fast"
+    assert found[4] == ["b0"]
+    assert sorted(found[1] + found[2]) == ["a0", "b1"]
+
+
+def test_a_gang_goes_where_its_slowest_gpu_is_fastest() -> None:
+    assert seats(decide(uneven(job(1, gang=2, job_class="felt")))) == {1: ["b0", "b1"]}
+
+
+def test_a_gang_over_several_servers_has_the_best_of_each() -> None:
+    asked = uneven(job(1, gang=2, nodes=2, job_class="felt"))
+    verdict = decide(asked)
+    assert homes_of(verdict) == {1: "a+b"}
+    assert seats(verdict) == {1: ["a1", "b0"]}
+
+
+def test_jobs_that_feel_it_alike_do_not_change_places() -> None:
+    here = {"started": True, "movable": True, "running": True, "job_class": "felt"}
+    rich = job(1, host=A, gpus=((1,),), attained_gpu_s=900.0, **here)
+    poor = job(2, host=A, gpus=((0,),), attained_gpu_s=1.0, **here)
+    others = [job(at, host=B, gpus=((at - 3,),), **here) for at in (3, 4)]
+    verdict = decide(uneven(rich, poor, *others))
+    assert seats(verdict) == {1: ["a1"], 2: ["a0"], 3: ["b0"], 4: ["b1"]}
+    assert not verdict.plan.moves
+
+
+def test_a_running_job_goes_to_a_faster_gpu_that_is_free() -> None:
+    here = {"started": True, "movable": True, "running": True, "job_class": "felt"}
+    slow = job(1, host=A, gpus=((0,),), **here)
+    assert seats(decide(uneven(slow))) == {1: ["a1"]}
+    stuck = replace(slow, movable=False)
+    assert seats(decide(uneven(stuck))) == {1: ["a1"]}, "it cannot go to another server"
+    assert seats(decide(uneven(replace(stuck, rooted=True)))) == {1: ["a0"]}, "it cannot write a checkpoint"
+    full = [slow, job(2, host=A, gpus=((1,),), **here)]
+    elsewhere = decide(uneven(*full))
+    assert homes_of(elsewhere) == {1: "b", 2: "a"}
+    assert homes_of(decide(uneven(*full, migrations_left=0))) == {1: "a", 2: "a"}
+    assert homes_of(decide(uneven(replace(slow, migrate=Migrate.NEVER), full[1]))) == {1: "a", 2: "a"}
+
+
+def test_gangs_that_would_not_fit_behind_single_jobs_are_placed_first() -> None:
+    ones = [job(at, job_class="felt") for at in (1, 2)]
+    asked = uneven(*ones, job(3, gang=2), slowdowns={("felt", A): (2.0, 1.0), ("felt", B): (2.0, 1.0)})
+    found = seats(decide(asked))
+    assert set(found) == {1, 2, 3}, "one each on a1 and b1 would leave no server for the gang"
+    assert len({gpu[0] for gpu in found[3]}) == 1
+
+
+def test_where_all_gpus_are_alike_it_is_las_and_names_none() -> None:
+    asked = uneven(*(job(at, gang=1 + at % 2) for at in range(1, 6)), slowdowns={})
+    assert seats(decide(asked)) == {}
+    assert decide(asked).plan == LAS.decide(asked, {}).plan
+
+
+@pytest.mark.parametrize("bad", [(0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (float("inf"), 1.0), (1.0,)])
+def test_scores_that_are_no_slowdowns_or_too_few_stop_it(bad: tuple[float, ...]) -> None:
+    with pytest.raises(BrokenError, match="expected 2 finite numbers above 0"):
+        decide(uneven(job(1, job_class="felt"), slowdowns={("felt", A): bad}))
+
+
+def test_gpus_that_are_out_of_use_are_not_named() -> None:
+    sick = replace(host("a", 1), indices=(1,))
+    asked = snapshot([sick], [job(1, job_class="felt")], slowdowns={("felt", A): (2.0,)}, migrations_left=9)
+    assert seats(decide(asked)) == {}, "one GPU is like itself"
+    two = replace(host("a", 2), indices=(1, 3))
+    asked = snapshot([two], [job(1, job_class="felt")], slowdowns={("felt", A): (2.0, 1.0)})
+    assert seats(decide(asked)) == {1: ["a3"]}
+    assert decide(asked).plan.homes[JobId(1)] == (A,)

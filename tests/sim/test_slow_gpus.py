@@ -1,0 +1,86 @@
+"""GPUs of one model that are not equally fast, simulated: what jobs take on them, in both depths, and what `pal` makes of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.model import UserName
+from hs_sim.machines import run_machines
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+FREE = Costs(suspend_s=0.0, resume_s=0.0, start_s=0.0)
+CLASSES = ("felt", "even")
+
+
+def one(
+    at: int, steps: int = 600, *, job_class: str = "felt", arrival_s: float = 0.0, **more: object
+) -> SimJob:
+    made = SimJob(id=at, user=UserName("ann"), arrival_s=arrival_s, steps=steps, job_class=job_class)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def asked(
+    *jobs: SimJob, times: tuple[float, ...] = (2.0, 1.0), policy: str = "pal", costs: Costs = FREE
+) -> Experiment:
+    """GPUs of one server, so many times as slow to jobs of class `felt`."""
+    pool = Pool(model="V100", servers=1, gpus_per_server=len(times), slowdowns={"felt": times})
+    load = Workload(
+        name="slow",
+        jobs=jobs,
+        tickets={UserName("ann"): 100.0},
+        rates={(job_class, "V100"): 1.0 for job_class in CLASSES},
+    )
+    cluster = ClusterSpec(pools=(pool,))
+    return Experiment(cluster=cluster, workload=load, policy=policy, costs=costs, known_rates=True)
+
+
+def ends(result: Result) -> list[float | None]:
+    return [job.ended_s for job in result.jobs]
+
+
+@pytest.mark.parametrize("run", [run_quanta, run_machines])
+def test_a_job_is_as_fast_as_the_slowest_of_its_gpus(run) -> None:
+    assert ends(run(asked(one(1), policy="las"))) == pytest.approx([1_200.0])
+    assert ends(run(asked(one(1, job_class="even"), policy="las"))) == pytest.approx([600.0])
+    gang = one(1, gpus=2)
+    assert ends(run(asked(gang, times=(1.0, 3.0, 1.0, 1.5), policy="las"))) == pytest.approx([1_800.0])
+    assert ends(run(asked(gang, times=(1.0, 3.0, 1.0, 1.5)))) == pytest.approx([600.0])
+
+
+@pytest.mark.parametrize("run", [run_quanta, run_machines])
+def test_pal_gives_who_feels_it_the_even_gpus(run) -> None:
+    jobs = (one(1, job_class="even"), one(2))
+    assert ends(run(asked(*jobs, policy="las"))) == pytest.approx([600.0, 600.0])
+    jobs = (one(1), one(2, job_class="even"))
+    assert ends(run(asked(*jobs, policy="las"))) == pytest.approx([1_200.0, 600.0])
+    assert ends(run(asked(*jobs))) == pytest.approx([600.0, 600.0])
+
+
+@pytest.mark.parametrize("run", [run_quanta, run_machines])
+def test_who_comes_and_feels_it_more_takes_the_gpu_over_and_a_free_one_is_moved_to(run) -> None:
+    jobs = (one(1, 1_200, job_class="even"), one(2, 300, arrival_s=300.0))
+    times = (3.0, 1.0)
+    result = run(asked(*jobs, times=times))
+    assert ends(result) == pytest.approx([1_200.0, 600.0], abs=1.0)
+    two = (one(1, 300), one(2, 900))
+    first, second = ends(run(asked(*two, times=(1.0, 3.0))))
+    assert first == pytest.approx(300.0)
+    assert second == pytest.approx(300.0 + 800.0, abs=61.0), (
+        "a third of 300 steps done, then alone on the fast one"
+    )
+
+
+def test_going_to_another_gpu_costs_a_checkpoint_and_a_start() -> None:
+    costs = Costs(suspend_s=0.0, resume_s=0.0, start_s=10.0, checkpoint_bytes_per_s=1e9)
+    jobs = (one(1, 300), one(2, 900, state_bytes=5_000_000_000))
+    first, second = ends(run_quanta(asked(*jobs, times=(1.0, 3.0), costs=costs)))
+    assert first == pytest.approx(310.0)
+    assert second == pytest.approx(310.0 + 800.0 + 20.0, abs=61.0)
+
+
+def test_speeds_that_nobody_asks_for_cost_nothing_and_change_nothing() -> None:
+    jobs = tuple(one(at, 100 * at, arrival_s=30.0 * at) for at in range(1, 9))
+    even = asked(*jobs, times=(1.0, 1.0), policy="las")
+    plain = replace(even, cluster=ClusterSpec(pools=(replace(even.cluster.pools[0], slowdowns={}),)))
+    assert ends(run_quanta(even)) == ends(run_quanta(plain))
