@@ -43,6 +43,16 @@ def experiment(given: argparse.Namespace) -> Experiment:
             costs=Costs(),
             known_rates=True,
         )
+    if given.paper == "pal":
+        return Experiment(
+            cluster=papers.pal_cluster(
+                given.servers or papers.PAL_SERVERS, spread=given.spread, seed=given.seed
+            ),
+            workload=papers.pal_trace(**common, jobs_per_hour=given.jobs_per_hour),
+            quantum_s=papers.PAL_ROUND_S,
+            known_rates=True,
+            rounds=True,
+        )
     speeds = load_throughputs(given.throughputs)
     if given.paper == "hadar":
         return Experiment(
@@ -80,7 +90,9 @@ def line(one: Summary, first: Summary) -> str:
 
 def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("paper", choices=["fft", "hadar", "tesserae", "tesserae-gavel", "bsbf", "bsbf-lab"])
+    parser.add_argument(
+        "paper", choices=["fft", "hadar", "tesserae", "tesserae-gavel", "bsbf", "bsbf-lab", "pal"]
+    )
     parser.add_argument("--policies", required=True, help="the first is what the others are compared with")
     parser.add_argument("--philly", type=Path, default=Path("philly.csv"))
     parser.add_argument("--throughputs", type=Path, default=Path("throughputs.json"))
@@ -101,7 +113,10 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--ratio", type=float, default=0.0, help="bsbf: how much any two jobs on a GPU slow each other"
     )
-    parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae")
+    parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae, pal")
+    parser.add_argument(
+        "--spread", type=float, default=papers.PAL_SPREAD, help="pal: of the logarithm of GPUs' slowdowns"
+    )
     parser.add_argument("--json", type=Path)
     given = parser.parse_args(words)
     base = experiment(given)

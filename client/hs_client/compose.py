@@ -84,6 +84,8 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         steps=job.steps,
         gpu_memory_fixed_bytes=ours.gpu_memory_fixed or 0,
         accumulation_max=job.accumulation,
+        dataset=job.dataset.name if job.dataset else "",
+        dataset_bytes=(job.dataset.size or 0) if job.dataset else 0,
         elastic=_elastic(job),
     )
 

@@ -85,7 +85,9 @@ def homes(view: wire.JobView) -> list[str]:
 
 def detail(found: wire.JobDetail) -> Row:
     own = plain(found)
-    return job(found.view) | {name: own[name] for name in ("spec", "job_class", "story", "rates")}
+    return job(found.view) | {
+        name: own[name] for name in ("spec", "job_class", "story", "rates", "dataset_hosts")
+    }
 
 
 def shares(reply: wire.SharesReply) -> list[Row]:
@@ -130,6 +132,7 @@ def node(view: wire.NodeView, epochs: dict[int, int]) -> Row:
         "jobs": view.jobs,
         "drained_gpus": list(view.drained_gpus),
         "certificate_until": _number(view.certificate_until, is_time=True),
+        "datasets": list(view.datasets),
     }
 
 

@@ -195,6 +195,11 @@ Examples = Annotated[int, Field(strict=True, ge=1, le=1 << 30)]
 Gpus = Annotated[int, Field(strict=True, ge=1, le=MAX_GPUS)]
 
 
+class DataSet(_Part):
+    name: NonEmpty = Field(description="as all who read the same data call it")
+    size: Size | None = Field(None, description="how much that is, e.g. 150G")
+
+
 class Elastic(_Part):
     gpus_min: Gpus = Field(1, description="the fewest GPUs that it may run on")
     gpus_max: Gpus = Field(description="the most, all on one server")
@@ -288,6 +293,9 @@ class Job(_Part):
         description="sub-batches that its training loop can split a mini-batch into, at most: it asks hs_job.accumulation_steps()",
     )
 
+    dataset: DataSet | None = Field(
+        None, description="the data that it reads: servers on which a job has read it are preferred"
+    )
     elastic: Elastic | None = Field(
         None, description="it may be restarted on another number of GPUs: it asks hs_job.batch_per_gpu()"
     )

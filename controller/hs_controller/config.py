@@ -57,6 +57,7 @@ class Config:
     fence_after_s: float = (
         60.0  # without a word from here for so long, agents end the jobs that ask for it; 0: never
     )
+    dataset_cache_gib: float = 0.0  # of data sets that stay on a server; 0: not limited
     migrations_per_hour: float = 240.0  # of started jobs, over the whole cluster
     move_deadline_s: float = 120.0  # a migration that has not left by then is taken back
     seed: int = 0
@@ -272,6 +273,7 @@ _KEYS: Mapping[str, _Reader] = {
     "lease_s": _number(0.2, 86400, "seconds"),
     "fence_after_s": _number(0, 86400 * 30, "seconds"),
     "migrations_per_hour": _number(0, 1e6),
+    "dataset_cache_gib": _number(0, 1e9, "GiB"),
     "move_deadline_s": _number(1, 86400, "seconds"),
     "seed": _whole(0, 2**63 - 1),
     "default_tickets": _TICKETS,

@@ -49,6 +49,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         lease_s=config.lease_s,
         fence_after_s=config.fence_after_s,
         migrations_per_hour=config.migrations_per_hour,
+        dataset_cache_bytes=int(config.dataset_cache_gib * 2**30),
         move_deadline_s=config.move_deadline_s,
         grant_key=grant_key,
     )

@@ -104,7 +104,13 @@ def job_detail(
         job_class=job_class(job.user, job.spec),
         story=[event_view(event) for event in story],
         rates=_rates(machine, job),
+        dataset_hosts=_dataset_hosts(machine, job.spec.dataset),
     )
+
+
+def _dataset_hosts(machine: ClusterMachine, dataset: str) -> list[str]:
+    hosts = machine.hosts() if dataset else ()
+    return sorted(host.name for host in hosts if any(data.name == dataset for data in host.datasets))
 
 
 def _rates(machine: ClusterMachine, job: Job) -> list[controller_pb2.Rate]:
@@ -251,6 +257,7 @@ def node(mind: Mind, host: Host, link: Link | None) -> controller_pb2.NodeView:
         jobs=len(rows),
         drained_gpus=sorted(gpu.index for gpu in host.gpus if gpu.id in host.drained_gpus),
         certificate_until=mind.registry.certificate_until_s(host.name),
+        datasets=[data.name for data in host.datasets],
     )
     bound: dict[str, list[JobId]] = {}
     running: dict[str, list[Job]] = {}

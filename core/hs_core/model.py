@@ -164,6 +164,8 @@ class JobSpec:
         1  # sub-batches into which its training loop can split a mini-batch when told to, at most
     )
     elastic: Elastic | None = None  # None: always on `gpus` GPUs
+    dataset: str = ""  # the data that its script reads, by a name that its users agree on; empty: not said
+    dataset_bytes: int = 0  # how much that is; 0: not said
     array_id: JobId | None = None  # first job of the array
     array_index: int | None = None
     array_limit: int = 0  # at most so many of the array live at once; 0: no limit
@@ -210,6 +212,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Data that jobs read: who comes after another one that did finds it on the server."""
+
+    name: str
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
     """An administrator wants it empty: nothing new comes, what is there leaves by migration."""
 
@@ -232,6 +242,7 @@ class Host:
     # An administrator's words: kept by the controller, not the agent's to say.
     drain: Drain | None = None
     drained_gpus: frozenset[GpuId] = frozenset()
+    datasets: tuple[Dataset, ...] = ()  # that jobs have read there, as the controller remembers; newest last
 
     @property
     def model(self) -> str:
@@ -559,12 +570,13 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
 
 
 def job_class(user: str, spec: JobSpec) -> str:
-    """Jobs with the same performance (specs: job class): the explicit name, else user + command without its hyper-parameters.
+    """Jobs with the same performance (specs: job class): the explicit name, else user + command without its hyper-parameters; on as many servers.
 
     A hyper-parameter is an option's value (`--lr 0.1`, `--lr=0.1`) or `key=value`; program, script, option names stay.
     """
+    spread = f" on {spec.nodes} servers" if spec.nodes > 1 else ""  # synchronizing costs more there
     if spec.job_class:
-        return f"{user}/{spec.job_class}"
+        return f"{user}/{spec.job_class}{spread}"
     words: list[str] = []
     after_option = False
     for word in spec.command:
@@ -575,4 +587,4 @@ def job_class(user: str, spec: JobSpec) -> str:
             after_option = False
         else:
             words.append(word.split("=", 1)[0])
-    return f"{user}/{' '.join(words)}/{spec.gang}"
+    return f"{user}/{' '.join(words)}/{spec.gang}{spread}"

@@ -39,9 +39,9 @@ def _check_homes(
             f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
         )
     moved = 0
-    for job in jobs.values():
-        home = homes.get(job.id)
-        anew = plan.shapes.get(job.id, job.shape) != job.shape
+    shapes = plan.shapes
+    for job, home in zip(jobs.values(), map(homes.get, jobs), strict=True):
+        anew = bool(shapes) and shapes.get(job.id, job.shape) != job.shape
         if home is job.hosts and job.nodes == 1 and home[0] in hosts and not anew:
             continue  # it stays, as nearly all do
         if home is not None:
@@ -73,7 +73,7 @@ def _check_home(
 
 def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) -> None:
     home = plan.homes.get(job.id)
-    if home is None or not job.movable:
+    if home is None or not (job.movable or (job.restartable and home == job.hosts)):
         raise BrokenError(f"job {job.id} runs on {job.hosts} and is planned on {home}; it cannot move")
     if job.id not in plan.moves:
         raise BrokenError(f"job {job.id} moves from {job.hosts} to {home} without a reason")

@@ -46,9 +46,11 @@ class JobFacts:
     sliceable: bool = True  # False: once started it runs to its end
     gpus: tuple[tuple[int, ...], ...] = ()
     """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
+    dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     shape: Shape | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
+    restartable: bool = False  # could be restarted where it is, from a checkpoint, also if that could not be fetched from its server
 
     @property
     def host(self) -> HostName | None:
@@ -82,6 +84,7 @@ class HostFacts:
     connected: bool = True
     accepts: bool = True  # False: drained, takes no new jobs, and those there should leave
     indices: tuple[int, ...] = ()  # of the healthy GPUs; (): 0, 1, 2, …
+    datasets: frozenset[str] = frozenset()  # that lie there: whose jobs start sooner, all else being equal
 
     @property
     def numbers(self) -> tuple[int, ...]:

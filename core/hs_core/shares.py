@@ -6,6 +6,7 @@ All exact (`hs_core.waterline`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from hs_core.errors import BrokenError
@@ -25,6 +26,7 @@ NEWEST_FIRST = (
 _AGE = {model.casefold(): age for age, model in enumerate(NEWEST_FIRST)}
 
 
+@lru_cache(maxsize=1024)
 def pool_rank(model: str) -> tuple[int, str]:
     """Sorts pools newest first; those nobody has heard of come last, by name.
 
@@ -109,7 +111,7 @@ def _entitle_pools(
             if (gpus := sum(gpus for models, gpus in kinds.items() if model in models)) > 0
         }
         for user, share in entitle(capacity, wanted, tickets).items():
-            if share > 0:
+            if share.numerator > 0:
                 entitled[user, model] = share
                 if any(model in models and not later.isdisjoint(models) for models in open_[user]):
                     _serve(open_[user], model, later, share)

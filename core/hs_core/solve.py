@@ -18,6 +18,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
+SMALL = 100  # rows and columns together
+
+
 class Method(StrEnum):
     """How an LP is solved; the optimum's value is the same, the point among several optima is not."""
 
@@ -73,9 +76,11 @@ def lp(
     """
     c = np.asarray(costs, float)
     upper_rows, equal_rows = np.asarray(b_ub, float), np.asarray(b_eq, float)
+    # For small ones what sparse matrices save is less than they cost.
+    dense = method is Method.CENTRE and len(c) + len(upper_rows) + len(equal_rows) <= SMALL
     program = _Program(
         costs=c,
-        matrix=_stacked(a_ub, len(upper_rows), a_eq, len(equal_rows), len(c)),
+        matrix=_stacked(a_ub, len(upper_rows), a_eq, len(equal_rows), len(c), dense=dense),
         b_ub=upper_rows,
         b_eq=equal_rows,
         lower=np.broadcast_to(np.asarray(lower, float), c.shape),
@@ -90,7 +95,7 @@ def lp(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Program:
     costs: Floats
-    matrix: Any  # scipy's CSR: the rows of a_ub, then those of a_eq
+    matrix: Any  # scipy's CSR, or an array: the rows of a_ub, then those of a_eq
     b_ub: Floats
     b_eq: Floats
     lower: Floats
@@ -106,7 +111,7 @@ class _Program:
 
     def check(self) -> None:
         for name, values in (
-            ("a_ub or a_eq", self.matrix.data),
+            ("a_ub or a_eq", self.matrix if isinstance(self.matrix, np.ndarray) else self.matrix.data),
             ("b_ub", self.b_ub),
             ("b_eq", self.b_eq),
             ("costs", self.costs),
@@ -115,10 +120,10 @@ class _Program:
                 raise BrokenError(f"{name} has values that are not finite; expected numbers")
 
 
-def _stacked(a_ub: Matrix | None, ubs: int, a_eq: Matrix | None, eqs: int, columns: int) -> Any:
+def _stacked(
+    a_ub: Matrix | None, ubs: int, a_eq: Matrix | None, eqs: int, columns: int, *, dense: bool
+) -> Any:
     """Both matrices, one above the other: made in one go, for small programs take longer to build than to solve."""
-    from scipy import sparse  # noqa: PLC0415
-
     parts = []
     for name, matrix, rows in (("ub", a_ub, ubs), ("eq", a_eq, eqs)):
         part = _entries(matrix, columns)
@@ -132,6 +137,12 @@ def _stacked(a_ub: Matrix | None, ubs: int, a_eq: Matrix | None, eqs: int, colum
         parts.append(part)
     row = np.concatenate([parts[0].row, parts[1].row + ubs])
     col, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("col", "value"))
+    if dense:
+        made = np.zeros((ubs + eqs, columns))
+        np.add.at(made, (row, col), value)
+        return made
+    from scipy import sparse  # noqa: PLC0415
+
     return sparse.csr_matrix((value, (row, col)), shape=(ubs + eqs, columns), dtype=float)
 
 
@@ -206,23 +217,30 @@ def _glop(program: _Program) -> LpAnswer:
 
 def _centre(program: _Program) -> LpAnswer:
     """A primal-dual interior point (Mehrotra's predictor and corrector) that ends before it has to choose a corner."""
-    from scipy import sparse  # noqa: PLC0415
-
     bounded = np.isfinite(program.lower)
     base = np.where(bounded, program.lower, 0.0)
     capped = np.flatnonzero(np.isfinite(program.upper))
-    pick = sparse.csr_matrix(
-        (np.ones(len(capped)), (np.arange(len(capped)), capped)), (len(capped), len(base))
-    )
-    g = sparse.vstack([program.a_ub, pick], format="csc")
+    g, e = _under(program.a_ub, capped), program.a_eq
     h = np.concatenate([program.b_ub, program.upper[capped]]) - g @ base
-    f = program.b_eq - program.a_eq @ base
-    path = _Path(c=program.costs, g=g, h=h, e=program.a_eq.tocsc(), f=f, bounded=bounded)
+    path = _Path(c=program.costs, g=g, h=h, e=e, f=program.b_eq - e @ base, bounded=bounded)
     if not path.walk():
         # It has no proof of infeasibility; who has says so.
         return _highs(program, Method.SIMPLEX)
     x = np.clip(path.x + base, program.lower, program.upper)
     return LpAnswer(x, float(program.costs @ x), path.z[: len(program.b_ub)], path.y)
+
+
+def _under(rows: Any, columns: Ints) -> Any:
+    """Those rows, and below them one for each of these columns that says how large it is."""
+    at = np.arange(len(columns))
+    if isinstance(rows, np.ndarray):
+        pick = np.zeros((len(columns), rows.shape[1]))
+        pick[at, columns] = 1.0
+        return np.concatenate([rows, pick])
+    from scipy import sparse  # noqa: PLC0415
+
+    pick = sparse.csr_matrix((np.ones(len(columns)), (at, columns)), (len(columns), rows.shape[1]))
+    return sparse.vstack([rows, pick], format="csc")
 
 
 class _Path:
@@ -231,17 +249,15 @@ class _Path:
     STEPS = 80
     CLOSE = 1e-8
     NEAR_WALL = 0.99
-    SMALL = 100  # rows and columns together
     EVEN = 0.9  # how much alike the products are at the centre
 
     def __init__(
         self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
     ) -> None:
         self.size = max(1e-300, float(np.abs(c).max(initial=0.0)))
-        # For small ones what sparse matrices save is less than they cost.
-        self.small = len(c) + len(h) + len(f) <= self.SMALL
-        if self.small:
-            g, e = g.toarray(), e.toarray()
+        self.small = isinstance(g, np.ndarray)
+        # Column by column, as both are multiplied from the left as often as from the right.
+        g, e = (np.asfortranarray(g), np.asfortranarray(e)) if self.small else (g, e.tocsc())
         self.c, self.g, self.h, self.e, self.f, self.bounded = c / self.size, g, h, e, f, bounded
         self.x = np.where(bounded, 1.0, 0.0)
         self.v = np.where(bounded, 1.0, 0.0)
@@ -251,14 +267,14 @@ class _Path:
         self.common = self._common()
 
     def _common(self) -> Any:
-        from scipy import sparse  # noqa: PLC0415
-
         sizes = [len(self.x), len(self.h), len(self.f)]
         if self.small:
             made = np.zeros((sum(sizes), sum(sizes)), order="F")
             below = np.concatenate([self.g, self.e])
             made[sizes[0] :, : sizes[0]], made[: sizes[0], sizes[0] :] = below, below.T
             return made
+        from scipy import sparse  # noqa: PLC0415
+
         none = [sparse.csc_matrix((size, size)) for size in sizes]
         rows = [[none[0], self.g.T, self.e.T], [self.g, none[1], None], [self.e, None, none[2]]]
         blocks = 2 + bool(len(self.f))
@@ -325,16 +341,17 @@ class _Path:
 
     def _factor(self, diagonal: Floats) -> Callable[[Floats], Floats] | None:
         """Solves for the matrix of one step: what all have in common, and this diagonal. None: it is singular."""
-        from scipy.linalg import get_lapack_funcs  # noqa: PLC0415
-        from scipy.sparse import diags  # noqa: PLC0415
-        from scipy.sparse.linalg import splu  # noqa: PLC0415
-
         if self.small:
+            from scipy.linalg import get_lapack_funcs  # noqa: PLC0415
+
             matrix = self.common.copy(order="F")
             np.fill_diagonal(matrix, diagonal)
             getrf, getrs = get_lapack_funcs(("getrf", "getrs"), (matrix,))
             lu, pivots, failed = getrf(matrix, overwrite_a=True)
             return None if failed else lambda right: getrs(lu, pivots, right)[0]
+        from scipy.sparse import diags  # noqa: PLC0415
+        from scipy.sparse.linalg import splu  # noqa: PLC0415
+
         try:
             # Symmetric, with a sign for each block: the diagonal is a good pivot nearly always, which keeps the factors sparse.
             factor = splu(

@@ -96,15 +96,17 @@ def one_by_one(
     capacity: Fraction, demands: Sequence[Fraction | int], tickets: Sequence[Fraction]
 ) -> list[Fraction]:
     """The same for a few users."""
-    if min(tickets) <= 0:
-        raise BrokenError(f"{min(tickets)} tickets; expected more than 0")
-    if min(demands) < 0:
-        raise BrokenError(f"demands of {min(demands)} GPUs; expected 0 or more")
     unit = lcm(capacity.denominator, *{demand.denominator for demand in demands})
     fine = lcm(*{weight.denominator for weight in tickets})
     left = capacity.numerator * (unit // capacity.denominator)
     asked = [demand.numerator * (unit // demand.denominator) for demand in demands]
     weights = [weight.numerator * (fine // weight.denominator) for weight in tickets]
+    if min(weights) <= 0:
+        raise BrokenError(f"{min(tickets)} tickets; expected more than 0")
+    if min(asked) < 0:
+        raise BrokenError(f"demands of {min(demands)} GPUs; expected 0 or more")
+    if sum(asked) <= left:
+        return [Fraction(one, unit) for one in asked]
     open_ = sum(weights)
     shares = [ZERO] * len(asked)
     ratios = [one / weight for one, weight in zip(asked, weights, strict=True)]

@@ -73,6 +73,8 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         steps=pb.steps,
         gpu_memory_fixed_bytes=pb.gpu_memory_fixed_bytes,
         accumulation_max=pb.accumulation_max or 1,
+        dataset=pb.dataset,
+        dataset_bytes=pb.dataset_bytes,
         elastic=_to_elastic(pb.elastic) if pb.HasField("elastic") else None,
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
@@ -107,6 +109,8 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
         steps=spec.steps,
         gpu_memory_fixed_bytes=spec.gpu_memory_fixed_bytes,
         accumulation_max=spec.accumulation_max,
+        dataset=spec.dataset,
+        dataset_bytes=spec.dataset_bytes,
         array_limit=spec.array_limit,
         array_id=spec.array_id or 0,
     )

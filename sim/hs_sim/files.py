@@ -4,16 +4,19 @@ import csv
 import io
 import shlex
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import StrEnum
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
-from hs_core.model import Migrate, UserName
+from hs_core.mechanism.pollux import Speed
+from hs_core.model import Elastic, Migrate, UserName
 from hs_sim.cluster import canonical
 from hs_sim.colocated import Ratios
+from hs_sim.elastic import declared_rates
+from hs_sim.elasticfile import elastic_of, elastic_text, speed_of
 from hs_sim.generate import TABLE_1
 from hs_sim.model import Growth, SimJob, Stage, Workload
 from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, refuse, text_of
@@ -21,9 +24,10 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "dataset", "dataset_bytes",
 )  # fmt: skip
 NEVER = "never"
+Speeds = dict[tuple[str, str], Speed]
 NEEDED = ("user", "arrival_s", "steps", "job_class")
 DEFAULT_TICKETS = 100.0
 
@@ -45,12 +49,17 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
     tickets: dict[UserName, float] = {}
     rates: dict[tuple[str, str], float] = {}
     slowed: Ratios = {}
+    spread: dict[tuple[str, str], float] = {}
+    speeds: Speeds = {}
     name = path.stem
     body: list[str] = []
     lines: list[int] = []
     for line, words in enumerate(text.splitlines(), start=1):
         if words.startswith("#"):
-            name = _remark((path, line), words, tickets, rates, slowed) or name
+            name = (
+                _remark((path, line), words, tickets, rates, slowed=slowed, spread=spread, speeds=speeds)
+                or name
+            )
         elif words.strip():
             body.append(words)
             lines.append(line)
@@ -69,8 +78,8 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         with sieve.job():
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
             jobs.append(_job(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
-    found = _whole(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
-    return replace(found, interference=slowed)
+    found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
+    return replace(found, interference=slowed, spread=spread)
 
 
 def _remark(
@@ -78,12 +87,16 @@ def _remark(
     line: str,
     tickets: dict[UserName, float],
     rates: dict[tuple[str, str], float],
+    *,
     slowed: Ratios,
+    spread: dict[tuple[str, str], float],
+    speeds: Speeds,
 ) -> str:
     """What a line that begins with # says; the workload's name, if that is it."""
     try:
         first = line[1:].split(maxsplit=1)[:1]
-        words = shlex.split(line[1:]) if first in (["user"], ["rate"], ["beside"], ["name"]) else []
+        said = (["user"], ["rate"], ["beside"], ["spread"], ["speed"], ["name"])
+        words = shlex.split(line[1:]) if first in said else []
     except ValueError as error:
         refuse(where, "line", line, f"quotes in pairs ({error})")
     if words[:1] == ["user"]:
@@ -104,6 +117,16 @@ def _remark(
         expected = "`# beside CLASS OTHER_CLASS MODEL TIMES_AS_LONG`, in quotes where there are spaces"
         expect(len(words) == 5, where, "beside", line, expected)
         slowed[words[1], words[2], canonical(words[3])] = _ratio(where, "beside", words[4])
+    elif words[:1] == ["spread"]:
+        expected = "`# spread CLASS MODEL PART_OF_ITS_RATE`, in quotes where there are spaces"
+        expect(len(words) == 4, where, "spread", line, expected)
+        spread[words[1], canonical(words[2])] = _part(where, "spread", words[3])
+    elif words[:1] == ["speed"]:
+        parts = [word.partition("=") for word in words[3:]]
+        expected = "`# speed CLASS MODEL grad_per_example_s=SECONDS …`, in quotes where there are spaces"
+        expect(len(words) > 3 and all(equals for _, equals, _ in parts), where, "speed", line, expected)
+        told = {name: value for name, _, value in parts}
+        speeds[words[1], canonical(words[2])] = speed_of(where, f"speed {words[1]} {words[2]}", told)
     elif words[:1] == ["name"]:
         return " ".join(words[1:])
     return ""
@@ -122,7 +145,11 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         "a mapping: name, users, rates, jobs",
     )
     for field in tree:
-        known((path, tree.lines[field]), field, ("name", "users", "rates", "interference", "jobs"))
+        known(
+            (path, tree.lines[field]),
+            field,
+            ("name", "users", "rates", "spread", "interference", "speeds", "jobs"),
+        )
     tickets = {}
     for user, value in _mapping(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
@@ -139,6 +166,13 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
                 line, f"rates.{class_}.{model}", value, least=0
             )
     slowed = _interference(path, tree)
+    spread = {}
+    for class_, by_model in _mapping(path, tree, "spread").items():
+        where = (path, tree["spread"].lines[class_])
+        expect(isinstance(by_model, dict), where, f"spread.{class_}", by_model, "GPU model: part of its rate")
+        for model, value in by_model.items():
+            line = (path, by_model.lines[model])
+            spread[str(class_), canonical(str(model))] = _part(line, f"spread.{class_}.{model}", value)
     listed = tree.get("jobs")
     expect(
         isinstance(listed, list) and bool(listed),
@@ -153,8 +187,30 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         with sieve.job():
             jobs += _entry((path, at), entry)
     name = str(tree.get("name", path.stem))
-    found = _whole(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
-    return replace(found, interference=slowed)
+    speeds = _speeds(path, tree)
+    found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
+    return replace(found, interference=slowed, spread=spread)
+
+
+def _part(where: Where, field: str, value: object) -> float:
+    part = number(where, field, value, above=0)
+    expect(part <= 1, where, field, value, "a part of its rate: above 0, at most 1")
+    return part
+
+
+def _speeds(path: Path, tree: Any) -> Speeds:
+    """Class of elastic jobs → GPU model → the parts of what a mini-batch takes."""
+    found: Speeds = {}
+    for class_, by_model in _mapping(path, tree, "speeds").items():
+        where = (path, tree["speeds"].lines[class_])
+        expect(
+            isinstance(by_model, dict), where, f"speeds.{class_}", by_model, "GPU model: parts of its time"
+        )
+        for model, parts in by_model.items():
+            line, field = (path, by_model.lines[model]), f"speeds.{class_}.{model}"
+            expect(isinstance(parts, dict), line, field, parts, "grad_per_example_s: seconds, …")
+            found[str(class_), canonical(str(model))] = speed_of(line, field, parts)
+    return found
 
 
 def _ratio(where: Where, field: str, value: object) -> float:
@@ -273,6 +329,19 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
     expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
     growth = str(fields.get("growth", Growth.JUMP))
     expect(growth in list(Growth), at("growth"), "growth", growth, " or ".join(Growth))
+    dataset = str(fields.get("dataset", ""))
+    expect(len(dataset) <= 128, at("dataset"), "dataset", dataset, "at most 128 characters")
+    dataset_bytes = whole("dataset_bytes", 0)
+    expect(
+        bool(dataset) or not dataset_bytes,
+        at("dataset_bytes"),
+        "dataset_bytes",
+        dataset_bytes,
+        "a dataset to go with it",
+    )
+    elastic = elastic_of(at("elastic"), fields.get("elastic", ""), whole("gpus", 1, 1))
+    nodes = whole("nodes", 1, 1)
+    expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
     user, job_class = str(fields["user"]), str(fields["job_class"])
     expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
     expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
@@ -283,7 +352,7 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         steps=whole("steps", 0, 1),
         job_class=job_class,
         gpus=whole("gpus", 1, 1),
-        nodes=whole("nodes", 1, 1),
+        nodes=nodes,
         gpu_types=tuple(canonical(str(model)) for model in types),
         gpu_memory_bytes=whole("gpu_memory_bytes", 0),
         state_bytes=whole("state_bytes", 0),
@@ -294,6 +363,9 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         growth=Growth(growth),
         gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
         accumulation_max=whole("accumulation_max", 1, 1),
+        dataset=dataset,
+        dataset_bytes=dataset_bytes,
+        elastic=elastic,
         line=where[1],
     )
 
@@ -334,8 +406,12 @@ def _whole(
     *,
     tickets: dict[UserName, float],
     rates: dict[tuple[str, str], float],
+    speeds: Speeds,
     sieve: Sieve,
 ) -> Workload:
+    elastic = {job.job_class: job for job in reversed(read) if job.elastic is not None}
+    rates = {key: rate for key, rate in rates.items() if key[0] not in elastic}
+    rates |= declared_rates(elastic, speeds)
     for model in TABLE_1.values():
         if not any(class_ == model.name for class_, _ in rates):
             rates |= {(model.name, gpu): rate for gpu, rate in model.rates().items()}
@@ -343,6 +419,8 @@ def _whole(
     jobs = []
     for job in read:
         with sieve.job():
+            if job.elastic is not None and not any(class_ == job.job_class for class_, _ in speeds):
+                refuse((path, job.line), "job_class", job.job_class, "one that has speeds, as it is elastic")
             for job_class in (job.job_class, *(stage.job_class for stage in job.stages)):
                 if job_class not in classes:
                     hint = did_you_mean(job_class, sorted(classes))
@@ -356,7 +434,7 @@ def _whole(
                 f"{job.job_class!r} to be the first",
             )
             jobs.append(job)
-    return assemble(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve)
+    return replace(assemble(path, name, jobs, tickets=tickets, rates=rates, sieve=sieve), speeds=speeds)
 
 
 def assemble(
@@ -398,6 +476,11 @@ def dump_csv(workload: Workload) -> str:
     for class_, other, model in sorted(workload.interference):
         ratio = _told(workload.interference[class_, other, model])
         out.write(f"# {shlex.join(['beside', class_, other, model, str(ratio)])}\n")
+    for class_, model in sorted(workload.spread):
+        out.write(f"# {shlex.join(['spread', class_, model, repr(workload.spread[class_, model])])}\n")
+    for (class_, model), speed in sorted(workload.speeds.items()):
+        parts = [f"{name}={value!r}" for name, value in asdict(speed).items()]
+        out.write(f"# {shlex.join(['speed', class_, model, *parts])}\n")
     table = csv.writer(out, lineterminator="\n")
     table.writerow(COLUMNS)
     for job in workload.jobs:
@@ -435,6 +518,16 @@ def dump_yaml(workload: Workload) -> str:
     }
     if not slowed:
         del tree["interference"]
+    if workload.spread:
+        parts: dict[str, dict[str, float]] = {}
+        for (class_, model), part in sorted(workload.spread.items()):
+            parts.setdefault(class_, {})[model] = part
+        tree["spread"] = parts
+    if workload.speeds:
+        by_model: dict[str, dict[str, dict[str, float]]] = {}
+        for (class_, model), speed in sorted(workload.speeds.items()):
+            by_model.setdefault(class_, {})[model] = asdict(speed)
+        tree["speeds"] = by_model
     text: str = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
     return text
 
@@ -446,6 +539,10 @@ def _told(ratio: float) -> float | str:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value is None:
+        return ""
+    if isinstance(value, Elastic):
+        return elastic_text(value)
     if isinstance(value, tuple):
         return "|".join(map(_word, value))
     if isinstance(value, StrEnum):

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hs_core.model import JobSpec, Migrate, UserName
+from hs_core.mechanism.pollux import Speed
+from hs_core.model import Elastic, JobSpec, Migrate, UserName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class Pool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
     pools: tuple[Pool, ...]
+    dataset_cache_bytes: int = 0  # of each server, for data sets that jobs have read; 0: not limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,8 @@ class SimJob:
     gpu_memory_bytes: int = 0
     gpu_memory_fixed_bytes: int = 0  # of these, what does not shrink with the batch; 0: all
     accumulation_max: int = 1  # sub-batches that a mini-batch can be split into, at most
+    dataset: str = ""  # that its script reads: the first on a server fetches it
+    dataset_bytes: int = 0
     state_bytes: int = 0  # of a checkpoint; what switching and moving cost follows from it
     migrate: Migrate = Migrate.AUTO
     sliceable: bool = True
@@ -68,6 +72,9 @@ class SimJob:
         Stage, ...
     ] = ()  # the first is that of `job_class`, from epoch 0; () if the batch size stays
     growth: Growth = Growth.JUMP
+    elastic: Elastic | None = (
+        None  # its `steps` are mini-batches of its own size, and its class has `Workload.speeds`
+    )
     line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
@@ -98,10 +105,13 @@ class SimJob:
             gpu_memory_bytes=self.gpu_memory_bytes,
             gpu_memory_fixed_bytes=self.gpu_memory_fixed_bytes,
             accumulation_max=self.accumulation_max,
+            dataset=self.dataset,
+            dataset_bytes=self.dataset_bytes,
             migrate=self.migrate,
             priority=self.priority,
             job_class=self.job_class,
             steps=self.steps,
+            elastic=self.elastic,
         )
 
 
@@ -138,9 +148,18 @@ class Workload:
     changes: tuple[SpeedChange, ...] = ()  # of `rates`, by time
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1."""
+    spread: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(job class, GPU model) → the part of its rate that is left to a gang over several servers; 1 where it is not said."""
+    speeds: Mapping[tuple[str, str], Speed] = field(default_factory=dict)
+    """(class of elastic jobs, GPU model) → what their mini-batches take on other numbers of GPUs and of other sizes; `rates` are as declared."""
     source: str = ""  # where it comes from: generator and seed, or file
     skipped: tuple[str, ...] = ()  # jobs that were left out, and why
     peer: Peer = GAVEL  # in whose world gavel_compat puts it
+
+    def rate(self, job_class: str, model: str, nodes: int) -> float:
+        """Mini-batches a second of a whole gang over so many servers; 0: it does not run there."""
+        rate = self.rates.get((job_class, model), 0.0)
+        return rate if nodes == 1 else rate * self.spread.get((job_class, model), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +170,7 @@ class Costs:
     resume_s: float = 0.05  # of a turn's beginning, not yet training
     start_s: float = 10.0  # process, imports, device context; ahead of the turn where there is room
     checkpoint_bytes_per_s: float = 1e9  # written, and read again
-    network_bytes_per_s: float = 1.25e9  # between two servers
+    network_bytes_per_s: float = 1.25e9  # between two servers, and from where data sets are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +203,8 @@ class Experiment:
 
 
 def gavel_compat(experiment: Experiment) -> Experiment:
-    """As Gavel's simulator has the world: nothing costs time, everything is decided at the edges of rounds, and speeds are known."""
+    """As Gavel's simulator has the world: nothing costs time, everything is decided at the edges of rounds, speeds are known, and gangs over
+    several servers are as fast as on one."""
     free = Costs(
         suspend_s=0.0,
         resume_s=0.0,
@@ -192,8 +212,15 @@ def gavel_compat(experiment: Experiment) -> Experiment:
         checkpoint_bytes_per_s=math.inf,
         network_bytes_per_s=math.inf,
     )
+    workload = replace(experiment.workload, spread={})
     return replace(
-        experiment, costs=free, rounds=True, compat=True, known_rates=True, migrations_per_hour=math.inf
+        experiment,
+        workload=workload,
+        costs=free,
+        rounds=True,
+        compat=True,
+        known_rates=True,
+        migrations_per_hour=math.inf,
     )
 
 

@@ -371,3 +371,55 @@ def _bsbf_workload(name: str, made: Sequence[SimJob], dice: Random, ratio: float
     slowed = {(a, b, "2080Ti"): ratio or dice.uniform(*BSBF_SLOWED) for a in tasks for b in tasks}
     found = workload(name, made, {(task, "2080Ti"): 10.0 for task in tasks})
     return replace(found, interference=slowed)
+
+
+# --- PAL (SC'24) --------------------------------------------------------------------------------------------------------
+
+PAL_SERVERS = 16
+PAL_ROUND_S = 300.0
+PAL_SPREAD = 0.08  # of the scores' logarithm: the mean variation that SC'22, "Not All GPUs Are Created Equal", measured
+PAL_SLOW, PAL_SLOWEST = 0.05, 1.5  # that part of the GPUs is an outlier, up to so many times as slow (ibidem)
+PAL_FEEL = {"compute": 1.0, "mixed": 0.5, "memory": 0.0}  # exponent of a GPU's score, by class of jobs
+
+
+def pal_cluster(
+    servers: int = PAL_SERVERS, *, spread: float = PAL_SPREAD, slow: float = PAL_SLOW, seed: int = 0
+) -> ClusterSpec:
+    """64 GPUs of one model in servers of four, not equally fast.
+
+    Open here: the scores that PAL measured on two clusters. These are log-normal, some GPUs being outliers as far as SC'22 saw them, and
+    are felt in full, by half and not at all by the three classes that PAL has.
+    """
+    dice = roll(seed, "pal-gpus")
+    gpus = servers * SERVER
+    times = [
+        dice.uniform(1.2, PAL_SLOWEST) if dice.random() < slow else dice.lognormvariate(0.0, spread)
+        for _ in range(gpus)
+    ]
+    slowdowns = {name: tuple(value**feel for value in times) for name, feel in PAL_FEEL.items() if feel}
+    return ClusterSpec(
+        pools=(Pool(model="V100", servers=servers, gpus_per_server=SERVER, slowdowns=slowdowns),)
+    )
+
+
+def pal_trace(*, jobs: int = 160, jobs_per_hour: float = 20.0, seed: int = 0) -> Workload:
+    """Jobs of all three classes alike, most on one GPU. Open here: sizes and lengths of its traces; gangs are Philly's of `--like gavel`, hours uniform in the logarithm from 0.1 to 20."""
+    dice = roll(seed, "pal")
+    at_s, made = 0.0, []
+    for number in range(1, jobs + 1):
+        at_s += dice.expovariate(jobs_per_hour / 3600.0)
+        gang = dice.choices([1, 2, 4, 8], [70, 10, 15, 5])[0]
+        nodes = nodes_of(gang, SERVER)
+        made.append(
+            SimJob(
+                id=number,
+                user=UserName("lab"),
+                arrival_s=at_s,
+                steps=round(3600 * 0.1 * 200 ** dice.random()),
+                job_class=dice.choice(sorted(PAL_FEEL)),
+                gpus=gang // nodes,
+                nodes=nodes,
+                state_bytes=GiB,
+            )
+        )
+    return workload(f"pal-{seed}", made, {(name, "V100"): 1.0 for name in PAL_FEEL})

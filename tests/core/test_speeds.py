@@ -97,3 +97,20 @@ def test_rates_of_jobs_tell_a_controller_which_gpu_is_slow_and_the_next_one_know
         net = next(iter(speeds.classes()))
         assert speeds.slowdowns(net, "V100") == pytest.approx({A: 1.0, B: 1.0, C: 2.5, D: 1.0})
     assert {row.id for row in again.jobs()} == {JobId(job) for job in rates}
+
+
+def test_a_gang_over_several_servers_tells_of_the_gpus_on_all_of_them() -> None:
+    at = World(PAL, Settings(quantum_s=20.0, settle_s=0.0))
+    for line in ("user alice", "host n1 V100:1", "host n2 V100:1", "submit alice v nodes=2 job_class=net"):
+        at.do(line)
+    for turn in range(1, 6):
+        at.now_s += 20
+        for told in (
+            f"step={turn} run_s={20 * (turn - 1)}",
+            f"step={turn + 1} run_s={20 * turn - 10} steps_per_s=4.0",
+        ):
+            for name in ("n2", "n1"):
+                at.do(f"report {name} 1:0=running gpus=GPU-{name}-0 resumes={turn} {told}")
+    ((_, model, gangs),) = at.machine.gpu_speeds
+    assert model == "V100"
+    assert [gpus for gpus, _ in gangs] == [["GPU-n1-0", "GPU-n2-0"]]

@@ -211,7 +211,7 @@ class Run:
 @st.composite
 def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
     count = draw(st.integers(0, 4))
-    return [
+    made = [
         host(
             f"h{at}",
             draw(st.sampled_from([0, 1, 2, 3, 4, 8])),
@@ -221,6 +221,7 @@ def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
         )
         for at in range(count)
     ]
+    return [replace(one, datasets=frozenset(draw(st.sampled_from(["", "d", "de"])))) for one in made]
 
 
 @st.composite
@@ -239,6 +240,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             gpu_types=draw(st.sampled_from([(), (), (), ("V100",), ("K80", "Q9"), ("X1",)])),
             gpu_memory_bytes=draw(st.sampled_from([0, 0, 3 * GIB, 10 * GIB, 40 * GIB])),
             job_class=draw(st.sampled_from("xyz")),
+            dataset=draw(st.sampled_from(["", "", "d", "e"])),
             steps=float(draw(st.sampled_from([0, 0, 3, 1_000, 50_000]))),
             accumulation_max=draw(st.sampled_from([1, 1, 8])),
             migrations=draw(st.sampled_from([0, 0, 3])),

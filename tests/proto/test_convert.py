@@ -23,7 +23,7 @@ SPECS = st.builds(
     migrate=st.sampled_from(model.Migrate), suspend=st.sampled_from(model.SuspendMode),
     on_partition=st.sampled_from(model.OnPartition), retry_max=NON_NEGATIVE, checkpoint_dir=TEXT,
     checkpoint_interval_s=st.floats(0, 1e9), job_class=TEXT, steps=st.integers(0, 10**15),
-    gpu_memory_fixed_bytes=NON_NEGATIVE, accumulation_max=st.integers(1, 64), array_id=st.none() | st.integers(1, 9),
+    gpu_memory_fixed_bytes=NON_NEGATIVE, accumulation_max=st.integers(1, 64), dataset=st.text(max_size=8), dataset_bytes=NON_NEGATIVE, array_id=st.none() | st.integers(1, 9),
     array_index=st.none() | NON_NEGATIVE, array_limit=NON_NEGATIVE,
     elastic=st.none() | st.builds(
         model.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,

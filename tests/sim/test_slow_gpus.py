@@ -1,13 +1,17 @@
 """GPUs of one model that are not equally fast, simulated: what jobs take on them, in both depths, and what `pal` makes of it."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from hs_core.errors import RefusedError
 from hs_core.model import UserName
+from hs_sim.cluster import parse_cluster
 from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
+from hs_sim.slowdowns import slowed
 
 FREE = Costs(suspend_s=0.0, resume_s=0.0, start_s=0.0)
 CLASSES = ("felt", "even")
@@ -84,3 +88,33 @@ def test_speeds_that_nobody_asks_for_cost_nothing_and_change_nothing() -> None:
     even = asked(*jobs, times=(1.0, 1.0), policy="las")
     plain = replace(even, cluster=ClusterSpec(pools=(replace(even.cluster.pools[0], slowdowns={}),)))
     assert ends(run_quanta(even)) == ends(run_quanta(plain))
+
+
+def test_a_file_says_how_slow_each_gpu_is(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text('v100: [1, 2, 1, 1.5]\nK80: {"bert*": [3, 1], "*": [1, 1]}\n')
+    found = slowed(parse_cluster("v100:4,k80:2@2"), tmp_path / "s.yaml")
+    assert [dict(pool.slowdowns) for pool in found.pools] == [
+        {"*": (1, 2, 1, 1.5)},
+        {"bert*": (3, 1), "*": (1, 1)},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("V100: [1, 2]", "V100.*: 2 numbers; expected 4 numbers, one a GPU, server by server"),
+        ("V100: [1, 2, 0, 1]", "V100.*[2]: 0; expected a number from 0.01 to 100"),
+        ("V100: [1, 2, -1, 1]", "V100.*[2]: -1; expected a number from 0.01 to 100"),
+        ("V100: [1, .nan, 1, 1]", "V100.*[1]: nan; expected a number"),
+        ("V100: {bert: 3}", "V100.bert: 3; expected 4 numbers"),
+        ("A100: [1]", "A100: expected one of the cluster's models, V100"),
+        ("[1, 2]", "expected GPU models with a list of numbers each"),
+        ("V100: [", "expected YAML"),
+    ],
+)
+def test_bad_files_of_slowdowns_are_named(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(RefusedError) as caught:
+        slowed(parse_cluster("v100:4"), tmp_path / "s.yaml")
+    assert f"{tmp_path / 's.yaml'}: " in str(caught.value)
+    assert says in str(caught.value)

@@ -106,6 +106,15 @@ def _facts(rows: Sequence[tuple[str, str]]) -> None:
             out(f"{name + ':':<13} {screen.printable(value)}")
 
 
+def _dataset(found: wire.JobDetail) -> str:
+    spec = found.spec
+    if not spec.dataset:
+        return ""
+    size = f" ({quantities.size_text(spec.dataset_bytes)})" if spec.dataset_bytes else ""
+    where = ", ".join(found.dataset_hosts)
+    return f"{spec.dataset}{size}, " + (f"read before on {where}" if where else "read on no server yet")
+
+
 def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
     import shlex
 
@@ -137,6 +146,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
             + (f" over {spec.nodes} nodes" if spec.nodes > 1 else ""),
         ),
         ("elastic", _elastic(view)),
+        ("data set", _dataset(found)),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
         ("copies", _copies(view)),

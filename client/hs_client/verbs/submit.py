@@ -46,6 +46,8 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "job_class": (("class",), str),
     "steps": (("steps",), int),
     "accumulation": (("accumulation",), int),
+    "dataset": (("dataset", "name"), str),
+    "dataset_size": (("dataset", "size"), str),
     "gpus_min": (("elastic", "gpus_min"), int),
     "gpus_max": (("elastic", "gpus_max"), int),
     "batch": (("elastic", "batch"), int),
@@ -110,6 +112,10 @@ def job_options(function: F) -> F:
         click.option(
             "--accumulation", type=int, metavar="N", help="sub-batches the script can split a batch into  [1]"
         ),
+        click.option(
+            "--dataset", metavar="NAME", help="the data it reads; servers that have it are preferred"
+        ),
+        click.option("--dataset-size", metavar="SIZE", help="of --dataset, e.g. 150G"),
         click.option(
             "--gpus-max", type=int, metavar="N", help="elastic: it may be restarted on up to so many GPUs"
         ),

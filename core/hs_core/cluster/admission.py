@@ -65,7 +65,8 @@ def check_spec(spec: JobSpec, limits: Limits) -> None:
 def _check_texts(spec: JobSpec, limits: Limits) -> None:
     if not spec.name.strip():
         raise refuse("name", spec.name, "is empty; a name was expected")
-    labels = [("name", spec.name), ("job_class", spec.job_class), *(("gpu_types", g) for g in spec.gpu_types)]
+    labels = [("name", spec.name), ("job_class", spec.job_class), ("dataset", spec.dataset)]
+    labels += [("gpu_types", model) for model in spec.gpu_types]
     for field, text in labels:
         if len(text) > limits.name_chars:
             raise refuse(
@@ -111,6 +112,7 @@ def _check_numbers(spec: JobSpec, limits: Limits) -> None:
         ("steps", spec.steps, 0, 10**15),
         ("gpu_memory_fixed_bytes", spec.gpu_memory_fixed_bytes, 0, spec.gpu_memory_bytes),
         ("accumulation_max", spec.accumulation_max, 1, 1 << 20),
+        ("dataset_bytes", spec.dataset_bytes, 0, limits.dataset_bytes if spec.dataset else 0),
     )
     for field, value, least, most in whole:
         if not least <= value <= most:

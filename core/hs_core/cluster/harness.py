@@ -306,7 +306,7 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                 wishes[key] = dict([value.split(":", 1)])
             case "command":
                 wishes[key] = tuple(value.split())
-            case "workdir" | "output" | "job_class":
+            case "workdir" | "output" | "job_class" | "dataset":
                 wishes[key] = value
             case "on_partition":
                 wishes[key] = OnPartition(value)

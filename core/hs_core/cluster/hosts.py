@@ -21,7 +21,8 @@ class Hosts(Moves):
             )
         old = self._book.hosts.get(host.name)
         if old is not None:
-            host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus)  # not the agent's to say
+            # Not the agent's to say.
+            host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus, datasets=old.datasets)
         if host != old:
             self._book.put_host(host)
             self._touched_hosts.add(host.name)

@@ -6,7 +6,20 @@ from hs_core.cluster import admission, copies, reports, states
 from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
-from hs_core.model import Exit, Host, HostName, Job, JobId, JobReport, JobState, OnPartition, Phase, Stored
+from hs_core.datasets import after_use
+from hs_core.model import (
+    Dataset,
+    Exit,
+    Host,
+    HostName,
+    Job,
+    JobId,
+    JobReport,
+    JobState,
+    OnPartition,
+    Phase,
+    Stored,
+)
 
 
 class Lives(Views):
@@ -35,6 +48,8 @@ class Lives(Views):
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
+        if row.spec.dataset and reports.begins_to_train(before, part):
+            self._data_read(row, host)
         settled = self._settled(new, now_s)
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
@@ -50,6 +65,14 @@ class Lives(Views):
             )
             self._fact(now_s, "part-ended", text, job=row.id)
 
+    def _data_read(self, row: Job, name: HostName) -> None:
+        host = self._book.hosts[name]
+        data = Dataset(name=row.spec.dataset, bytes=row.spec.dataset_bytes)
+        datasets = after_use(host.datasets, data, self.settings.dataset_cache_bytes)
+        if datasets != host.datasets:
+            self._book.put_host(replace(host, datasets=datasets))
+            self._touched_hosts.add(name)
+
     def _rate_reported(
         self, row: Job, host: HostName, old: JobReport | None, new: JobReport, now_s: float
     ) -> None:
@@ -60,8 +83,10 @@ class Lives(Views):
         known = self._rates.count
         models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
         of = host if row.portions else ""
+        whole = row.report if len(row.hosts) > 1 and not row.portions else new
+        gpus = whole.gpus if whole is not None and len(whole.gpus) == row.gang else ()
         if self._rates.reported(
-            job_class, models, old, new, now_s, beside=beside, split=split, shape=row.shape, of=of
+            job_class, models, old, new, now_s, beside=beside, split=split, shape=row.shape, of=of, gpus=gpus
         ):
             self._touched_profile = True
             self._stale |= self._rates.count != known  # there is something new to decide by

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hs_core.model import JobId, JobReport, Phase, Shape
+from hs_core.model import GpuId, JobId, JobReport, Phase, Shape
 from hs_core.profile import SETTLE_S, Profile, RateSample
 from hs_core.speeds import GpuSpeeds
 
@@ -40,6 +40,7 @@ class Rates:
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
         self.speeds: dict[tuple[str, str], dict[Shape, float]] = {}
         """(class, model) → mini-batches a second of an elastic job in each shape."""
+        self._shapes = 0  # in all of `speeds`
         for job_class, model, *_ in dumped:
             self._show(job_class, model)
         self.gpus = GpuSpeeds.load(list(gpus))
@@ -56,9 +57,10 @@ class Rates:
         split: bool = False,
         shape: Shape | None = None,
         of: str = "",
+        gpus: Sequence[GpuId] = (),
     ) -> bool:
         """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
-        `of`: the server of one of its copies.
+        `of`: the server of one of its copies; `gpus`: all that it had.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
@@ -84,8 +86,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
-        if not beside and shape is None and new.gpus and len(set(models)) == 1:
-            self.gpus.add(job_class, model, new.gpus, new.steps_per_s)
+        if not beside and shape is None and gpus and len(set(models)) == 1:
+            self.gpus.add(job_class, model, gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
         self._show(job_class, model)
@@ -105,7 +107,7 @@ class Rates:
     @property
     def count(self) -> int:
         """How much is known."""
-        return len(self.known) + len(self.interference) + sum(map(len, self.speeds.values()))
+        return len(self.known) + len(self.interference) + self._shapes
 
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
@@ -117,7 +119,9 @@ class Rates:
                 self.interference[job_class, beside, model] = max(1.0, ratio)
         for shape, found in self._profile.shapes(job_class, model).items():
             if found.samples >= ENOUGH:
-                self.speeds.setdefault((job_class, model), {})[shape] = found.steps_per_s
+                speeds = self.speeds.setdefault((job_class, model), {})
+                self._shapes += shape not in speeds
+                speeds[shape] = found.steps_per_s
 
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
@@ -126,6 +130,7 @@ class Rates:
         for known in (self.known, self.speeds):
             for key in [key for key in known if key[0] == job_class]:
                 del known[key]
+        self._shapes = sum(map(len, self.speeds.values()))
         for pair in [pair for pair in self.interference if job_class in pair[:2]]:
             del self.interference[pair]
 

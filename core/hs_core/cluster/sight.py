@@ -19,6 +19,7 @@ class Sight:
         self._connected = connected
         self.fits = Fits()
         self._copies = True
+        self._awaited: Collection[HostName] = ()
         self._progress = True
         self._facts: dict[JobId, JobFacts] = {}  # by id
         self._shown: tuple[JobFacts, ...] | None = None
@@ -51,6 +52,14 @@ class Sight:
         if self._by_gpu != needs.by_gpu:
             self._by_gpu = needs.by_gpu
             self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
+
+    def wait_for(self, awaited: Collection[HostName]) -> bool:
+        """Servers that will be back at once, perhaps: copies there count still. Whether others were waited for until now."""
+        if awaited == self._awaited:
+            return False
+        self._awaited = awaited
+        self._book.changed |= self._book.forked
+        return True
 
     def classes(self) -> set[str]:
         """Of the jobs that are shown."""
@@ -119,12 +128,15 @@ class Sight:
                 self._facts[job] = new
                 self._shown = None
 
+    def _counted(self, row: Job) -> tuple[HostName, ...]:
+        return copies.counted(row, {*self._connected, *self._awaited})
+
     def _could_run(self, row: Job) -> bool:
         book = self._book
         if row.paused or row.cancelled_by or row.id in book.blocked:
             return False
         if row.hosts:
-            there = copies.counted(row, self._connected) if row.portions else row.hosts
+            there = self._counted(row) if row.portions else row.hosts
             if reports.broken(row) or not there or not self._doomed.isdisjoint(there):
                 return False
             hosts = [book.hosts.get(name) for name in there]
@@ -147,7 +159,7 @@ class Sight:
         report = row.report
         hosts, parts = row.hosts, tuple(row.reports.values())
         if row.portions:  # those that have ended, or are away, are not waited for
-            hosts = copies.counted(row, self._connected)
+            hosts = self._counted(row)
             parts = tuple(row.reports[host] for host in hosts if host in row.reports)
         here = all(host in self._connected for host in hosts)
         reachable = all(self._book.hosts[host].peer for host in hosts)
@@ -157,6 +169,8 @@ class Sight:
             hosts = row.move.to  # from now on it is one
         elif row.portions and not self._copies:
             hosts, stays = hosts[:1], True
+        leaves = not started or all(map(reports.can_leave, parts))
+        free = here and row.move is None and not stays and leaves
         return JobFacts(
             id=row.id,
             user=row.user,
@@ -174,10 +188,8 @@ class Sight:
             hosts=hosts,
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
-            movable=here
-            and row.move is None
-            and not stays
-            and (not started or (reachable and all(map(reports.can_leave, parts)))),
+            movable=free and (not started or reachable),
+            restartable=free and started,
             rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
@@ -189,6 +201,7 @@ class Sight:
             else 0,  # said only where it matters: it changes with every report
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
+            dataset=row.spec.dataset,
             elastic=row.spec.elastic,
             shape=row.shape,
             migrations=row.migrations,
@@ -250,4 +263,5 @@ def _host_facts(host: Host, *, connected: bool) -> HostFacts:
         connected=connected,
         accepts=host.schedulable,
         indices=tuple(gpu.index for gpu in healthy),
+        datasets=frozenset(data.name for data in host.datasets),
     )

@@ -28,6 +28,7 @@ class Limits:
     gpu_types: int = 16
     cpus: int = 4096
     memory_bytes: int = 1 << 50
+    dataset_bytes: int = 1 << 60
     duration_s: float = 10 * 366 * 86_400.0
     priority: int = 1000
     retries: int = 1000
@@ -60,6 +61,7 @@ class Settings:
     move_deadline_s: float = 120.0  # a job that has not written its checkpoint by then stays where it is
     grant_key: str = ""  # what grants between agents are made from: a secret of the controller's
     max_classes: int = 10_000  # job classes whose rates are remembered
+    dataset_cache_bytes: int = 0  # of data sets that stay on a server; 0: not limited
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import time_load
-from hs_core.mechanism.world import shape_of
 from hs_core.model import JobId, MoveReason, UserName
 from hs_core.policy import JobFacts
 
@@ -66,11 +66,12 @@ class _Evening:
 
     def jobs(self, at: int) -> list[JobFacts]:
         """Jobs of one node that live there."""
-        return self._mover.world.at[self._pool.names[at]]
+        return self._mover.world.at[self._pool.names[at]].jobs
 
     def _parts(self, at: int) -> Sequence[JobFacts]:
         """Of gangs over several servers."""
-        return self._mover.world.parts.get(self._pool.names[at], ())
+        found = self._mover.world.parts.get(self._pool.names[at])
+        return () if found is None else found.jobs
 
     def _times(self) -> NDArray[np.float64]:
         """`time_of` all servers; one by one only where jobs come and went, or fit beside a gang."""

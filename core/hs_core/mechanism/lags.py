@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from copy import copy
 from fractions import Fraction
 from math import sqrt
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -127,15 +126,12 @@ def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
     return due
 
 
-_gang_of = attrgetter("gang")
-
-
 def _grain(world: World, due: Mapping[At, float]) -> Floats:
     """What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once."""
     largest: dict[At, int] = {}
     for (user, _, model), jobs in world.kinds.items():
         if jobs and (at := (user, model)) in due:
-            largest[at] = max(largest.get(at, 0), *map(_gang_of, jobs))
+            largest[at] = max(largest.get(at, 0), *jobs.widths)
     grains = [
         largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
         for at, gpus in due.items()

@@ -14,17 +14,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.time_load import leave_gaps
-from hs_core.mechanism.world import At, World, shape_of
+from hs_core.mechanism.world import At, World
 from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
 
 DIGITS = 9
 
 
-_gang, _user = attrgetter("gang"), attrgetter("user")
+_user = attrgetter("user")
 
 
 class _Rows(NamedTuple):
@@ -41,6 +42,8 @@ class Pool:
         self.model = model
         self.names, self.index, self.gpus, self.width = there.names, there.index, there.gpus, there.width
         self.accepts, self.fits = there.accepts, there.fits
+        self._hosts = world.hosts
+        self._colds: dict[str, NDArray[np.bool_]] = {}  # by data set
         self.tickets: NDArray[np.float64] = np.zeros(len(self.names), dtype=np.float64)
         self.asked: NDArray[np.int64] = np.zeros(
             len(self.names), dtype=np.int64
@@ -64,12 +67,14 @@ class Pool:
             np.repeat(np.arange(len(there)), np.fromiter(map(len, there), dtype=np.int64, count=len(there)))
             for there in (jobs, parts)
         ]
-        single, several = list(chain.from_iterable(jobs)), list(chain.from_iterable(parts))
-        gpus = np.array([*map(_gang, single), *(job.per_node for job in several)], dtype=np.int64)
+        several = list(chain.from_iterable(parts))
+        alone = list(chain.from_iterable(band.gangs for band in jobs))
+        gpus = np.array([*alone, *(job.per_node for job in several)], dtype=np.int64)
         users = self._users = {user: at for at, user in enumerate(self.per_gpu)}
         for job in several:  # of a gang in several pools, maybe, whose user has no share here
             users.setdefault(job.user, len(users))
-        of = [*map(users.__getitem__, map(_user, chain(single, several)))]
+        owners = chain(chain.from_iterable(band.users for band in jobs), map(_user, several))
+        of = [*map(users.__getitem__, owners)]
         self._rows = rows = _Rows(np.array(of, dtype=np.int64), np.concatenate(servers), gpus)
         if gpus.size:
             size = len(self.names)
@@ -143,7 +148,7 @@ class Pool:
         self.asked[at] += gpus
 
     def best(self, job: JobFacts, per_gpu: float) -> Home:
-        """The servers with least load once the job is there; ties: the fullest that still fits, then by name."""
+        """The servers with least load once the job is there; ties: those where it still fits, that have its data, the fullest, then by name."""
         fits = self.fits(shape_of(job))
         tickets = self.tickets
         change = per_gpu - self.per_gpu.get(job.user, 0.0)
@@ -162,8 +167,17 @@ class Pool:
             return ()
         if len(some) > 1:
             left = self.gpus[some] - self.asked[some] - job.per_node
-            some = some[np.lexsort((some, np.abs(left), left < 0, load[some]))]
+            cold = self._cold(job.dataset)[some] if job.dataset else np.zeros(len(some), dtype=np.bool_)
+            some = some[np.lexsort((some, np.abs(left), cold, left < 0, load[some]))]
         return tuple(self.names[at] for at in some[: job.nodes])
+
+    def _cold(self, dataset: str) -> NDArray[np.bool_]:
+        """Servers on which nobody has read that data yet."""
+        found = self._colds.get(dataset)
+        if found is None:
+            cold = [dataset not in self._hosts[name].datasets for name in self.names]
+            found = self._colds[dataset] = np.array(cold, dtype=np.bool_)
+        return found
 
 
 class Board:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
 
+from hs_core.mechanism.census import Kind
 from hs_core.mechanism.evening import cost_of, even_out
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.world import Kind
 from hs_core.mechanism.worth import SLACK, Worth
 from hs_core.model import JobId, Migrate, MoveReason, UserName
 from hs_core.policy import JobFacts
@@ -185,7 +185,7 @@ class Mover:
         if not jobs:
             return
         for target in worth.targets(user, job_class, source):
-            if (gain := self._gain(worth, jobs[0], source, target)) is not None:
+            if (gain := self._gain(worth, jobs.jobs[0], source, target)) is not None:
                 yield -gain, user, job_class, source, target
 
     def _gain(self, worth: Worth, job: JobFacts, source: str, target: str) -> float | None:
@@ -200,7 +200,10 @@ class Mover:
     def _candidate(self, kind: Kind, target: str) -> JobFacts | None:
         """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
         best: JobFacts | None = None
-        for job in self.world.kinds.get(kind, ()):
+        kin = self.world.kinds.get(kind)
+        if kin is None:
+            return None
+        for job in kin.jobs if self.moves_started else kin.waiting:
             if not self.may_go(job) or (job.started and job.migrate is not Migrate.AUTO):
                 continue
             if target in self.world.usable(job) and (best is None or cost_of(job) < cost_of(best)):

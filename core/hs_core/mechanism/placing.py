@@ -31,6 +31,11 @@ def fits(job: JobFacts, host: HostFacts) -> bool:
     )
 
 
+def is_cold(job: JobFacts, host: HostFacts) -> bool:
+    """It reads data that nobody has read there yet."""
+    return bool(job.dataset) and job.dataset not in host.datasets
+
+
 def takes_new(host: HostFacts) -> bool:
     return host.connected and host.accepts
 
@@ -164,13 +169,13 @@ def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[
 
 
 def best_fit(job: JobFacts, hosts: Iterable[HostFacts], free: Mapping[HostName, int]) -> Home:
-    """Consolidated: the newest pool with room, there the servers that the job leaves fewest GPUs of, then by name; () if none."""
+    """Consolidated: the newest pool with room, there the servers that the job leaves fewest GPUs of, then those that have its data, then by name; () if none."""
     left: dict[str, list[HostFacts]] = {}
     for host in hosts:
         if takes_new(host) and fits(job, host) and free[host.name] >= job.per_node:
             left.setdefault(host.model, []).append(host)
     for model in sorted(left, key=pool_rank):
         if len(left[model]) >= job.nodes:
-            tightest = sorted(left[model], key=lambda host: (free[host.name], host.name))
+            tightest = sorted(left[model], key=lambda host: (free[host.name], is_cold(job, host), host.name))
             return tuple(host.name for host in tightest[: job.nodes])
     return ()

@@ -13,15 +13,14 @@ class Speeds:
     def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
         known = set(models)
         self._rates = rates
-        self._slowest: dict[str, float] = {}
-        slowest = self._slowest
+        slowest: dict[str, float] = {}
         for (job_class, model), rate in rates.items():
             if model in known and 0 < rate < slowest.get(job_class, inf):
                 slowest[job_class] = rate
+        self._speeds = {at: rate / slowest.get(at[0], 1.0) for at, rate in rates.items()}
 
     def get(self, job_class: str, model: str) -> float | None:
-        rate = self._rates.get((job_class, model))
-        return None if rate is None else rate / self._slowest.get(job_class, 1.0)
+        return self._speeds.get((job_class, model))
 
     def rate(self, job_class: str, model: str) -> float | None:
         """Mini-batches a second."""
@@ -70,7 +69,7 @@ class Bids:
         since_s = snapshot.now_s - AWAITED_QUANTA * snapshot.quantum_s
         for job_class in self._classes.get(user, ()):
             missing = [model for model in (fast, slow) if self._speeds.rate(job_class, model) is None]
-            there = [self._world.kinds.get((user, job_class, model), []) for model in missing]
-            if missing and all(any(job.settled_s > since_s for job in jobs) for jobs in there):
+            there = [self._world.kinds.get((user, job_class, model)) for model in missing]
+            if missing and all(any(job.settled_s > since_s for job in jobs or ()) for jobs in there):
                 return True
         return False

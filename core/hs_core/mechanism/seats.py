@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from hs_core.mechanism.packing import Packer
-from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
 from hs_core.model import HostName, JobId
@@ -302,7 +302,7 @@ class Seats:
         return drained and bool(models) and slots.take(job, home, "")
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
-        """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, then by name; () if none."""
+        """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, those that have its data, then by name; () if none."""
 
         def able(host: HostFacts) -> bool:
             return (
@@ -313,9 +313,9 @@ class Seats:
                 and self._slots.may_go(job, host)
             )
 
-        def cost(host: HostFacts) -> tuple[int, int, HostName]:
+        def cost(host: HostFacts) -> tuple[int, int, bool, HostName]:
             left = self._slots.free(host.name) - job.per_node
-            return max(0, claims.get(host.name, 0) - left), left, host.name
+            return max(0, claims.get(host.name, 0) - left), left, is_cold(job, host), host.name
 
         found = sorted(filter(able, self._snapshot.hosts), key=cost)
         return tuple(host.name for host in found[: job.nodes]) if len(found) >= job.nodes else ()

@@ -39,6 +39,9 @@ class Decided:
 
     world: World
     entitled: Mapping[At, Fraction]
+    lags: (
+        Lags | None
+    )  # None: jobs have found homes or other ones since, so that what is due to users is another matter
     factors: Mapping[At, Fraction]
     tickets: Mapping[JobId, Fraction]
     wakes_s: float  # somebody may move from then on
@@ -92,8 +95,10 @@ class FairSequel:
     def _first(self, had: Had) -> Lags:
         """As they were when it was decided, of the world as that has left it."""
         decided = self._decided
-        levels = find_levels(decided.world, decided.entitled)
-        lags = Lags(decided.world, levels, self._memory.get("lags", {}))
+        lags = decided.lags
+        if lags is None:
+            levels = find_levels(decided.world, decided.entitled)
+            lags = Lags(decided.world, levels, self._memory.get("lags", {}))
         self._weighed = self._told = lags.steps_of(decided.factors)
         self._place = np.array([had.place[at] for at in lags.whom], dtype=np.int64)
         return lags

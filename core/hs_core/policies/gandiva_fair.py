@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from math import lcm
-from operator import attrgetter
 from typing import Any
 
 from hs_core.events import Turn
 from hs_core.mechanism import crowd, split, trade
-from hs_core.mechanism.lags import Lags, had_in_turn
+from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
@@ -29,7 +29,6 @@ from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verd
 from hs_core.shares import entitle_pools
 
 LIMITS = Limits()
-_id_of, _gang_of = attrgetter("id"), attrgetter("gang")
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -73,6 +72,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         decided = Decided(
             world=world,
             entitled=traded.entitled,
+            lags=None if world.new or mover.done else lags,
             factors=factors,
             tickets=tickets,
             wakes_s=mover.awaits_s,
@@ -135,12 +135,19 @@ def _tickets_of(
             continue
         by_gang = known.get(at)
         if by_gang is None:
-            unit = entitled[at] / world.gpus[at] if entitled.get(at) else LEAST
-            by_gang = known[at] = {1: unit * factors[at] if at in factors else unit}
-        for gang in set(map(_gang_of, jobs)) - by_gang.keys():
+            by_gang = known[at] = {1: _unit(entitled.get(at), world.gpus[at], factors.get(at, WHOLE))}
+        for gang in jobs.widths - by_gang.keys():
             by_gang[gang] = by_gang[1] * gang
-        tickets.update(zip(map(_id_of, jobs), map(by_gang.__getitem__, map(_gang_of, jobs)), strict=True))
+        tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
+
+
+def _unit(share: Fraction | None, gpus: int, factor: Fraction) -> Fraction:
+    """Of a GPU."""
+    if not share:
+        return LEAST * factor
+    # As share / gpus * factor, reduced once: this is done for every user in every pool.
+    return Fraction(share.numerator * factor.numerator, share.denominator * gpus * factor.denominator)
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
@@ -163,9 +170,15 @@ def _are_settled(
     world: World, gangs: Sequence[split.Gang], servers: Sequence[split.Server], mover: Mover
 ) -> bool:
     """Of those who take turns with gangs nobody is about to begin a run that nothing can suspend, and no gang leaves."""
-    there = [job for server in servers for job in world.at[server.name]]
-    parts = [job for gang in gangs for job in world.parts.get(gang.servers[0], ()) if job.id == gang.job]
-    starts = any(not job.sliceable and not job.running for job in (*there, *parts))
+    there = chain.from_iterable(world.at[server.name].stuck for server in servers)
+    parts = (
+        job
+        for gang in gangs
+        if (band := world.parts.get(gang.servers[0])) is not None
+        for job in band.stuck
+        if job.id == gang.job
+    )
+    starts = any(not job.running for job in chain(there, parts))
     return not starts and all(moved.job.nodes == 1 for moved in mover.done)
 
 
@@ -186,14 +199,14 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
     servers = []
     for name in sorted(shared):
         gpus, jobs = world.hosts[name].gpus, world.at[name]
-        stuck = sum(job.gang for job in jobs if job.running and not job.sliceable)
+        stuck = sum(job.gang for job in jobs.stuck if job.running)
         servers.append(
             split.Server(
                 name=name,
                 gpus=gpus,
-                small=tuple(job.gang for job in jobs),
+                small=jobs.gangs,
                 stuck=min(gpus, stuck),
-                tickets=_sum([tickets[job.id] for job in jobs]),
+                tickets=_sum(list(map(tickets.__getitem__, jobs.ids))),
             )
         )
     return servers

@@ -61,7 +61,7 @@ def _keep(slots: Slots, jobs: Iterable[JobFacts]) -> None:
 def _may_restart(job: JobFacts) -> bool:
     if not job.hosts:
         return True
-    return job.movable and not (job.started and job.migrate is Migrate.NEVER)
+    return (job.movable or job.restartable) and not (job.started and job.migrate is Migrate.NEVER)
 
 
 def _by_pool(snapshot: Snapshot, slots: Slots, jobs: Iterable[JobFacts]) -> dict[str, list[JobFacts]]:
@@ -101,7 +101,8 @@ def _within_budget(snapshot: Snapshot, slots: Slots, wanted: Mapping[JobId, Give
     fitting = {
         id_: given
         for id_, given in wanted.items()
-        if all(
+        if (jobs[id_].movable or not jobs[id_].started or given.home == jobs[id_].hosts)
+        and all(
             fits(replace(jobs[id_], gang=given.gpus * jobs[id_].nodes), hosts[name]) for name in given.home
         )
     }

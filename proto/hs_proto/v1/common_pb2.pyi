@@ -72,6 +72,8 @@ class JobSpec(_message.Message):
     GPU_MEMORY_FIXED_BYTES_FIELD_NUMBER: _builtins.int
     ACCUMULATION_MAX_FIELD_NUMBER: _builtins.int
     ARRAY_ID_FIELD_NUMBER: _builtins.int
+    DATASET_FIELD_NUMBER: _builtins.int
+    DATASET_BYTES_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
@@ -105,6 +107,9 @@ class JobSpec(_message.Message):
     """sub-batches that a mini-batch can be split into; 0: 1"""
     array_id: _builtins.int
     """set by the controller; 0: not of an array"""
+    dataset: _builtins.str
+    """the data that its script reads; empty: not said"""
+    dataset_bytes: _builtins.int
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -148,11 +153,13 @@ class JobSpec(_message.Message):
         gpu_memory_fixed_bytes: _builtins.int = ...,
         accumulation_max: _builtins.int = ...,
         array_id: _builtins.int = ...,
+        dataset: _builtins.str = ...,
+        dataset_bytes: _builtins.int = ...,
         elastic: Global___Elastic | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "array_index", b"array_index", "elastic", b"elastic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015

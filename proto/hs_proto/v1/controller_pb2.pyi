@@ -1106,6 +1106,7 @@ class JobDetail(_message.Message):
     JOB_CLASS_FIELD_NUMBER: _builtins.int
     STORY_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
+    DATASET_HOSTS_FIELD_NUMBER: _builtins.int
     job_class: _builtins.str
     @_builtins.property
     def view(self) -> Global___JobView: ...
@@ -1115,6 +1116,10 @@ class JobDetail(_message.Message):
     def story(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     @_builtins.property
     def rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___Rate]: ...
+    @_builtins.property
+    def dataset_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """servers on which a job has read its data set"""
+
     def __init__(
         self,
         *,
@@ -1123,10 +1128,11 @@ class JobDetail(_message.Message):
         job_class: _builtins.str = ...,
         story: _abc.Iterable[Global___Event] | None = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
+        dataset_hosts: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1496,6 +1502,7 @@ class NodeView(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_UNTIL_FIELD_NUMBER: _builtins.int
+    DATASETS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """up | away"""
@@ -1517,6 +1524,10 @@ class NodeView(_message.Message):
     def uses(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuUse]: ...
     @_builtins.property
     def drained_gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    @_builtins.property
+    def datasets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """that jobs have read there, newest last"""
+
     def __init__(
         self,
         *,
@@ -1533,10 +1544,11 @@ class NodeView(_message.Message):
         jobs: _builtins.int = ...,
         drained_gpus: _abc.Iterable[_builtins.int] | None = ...,
         certificate_until: _builtins.float = ...,
+        datasets: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "datasets", b"datasets", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

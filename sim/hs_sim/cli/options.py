@@ -39,6 +39,18 @@ _CLUSTER = (
     ),
     click.option("--gpus-per-server", type=int, default=4, show_default=True),
     click.option("--gpu-memory-gib", type=float, default=32.0, show_default=True, help="Of every GPU."),
+    click.option(
+        "--dataset-cache-gib",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Of every server, for data sets; 0: not limited.",
+    ),
+    click.option(
+        "--slowdowns",
+        type=click.Path(path_type=Path),
+        help="YAML: how much slower each GPU is than its model's middling one.",
+    ),
 )
 
 _RUN = (
@@ -145,11 +157,16 @@ def _like(seed: int, given: dict[str, Any]) -> Workload:
 
 def cluster_of(given: dict[str, Any]) -> ClusterSpec:
     from hs_sim.cluster import parse_cluster
+    from hs_sim.slowdowns import slowed
 
     memory = given["gpu_memory_gib"]
     _positive("gpu-memory-gib", memory, most=1 << 20)
     spec = parse_cluster(given["cluster"], given["gpus_per_server"])
-    return ClusterSpec(
+    cache = given["dataset_cache_gib"]
+    if not 0 <= cache <= 1 << 30:
+        raise RefusedError(f"--dataset-cache-gib: {cache:g}; expected 0 to {1 << 30}")
+    made = ClusterSpec(
+        dataset_cache_bytes=int(cache * 2**30),
         pools=tuple(
             Pool(
                 model=pool.model,
@@ -158,8 +175,9 @@ def cluster_of(given: dict[str, Any]) -> ClusterSpec:
                 gpu_memory_bytes=int(memory * 2**30),
             )
             for pool in spec.pools
-        )
+        ),
     )
+    return slowed(made, given["slowdowns"]) if given["slowdowns"] else made
 
 
 def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, Any]) -> Experiment:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hs_core.datasets import after_use
 from hs_core.events import (
     Checkpoint,
     ControllerHeard,
@@ -32,10 +33,11 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, Tier
+from hs_core.model import Dataset, Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Tier
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
+from hs_sim.model import Costs
 
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
@@ -68,6 +70,7 @@ class Agent:
         self.stores: dict[JobId, dict[int, tuple[int, int]]] = {}  # generation → (epoch that wrote it, step)
         self.line: Line | None = None
         self.connected = False
+        self._datasets: tuple[Dataset, ...] = ()  # on its disk
         self._leases = Leases(self, self._clock)
         self._saved: str | None = None
         self._launching: dict[Key, Launch] = {}
@@ -252,7 +255,18 @@ class Agent:
         part = Part(gang, self, wanted.node_rank, command.gpus)
         self.parts[key] = part
         self._leases.write(key)
-        gang.launch(part, command.generation, self._world.costs.start_s)
+        costs = self._world.costs
+        gang.launch(part, command.generation, costs.start_s + self._fetch_data_s(wanted.spec, costs))
+
+    def _fetch_data_s(self, spec: JobSpec, costs: Costs) -> float:
+        """What its script waits for its data set, where nobody has read it here."""
+        if not spec.dataset:
+            return 0.0
+        missing = all(data.name != spec.dataset for data in self._datasets)
+        data = Dataset(name=spec.dataset, bytes=spec.dataset_bytes)
+        cache_bytes = self._world.experiment.cluster.dataset_cache_bytes
+        self._datasets = after_use(self._datasets, data, cache_bytes)
+        return data.bytes / costs.network_bytes_per_s if missing else 0.0
 
     def _forget(self, key: Key) -> None:
         part = self.parts.get(key)

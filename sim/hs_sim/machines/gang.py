@@ -100,6 +100,7 @@ class Gang:
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
         self.rate = rate
+        self.shape = wanted.trains_as
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
         self.last = wanted.last_step or job.sim.steps  # where it ends, or its portion does
@@ -198,9 +199,8 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
-        left_behind = (
-            self.copy >= 0 and self.key[1] < self.job.last_epoch
-        )  # cut off: what it does counts for nothing
+        # Cut off: what it does counts for nothing.
+        left_behind = self.copy >= 0 and self.key[1] < self.job.epoch
         if not self.judged and self.restored is not None and not left_behind:
             self.world.truth.goes_on(self.job, self.restored, clock.now_s)
             self.judged = True
@@ -415,7 +415,7 @@ class Gang:
         if self.job.steps < self.job.sim.steps and not ended_well:
             lost = self.step - max(self.restored or 0, self.job.acknowledged, 0)
             if part.rank == 0 and lost > 0 and self.rate > 0:
-                self.job.lost_gpu_s += lost / self.rate * self.job.sim.gang
+                self.job.lost_gpu_s += lost / self.rate * sum(len(part.gpus) for part in self.parts.values())
         if not ended_well:
             for other in self.parts.values():
                 if other.way is not Way.GONE:

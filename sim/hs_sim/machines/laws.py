@@ -86,6 +86,7 @@ class Laws:
         really = sum(job.gpu_s.values())
         costs, gang = world.costs, job.sim.gang
         start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
+        start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
         unsure_s = self.trouble_s + job.launches * (SLACK_S + start_s) + job.averaging_s
         if abs(row.gpu_s - really) > 0.02 * really + gang * unsure_s:
             world.broken(

@@ -22,10 +22,11 @@ from hs_core.events import (
     WantedJob,
 )
 from hs_core.host import HostConfig
-from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Slowdown, UserName, job_class
+from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Shape, Slowdown, UserName, job_class
 from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_sim.cluster import slowed_servers
+from hs_sim.elastic import steps_per_s, told_per_s
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
@@ -86,6 +87,7 @@ class World:
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
                 settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
+                dataset_cache_bytes=experiment.cluster.dataset_cache_bytes,
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
             flush=watched,
@@ -180,7 +182,8 @@ class World:
         for class_, rate in rates:
             slowest[class_] = min(rate, slowest.get(class_, rate))
         jobs = self.experiment.workload.jobs
-        work_s = sum(job.steps / slowest[job.job_class] for job in jobs)
+        left = min(workload.spread.values(), default=1.0)  # of a rate, over several servers
+        work_s = sum(job.steps / slowest[job.job_class] / left for job in jobs)
         last_s = max((job.arrival_s for job in jobs), default=0.0)
         return last_s + 3600.0 + PATIENCE * self.experiment.quantum_s * len(jobs) + 3.0 * work_s
 
@@ -239,14 +242,20 @@ class World:
         if gang is None or wanted.node_rank in gang.parts:
             job = self._job_of(wanted)
             models = {self.agents[peer.host].model for peer in wanted.nodes} or {model}
-            rate = min(self._rate(job, model) for model in models)  # the slowest has the others wait
+            shape = wanted.trains_as
+            rate = min(self._rate(job, model, shape) for model in models)  # the slowest has the others wait
             gang = self._gangs[key] = Gang(self, wanted, job, rate)
         return gang
 
-    def _rate(self, job: JobTruth, model: str) -> float:
+    def _rate(self, job: JobTruth, model: str, shape: Shape | None) -> float:
+        if shape is not None and job.sim.elastic is not None:
+            speed = self.experiment.workload.speeds[job.sim.job_class, model]
+            return steps_per_s(job.sim.elastic, speed, shape)
         rate = self._rates.get((job.sim.job_class, model))
         if rate is None or rate <= 0:
             raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
+        if job.sim.nodes > 1:
+            rate *= self.experiment.workload.spread.get((job.sim.job_class, model), 1.0)
         return rate
 
     # --- two jobs on one GPU
@@ -280,7 +289,8 @@ class World:
 
     def _alone(self, gang: Gang) -> float:
         return min(
-            self._rate(gang.job, part.agent.model) / self._slowed_by(part) for part in gang.parts.values()
+            self._rate(gang.job, part.agent.model, gang.shape) / self._slowed_by(part)
+            for part in gang.parts.values()
         )
 
     def _slowed_by(self, part: Part) -> float:
@@ -321,13 +331,12 @@ class World:
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
         if gang.copy > 0:
-            job.last_epoch = max(job.last_epoch, gang.key[1])
             return
-        if job.last_home and job.last_home != home:
+        if job.last_home and (job.last_home, job.last_shape) != (home, gang.shape):
             job.migrations += 1
         elif job.last_home and gang.key[1] > job.last_epoch and not gang.averaged:
             job.restarts += 1
-        job.last_home, job.last_epoch = home, gang.key[1]
+        job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
     def within_reach(self, job: JobId, nodes: int) -> int:
         """Newest step that all parts of have a checkpoint on servers that are connected."""
@@ -349,7 +358,12 @@ class World:
 
     def told_speed(self, gang: Gang) -> float:
         """What its ranks measure; tests have them say something else."""
-        return gang.rate * self._noise_of(gang.key[0])
+        rate = gang.rate
+        if gang.shape is not None and gang.job.sim.elastic is not None:  # they count mini-batches of its size
+            (part,) = gang.parts.values()
+            speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
+            rate *= told_per_s(speed, gang.shape) / steps_per_s(gang.job.sim.elastic, speed, gang.shape)
+        return rate * self._noise_of(gang.key[0])
 
     def _noise_of(self, job: JobId) -> float:
         cv = self.experiment.noise.rate_cv
@@ -424,12 +438,12 @@ class World:
         self.clock.after(seconds, self._fetched, agent, life, wanted, got)
 
     def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
-        """What copies did since they began is what it is taken to be."""
+        """What copies did since they began is no less than it is taken to be; more, where an agent died before it heard of a copy's last steps."""
         source = wanted.source
         assert source is not None
         base = source.step - sum(part.steps for part in source.parts)
         said = [base + part.steps for part in source.parts] or steps
-        if list(steps) != said:
+        if any(step < least for step, least in zip(steps, said, strict=True)):
             self.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
 
     def _fetched(self, agent: Agent, life: int, wanted: WantedJob, got: tuple[int, int]) -> None:
@@ -459,6 +473,8 @@ class World:
     def _committed(self, draft: Draft) -> None:
         steps: dict[JobId, int] = {}
         for row in draft.jobs.values():
+            if (known := self.truth.by_id.get(row.id)) is not None:
+                known.epoch = max(known.epoch, row.epoch)
             report = row.report
             if report is not None and report.checkpoint_generation >= 0:
                 steps[row.id] = report.checkpoint_step

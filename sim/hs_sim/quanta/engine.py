@@ -3,7 +3,8 @@
 What happens inside a quantum (a job ends or comes, a process stands, a checkpoint has arrived) is handled at its own time, one by one; all
 else is arrays. Decisions are made when something changed, at once while few jobs are live and at the next edge of a quantum where there are many
 (`PROMPT_JOBS`), and at every edge for policies that ask for it, unless their last verdict says how it goes on (`Verdict.sequel`). Left out of
-this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to, device memory, faults.
+this depth, and said in docs/simulator.md: messages and their delays, which GPU of a server a process is bound to
+(but where GPUs of one model differ), device memory, faults.
 """
 
 import time
@@ -228,6 +229,7 @@ class _Run(Running):
             tickets={user: fleet.tickets[user] for user in fleet.users_here()},
             rates=self._measured.rates(),
             interference=self._pairs.known(),
+            speeds=self._measured_shapes.known(),
             slowdowns=self._gpus.known() if self._policy.needs.by_gpu else {},
             migrations_left=self._budget.left(now_s),
             more_to_come=self._next_job < len(fleet.jobs),
@@ -250,19 +252,22 @@ class _Run(Running):
         fleet, plan = self._fleet, verdict.plan
         homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
         for facts, names in zip(snapshot.jobs, homes, strict=True):
-            if names is facts.hosts and not plan.copies:
+            if names is facts.hosts and not plan.copies and not plan.shapes:
                 continue  # it stays, as nearly all do
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
+            shape = plan.shapes.get(facts.id, facts.shape)
+            reshaped = shape != facts.shape and job not in self._moving
+            anew = anew or reshaped
             if names is None or (names == facts.hosts and not anew):
                 continue
             home = tuple(fleet.row_of[name] for name in names)
             if facts.started:
-                if names != facts.hosts:
+                if names != facts.hosts or reshaped:
                     self._budget.take(now_s)
-                self._move(job, home, now_s, copies)
+                self._move(job, home, now_s, copies, shape)
             elif job not in self._moving:
-                self._place(job, home, now_s, copies)
+                self._place(job, home, now_s, copies, shape)
         self._weigh(plan.tickets)
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hs_core.model import HostName, UserName, job_class, split_memory
+from hs_core.datasets import after_use
+from hs_core.model import Dataset, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_sim.cluster import check_fits, servers
-from hs_sim.model import Experiment
+from hs_sim.elastic import steps_per_s, told_per_s
+from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
@@ -39,6 +41,8 @@ class Fleet:
                 key=lambda host: host.name,
             )
         )
+        self._cache_bytes = experiment.cluster.dataset_cache_bytes
+        self._datasets: list[tuple[Dataset, ...]] = [() for _ in named]
         self.models = list(dict.fromkeys(pool.model for _, pool in named))
         self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
         self.model_of_row: Ints = np.array(
@@ -72,6 +76,8 @@ class Fleet:
         self.slowed: Floats = np.ones(
             count
         )  # how many times as long it takes on its GPUs as on middling ones
+        self.speeds = workload.speeds
+        self.shapes: dict[int, Shape] = {}  # of elastic jobs that have other ones than they declared
         self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
@@ -95,29 +101,30 @@ class Fleet:
     def _classes(self, experiment: Experiment) -> None:
         """Jobs of one user and class are one class to the controller: rates are the workload's, by pair with a model."""
         workload = experiment.workload
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str, int], int] = {}  # by user, class and servers
+        self._spread = workload.spread
         names: list[str] = []
         self.job_class: list[str] = []
         pair_of = np.zeros(len(self.jobs), dtype=np.int64)
         rates: list[list[float]] = []
         for at, job in enumerate(self.jobs):
             for class_ in (job.job_class, *(stage.job_class for stage in job.stages)):
-                key = (job.user, class_)
+                key = (job.user, class_, job.nodes)
                 if key not in self._known:
                     self._known[key] = len(names)
                     names.append(job_class(job.user, replace(job.spec(), job_class=class_)))
-                    rates.append([workload.rates.get((class_, model), 0.0) for model in self.models])
-            pair_of[at] = self._known[job.user, job.job_class]
+                    rates.append([_told(workload, job, class_, model) for model in self.models])
+            pair_of[at] = self._known[job.user, job.job_class, job.nodes]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
-        self.workload_class = {names[at]: class_ for (_, class_), at in self._known.items()}
+        self.workload_class = {names[at]: class_ for (_, class_, _), at in self._known.items()}
         self.class_of: Ints = pair_of
         self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
         self.pairs = [(name, model) for name in names for model in self.models]
 
     def becomes(self, job: int, class_: str) -> None:
         """Of that class of the workload from now on."""
-        self.class_of[job] = found = self._known[self.jobs[job].user, class_]
+        self.class_of[job] = found = self._known[self.jobs[job].user, class_, self.jobs[job].nodes]
         self.job_class[job] = self._class_names[found]
         if self.home[job]:
             self._pace(job)
@@ -129,8 +136,18 @@ class Fleet:
             found = self._host_tuples[home] = tuple(self.hosts[row] for row in home)
         return found
 
-    def settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...] = ()) -> None:
+    def settle(
+        self,
+        job: int,
+        home: tuple[int, ...],
+        now_s: float,
+        copies: tuple[int, ...] = (),
+        shape: Shape | None = None,
+    ) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
+        if shape is not None:
+            self.shapes[job] = shape
+            self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
         self.home[job] = home
         self._bound.pop(job, None)
         if len(home) > self.rows_of.shape[1]:
@@ -151,14 +168,22 @@ class Fleet:
         if model not in self.models:
             return
         mine = [at for at, job in enumerate(self.jobs) if job.job_class == job_class]
-        self.rates[np.unique(self.class_of[mine]), self.models.index(model)] = steps_per_s
+        for job in mine:
+            part = self._spread.get((job_class, model), 1.0) if self.jobs[job].nodes > 1 else 1.0
+            self.rates[self.class_of[job], self.models.index(model)] = steps_per_s * part
         for job in mine:
             if self.home[job]:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
-        models = self.model_of_row[list(self.home[job])].tolist()
-        rates = self.rates[self.class_of[job]]
+        rates, home = self.rates[self.class_of[job]], self.home[job]
+        if len(home) == 1 and job not in self.copies:  # as nearly all
+            self.spread.discard(job)
+            self.model[job] = model = self.model_of_row[home[0]]
+            rate = rates[model] if self.jobs[job].elastic is None else self._elastic_rate(job, int(model))
+            self.alone[job] = self.rate[job] = rate / self.slowed[job]
+            return
+        models = self.model_of_row[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
@@ -168,6 +193,35 @@ class Fleet:
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
+
+    def _elastic_rate(self, job: int, model: int) -> float:
+        """Steps a second in the shape that it has."""
+        elastic, class_ = self.jobs[job].elastic, self.jobs[job].job_class
+        assert elastic is not None
+        shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
+        return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
+
+    def read(self, job: int) -> float:
+        """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
+        spec, missing = self.jobs[job], 0.0
+        if not spec.dataset:
+            return missing
+        data = Dataset(name=spec.dataset, bytes=spec.dataset_bytes)
+        for row in self.home[job]:
+            before = self._datasets[row]
+            if all(one.name != data.name for one in before):
+                missing = float(data.bytes)
+            self._datasets[row] = after_use(before, data, self._cache_bytes)
+            if {one.name for one in self._datasets[row]} != {one.name for one in before}:
+                self._lies(row)
+        return missing
+
+    def _lies(self, row: int) -> None:
+        """Other data sets than before."""
+        name, names = self.hosts[row], frozenset(data.name for data in self._datasets[row])
+        self.host_facts = tuple(
+            replace(host, datasets=names) if host.name == name else host for host in self.host_facts
+        )
 
     def bind(self, job: int, gpus: tuple[tuple[int, ...], ...]) -> None:
         self._bound[job] = gpus
@@ -219,6 +273,9 @@ class Fleet:
             "accumulation": self.accumulation[jobs].tolist(),
             "job_class": list(map(self.job_class.__getitem__, which)),
             "hosts": list(map(self.home_names.__getitem__, which)),
+            "gang": self.gang[jobs].tolist(),
+            "shape": list(map(self.shapes.get, which)),
+            "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
             "settled_s": self.settled_s[jobs].tolist(),
@@ -237,3 +294,11 @@ class Fleet:
             spec, parts = specs[at], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory
+
+
+def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:
+    """What jobs of the class report as declared."""
+    speed = workload.speeds.get((class_, model))
+    if job.elastic is not None and speed is not None:
+        return told_per_s(speed, job.elastic.on(job.gpus))
+    return workload.rate(class_, model, job.nodes)

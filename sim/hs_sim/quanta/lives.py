@@ -4,7 +4,7 @@ from heapq import heappush
 
 import numpy as np
 
-from hs_core.model import Migrate
+from hs_core.model import Migrate, Shape
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
 
@@ -52,9 +52,10 @@ class Lives(State):
         if fleet.running[job]:
             self._stop(job, now_s)
         carry = self._remove(job) if self._rows.row_of(job) >= 0 else None
+        shape = self._shapes.pop(job)
+        fleet.migrations[job] += new != old or shape != fleet.shapes.get(job)
         averaged = len(old) if job in fleet.copies else 1
-        self._settle(job, new, now_s, self._copies.pop(job))
-        fleet.migrations[job] += new != old
+        self._settle(job, new, now_s, self._copies.pop(job), shape)
         bytes_ = float(fleet.state_bytes[job]) * averaged  # each of the new has them all
         self._rise(
             job, now_s + bytes_ / costs.network_bytes_per_s + bytes_ / costs.checkpoint_bytes_per_s, carry
@@ -88,7 +89,8 @@ class Lives(State):
         fleet = self._fleet
         self._run_now = self._run_now[self._run_now != job]
         fleet.running[job] = False
-        self._used[list(fleet.home[job])] -= fleet.per_node[job]
+        for row in fleet.home[job]:
+            self._used[row] -= fleet.per_node[job]
         for row, gpus in self._pairs.kept(job).items():
             self._used[row] += gpus
 
@@ -96,15 +98,19 @@ class Lives(State):
         """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
         return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
 
-    def _place(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
+    def _place(
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+    ) -> None:
         if self._rows.row_of(job) >= 0:
             self._remove(job)
-        self._settle(job, home, now_s, copies)
+        self._settle(job, home, now_s, copies, shape)
         self._rise(job, now_s, None)
 
-    def _settle(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
+    def _settle(
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+    ) -> None:
         self._turns.leaves(job)
-        self._fleet.settle(job, home, now_s, copies)
+        self._fleet.settle(job, home, now_s, copies, shape)
         self._turns.lives(job)
 
     def _rise(self, job: int, from_s: float, carry: float | None) -> None:
@@ -112,7 +118,7 @@ class Lives(State):
         fleet = self._fleet
         fleet.started[job] = False
         self._movable[job] = True
-        fleet.ready_s[job] = from_s + self._costs.start_s
+        fleet.ready_s[job] = from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s
         fleet.changed([job])
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
@@ -129,10 +135,13 @@ class Lives(State):
         else:
             heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
 
-    def _move(self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...]) -> None:
+    def _move(
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+    ) -> None:
         """Suspended through a checkpoint first; its GPUs are its own until that is written."""
         self._movable[job] = False
         self._copies[job] = copies
+        self._shapes[job] = shape
         self._moving[job] = home
         self._fleet.changed([job])
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s

@@ -1,0 +1,109 @@
+"""The servers of a decision, whatever lives there: by pool, and what fits where."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.mechanism.placing import pools_of, takes_new
+from hs_core.model import HostName
+from hs_core.policy import HostFacts, JobFacts
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+class Shape(NamedTuple):
+    """What decides where a job fits."""
+
+    per_node: int
+    nodes: int
+    memory_bytes: int
+    models: tuple[str, ...]
+
+
+def shape_of(job: JobFacts) -> Shape:
+    return Shape(job.per_node, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rack:
+    """Servers that are alike in all that a job can ask for."""
+
+    model: str
+    gpus: int
+    memory_bytes: int
+    takes_new: bool
+
+
+class Servers:
+    """Those of one model, by name, as arrays."""
+
+    def __init__(self, hosts: Iterable[HostFacts]) -> None:
+        there = list(hosts)
+        self.names: list[HostName] = [host.name for host in there]
+        self.index = {name: at for at, name in enumerate(self.names)}
+        self.gpus: Ints = np.array([host.gpus for host in there], dtype=np.int64)
+        self.memory: Ints = np.array([host.gpu_memory_bytes for host in there], dtype=np.int64)
+        self.accepts: Bools = np.array([takes_new(host) for host in there], dtype=bool)
+        self.width: Ints = np.maximum(self.gpus, 1)
+        self._fits: dict[Shape, Bools] = {}
+
+    def fits(self, shape: Shape) -> Bools:
+        found = self._fits.get(shape)
+        if found is None:
+            found = (shape.per_node <= self.gpus) & (shape.memory_bytes <= self.memory) & self.accepts
+            self._fits[shape] = found
+        return found
+
+
+class Floor:
+    """The servers, whatever lives there."""
+
+    def __init__(self, hosts: Sequence[HostFacts]) -> None:
+        self.asked = hosts
+        self.hosts = {host.name: host for host in sorted(hosts, key=lambda host: host.name)}
+        self.pools = pools_of(self.hosts.values())
+        self.racks: dict[_Rack, int] = {}
+        for host in self.hosts.values():
+            rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
+            self.racks[rack] = self.racks.get(rack, 0) + 1
+        self.calm = {name: host for name, host in self.hosts.items() if takes_new(host)}
+        self.servers = {
+            model: Servers(host for host in self.hosts.values() if host.model == model)
+            for model, _ in self.pools
+        }
+        self._usable: dict[tuple[int, int, int, tuple[str, ...]], tuple[str, ...]] = {}
+
+    def usable(self, job: JobFacts) -> tuple[str, ...]:
+        """Pools that could take the job, newest first."""
+        key = (job.gang, job.nodes, job.gpu_memory_bytes, job.gpu_types)
+        found = self._usable.get(key)
+        if found is None:
+            found = self._usable[key] = self._find(shape_of(job))
+        return found
+
+    def _find(self, shape: Shape) -> tuple[str, ...]:
+        servers: dict[str, int] = {}
+        for rack, count in self.racks.items():
+            fits = shape.per_node <= rack.gpus and shape.memory_bytes <= rack.memory_bytes
+            if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
+                servers[rack.model] = servers.get(rack.model, 0) + count
+        return tuple(model for model, _ in self.pools if servers.get(model, 0) >= shape.nodes)
+
+    def usable_from(self, job: JobFacts, own: str) -> tuple[str, ...]:
+        """The same with the pool where it lives."""
+        models = self.usable(job)
+        return models if own in models else tuple(m for m, _ in self.pools if m in models or m == own)
+
+
+_newest: list[Floor] = []
+"""From one decision to the next servers are mostly the same."""
+
+
+def floor(hosts: Sequence[HostFacts]) -> Floor:
+    if not _newest or _newest[0].asked != hosts:
+        _newest[:] = [Floor(hosts)]
+    return _newest[0]

@@ -1,0 +1,55 @@
+"""How fast elastic jobs really are, in each of their shapes: Pollux' model (OSDI'21, 3) taken for the truth.
+
+A simulated elastic job has done its steps when it has made progress worth so many mini-batches of its user's own size. What it reports, as a real one does,
+is mini-batches a second of the size that it was told.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hs_core.mechanism.pollux import Elastic as Tunable
+from hs_core.mechanism.pollux import Speed, goodput, iteration_s
+from hs_core.model import Elastic, Shape
+from hs_sim.model import SimJob
+
+
+def steps_per_s(elastic: Elastic, speed: Speed, shape: Shape) -> float:
+    """Mini-batches of its user's own size that a second of it is worth."""
+    job = Tunable(
+        speed=speed,
+        batch=elastic.batch,
+        most_batch=max(elastic.batch_max, shape.batch),
+        most_per_gpu=elastic.batch_per_gpu_max,
+        noise=elastic.noise_scale,
+        least_gpus=elastic.gpus_min,
+        most_gpus=elastic.gpus_max,
+    )
+    return goodput(job, shape.gpus, 1, shape.per_gpu, shape.parts - 1) / elastic.batch
+
+
+def told_per_s(speed: Speed, shape: Shape) -> float:
+    """Mini-batches of its size a second, as its ranks count them."""
+    seconds = iteration_s(
+        speed, shape.gpus, 1, np.array(float(shape.per_gpu)), np.array(float(shape.parts - 1))
+    )
+    return 1 / float(seconds)
+
+
+def shapes_to_know(elastic: Elastic) -> list[Shape]:
+    """Enough of them for a policy to know a speed by: what would have been measured before a run where rates are known."""
+    gpus = sorted({elastic.gpus_min, min(2, elastic.gpus_max), elastic.gpus_max})
+    sizes = sorted({max(1, elastic.batch_per_gpu_max // 4), elastic.batch_per_gpu_max})
+    return [Shape(gpus=count, per_gpu=size) for count in gpus for size in sizes]
+
+
+def declared_rates(
+    jobs: Mapping[str, SimJob], speeds: Mapping[tuple[str, str], Speed]
+) -> dict[tuple[str, str], float]:
+    """(class, model) → steps a second as declared. `jobs`: one of each elastic class."""
+    found = {}
+    for (class_, model), speed in speeds.items():
+        job = jobs.get(class_)
+        if job is not None and job.elastic is not None:
+            found[class_, model] = steps_per_s(job.elastic, speed, job.elastic.on(job.gpus))
+    return found

@@ -1,0 +1,55 @@
+"""What workload files say of elastic jobs: the limits of a job, the speed of a class."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from hs_core.mechanism.pollux import Speed
+from hs_core.model import Elastic
+from hs_sim.reading import Where, expect, known, number
+
+
+def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
+    names = [part.name for part in fields(Speed)]
+    for name in parts:
+        known(where, str(name), names)
+    expect("grad_per_example_s" in parts, where, field, "no grad_per_example_s", "seconds above 0")
+    least = {"overlap": 1.0}
+    told = {
+        name: number(where, f"{field}.{name}", value, least=least.get(name, 0.0))
+        for name, value in parts.items()
+    }
+    expect(told["grad_per_example_s"] > 0, where, f"{field}.grad_per_example_s", 0, "seconds above 0")
+    return Speed(**{"grad_s": 0.0, **told})
+
+
+def elastic_of(where: Where, text: object, gpus: int) -> Elastic | None:
+    """`GPUS-GPUS BATCH-BATCH PER_GPU [NOISE_SCALE]`: fewest and most GPUs, its own and its largest batch, examples that fit into a GPU."""
+    words = str(text).split()
+    if not words:
+        return None
+    expected = "`1-8 64-512 32 900`: GPUs, examples of a mini-batch, at most on a GPU, and the noise scale if it is known"
+    bounds = [word.partition("-") for word in words[:2]]
+    whole = [part for low, _, high in bounds for part in (low, high)] + words[2:3]
+    fine = len(words) in (3, 4) and all(part.isascii() and part.isdigit() and int(part) > 0 for part in whole)
+    expect(fine and len(whole) == 5, where, "elastic", text, expected)
+    least, most, batch, largest, per_gpu = map(int, whole)
+    expect(
+        least <= most and batch <= largest, where, "elastic", text, f"{expected}, none above the one after it"
+    )
+    expect(least <= gpus <= most, where, "gpus", gpus, f"{least} to {most}, as `elastic` says")
+    noise = number(where, "elastic, noise scale", words[3], least=0) if len(words) == 4 else 0.0
+    return Elastic(
+        gpus_min=least,
+        gpus_max=most,
+        batch=batch,
+        batch_max=largest,
+        batch_per_gpu_max=per_gpu,
+        noise_scale=noise,
+    )
+
+
+def elastic_text(elastic: Elastic) -> str:
+    noise = f" {elastic.noise_scale!r}" if elastic.noise_scale else ""
+    limits = f"{elastic.gpus_min}-{elastic.gpus_max} {elastic.batch}-{elastic.batch_max}"
+    return f"{limits} {elastic.batch_per_gpu_max}{noise}"

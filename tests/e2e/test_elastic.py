@@ -1,0 +1,77 @@
+"""An elastic job trains on two GPUs, makes room for another on one, and goes on where it was, with the batch that was decided."""
+
+import json
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.harness import Cluster, learn, until
+
+NewCluster = Callable[..., Cluster]
+SCRIPT = Path(__file__).resolve().parents[2] / "examples/elastic.py"
+EXAMPLES = 1_536  # of an epoch
+ELASTIC = ("--torchrun", "-G", "1", "--gpus-max", "2", "--batch", "64", "--batch-max", "256")
+
+
+def curve(path: Path) -> list[dict[str, Any]]:
+    """A line that is being written is left out."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def batch_of(cluster: Cluster, job: int) -> int:
+    shape = cluster.view(job).shape
+    return shape.gpus * shape.per_gpu * shape.parts
+
+
+def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_its_step(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "2", "--user", "ann", "--user", "bob")
+    cluster.hsctl("policy", "set", "pollux")
+    path = tmp_path / "curve"
+    train = [sys.executable, str(SCRIPT), "--epochs", "40", "--step-s", "0.04", "--curve", str(path)]
+    limits = ("--batch-per-gpu-max", "64", "--noise-scale", "500", "-e", "OMP_NUM_THREADS=1")
+    job = cluster.submit(*ELASTIC, *limits, "--", *train, user="ann")
+    until(lambda: len(curve(path)) > 30, "it trains", 90)
+    assert {row["processes"] for row in curve(path)} == {2}, "both GPUs are idle but for it"
+    first = batch_of(cluster, job)
+
+    comes = cluster.submit(*learn(scripts, tmp_path / "comes", 150, 0.02), user="bob")
+    until(lambda: cluster.view(comes).state == "running", "the other one runs", 90)
+    until(lambda: curve(path)[-1]["processes"] == 1, "it trains on one GPU", 90)
+    view = cluster.view(job)
+    assert (view.gpus, view.migrations, view.shape.gpus) == (1, 1, 1)
+    second = batch_of(cluster, job)
+    assert "now 1, " in cluster.hsctl("show", str(job)).stdout
+    kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
+    assert [kind for kind in kinds if kind in ("moving", "left", "reshaped")] == [
+        "moving",
+        "left",
+        "reshaped",
+    ]
+    assert cluster.until_state(comes, "succeeded", "failed", within_s=90).state == "succeeded"
+
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=180)
+    assert ended.state == "succeeded", ended.exit
+    assert ended.lost_gpu_s == 0
+    rows = curve(path)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1)), (
+        "no step was done twice, none left out"
+    )
+    told = {1: second, 2: first}
+    assert all(
+        row["batch"] == told[row["processes"]]
+        for row in rows[: rows.index(next(r for r in rows if r["processes"] == 1)) + 5]
+    )
+    turn = next(
+        at for at, (before, after) in enumerate(pairwise(rows)) if before["processes"] != after["processes"]
+    )
+    assert rows[turn + 1]["loss"] < rows[0]["loss"] / 2, "its weights are those that it had"
+    epoch = rows[turn]["epoch"]
+    trained = sum(row["batch"] for row in rows if row["epoch"] == epoch)
+    assert EXAMPLES - 2 * first < trained <= EXAMPLES + 2 * first, "the epoch went on by examples"
+    said = json.loads(cluster.hsctl("logs", str(job)).stdout.splitlines()[-1])
+    assert said["accuracy"] > 0.85
+    assert said["steps"] == len(rows)

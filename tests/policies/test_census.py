@@ -1,0 +1,95 @@
+"""The census of jobs that live where they can stay: brought up to date, it is the one that would be taken anew."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from hs_core.mechanism.census import Band, Census
+from hs_core.mechanism.floor import Floor
+from hs_core.mechanism.world import look
+from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.policy import HostFacts, JobFacts, Snapshot
+
+HOSTS = tuple(
+    HostFacts(
+        name=HostName(f"n{at}"),
+        model=("V100", "K80")[at % 2],
+        gpus=4,
+        gpu_memory_bytes=16 << 30,
+        accepts=at != 5,
+        connected=at != 4,
+    )
+    for at in range(8)
+)
+
+
+def a_job(dice: Random, at: int) -> JobFacts:
+    nodes = dice.choice((1, 1, 1, 2))
+    homes = dice.sample([host.name for host in HOSTS], nodes)
+    return JobFacts(
+        id=JobId(at),
+        user=UserName(dice.choice("AB")),
+        gang=nodes * dice.choice((1, 2)),
+        nodes=nodes,
+        arrival_s=float(at),
+        job_class=dice.choice(("c", "d")),
+        hosts=dice.choice((tuple(homes), tuple(homes), ())),
+        started=dice.random() < 0.5,
+        movable=dice.random() < 0.9,
+        migrate=dice.choice((Migrate.AUTO, Migrate.AUTO, Migrate.NEVER)),
+        gpu_types=dice.choice(((), ("V100",))),
+    )
+
+
+def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, list[JobFacts]]:
+    return {key: band.jobs for key, band in bands.items()}
+
+
+def all_of(census: Census) -> tuple[object, ...]:
+    shelves = census.single, census.several
+    bands = [shown(bands) for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
+    return bands, census.odd, census.jobs, census.ids, census.homes()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_census_that_was_brought_up_to_date_is_the_one_that_would_be_taken_anew(seed: int) -> None:
+    dice = Random(seed)
+    floor = Floor(HOSTS)
+    jobs = [a_job(dice, at) for at in range(60)]
+    census = Census(floor, jobs)
+    for first in range(100, 600, 100):
+        before = census.single.kinds.copy(), shown(census.single.kinds)
+        jobs = [job for job in jobs if dice.random() > 0.05]
+        for at in dice.sample(range(len(jobs)), 5):
+            jobs[at] = replace(a_job(dice, jobs[at].id), arrival_s=jobs[at].arrival_s)
+        jobs += [a_job(dice, first + at) for at in range(3)]
+        dice.shuffle(jobs)
+        assert census.update(jobs)
+        # What a decision before has seen stays as it was.
+        assert shown(before[0]) == before[1]
+        assert all_of(census) == all_of(Census(floor, jobs))
+
+
+def test_a_census_is_not_brought_up_to_date_where_most_jobs_are_others() -> None:
+    dice = Random(1)
+    jobs = [a_job(dice, at) for at in range(40)]
+    census = Census(Floor(HOSTS), jobs)
+    before = all_of(census)
+    assert not census.update([*jobs[:20], *(a_job(dice, 100 + at) for at in range(20))])
+    assert all_of(census) == before
+
+
+def test_what_moves_in_one_decision_is_where_it_was_in_the_next() -> None:
+    job = JobFacts(
+        id=JobId(1), user=UserName("A"), gang=1, arrival_s=0.0, hosts=(HOSTS[0].name,), movable=True
+    )
+    asked = Snapshot(now_s=0.0, quantum_s=60.0, quantum=1, hosts=HOSTS, jobs=(job,), tickets={})
+    first = look(asked, {})
+    first.unsettle(job, job.hosts)
+    first.settle(job, (HOSTS[2].name,))
+    second = look(asked, {})
+    assert [list(world.at[HOSTS[0].name]) for world in (first, second)] == [[], [job]]
+    assert [list(world.at[HOSTS[2].name]) for world in (first, second)] == [[job], []]
+    assert second.gpus == {("A", "V100"): 1}

@@ -1,0 +1,151 @@
+"""Elastic jobs, simulated: both depths restart them on other numbers of GPUs, and they go on with what they had done."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hs_core.errors import RefusedError
+from hs_core.mechanism.pollux import Speed
+from hs_core.model import Elastic, Shape, UserName
+from hs_sim.elastic import declared_rates, steps_per_s, told_per_s
+from hs_sim.files import dump_csv, dump_yaml, load
+from hs_sim.machines import run_machines
+from hs_sim.machines.laws import Laws
+from hs_sim.machines.timing import IDEAL
+from hs_sim.machines.world import World
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+NET = Speed(grad_s=0.02, grad_per_example_s=0.002, local_s=0.02, local_per_gpu_s=0.002)
+ELASTIC = Elastic(
+    gpus_min=1, gpus_max=8, batch=64, batch_max=1_024, batch_per_gpu_max=128, noise_scale=1_000.0
+)
+COSTS = Costs(suspend_s=0.0, resume_s=0.0, start_s=5.0)
+
+
+def a_job(number: int, arrival_s: float = 0.0, steps: int = 20_000, **more: object) -> SimJob:
+    made = SimJob(
+        id=number, user=UserName("A"), arrival_s=arrival_s, steps=steps, job_class="net", elastic=ELASTIC
+    )
+    return replace(made, **more)  # type: ignore[arg-type]  # the tests' own wishes
+
+
+def an_experiment(*jobs: SimJob, **wishes: object) -> Experiment:
+    speeds = {("net", "V100"): NET}
+    rates = declared_rates({"net": a_job(1)}, speeds) | {("fixed", "V100"): 10.0}
+    made = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=1, gpus_per_server=8),)),
+        workload=Workload(name="w", jobs=jobs, tickets={UserName("A"): 100.0}, rates=rates, speeds=speeds),
+        policy="pollux",
+        costs=COSTS,
+    )
+    return replace(made, **wishes)  # type: ignore[arg-type]
+
+
+def fixed(number: int, arrival_s: float, gpus: int, steps: int) -> SimJob:
+    return a_job(number, arrival_s, steps, job_class="fixed", gpus=gpus, elastic=None)
+
+
+def ends(result: Result) -> list[float]:
+    return [job.ended_s or -1.0 for job in result.jobs]
+
+
+def test_what_a_second_is_worth_is_counted_in_batches_of_ones_own_size() -> None:
+    own, large = ELASTIC.on(1), Shape(gpus=4, per_gpu=128)
+    assert steps_per_s(ELASTIC, NET, own) == pytest.approx(told_per_s(NET, own))
+    worth = 512 * told_per_s(NET, large) * (1_000 + 64) / (1_000 + 512) / 64
+    assert steps_per_s(ELASTIC, NET, large) == pytest.approx(worth)
+
+
+def test_a_job_alone_is_restarted_on_more_gpus_until_that_no_longer_pays() -> None:
+    (job,) = run_quanta(an_experiment(a_job(1))).jobs
+    alone_s = 20_000 / steps_per_s(ELASTIC, NET, ELASTIC.on(1))
+    assert job.ended_s is not None
+    assert job.ended_s < alone_s / 2
+    assert 1 <= job.migrations <= 5
+    assert sum(job.gpu_s.values()) > 2 * job.ended_s, "it is charged for the GPUs that it had"
+    assert sum(job.gpu_s.values()) <= 8 * job.ended_s
+
+
+def test_under_another_policy_it_runs_as_declared() -> None:
+    (job,) = run_quanta(an_experiment(a_job(1, gpus=2), policy="fifo")).jobs
+    assert job.migrations == 0
+    assert job.ended_s == pytest.approx(20_000 / steps_per_s(ELASTIC, NET, ELASTIC.on(2)) + 5.0, abs=1.0)
+    assert sum(job.gpu_s.values()) == pytest.approx(2 * job.ended_s, abs=20.0)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        (a_job(1),),
+        (a_job(1), fixed(2, 600.0, 4, 6_000)),
+    ],
+    ids=["alone", "beside one that is not elastic"],
+)
+def test_both_depths_agree_on_when_each_ends_and_what_it_received(jobs: tuple[SimJob, ...]) -> None:
+    experiment = an_experiment(*jobs)
+    quick = run_quanta(experiment)
+    world = World(experiment, timing=IDEAL, watched=True)
+    laws = Laws(world)
+    world.watch = laws
+    real = world.run()
+    laws.at_the_end()
+    assert [job.migrations for job in real.jobs] == [job.migrations for job in quick.jobs]
+    assert sum(job.migrations for job in real.jobs) > 0
+    assert ends(real) == pytest.approx(ends(quick), rel=0.02)
+    received = [[sum(job.gpu_s.values()) for job in result.jobs] for result in (real, quick)]
+    assert received[0] == pytest.approx(received[1], rel=0.02)
+
+
+def test_a_file_says_what_an_elastic_job_allows_and_how_fast_its_class_is(tmp_path: Path) -> None:
+    workload = an_experiment(a_job(1), fixed(2, 5.0, 2, 100)).workload
+    for name, dump in (("w.yaml", dump_yaml), ("w.csv", dump_csv)):
+        (tmp_path / name).write_text(dump(workload))
+        again = load(tmp_path / name)
+        assert again.speeds == workload.speeds
+        assert again.rates == workload.rates
+        assert [replace(job, line=0) for job in again.jobs] == list(workload.jobs)
+
+
+@pytest.mark.parametrize(
+    ("elastic", "speeds", "said"),
+    [
+        (
+            "4-2 64-128 32",
+            "net: {V100: {grad_per_example_s: 0.1}}",
+            "w.yaml:5: elastic: '4-2 64-128 32'; expected",
+        ),
+        (
+            "1-8 64-32 32",
+            "net: {V100: {grad_per_example_s: 0.1}}",
+            "w.yaml:5: elastic: '1-8 64-32 32'; expected",
+        ),
+        ("1-8", "net: {V100: {grad_per_example_s: 0.1}}", "w.yaml:5: elastic: '1-8'; expected"),
+        ("2-8 64-64 32", "net: {V100: {grad_per_example_s: 0.1}}", "w.yaml:5: gpus: 1; expected 2 to 8"),
+        ("1-8 64-64 32", "{}", "w.yaml:5: job_class: 'net'; expected one that has speeds"),
+        (
+            "1-8 64-64 32",
+            "net: {V100: {grad: 0.1}}",
+            "w.yaml:3: grad: 'unknown field'; expected one of grad_s",
+        ),
+        ("1-8 64-64 32", "net: {V100: {grad_s: 0.1}}", "w.yaml:3: speeds.net.V100"),
+    ],
+)
+def test_what_contradicts_itself_in_a_file_is_named(
+    tmp_path: Path, elastic: str, speeds: str, said: str
+) -> None:
+    text = f"name: w\nrates: {{net: {{V100: 1.0}}}}\nspeeds: {{{speeds.strip('{}')}}}\njobs:\n"
+    if speeds != "{}":
+        text = text.replace(f"{{{speeds.strip('{}')}}}", f"{{{speeds}}}")
+    text += f"  - {{user: A, arrival_s: 0, steps: 10, job_class: net, elastic: {elastic!r}}}\n"
+    (tmp_path / "w.yaml").write_text(text)
+    with pytest.raises(RefusedError) as refused:
+        load(tmp_path / "w.yaml")
+    assert said in str(refused.value)
+
+
+def test_the_same_experiment_gives_the_same_result() -> None:
+    experiment = an_experiment(a_job(1), a_job(2, 300.0), fixed(3, 400.0, 2, 3_000))
+    assert ends(run_quanta(experiment)) == ends(run_quanta(experiment))
+    assert ends(run_machines(experiment)) == ends(run_machines(experiment))
