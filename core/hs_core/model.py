@@ -570,12 +570,13 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
 
 
 def job_class(user: str, spec: JobSpec) -> str:
-    """Jobs with the same performance (specs: job class): the explicit name, else user + command without its hyper-parameters.
+    """Jobs with the same performance (specs: job class): the explicit name, else user + command without its hyper-parameters; on as many servers.
 
     A hyper-parameter is an option's value (`--lr 0.1`, `--lr=0.1`) or `key=value`; program, script, option names stay.
     """
+    spread = f" on {spec.nodes} servers" if spec.nodes > 1 else ""  # synchronizing costs more there
     if spec.job_class:
-        return f"{user}/{spec.job_class}"
+        return f"{user}/{spec.job_class}{spread}"
     words: list[str] = []
     after_option = False
     for word in spec.command:
@@ -586,4 +587,4 @@ def job_class(user: str, spec: JobSpec) -> str:
             after_option = False
         else:
             words.append(word.split("=", 1)[0])
-    return f"{user}/{' '.join(words)}/{spec.gang}"
+    return f"{user}/{' '.join(words)}/{spec.gang}{spread}"

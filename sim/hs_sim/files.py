@@ -49,13 +49,17 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
     tickets: dict[UserName, float] = {}
     rates: dict[tuple[str, str], float] = {}
     slowed: Ratios = {}
+    spread: dict[tuple[str, str], float] = {}
     speeds: Speeds = {}
     name = path.stem
     body: list[str] = []
     lines: list[int] = []
     for line, words in enumerate(text.splitlines(), start=1):
         if words.startswith("#"):
-            name = _remark((path, line), words, tickets, rates, slowed=slowed, speeds=speeds) or name
+            name = (
+                _remark((path, line), words, tickets, rates, slowed=slowed, spread=spread, speeds=speeds)
+                or name
+            )
         elif words.strip():
             body.append(words)
             lines.append(line)
@@ -75,7 +79,7 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
             jobs.append(_job(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
-    return replace(found, interference=slowed)
+    return replace(found, interference=slowed, spread=spread)
 
 
 def _remark(
@@ -85,12 +89,13 @@ def _remark(
     rates: dict[tuple[str, str], float],
     *,
     slowed: Ratios,
+    spread: dict[tuple[str, str], float],
     speeds: Speeds,
 ) -> str:
     """What a line that begins with # says; the workload's name, if that is it."""
     try:
         first = line[1:].split(maxsplit=1)[:1]
-        said = (["user"], ["rate"], ["beside"], ["speed"], ["name"])
+        said = (["user"], ["rate"], ["beside"], ["spread"], ["speed"], ["name"])
         words = shlex.split(line[1:]) if first in said else []
     except ValueError as error:
         refuse(where, "line", line, f"quotes in pairs ({error})")
@@ -112,6 +117,10 @@ def _remark(
         expected = "`# beside CLASS OTHER_CLASS MODEL TIMES_AS_LONG`, in quotes where there are spaces"
         expect(len(words) == 5, where, "beside", line, expected)
         slowed[words[1], words[2], canonical(words[3])] = _ratio(where, "beside", words[4])
+    elif words[:1] == ["spread"]:
+        expected = "`# spread CLASS MODEL PART_OF_ITS_RATE`, in quotes where there are spaces"
+        expect(len(words) == 4, where, "spread", line, expected)
+        spread[words[1], canonical(words[2])] = _part(where, "spread", words[3])
     elif words[:1] == ["speed"]:
         parts = [word.partition("=") for word in words[3:]]
         expected = "`# speed CLASS MODEL grad_per_example_s=SECONDS …`, in quotes where there are spaces"
@@ -136,7 +145,11 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         "a mapping: name, users, rates, jobs",
     )
     for field in tree:
-        known((path, tree.lines[field]), field, ("name", "users", "rates", "interference", "speeds", "jobs"))
+        known(
+            (path, tree.lines[field]),
+            field,
+            ("name", "users", "rates", "spread", "interference", "speeds", "jobs"),
+        )
     tickets = {}
     for user, value in _mapping(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
@@ -153,6 +166,13 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
                 line, f"rates.{class_}.{model}", value, least=0
             )
     slowed = _interference(path, tree)
+    spread = {}
+    for class_, by_model in _mapping(path, tree, "spread").items():
+        where = (path, tree["spread"].lines[class_])
+        expect(isinstance(by_model, dict), where, f"spread.{class_}", by_model, "GPU model: part of its rate")
+        for model, value in by_model.items():
+            line = (path, by_model.lines[model])
+            spread[str(class_), canonical(str(model))] = _part(line, f"spread.{class_}.{model}", value)
     listed = tree.get("jobs")
     expect(
         isinstance(listed, list) and bool(listed),
@@ -169,7 +189,13 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
     name = str(tree.get("name", path.stem))
     speeds = _speeds(path, tree)
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
-    return replace(found, interference=slowed)
+    return replace(found, interference=slowed, spread=spread)
+
+
+def _part(where: Where, field: str, value: object) -> float:
+    part = number(where, field, value, above=0)
+    expect(part <= 1, where, field, value, "a part of its rate: above 0, at most 1")
+    return part
 
 
 def _speeds(path: Path, tree: Any) -> Speeds:
@@ -450,6 +476,8 @@ def dump_csv(workload: Workload) -> str:
     for class_, other, model in sorted(workload.interference):
         ratio = _told(workload.interference[class_, other, model])
         out.write(f"# {shlex.join(['beside', class_, other, model, str(ratio)])}\n")
+    for class_, model in sorted(workload.spread):
+        out.write(f"# {shlex.join(['spread', class_, model, repr(workload.spread[class_, model])])}\n")
     for (class_, model), speed in sorted(workload.speeds.items()):
         parts = [f"{name}={value!r}" for name, value in asdict(speed).items()]
         out.write(f"# {shlex.join(['speed', class_, model, *parts])}\n")
@@ -490,6 +518,11 @@ def dump_yaml(workload: Workload) -> str:
     }
     if not slowed:
         del tree["interference"]
+    if workload.spread:
+        parts: dict[str, dict[str, float]] = {}
+        for (class_, model), part in sorted(workload.spread.items()):
+            parts.setdefault(class_, {})[model] = part
+        tree["spread"] = parts
     if workload.speeds:
         by_model: dict[str, dict[str, dict[str, float]]] = {}
         for (class_, model), speed in sorted(workload.speeds.items()):

@@ -50,7 +50,11 @@ def load_trace(
     found = assemble(path, path.stem, jobs, tickets=tickets, rates=speeds, sieve=sieve)
     peer = GAVEL if fields is FIELDS else SHOCKWAVE
     classes = {job.job_class for job in found.jobs}
-    return replace(found, peer=peer, interference=load_interference(throughputs, classes))
+    slowed = load_interference(throughputs, classes)
+    return replace(found, peer=peer, interference=slowed, spread=load_spread(throughputs, speeds))
+
+
+UNCONSOLIDATED = "_unconsolidated"
 
 
 class _Reader:
@@ -134,7 +138,7 @@ def load_throughputs(path: Path) -> dict[tuple[str, str], float]:
     for model, kinds in tree.items():
         where = (path, _line(text, model))
         expect(isinstance(kinds, dict), where, model, kinds, shape)
-        if model.endswith("_unconsolidated"):
+        if model.endswith(UNCONSOLIDATED):
             continue
         for kind, beside in kinds.items():
             name, gang = _kind(text, path, model, kind)
@@ -144,6 +148,29 @@ def load_throughputs(path: Path) -> dict[tuple[str, str], float]:
                 refuse(at, f"{model}, {kind}, null", alone, "steps/s, a number of at least 0")
             found[f"{name} x{gang}", canonical(model)] = float(alone)
     expect(bool(found), (path, 1), "throughputs", "none", shape)
+    return found
+
+
+def load_spread(path: Path, speeds: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+    """(class, GPU model) → the part of its speed that a gang keeps over more servers than it needs: the table's `<model>_unconsolidated`, where it has it.
+
+    `speeds`: of the table. What would be faster so is taken for as fast.
+    """
+    text = text_of(path)
+    tree: Any = json.loads(text)
+    found: dict[tuple[str, str], float] = {}
+    for model, kinds in tree.items():
+        if not model.endswith(UNCONSOLIDATED) or not isinstance(kinds, dict):
+            continue
+        for kind, beside in kinds.items():
+            name, gang = _kind(text, path, model, kind)
+            alone = beside.get("null") if isinstance(beside, dict) else beside
+            if isinstance(alone, bool) or not isinstance(alone, int | float) or not 0 <= alone <= 1e12:
+                at = (path, _line(text, model, kind))
+                refuse(at, f"{model}, {kind}, null", alone, "steps/s, a number of at least 0")
+            key = (f"{name} x{gang}", canonical(model.removesuffix(UNCONSOLIDATED)))
+            if alone > 0 and speeds.get(key, 0.0) > 0:
+                found[key] = min(1.0, alone / speeds[key])
     return found
 
 

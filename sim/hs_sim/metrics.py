@@ -179,7 +179,7 @@ def _alone_s(job: SimJob, experiment: Experiment, live: float) -> float | None:
     pools = [pool for pool in experiment.cluster.pools if not job.gpu_types or pool.model in job.gpu_types]
     seconds = 0.0
     for job_class, steps in job.parts:
-        rates = [(pool.gpus, experiment.workload.rates.get((job_class, pool.model), 0.0)) for pool in pools]
+        rates = [(pool.gpus, experiment.workload.rate(job_class, pool.model, job.nodes)) for pool in pools]
         gpus = sum(count for count, rate in rates if rate > 0)
         rate = fsum(count * rate for count, rate in rates) / gpus if gpus else 0.0
         if rate <= 0:

@@ -148,11 +148,18 @@ class Workload:
     changes: tuple[SpeedChange, ...] = ()  # of `rates`, by time
     interference: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     """(job class, class beside it on its GPUs, GPU model) → how many times as long its mini-batches take, at least 1."""
+    spread: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """(job class, GPU model) → the part of its rate that is left to a gang over several servers; 1 where it is not said."""
     speeds: Mapping[tuple[str, str], Speed] = field(default_factory=dict)
     """(class of elastic jobs, GPU model) → what their mini-batches take on other numbers of GPUs and of other sizes; `rates` are as declared."""
     source: str = ""  # where it comes from: generator and seed, or file
     skipped: tuple[str, ...] = ()  # jobs that were left out, and why
     peer: Peer = GAVEL  # in whose world gavel_compat puts it
+
+    def rate(self, job_class: str, model: str, nodes: int) -> float:
+        """Mini-batches a second of a whole gang over so many servers; 0: it does not run there."""
+        rate = self.rates.get((job_class, model), 0.0)
+        return rate if nodes == 1 else rate * self.spread.get((job_class, model), 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +203,8 @@ class Experiment:
 
 
 def gavel_compat(experiment: Experiment) -> Experiment:
-    """As Gavel's simulator has the world: nothing costs time, everything is decided at the edges of rounds, and speeds are known."""
+    """As Gavel's simulator has the world: nothing costs time, everything is decided at the edges of rounds, speeds are known, and gangs over
+    several servers are as fast as on one."""
     free = Costs(
         suspend_s=0.0,
         resume_s=0.0,
@@ -204,8 +212,15 @@ def gavel_compat(experiment: Experiment) -> Experiment:
         checkpoint_bytes_per_s=math.inf,
         network_bytes_per_s=math.inf,
     )
+    workload = replace(experiment.workload, spread={})
     return replace(
-        experiment, costs=free, rounds=True, compat=True, known_rates=True, migrations_per_hour=math.inf
+        experiment,
+        workload=workload,
+        costs=free,
+        rounds=True,
+        compat=True,
+        known_rates=True,
+        migrations_per_hour=math.inf,
     )
 
 

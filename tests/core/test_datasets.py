@@ -58,6 +58,10 @@ def test_a_server_has_the_data_once_a_job_has_run_there_and_forgets_it_for_other
     assert HostName("n1") not in at.outcome.touched.hosts
     at.do("report n1 2:0=running step=1")
     assert datasets(at, "n1") == ["B"]
+    for _ in range(2):  # they take turns: what was read is not read again
+        at.do("report n1 1:0=held step=3 suspends=1")
+        at.do("report n1 1:0=running step=4 suspends=1 resumes=2")
+    assert datasets(at, "n1") == ["B"]
     at.do("leave n1")
     at.do("host n1 V100:4")
     assert datasets(at, "n1") == ["B"], "the agent does not say it, and need not"
@@ -85,3 +89,29 @@ def test_of_equal_servers_the_one_that_has_the_data_is_taken(policy: str) -> Non
         at.do(line)
     assert at.machine.job(JobId(2)).hosts == ("n1",), "by name"
     assert at.machine.job(JobId(3)).hosts == ("n3",), "by its data"
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("starting", "exited code=0 step=30"),  # so short that nobody saw it run
+        ("running", "exited code=0"),  # nobody counts its steps
+        ("running", "running step=1"),
+        ("held step=100", "running step=101"),  # it goes on from a checkpoint
+    ],
+)
+def test_who_has_trained_has_read_its_data_however_little_was_heard_of_it(before: str, words: str) -> None:
+    at = World(find("fifo"), Settings(quantum_s=20.0, settle_s=0.0))
+    for line in ("user alice", "host n1 V100:4", "submit alice a dataset=A", f"report n1 1:0={before}"):
+        at.do(line)
+    assert datasets(at, "n1") == []
+    at.do(f"report n1 1:0={words}")
+    assert datasets(at, "n1") == ["A"]
+
+
+@pytest.mark.parametrize("words", ["starting step=7", "exited code=1", "held step=0"])
+def test_who_has_not_trained_has_not(words: str) -> None:
+    at = World(find("fifo"), Settings(quantum_s=20.0, settle_s=0.0))
+    for line in ("user alice", "host n1 V100:4", "submit alice a dataset=A", f"report n1 1:0={words}"):
+        at.do(line)
+    assert datasets(at, "n1") == []

@@ -48,8 +48,8 @@ class Lives(Views):
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
-        if row.spec.dataset and part.phase is Phase.RUNNING:
-            self._data_read(row, host, before)
+        if row.spec.dataset and reports.begins_to_train(before, part):
+            self._data_read(row, host)
         settled = self._settled(new, now_s)
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
@@ -65,12 +65,9 @@ class Lives(Views):
             )
             self._fact(now_s, "part-ended", text, job=row.id)
 
-    def _data_read(self, row: Job, name: HostName, before: JobReport | None) -> None:
-        """Once in an incarnation, or where nobody remembers."""
+    def _data_read(self, row: Job, name: HostName) -> None:
         host = self._book.hosts[name]
         data = Dataset(name=row.spec.dataset, bytes=row.spec.dataset_bytes)
-        if data in host.datasets and before is not None and before.step > 0:
-            return
         datasets = after_use(host.datasets, data, self.settings.dataset_cache_bytes)
         if datasets != host.datasets:
             self._book.put_host(replace(host, datasets=datasets))

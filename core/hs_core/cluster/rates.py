@@ -40,6 +40,7 @@ class Rates:
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
         self.speeds: dict[tuple[str, str], dict[Shape, float]] = {}
         """(class, model) → mini-batches a second of an elastic job in each shape."""
+        self._shapes = 0  # in all of `speeds`
         for job_class, model, *_ in dumped:
             self._show(job_class, model)
         self.gpus = GpuSpeeds.load(list(gpus))
@@ -106,7 +107,7 @@ class Rates:
     @property
     def count(self) -> int:
         """How much is known."""
-        return len(self.known) + len(self.interference) + sum(map(len, self.speeds.values()))
+        return len(self.known) + len(self.interference) + self._shapes
 
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
@@ -118,7 +119,9 @@ class Rates:
                 self.interference[job_class, beside, model] = max(1.0, ratio)
         for shape, found in self._profile.shapes(job_class, model).items():
             if found.samples >= ENOUGH:
-                self.speeds.setdefault((job_class, model), {})[shape] = found.steps_per_s
+                speeds = self.speeds.setdefault((job_class, model), {})
+                self._shapes += shape not in speeds
+                speeds[shape] = found.steps_per_s
 
     def _forget_class(self, job_class: str) -> None:
         del self._classes[job_class]
@@ -127,6 +130,7 @@ class Rates:
         for known in (self.known, self.speeds):
             for key in [key for key in known if key[0] == job_class]:
                 del known[key]
+        self._shapes = sum(map(len, self.speeds.values()))
         for pair in [pair for pair in self.interference if job_class in pair[:2]]:
             del self.interference[pair]
 

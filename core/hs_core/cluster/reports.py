@@ -107,6 +107,17 @@ def has_process(report: JobReport | None) -> bool:
     return report is not None and report.phase is not Phase.WAITING
 
 
+def begins_to_train(old: JobReport | None, new: JobReport) -> bool:
+    """The first word of steps that it has done there, or of its good end; of one incarnation once, but for an end."""
+    if new.exit is not None and new.exit.ok and (old is None or old.exit is None):
+        return True
+    if new.phase not in (Phase.RUNNING, Phase.EXITED) or new.step <= 0:
+        return False
+    if old is None or old.step <= 0:
+        return True
+    return old.phase is not Phase.RUNNING and old.suspends == 0 and old.exit is None
+
+
 def cannot_leave(report: JobReport | None) -> bool:
     """Its process is up, and has no way to write a checkpoint."""
     return report is not None and report.phase in _HAS_PROCESS and not report.can_checkpoint

@@ -103,29 +103,30 @@ class Fleet:
     def _classes(self, experiment: Experiment) -> None:
         """Jobs of one user and class are one class to the controller: rates are the workload's, by pair with a model."""
         workload = experiment.workload
-        self._known: dict[tuple[str, str], int] = {}
+        self._known: dict[tuple[str, str, int], int] = {}  # by user, class and servers
+        self._spread = workload.spread
         names: list[str] = []
         self.job_class: list[str] = []
         pair_of = np.zeros(len(self.jobs), dtype=np.int64)
         rates: list[list[float]] = []
         for at, job in enumerate(self.jobs):
             for class_ in (job.job_class, *(stage.job_class for stage in job.stages)):
-                key = (job.user, class_)
+                key = (job.user, class_, job.nodes)
                 if key not in self._known:
                     self._known[key] = len(names)
                     names.append(job_class(job.user, replace(job.spec(), job_class=class_)))
                     rates.append([_told(workload, job, class_, model) for model in self.models])
-            pair_of[at] = self._known[job.user, job.job_class]
+            pair_of[at] = self._known[job.user, job.job_class, job.nodes]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
-        self.workload_class = {names[at]: class_ for (_, class_), at in self._known.items()}
+        self.workload_class = {names[at]: class_ for (_, class_, _), at in self._known.items()}
         self.class_of: Ints = pair_of
         self.rates: Floats = np.array(rates, dtype=np.float64).reshape(len(names), len(self.models))
         self.pairs = [(name, model) for name in names for model in self.models]
 
     def becomes(self, job: int, class_: str) -> None:
         """Of that class of the workload from now on."""
-        self.class_of[job] = found = self._known[self.jobs[job].user, class_]
+        self.class_of[job] = found = self._known[self.jobs[job].user, class_, self.jobs[job].nodes]
         self.job_class[job] = self._class_names[found]
         if self.home[job]:
             self._pace(job)
@@ -169,17 +170,20 @@ class Fleet:
         if model not in self.models:
             return
         mine = [at for at, job in enumerate(self.jobs) if job.job_class == job_class]
-        self.rates[np.unique(self.class_of[mine]), self.models.index(model)] = steps_per_s
+        for job in mine:
+            part = self._spread.get((job_class, model), 1.0) if self.jobs[job].nodes > 1 else 1.0
+            self.rates[self.class_of[job], self.models.index(model)] = steps_per_s * part
         for job in mine:
             if self.home[job]:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
         rates, home = self.rates[self.class_of[job]], self.home[job]
-        if len(home) == 1 and job not in self.copies and self.jobs[job].elastic is None:  # as nearly all
+        if len(home) == 1 and job not in self.copies:  # as nearly all
             self.spread.discard(job)
             self.model[job] = model = self.model_of_row[home[0]]
-            self.alone[job] = self.rate[job] = rates[model] / self.slowed[job]
+            rate = rates[model] if self.jobs[job].elastic is None else self._elastic_rate(job, int(model))
+            self.alone[job] = self.rate[job] = rate / self.slowed[job]
             return
         models = self.model_of_row[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
@@ -187,14 +191,17 @@ class Fleet:
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
         self.model[job] = model
         rate = rates[model]
-        elastic = self.jobs[job].elastic
-        if elastic is not None:
-            shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
-            rate = steps_per_s(elastic, self.speeds[self.jobs[job].job_class, self.models[model]], shape)
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
+
+    def _elastic_rate(self, job: int, model: int) -> float:
+        """Steps a second in the shape that it has."""
+        elastic, class_ = self.jobs[job].elastic, self.jobs[job].job_class
+        assert elastic is not None
+        shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
+        return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
 
     def read(self, job: int) -> float:
         """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
@@ -302,4 +309,4 @@ def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:
     speed = workload.speeds.get((class_, model))
     if job.elastic is not None and speed is not None:
         return told_per_s(speed, job.elastic.on(job.gpus))
-    return workload.rates.get((class_, model), 0.0)
+    return workload.rate(class_, model, job.nodes)
