@@ -37,9 +37,10 @@ def experiment(given: argparse.Namespace) -> Experiment:
     if given.paper.startswith("bsbf"):
         lab = given.paper == "bsbf-lab"
         ratio = {"seed": given.seed, "ratio": given.ratio}
+        made = papers.bsbf_lab(**ratio) if lab else papers.bsbf_trace(jobs=given.jobs, **ratio)
         return Experiment(
             cluster=papers.bsbf_cluster(given.servers or (4 if lab else 16)),
-            workload=papers.bsbf_lab(**ratio) if lab else papers.bsbf_trace(jobs=given.jobs, **ratio),
+            workload=papers.bsbf_elastic(made) if given.elastic else made,
             costs=Costs(),
             known_rates=True,
         )
@@ -113,6 +114,7 @@ def main(words: list[str]) -> int:
     parser.add_argument(
         "--ratio", type=float, default=0.0, help="bsbf: how much any two jobs on a GPU slow each other"
     )
+    parser.add_argument("--elastic", action="store_true", help="bsbf: jobs on one server are elastic")
     parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae, pal")
     parser.add_argument(
         "--spread", type=float, default=papers.PAL_SPREAD, help="pal: of the logarithm of GPUs' slowdowns"

@@ -32,6 +32,7 @@ CALM = 8  # one seed in so many has no faults: then the ledger is judged strictl
 SHARED = 7  # every so many seeds, two jobs may be on one GPU
 MIXED = 9  # every so many, gangs are over servers of several GPU models where there are several
 FORKED = 5  # likewise with copies that are averaged
+UNEVEN = 11  # likewise with GPUs that are not equally fast, and turns that name them
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
@@ -93,7 +94,21 @@ def case_of(seed: int) -> Case:
         return _sharing(case)
     if seed % FORKED == 2:
         return _forking(case)
+    if seed % UNEVEN == 3:
+        return _uneven(case)
     return _mixing(case) if seed % MIXED == 1 else case
+
+
+def _uneven(case: Case) -> Case:
+    """The same trouble while jobs go after faster GPUs of their servers."""
+    experiment = case.experiment
+    dice = roll(experiment.seed, "uneven")
+    pools = tuple(
+        replace(pool, slowdowns={"c": tuple(dice.choice([1.0, 1.0, 1.3, 2.0]) for _ in range(pool.gpus))})
+        for pool in experiment.cluster.pools
+    )
+    slow = replace(experiment, cluster=replace(experiment.cluster, pools=pools), policy="pal")
+    return replace(case, experiment=slow)
 
 
 def _mixing(case: Case) -> Case:

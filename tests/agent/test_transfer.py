@@ -15,7 +15,18 @@ import pytest
 from hs_agent import cgroup, launch, peers, transfer
 from hs_agent.config import Config
 from hs_agent.folder import Key
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed, Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.events import (
+    CheckpointFetched,
+    Fetch,
+    FetchFailed,
+    Lend,
+    Peer,
+    Source,
+    SourcePart,
+    Turn,
+    Wanted,
+    WantedJob,
+)
 from hs_core.model import HostName, JobId
 
 GENERATION, STEP = 4, 120
@@ -62,11 +73,12 @@ class Two:
         self.cut_after: int | None = None
         self.carried: list[int] = []
         self.give_up_s = 20.0
+        self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
         who = launch.account(self.job.run_as, self.configs[0])
         self.launchers[0].make_checkpoint_dir(self.job, who)
 
-    def lend(self, grant: str = "sesame") -> None:
-        lend = Lend(job=JobId(7), epoch=1, generation=GENERATION, grant=grant)
+    def lend(self, grant: str = "sesame", copy: int = -1) -> None:
+        lend = Lend(job=JobId(7), epoch=1, generation=GENERATION, grant=grant, copy=copy)
         self.grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(), lends=(lend,)))
 
     @contextlib.asynccontextmanager
@@ -112,6 +124,8 @@ class Two:
         source = Source(
             peer=Peer(host=HostName("host-a"), address=address), epoch=1, generation=GENERATION, step=STEP
         )
+        if self.parts:
+            source = replace(source, generation=9, parts=self.parts(source.peer))
         return replace(self.job, epoch=2, source=source, grant=grant, **changes)
 
     async def fetch(self, grant: str = "sesame", **changes: Any) -> Any:
@@ -277,6 +291,48 @@ def test_each_node_of_a_job_gets_its_own_part(two: Two) -> None:
     two.lend()
     assert isinstance(run(two.fetch()), CheckpointFetched)
     assert set(contents(two.folders[1])) == {"rank2.pt", "rank3.pt", "manifest-1.json"}
+
+
+def test_parts_of_an_average_are_fetched_or_named_where_they_lie_and_word_is_left_of_them(two: Two) -> None:
+    write(two.folders[0] / "copy-1.0", {"rank0.pt": 2 * MIB}, seed=1)
+    write(two.folders[1] / "copy-1.1", {"rank0.pt": 30}, seed=2)
+    two.launchers[1].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[1]))
+    two.lend(copy=0)
+
+    def parts(peer: Peer) -> tuple[SourcePart, ...]:
+        own = Peer(host=HostName("host-b"), address="127.0.0.1:1")
+        return (
+            SourcePart(peer=peer, epoch=1, generation=GENERATION, copy=0, steps=80),
+            SourcePart(peer=own, epoch=1, generation=GENERATION, copy=1, steps=40),
+        )
+
+    two.parts = parts
+    event = run(two.fetch(copy=1, copies=3, last_step=500))
+    assert isinstance(event, CheckpointFetched), event
+    assert (event.generation, event.step) == (9, STEP)
+    place = two.folders[1] / "copy-2.1" / "gen-9"
+    asked = json.loads((place / "average.json").read_text())
+    assert (asked["step"], asked["copy"], asked["copies"], asked["before"]) == (STEP, 1, 3, 1)
+    assert asked["parts"] == [
+        {"folder": str(place / "part-0"), "generation": GENERATION, "steps": 80},
+        {"folder": str(two.folders[1] / "copy-1.1"), "generation": GENERATION, "steps": 40},
+    ]
+    assert contents(place / "part-0") == contents(two.folders[0] / "copy-1.0")
+    assert contents(place / "part-0") != contents(two.folders[1] / "copy-1.1")
+    two.launchers[1].forget(Key(JobId(7), 1))
+    assert not (two.folders[1] / "copy-1.1").exists(), "the last epoch's copies are nobody's any more"
+    assert place.exists()
+
+
+def test_a_part_that_is_torn_leaves_no_word_of_an_average(two: Two) -> None:
+    write(two.folders[0] / "copy-1.0", {"rank0.pt": 100})
+    (two.folders[0] / "copy-1.0" / f"gen-{GENERATION}" / "rank0.pt").write_bytes(b"?" * 100)
+    two.lend(copy=0)
+    two.parts = lambda peer: (SourcePart(peer=peer, epoch=1, generation=GENERATION, copy=0, steps=80),)
+    event = run(two.fetch(copy=0, copies=2, last_step=500))
+    assert isinstance(event, FetchFailed)
+    assert event.hopeless
+    assert not (two.folders[1] / "copy-2.0" / "gen-9" / "average.json").exists()
 
 
 def test_checkpoints_stay_as_long_as_they_are_lent(two: Two) -> None:

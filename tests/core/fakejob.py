@@ -229,6 +229,13 @@ class Process:
         self._enter("running")
         self._went_on()
         self._later(1.0, self._progress)
+        if last := self.launch.wanted.last_step:
+            self._later(max(0.0, last * self.ways.step_s - self.done_s), self._portion)
+
+    def _portion(self) -> None:
+        """It has done what a copy was to do, and stops of its own accord."""
+        self._enter("held")
+        self._say(JobHeld, step=self.launch.wanted.last_step, tier=Tier.HOLD, order=self.heard)
 
     def _went_on(self) -> None:
         if "went-on" in self.ways.lose:

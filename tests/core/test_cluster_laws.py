@@ -139,6 +139,7 @@ class AnyOrder(RuleBasedStateMachine):
             retry_max=retries,
             max_duration_s=limit,
             after=wait,
+            steps=1000 if self.policy.needs.copies else 0,
         )
         specs = tuple(replace(spec, array_index=i, array_limit=1) if array else spec for i in range(count))
         if not self.happens(JobsSubmitted(now_s=self.world.now_s, user=user, specs=specs)):
@@ -340,6 +341,7 @@ KINDS = (
     "sjf",
     "gavel-max-min",
     "fft",
+    "hadare",
     "allox",
     "themis",
     "tesserae-las",

@@ -61,12 +61,18 @@ class Cluster:
     def _decide(self, snapshot: Snapshot, memory: Memory) -> Verdict:
         homes, tickets, moves, forks = {}, {}, {}, {}
         for job in snapshot.jobs:
-            home, portions = self.want
+            home, portions = self._wanted_of({host.name for host in snapshot.hosts if host.connected})
+            if not home:
+                home = job.hosts
+            if not home:
+                continue
             free = not job.started or job.movable
             if portions and not job.started and len(job.hosts) < 2:
                 home, portions = home[:1], ()
             home = home if free else job.hosts
-            anew = memory.get("told") != [list(home), list(portions)]
+            if portions and free:
+                home, portions = copies.divided(int(job.steps_left or 0), home, portions)
+            anew = memory.get("told") != [snapshot.quantum, *home]
             homes[job.id], tickets[job.id] = home, Fraction(100)
             if job.started and home != job.hosts:
                 moves[job.id] = (MoveReason.ROUND, "so told")
@@ -74,8 +80,8 @@ class Cluster:
                 homes[job.id] = home = job.hosts
                 moves.pop(job.id, None)
             elif portions and free:
-                forks[job.id] = copies.divided(int(job.steps_left or 0), home, portions)[1]
-                memory = {"told": [list(home), list(portions)]}
+                forks[job.id] = portions
+                memory = {"told": [snapshot.quantum, *home]}
         turns = {
             host.name: Turn(gangs=tuple(j for j in homes if host.name in homes[j]), local=False)
             for host in snapshot.hosts
@@ -83,6 +89,13 @@ class Cluster:
         return Verdict(
             plan=Plan(homes=homes, turns=turns, tickets=tickets, moves=moves, copies=forks), memory=memory
         )
+
+    def _wanted_of(self, here: set[HostName]) -> tuple[tuple[HostName, ...], tuple[int, ...]]:
+        """Without servers that are away."""
+        home, portions = self.want
+        kept = [at for at, name in enumerate(home) if name in here]
+        portions = tuple(portions[at] for at in kept) if len(kept) > 1 and portions else ()
+        return tuple(home[at] for at in kept), portions
 
     def happens(self, event: object) -> None:
         self.world.handle(replace(event, now_s=self.world.now_s))  # type: ignore[type-var]
@@ -295,7 +308,7 @@ def test_once_all_have_done_their_portions_the_job_is_one_again_from_the_average
     assert cluster.row.move.to == (A,)
     cluster.leave(a=500, b=400)
     row = cluster.row
-    assert (row.hosts, row.portions, row.step, row.epoch) == ((A,), (), 0, 2)
+    assert (row.hosts, row.portions, row.step, row.epoch) == ((A,), (), TOTAL, 2)
     assert row.stored is not None
     assert row.stored.step == TOTAL
     wanted = cluster.told(A)

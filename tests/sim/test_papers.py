@@ -8,7 +8,9 @@ from hs_core.dice import roll
 from hs_core.errors import RefusedError
 from hs_sim import papers
 from hs_sim.cluster import keep_to_what_runs
+from hs_sim.model import Experiment
 from hs_sim.philly import PhillyJob, load_philly
+from hs_sim.quanta import run_quanta
 
 HEADER = "timestamp,duration,num_gpus,gpu_time,cluster\n"
 KINDS = (
@@ -133,3 +135,24 @@ def test_too_short_a_trace_is_refused(philly: tuple[PhillyJob, ...]) -> None:
         papers.fft_trace(philly[:100])
     with pytest.raises(RefusedError, match="hours 3 to 10"):
         papers.hadar_trace(philly[:100], SPEEDS)
+
+
+def test_elastic_jobs_of_the_bsbf_trace_are_as_fast_as_before_where_nobody_changes_them() -> None:
+    plain = papers.bsbf_trace(jobs=30, seed=1)
+    elastic = papers.bsbf_elastic(plain)
+    assert [job.elastic is None for job in elastic.jobs] == [job.nodes > 1 for job in plain.jobs]
+    for policy in ("fifo", "sjf-ffs"):
+        ended = [
+            [
+                job.ended_s
+                for job in run_quanta(
+                    Experiment(
+                        cluster=papers.bsbf_cluster(2), workload=found, policy=policy, known_rates=True
+                    )
+                ).jobs
+            ]
+            for found in (plain, elastic)
+        ]
+        if policy == "fifo":
+            assert ended[1] == pytest.approx(ended[0], rel=1e-6)
+        assert None not in ended[1]

@@ -43,6 +43,8 @@ class Moves(Lives):
 
     def _tend_copies(self, now_s: float) -> None:
         """Copies become one where they have done their portions, or where the policy has no use for them."""
+        if self._book.forked and self._sight.wait_for(self._awaited(now_s)):
+            self._stale = True
         for job in sorted(self._book.forked):
             row = self._book.live[job]
             if row.move is not None or row.paused or row.cancelled_by or copies.through(row):

@@ -19,6 +19,7 @@ class Sight:
         self._connected = connected
         self.fits = Fits()
         self._copies = True
+        self._awaited: Collection[HostName] = ()
         self._progress = True
         self._facts: dict[JobId, JobFacts] = {}  # by id
         self._shown: tuple[JobFacts, ...] | None = None
@@ -51,6 +52,14 @@ class Sight:
         if self._by_gpu != needs.by_gpu:
             self._by_gpu = needs.by_gpu
             self._book.changed |= self._book.live.keys()  # now it is said which GPUs processes are bound to
+
+    def wait_for(self, awaited: Collection[HostName]) -> bool:
+        """Servers that will be back at once, perhaps: copies there count still. Whether others were waited for until now."""
+        if awaited == self._awaited:
+            return False
+        self._awaited = awaited
+        self._book.changed |= self._book.forked
+        return True
 
     def classes(self) -> set[str]:
         """Of the jobs that are shown."""
@@ -119,12 +128,15 @@ class Sight:
                 self._facts[job] = new
                 self._shown = None
 
+    def _counted(self, row: Job) -> tuple[HostName, ...]:
+        return copies.counted(row, {*self._connected, *self._awaited})
+
     def _could_run(self, row: Job) -> bool:
         book = self._book
         if row.paused or row.cancelled_by or row.id in book.blocked:
             return False
         if row.hosts:
-            there = copies.counted(row, self._connected) if row.portions else row.hosts
+            there = self._counted(row) if row.portions else row.hosts
             if reports.broken(row) or not there or not self._doomed.isdisjoint(there):
                 return False
             hosts = [book.hosts.get(name) for name in there]
@@ -147,7 +159,7 @@ class Sight:
         report = row.report
         hosts, parts = row.hosts, tuple(row.reports.values())
         if row.portions:  # those that have ended, or are away, are not waited for
-            hosts = copies.counted(row, self._connected)
+            hosts = self._counted(row)
             parts = tuple(row.reports[host] for host in hosts if host in row.reports)
         here = all(host in self._connected for host in hosts)
         reachable = all(self._book.hosts[host].peer for host in hosts)

@@ -199,9 +199,8 @@ class Gang:
             return
         clock = self.world.clock
         self.since_s = clock.now_s
-        left_behind = (
-            self.copy >= 0 and self.key[1] < self.job.last_epoch
-        )  # cut off: what it does counts for nothing
+        # Cut off: what it does counts for nothing.
+        left_behind = self.copy >= 0 and self.key[1] < self.job.epoch
         if not self.judged and self.restored is not None and not left_behind:
             self.world.truth.goes_on(self.job, self.restored, clock.now_s)
             self.judged = True

@@ -64,4 +64,5 @@ def _fits(host: HostFacts, job: JobFacts) -> bool:
 def _without(turn: Turn, moved: Mapping[JobId, object]) -> Turn:
     """Their GPUs are the other jobs' there: the policy, had it moved them, would have given these to somebody."""
     gangs = tuple(job for job in turn.gangs if job not in moved)
-    return turn if gangs == turn.gangs else replace(turn, gangs=gangs, local=True)
+    seats = tuple(seat for seat in turn.seats if seat.job in gangs)
+    return turn if gangs == turn.gangs else replace(turn, gangs=gangs, local=True, seats=seats)

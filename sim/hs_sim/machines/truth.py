@@ -38,6 +38,7 @@ class JobTruth:
     last_home: tuple[HostName, ...] = ()
     last_shape: Shape | None = None
     last_epoch: int = 0
+    epoch: int = 0  # newest that the controller's journal knows
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows
     busy: set[tuple[int, int]] = field(default_factory=set)  # (epoch, copy) that train now
 

@@ -331,7 +331,6 @@ class World:
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
         if gang.copy > 0:
-            job.last_epoch = max(job.last_epoch, gang.key[1])
             return
         if job.last_home and (job.last_home, job.last_shape) != (home, gang.shape):
             job.migrations += 1
@@ -439,12 +438,12 @@ class World:
         self.clock.after(seconds, self._fetched, agent, life, wanted, got)
 
     def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
-        """What copies did since they began is what it is taken to be."""
+        """What copies did since they began is no less than it is taken to be; more, where an agent died before it heard of a copy's last steps."""
         source = wanted.source
         assert source is not None
         base = source.step - sum(part.steps for part in source.parts)
         said = [base + part.steps for part in source.parts] or steps
-        if list(steps) != said:
+        if any(step < least for step, least in zip(steps, said, strict=True)):
             self.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
 
     def _fetched(self, agent: Agent, life: int, wanted: WantedJob, got: tuple[int, int]) -> None:
@@ -474,6 +473,8 @@ class World:
     def _committed(self, draft: Draft) -> None:
         steps: dict[JobId, int] = {}
         for row in draft.jobs.values():
+            if (known := self.truth.by_id.get(row.id)) is not None:
+                known.epoch = max(known.epoch, row.epoch)
             report = row.report
             if report is not None and report.checkpoint_generation >= 0:
                 steps[row.id] = report.checkpoint_step
