@@ -462,7 +462,10 @@ class Job:
 
     @property
     def step(self) -> int:
-        return self.report.step if self.report else 0
+        """Where nobody has said anything of the present epoch's copies, or of what goes on from their average: where they begin."""
+        if self.report is not None:
+            return self.report.step
+        return self.stored.step if self.stored is not None and self.stored.copies else self.base_step
 
 
 FOLLOWED = "ended because another part of it had"

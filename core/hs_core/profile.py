@@ -1,18 +1,21 @@
-"""Measured mini-batch rates per (job class, model, class beside it on its GPUs or shape of an elastic job, if any): the mean of the most recent samples (Gandiva_fair, 3.5).
+"""Measured mini-batch rates per (job class, model, class beside it on its GPUs or shape of an elastic job, if any): the median of the most recent samples (Gandiva_fair, 3.5).
 
 Rates come from jobs that are hostile code: what is not a plausible rate is left out, the rest is clamped to what a
 GPU can do, and a change (learning-rate phase, batch size) replaces the old samples within `KEEP` reports.
+
+Departure: the paper takes the mean. A few reports that are far off, by a lie or a hiccup, would make and undo trades, and jobs move to and fro.
 """
 
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from math import fsum, isfinite
+from statistics import median
 from typing import Any
 
 from hs_core.model import Shape
 
-KEEP = 16  # most recent samples that make the mean
+KEEP = 16  # most recent samples
 SETTLE_S = 5.0  # after a resume: caches are cold, clocks are low
 SLOWEST = 1e-6  # mini-batches a second: one in eleven days
 FASTEST = 1e6  # a kernel launch alone takes longer
@@ -33,7 +36,7 @@ class RateSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    steps_per_s: float  # mean
+    steps_per_s: float  # median
     samples: int
     newest_s: float
 
@@ -71,7 +74,7 @@ class Profile:
         if not samples:
             return None
         return Rate(
-            steps_per_s=fsum(rate for rate, _ in samples) / len(samples),
+            steps_per_s=median(rate for rate, _ in samples),
             samples=len(samples),
             newest_s=max(now_s for _, now_s in samples),
         )

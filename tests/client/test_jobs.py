@@ -14,6 +14,19 @@ CONTRACT = [
 ]  # fmt: skip
 
 
+def test_show_has_each_copy_of_a_forked_job(hsctl, fake):
+    copies = [
+        wire.CopyView(host="n1", gpu_model="V100", steps=120, portion=600, phase="running"),
+        wire.CopyView(host="n2", gpu_model="K80", portion=200),
+    ]
+    fake.add(name="resnet", state="running", copies=copies)
+    shown = hsctl("show", "1").out
+    assert (
+        "copies:       2, averaged at the round's end: n1 (V100) 120 of 600 steps, running; n2 (K80) 0 of 200 steps"
+        in shown
+    )
+
+
 def test_queue_has_the_columns_people_expect_and_only_them_on_stdout(hsctl, fake):
     fake.add(
         name="resnet",

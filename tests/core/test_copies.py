@@ -308,7 +308,7 @@ def test_once_all_have_done_their_portions_the_job_is_one_again_from_the_average
     assert cluster.row.move.to == (A,)
     cluster.leave(a=500, b=400)
     row = cluster.row
-    assert (row.hosts, row.portions, row.step, row.epoch) == ((A,), (), 0, 2)
+    assert (row.hosts, row.portions, row.step, row.epoch) == ((A,), (), TOTAL, 2)
     assert row.stored is not None
     assert row.stored.step == TOTAL
     wanted = cluster.told(A)

@@ -1,4 +1,4 @@
-"""Rates that hostile jobs report: the recent mean, and nothing that is no rate."""
+"""Rates that hostile jobs report: the recent median, and nothing that is no rate."""
 
 import json
 from dataclasses import replace
@@ -18,7 +18,7 @@ def sample(
     return RateSample(job_class=of, model=model, steps_per_s=rate, now_s=at, since_resume_s=since)
 
 
-def test_the_mean_is_of_the_most_recent_samples() -> None:
+def test_the_median_is_of_the_most_recent_samples() -> None:
     profile = Profile()
     for at in range(10 * KEEP):
         profile.add(sample(1.0, at))
@@ -27,6 +27,13 @@ def test_the_mean_is_of_the_most_recent_samples() -> None:
     rate = profile.rate("vae", "V100")
     assert rate is not None
     assert (rate.steps_per_s, rate.samples, rate.newest_s) == (3.0, KEEP, 1_000.0 + KEEP - 1)
+
+
+def test_a_few_samples_that_are_far_off_change_nothing() -> None:
+    profile = Profile()
+    for at in range(KEEP):
+        profile.add(sample(2.0 if at % 3 else 1e300, at))
+    assert profile.rates("vae")["V100"].steps_per_s == 2.0
 
 
 def test_the_first_seconds_after_a_resume_are_left_out() -> None:
@@ -70,7 +77,7 @@ def test_a_users_speedup_weighs_its_measured_classes_by_demand() -> None:
 
 
 @given(st.lists(st.floats(), max_size=50))
-def test_the_mean_stays_plausible_whatever_is_reported(rates: list[float]) -> None:
+def test_the_rate_stays_plausible_whatever_is_reported(rates: list[float]) -> None:
     profile = Profile()
     for rate in rates:
         profile.add(sample(rate))

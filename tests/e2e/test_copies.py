@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.harness import Cluster, until
 
 NewCluster = Callable[..., Cluster]
@@ -48,6 +50,8 @@ def averages(cluster: Cluster, job: int) -> list[tuple[int, list[int]]]:
     return [(int(each[1]), [int(n) for n in each[2].split(", ")]) for each in found if each]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_counted_once(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path
 ) -> None:
@@ -81,6 +85,8 @@ def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_cou
     assert found["right"] >= same["right"] - 0.01
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_makes_one_of_the_rest(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path
 ) -> None:

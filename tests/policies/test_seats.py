@@ -85,3 +85,13 @@ def test_what_is_placed_afresh_is_renamed_so_that_the_fewest_move() -> None:
     plan = seated(jobs, {1: "V100", 2: "V100", 3: "V100"}, renamed=True)
     assert plan.homes == {1: (H,), 2: (J,), 3: (J,)}
     assert not plan.moves
+
+
+def test_who_was_promised_gpus_of_a_drained_server_has_those_of_another_model() -> None:
+    asked = snapshot(
+        [host("v", gpus=1), host("w", gpus=1, accepts=False), host("k", gpus=1, model="K80")],
+        [job(1), job(2)],
+    )
+    seats = Seats(asked)
+    assert [seats.choose(one, "V100") for one in asked.jobs] == [True, True]
+    assert seats.verdict({}, {}, ()).plan.homes == {1: ("v",), 2: ("k",)}

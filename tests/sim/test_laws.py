@@ -112,6 +112,34 @@ def test_departures_leave_their_share_to_those_who_stay():
     assert used(result, 5, 240) > 0.97 * 32
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stay", "gone"),
+    [
+        ((59, 18, 4), (53, 1, 15)),
+        ((26, 29, 2), (37, 2, 12)),
+        ((43, 25, 4), (38, 2, 11)),
+        ((31, 13, 4), (41, 1, 11)),
+        ((22, 35, 2), (52, 1, 14)),
+        ((21, 27, 4), (20, 1, 19)),
+        ((21, 27, 4), (45, 1, 19)),
+    ],
+)
+def test_whatever_sizes_stay_they_find_servers_that_they_fill(
+    stay: tuple[int, int, int], gone: tuple[int, int, int]
+) -> None:
+    """A job that leaves a GPU idle in its turn, for those beside it are too wide, goes elsewhere."""
+    (singles, gangs, gang), (many, width, minutes) = stay, gone
+    drafts = [*jobs("a", singles), *jobs("b", gangs, gang), *jobs("gone", many, width, minutes=minutes)]
+    result = run(drafts, {"V100": 8}, quanta=240)
+    left = max(job.ended_s or 0.0 for job in result.jobs if job.user == "gone")
+    first = round(left / QUANTUM_S) + SETTLED
+    assert first < 200
+    for user, gpus in (("a", 1), ("b", gang)):
+        assert farthest(result, user, gpus, first, 240) <= 1
+    assert used(result, 5, 240) > 0.97 * 32
+
+
 def test_bursts_cost_those_who_are_there_no_more_than_the_share_that_is_due_to_them():
     bursts = [draft for at in (40, 90, 140) for draft in jobs("burst", 64, at=at, minutes=5)]
     result = run([*jobs("a", 30), *jobs("b", 30), *bursts], {"V100": 8}, quanta=200)

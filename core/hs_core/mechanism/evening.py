@@ -1,10 +1,7 @@
 """Jobs on the right servers of a pool: loads alike, and no GPU idle beside a gang (Gandiva_fair, 3.3: balance and packing).
 
-Both are one measure. A server's *time load* is the time that its jobs need to get what their tickets say, in quanta a quantum: gangs of more
-than half of its GPUs run one after the other, smaller jobs together, beside a gang as far as they fit. With jobs that fill it, that is
-ticketLoadPerGPU; with jobs that leave GPUs idle in each other's turns it is more, and just so much less do they get. Each move makes the sum
-of its squares over the GPUs of the pool less, so neither balance nor packing undoes what the other did. Servers that nobody waits on are
-left alone.
+Both are one measure, a server's `time_load`. Each move makes the sum of its squares over the GPUs of the pool less, so neither balance nor
+packing undoes what the other did. Servers that nobody waits on are left alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +12,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.loads import Pool
+from hs_core.mechanism.time_load import time_load
 from hs_core.model import JobId, MoveReason, UserName
 from hs_core.policy import JobFacts
 
@@ -66,7 +64,7 @@ class _Evening:
         self._load = self._times()
         self._kinds: dict[int, list[JobFacts]] = {}
 
-    def _jobs(self, at: int) -> list[JobFacts]:
+    def jobs(self, at: int) -> list[JobFacts]:
         """Jobs of one node that live there."""
         return self._mover.world.at[self._pool.names[at]].jobs
 
@@ -76,16 +74,22 @@ class _Evening:
         return () if found is None else found.jobs
 
     def _times(self) -> NDArray[np.float64]:
-        """`_time` of all servers; one by one only where jobs come and went, or fit beside a gang."""
+        """`time_of` all servers; one by one only where jobs come and went, or fit beside a gang."""
         pool = self._pool
         load, odd = pool.time_loads()
         for at in odd:
-            load[at] = self._time(at, self._jobs(at))
+            load[at] = self.time_of(at, self.jobs(at))
         return load
 
-    def _time(self, at: int, jobs: Sequence[JobFacts]) -> float:
+    def time_of(self, at: int, jobs: Sequence[JobFacts]) -> float:
         gangs = self._parts(at)
         return time_load(int(self._pool.gpus[at]), [*jobs, *gangs] if gangs else jobs, self._pool.per_gpu)
+
+    def load(self, at: int) -> float:
+        return float(self._load[at])
+
+    def width(self, at: int) -> float:
+        return float(self._pool.width[at])
 
     def make(self, changes: Sequence[_Change]) -> None:
         names, load = self._pool.names, self._load.copy()
@@ -99,7 +103,7 @@ class _Evening:
             self._mover.move(change.job, (names[to],), reason, text)
             for server in (at, to):
                 self._kinds.pop(server, None)
-                self._load[server] = self._time(server, self._jobs(server))
+                self._load[server] = self.time_of(server, self.jobs(server))
 
     def best(self) -> Sequence[_Change]:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
@@ -113,6 +117,10 @@ class _Evening:
                 return (change,)
         for target in low:
             if self._has_gang(target) and (changes := self._fill(target, waits)):
+                return changes
+        some = list(dict.fromkeys([*roomy, *low]))
+        for target in some:
+            if self._narrow(target) and (changes := self._vacate(target, some, waits)):
                 return changes
         return ()
 
@@ -129,13 +137,17 @@ class _Evening:
 
     def _has_gang(self, at: int) -> bool:
         gpus = self._pool.gpus[at]
-        return any(2 * job.per_node > gpus for job in (*self._jobs(at), *self._parts(at)))
+        return any(2 * job.per_node > gpus for job in (*self.jobs(at), *self._parts(at)))
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
+        return self._narrow(at) if self._has_gang(at) else 0
+
+    def _narrow(self, at: int) -> int:
+        """GPUs that its small jobs leave over, if there are any of these."""
         gpus = int(self._pool.gpus[at])
-        fill = sum(job.gang for job in self._jobs(at) if 2 * job.gang <= gpus)
-        return gpus - fill if 0 < fill < gpus and self._has_gang(at) else 0
+        fill = sum(job.gang for job in self.jobs(at) if 2 * job.gang <= gpus)
+        return gpus - fill if 0 < fill < gpus else 0
 
     def _best_of(self, source: int, targets: Iterable[int]) -> _Change | None:
         going = list(self._going(source))
@@ -149,11 +161,11 @@ class _Evening:
     def _going(self, source: int) -> Iterator[_Going]:
         """Jobs that the server would be so much better off without."""
         pool, limits, mean = self._pool, self._limits, self._mean
-        there = self._jobs(source)
+        there = self.jobs(source)
         for job in self._movable(source):
             if not self._mover.may_go(job):
                 continue
-            after = self._time(source, [other for other in there if other.id != job.id])
+            after = self.time_of(source, [other for other in there if other.id != job.id])
             saved = float((self._load[source] ** 2 - after**2) * pool.width[source])
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
@@ -162,50 +174,68 @@ class _Evening:
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
         pool, mean = self._pool, self._mean
-        here, load, width = self._jobs(target), float(self._load[target]), int(pool.width[target])
+        here, load, width = self.jobs(target), float(self._load[target]), int(pool.width[target])
         for job, saved, least in going:
             if not pool.fits(shape_of(job))[target]:
                 continue
-            then = self._time(target, [*here, job])
+            then = self.time_of(target, [*here, job])
             squares = ((then**2 - load**2) * width - saved) / mean**2
             if squares <= -least:
                 yield _Change(round(squares, 9), cost_of(job), target, source, job)
 
     def _fill(self, target: int, waits: Sequence[int]) -> Sequence[_Change]:
         """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
-        pool, mover = self._pool, self._mover
-        gpus, here = int(pool.gpus[target]), list(self._jobs(target))
-        room = gpus - sum(job.gang for job in here if 2 * job.gang <= gpus)
-        left = {at: list(self._jobs(at)) for at in self._sources(waits) if at != target}
-        load = {at: float(self._load[at]) for at in left}
-        changes: list[_Change] = []
-        saved = 0.0
-        for at in sorted(left, key=lambda at: (-load[at], at)):
+        draft = _Draft(self)
+        gpus = int(self._pool.gpus[target])
+        room = gpus - sum(job.gang for job in self.jobs(target) if 2 * job.gang <= gpus)
+        sources = [at for at in self._sources(waits) if at != target]
+        for at in sorted(sources, key=lambda at: (-self._load[at], at)):
             for job in sorted(self._movable(at), key=cost_of):
-                fits = job.gang <= room and 2 * job.gang <= gpus and pool.fits(shape_of(job))[target]
-                if not fits or not mover.may_go(job):
-                    continue
-                left[at] = [other for other in left[at] if other.id != job.id]
-                after = self._time(at, left[at])
-                saved += (load[at] ** 2 - after**2) * float(pool.width[at])
-                load[at] = after
-                changes.append(_Change(0.0, cost_of(job), target, at, job))
-                here.append(job)
-                room -= job.gang
-                break
+                if job.gang <= room and 2 * job.gang <= gpus and self._may(job, target):
+                    draft.put(job, at, target)
+                    room -= job.gang
+                    break
             if room == 0:
                 break
-        added = (self._time(target, here) ** 2 - float(self._load[target]) ** 2) * float(pool.width[target])
-        tickets = sum(change.job.gang * pool.per_gpu.get(change.job.user, 0.0) for change in changes)
+        return self._worth(draft)
+
+    def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
+        """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
+        draft, gpus = _Draft(self), int(self._pool.gpus[target])
+        here = [job for job in self.jobs(target) if 2 * job.gang <= gpus]
+        if not all(self._mover.may_go(job) for job in here):
+            return ()
+        others = [at for at in dict.fromkeys([*some, *waits[-self._limits.servers_tried :]]) if at != target]
+        for job in sorted(here, key=lambda job: (-job.gang, job.id)):
+            homes = [(draft.after(job, target, at), at) for at in others if self._may(job, at)]
+            if not homes:
+                return ()
+            draft.put(job, target, min(homes)[1])
+        for at in waits[: self._limits.servers_tried]:
+            gangs = [job for job in self._movable(at) if 2 * job.gang > gpus and self._may(job, target)]
+            for job in sorted(gangs, key=cost_of):
+                if at != target and draft.after(job, at, target) < draft.squares:
+                    draft.put(job, at, target)
+        return self._worth(draft)
+
+    def _may(self, job: JobFacts, target: int) -> bool:
+        pool = self._pool
+        fits = pool.accepts[target] and pool.fits(shape_of(job))[target]
+        return bool(fits) and self._mover.may_go(job)
+
+    def _worth(self, draft: "_Draft") -> Sequence[_Change]:
+        """Its changes, if they save enough for what they move."""
+        changes = draft.changes
+        tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
         least = max(self._limits.gain_gpus, 2.0 * self._limits.load_gap * tickets / self._mean)
-        good = bool(changes) and added - saved <= -least * self._mean**2
-        return changes if good and mover.affords([change.job for change in changes]) else ()
+        good = bool(changes) and draft.squares <= -least * self._mean**2
+        return changes if good and self._mover.affords([change.job for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
         """One of each kind that could go, the cheapest."""
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}
-            jobs = self._jobs(at)
+            jobs = self.jobs(at)
             for job in jobs if self._mover.moves_started else [job for job in jobs if not job.started]:
                 key = (job.gang, job.user)
                 if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(job):
@@ -220,37 +250,35 @@ class _Evening:
         return self._kinds[at]
 
 
-def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: dict[UserName, float]) -> float:
-    """Quanta a quantum that a server's jobs need. Where all run at once: ticketLoadPerGPU."""
-    gangs = small = most = 0.0
-    asked = fill = 0
-    big: list[tuple[int, float]] = []
-    smalls: list[int] = []
-    for job in jobs:
-        width, weight = job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)
-        asked += width
-        if 2 * width > gpus:
-            gangs += weight
-            big.append((width, weight))
-        else:
-            small += width * weight
-            most = max(most, weight)
-            fill += width
-            smalls.append(width)
-    if asked <= gpus:
-        return (small + sum(width * weight for width, weight in big)) / max(1, gpus)
-    alone = max(small / gpus, most)
-    if big and smalls:
-        smalls.sort(reverse=True)
-        wide = min(fill, gpus)
-        alone -= sum(weight * min(1.0, _beside(smalls, gpus - width) / wide) for width, weight in big)
-    return gangs + max(0.0, alone)
+class _Draft:
+    """Several moves thought of together."""
 
+    def __init__(self, evening: _Evening) -> None:
+        self._evening = evening
+        self._jobs: dict[int, list[JobFacts]] = {}
+        self._load: dict[int, float] = {}
+        self.changes: list[_Change] = []
+        self.squares = 0.0  # times GPUs: more than before
 
-def _beside(smalls: Iterable[int], room: int) -> int:
-    """GPUs that small jobs, the largest first, fill of those beside a gang."""
-    filled = 0
-    for gang in smalls:
-        if filled + gang <= room:
-            filled += gang
-    return filled
+    def put(self, job: JobFacts, source: int, target: int) -> None:
+        self.squares = self.after(job, source, target)
+        self._jobs[source] = [other for other in self.jobs(source) if other.id != job.id]
+        self._jobs[target] = [*self.jobs(target), job]
+        for at in (source, target):
+            self._load[at] = self._evening.time_of(at, self._jobs[at])
+        self.changes.append(_Change(0.0, cost_of(job), target, source, job))
+
+    def after(self, job: JobFacts, source: int, target: int) -> float:
+        """What `squares` would be with it there."""
+        left = [other for other in self.jobs(source) if other.id != job.id]
+        both = ((source, left), (target, [*self.jobs(target), job]))
+        return self.squares + sum(
+            (self._evening.time_of(at, jobs) ** 2 - self.load(at) ** 2) * self._evening.width(at)
+            for at, jobs in both
+        )
+
+    def jobs(self, at: int) -> list[JobFacts]:
+        return self._jobs[at] if at in self._jobs else self._evening.jobs(at)
+
+    def load(self, at: int) -> float:
+        return self._load[at] if at in self._load else self._evening.load(at)

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 HORIZON = 10  # quanta
-STEPS = 32  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
+STEPS = 128  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST, MOST = STEPS // 2, 2 * STEPS
 DIGITS = 3
 WHOLE = Fraction(1)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
+from hs_core.mechanism.time_load import leave_gaps
 from hs_core.mechanism.world import At, World
 from hs_core.model import HostName, UserName
 from hs_core.policy import JobFacts
@@ -107,7 +108,7 @@ class Pool:
         return weights
 
     def time_loads(self) -> tuple[NDArray[np.float64], list[int]]:
-        """Of every server (see `mechanism.evening`); those for which it takes a closer look."""
+        """Of every server (see `mechanism.time_load`); those for which it takes a closer look."""
         size = len(self.names)
         if self._rows is None or not self._rows.of.size:
             return np.zeros(size), list(range(size))
@@ -122,7 +123,8 @@ class Pool:
         spread = np.bincount(servers, weights=gpus * weights, minlength=size)
         load = np.where(asked <= self.gpus, spread / self.width, gangs + np.maximum(small / self.width, most))
         beside = big & (gpus < self.gpus[servers])
-        return load, sorted({*self._touched, *servers[beside].tolist()})
+        gaps = np.flatnonzero(leave_gaps(servers[~big], gpus[~big], self.gpus))
+        return load, sorted({*self._touched, *servers[beside].tolist(), *gaps.tolist()})
 
     def load(self) -> NDArray[np.float64]:
         return np.round(self.tickets / self.width, DIGITS)

@@ -198,7 +198,9 @@ class Seats:
                 self._slots = stayed
             else:
                 seated = seated_afresh
-        left = spare if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
+        # A promise counts GPUs on drained servers too, which only those who are there can have.
+        missed = [job for job, _ in self._chosen.values() if job.id not in seated]
+        left = [*missed, *spare] if spare is not None else sorted(self._snapshot.jobs, key=by_arrival)
         for job in left:
             if job.id not in seated and job.id not in (mates or ()):
                 self._seat(job, self.choices(job), {})

@@ -21,8 +21,9 @@ NOWHERE = np.inf
 
 
 class Fleet:
-    def __init__(self, experiment: Experiment, *, mixed: bool = False) -> None:
-        """`mixed`: a job may live on several GPU models."""
+    def __init__(self, experiment: Experiment, *, mixed: bool = False, progress: bool = True) -> None:
+        """`mixed`: a job may live on several GPU models. `progress`: of what jobs have received and done, facts are as of their last turn at least."""
+        self._progress = progress
         workload, jobs = experiment.workload, experiment.workload.jobs
         named = list(servers(experiment.cluster))
         self.hosts: list[HostName] = [name for name, _ in named]
@@ -96,6 +97,7 @@ class Fleet:
         self._columns = Columns(jobs)
         self._facts: dict[int, JobFacts] = {}
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
+        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # as facts have it
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
 
     def _classes(self, experiment: Experiment) -> None:
@@ -248,17 +250,23 @@ class Fleet:
     def changed(self, jobs: Sequence[int] | Ints) -> None:
         self._odd[jobs] = True
 
+    def switched(self, jobs: Sequence[int] | Ints) -> None:
+        """They run now, or no more. Most that have run since the last decision have stopped again: who does not go by progress need not know."""
+        if self._progress:
+            self._odd[jobs] = True
+
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
         found = self._facts
         live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
         if len(found) > 2 * len(live):
             found = self._facts = {job: found[job] for job in self.live if job in found}
-        odd = live[self._odd[live]]
+        odd = live[self._odd[live] | (self.running[live] != self._ran[live])]
         if odd.size:
             jobs = odd.tolist()
             found.update(zip(jobs, self._columns.facts(jobs, self._now(odd, now_s, movable)), strict=True))
             self._odd[odd] = False
+            self._ran[odd] = self.running[odd]
         return tuple(map(found.__getitem__, self.live))
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:

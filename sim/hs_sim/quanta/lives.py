@@ -82,7 +82,7 @@ class Lives(State):
         self._charge_one(job, now_s)
         self._free(job)
         fleet.suspends[job] += 1
-        fleet.changed([job])
+        fleet.switched([job])
 
     def _free(self, job: int) -> None:
         """It runs no more; GPUs that it shared are its partners' still."""

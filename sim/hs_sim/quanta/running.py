@@ -107,9 +107,8 @@ class Running(Lives):
             waits[which[self._crowded(losers)[rows]]] = True
             self._enter(winners, now_s + np.where(waits, costs.suspend_s, 0.0))
         self._run_now = chosen
-        if losers.size or winners.size:
-            fleet.changed(losers)
-            fleet.changed(winners)
+        fleet.switched(losers)
+        fleet.switched(winners)
 
     def _crowded(self, losers: Ints) -> Bools:
         found = np.zeros(len(self._fleet.hosts), dtype=np.bool_)
@@ -167,7 +166,7 @@ class Running(Lives):
         self._used[row] += int(fleet.per_node[jobs].sum())
         self._enter(jobs, np.full(jobs.size, now_s))
         self._run_now = np.concatenate([self._run_now, jobs])
-        fleet.changed(chosen)
+        fleet.switched(chosen)
         self._foresee(jobs, end_s)
 
     def _turn_now(self, now_s: float, end_s: float) -> None:
@@ -189,5 +188,5 @@ class Running(Lives):
                 one = np.array([job])
                 self._enter(one, np.array([now_s]))
                 self._run_now = np.append(self._run_now, job)
-                fleet.changed([job])
+                fleet.switched([job])
                 self._foresee(one, end_s)

@@ -29,7 +29,7 @@ class State:
         self._policy = policy
         self._costs = experiment.costs
         self._quantum_s = experiment.quantum_s
-        self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed)
+        self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
         count = len(fleet.jobs)
         self._rows = Rows(len(fleet.hosts), count)
         self._series = Series(fleet.users, fleet.models, experiment.sample_s)

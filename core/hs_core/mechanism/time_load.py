@@ -1,0 +1,121 @@
+"""How many quanta a quantum the jobs of a server need to get what their tickets say (Gandiva_fair, 3.3: balance and packing as one measure).
+
+Gangs of more than half of the server's GPUs run one after the other; smaller jobs together, and beside a gang as far as they fit. With jobs that
+fill the server this is ticketLoadPerGPU (eq 2); with jobs that leave GPUs idle in each other's turns it is more, and just so much less do they get.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hs_core.model import UserName
+from hs_core.policy import JobFacts
+
+Ints = NDArray[np.int64]
+
+
+def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: Mapping[UserName, float]) -> float:
+    """Where all run at once: ticketLoadPerGPU. `per_gpu`: tickets per GPU of each user there."""
+    gangs = most = 0.0
+    big: list[tuple[int, float]] = []
+    small: list[tuple[int, float]] = []
+    for job in jobs:
+        width, weight = job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)
+        if 2 * width > gpus:
+            gangs += weight
+            big.append((width, weight))
+        else:
+            most = max(most, weight)
+            small.append((width, weight))
+    if sum(width for width, _ in (*big, *small)) <= gpus:
+        return sum(width * weight for width, weight in (*big, *small)) / max(1, gpus)
+    widths = sorted((width for width, _ in small), reverse=True)
+    takes = occupied(widths, gpus)
+    together = sum(width * weight for width, weight in small) + left_over(small, gpus)
+    alone = max(max(sum(takes[width] * weight for width, weight in small), together) / gpus, most)
+    if big and small:
+        wide = min(sum(widths), gpus)
+        alone -= sum(weight * min(1.0, _beside(widths, gpus - width) / wide) for width, weight in big)
+    return gangs + max(0.0, alone)
+
+
+def occupied(widths: Iterable[int], gpus: int) -> Mapping[int, float]:
+    """GPUs that a job of each of these widths keeps to itself in its turn: its own, and its part of those that nobody can have then.
+
+    One job with one GPU among jobs with two, on four GPUs, takes two: with it and one of the others a GPU is left over.
+    """
+    count = Counter(widths)
+    if sum(width * many for width, many in count.items()) <= gpus:
+        return {width: float(width) for width in count}
+    left = {width: gpus - width - _most(count, width, gpus - width) for width in count}
+    odd = Counter({width: many for width, many in count.items() if left[width]})
+    return {
+        width: width + rest * width / (width + _most(odd, width, gpus - width)) if rest else float(width)
+        for width, rest in left.items()
+    }
+
+
+def left_over(small: Collection[tuple[int, float]], gpus: int) -> float:
+    """GPUs that idle on average since all narrow jobs are in their turn at once and the others are too wide for what is left.
+
+    `small`: width, and the part of the time that the job runs. With three jobs of one GPU among jobs of two, on four GPUs, it is one GPU while all three
+    run; while one of them does not, it fills the gap.
+    """
+    count = Counter(width for width, _ in small)
+    found, narrow, chance, wasted = 0.0, 0, 1.0, 0
+    for width in sorted(count):
+        narrow += width * count[width]
+        if narrow > gpus:
+            break
+        before = chance
+        for wide, weight in small:
+            if wide == width:
+                chance *= min(1.0, weight)
+        found += (before - chance) * wasted
+        wider = Counter({wide: many for wide, many in count.items() if wide > width})
+        wasted = gpus - narrow - _most(wider, 0, gpus - narrow) if wider else 0
+    else:
+        return found
+    return found + chance * wasted
+
+
+def _most(count: Mapping[int, int], but: int, room: int) -> int:
+    """GPUs of `room` that these jobs fill, one of width `but` left out."""
+    sums = 1  # bit n: n GPUs can be filled
+    for width, many in count.items():
+        for _ in range(min(many - (width == but), room // width)):
+            sums |= sums << width
+    return (sums & ((2 << room) - 1)).bit_length() - 1
+
+
+def _beside(widths: Iterable[int], room: int) -> int:
+    """GPUs that small jobs, the largest first, fill of those beside a gang."""
+    filled = 0
+    for width in widths:
+        if filled + width <= room:
+            filled += width
+    return filled
+
+
+def leave_gaps(servers: Ints, widths: Ints, gpus: Ints) -> NDArray[np.bool_]:
+    """(S,) where small jobs may leave GPUs idle in each other's turns; of the others it is certain that they do not.
+
+    servers, widths: (J,) of jobs of at most half of their server. gpus: (S,). They leave none where all widths are multiples of the least, so is
+    the server, and they are all alike or those of the least fill it.
+    """
+    size = len(gpus)
+    least, widest, narrow = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64)
+    whole, asked = np.ones(size, np.bool_), np.zeros(size, np.int64)
+    for width in np.unique(widths).tolist():
+        count = np.bincount(servers[widths == width], minlength=size)
+        there = count > 0
+        first = there & (least == 0)
+        least[first], narrow[first] = width, width * count[first]
+        widest[there] = width
+        whole &= ~there | (width % np.maximum(least, 1) == 0)
+        asked += count * width
+    whole &= gpus % np.maximum(least, 1) == 0
+    gaps: NDArray[np.bool_] = (asked > gpus) & ~(whole & ((least == widest) | (narrow >= gpus)))
+    return gaps

@@ -1,0 +1,97 @@
+"""Quanta a quantum that the jobs of a server need, and the GPUs that they leave idle in each other's turns."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hs_core.mechanism.time_load import leave_gaps, left_over, occupied, time_load
+from hs_core.model import JobId, UserName
+from hs_core.policy import JobFacts
+
+
+def jobs(*widths: int, user: str = "u") -> list[JobFacts]:
+    return [
+        JobFacts(id=JobId(n), user=UserName(user), gang=width, arrival_s=0.0)
+        for n, width in enumerate(widths, start=1)
+    ]
+
+
+def load(gpus: int, *widths: int, weight: float) -> float:
+    return time_load(gpus, jobs(*widths), {UserName("u"): weight})
+
+
+def test_jobs_that_fill_the_server_need_their_tickets_per_gpu() -> None:
+    assert load(4, 1, 1, 1, 1, 2, 2, weight=0.5) == pytest.approx(8 * 0.5 / 4)
+
+
+def test_jobs_that_all_run_at_once_need_no_more_than_their_tickets_per_gpu() -> None:
+    assert load(4, 1, weight=0.8) == pytest.approx(0.2)
+    assert load(4, 1, 2, weight=0.8) == pytest.approx(0.6)
+
+
+def test_gangs_of_more_than_half_run_one_after_the_other() -> None:
+    assert load(4, 4, 3, weight=0.5) == pytest.approx(1.0)
+
+
+def test_small_jobs_that_fit_beside_a_gang_need_no_time_of_their_own() -> None:
+    assert load(8, 6, 2, 1, 1, weight=0.5) < load(8, 8, 2, 1, 1, weight=0.5)
+
+
+def test_one_narrow_job_among_wider_ones_keeps_the_gpu_that_nobody_can_have_in_its_turn() -> None:
+    assert occupied([1, 2, 2, 2], 4) == {1: 2.0, 2: 2.0}
+    assert occupied([1, 1, 2, 2], 4) == {1: 1.0, 2: 2.0}
+    assert load(4, 1, 2, 2, 2, weight=0.5) == pytest.approx((2 + 6) * 0.5 / 4)
+
+
+def test_jobs_whose_width_does_not_divide_the_server_share_what_is_left_over() -> None:
+    assert occupied([3, 3, 3], 8) == {3: 4.0}
+
+
+def test_three_narrow_jobs_leave_a_gpu_idle_only_while_all_three_run() -> None:
+    assert left_over([(1, 0.8)] * 3 + [(2, 0.4)] * 3, 4) == pytest.approx(0.8**3)
+    assert left_over([(1, 0.8)] * 2 + [(2, 0.4)] * 3, 4) == 0.0
+    assert left_over([(1, 0.8)] * 5 + [(2, 0.4)] * 3, 4) == 0.0
+
+
+def test_wider_jobs_that_do_not_fit_beside_the_narrow_ones_leave_more() -> None:
+    """On eight GPUs: two jobs with one GPU and one with two leave room for one with four; of one with one GPU a GPU is left over, whoever runs beside it."""
+    assert left_over([(1, 0.5), (1, 0.5), (2, 0.5), (4, 0.5), (4, 0.5)], 8) == 0.0
+    assert left_over([(1, 0.5), (2, 0.5), (4, 0.5), (4, 0.5)], 8) == pytest.approx((0.5 - 0.25) * 1 + 0.25)
+
+
+WIDTHS = st.lists(st.integers(1, 4), min_size=1, max_size=8)
+
+
+def filled(widths: list[int], room: int) -> int:
+    """The most that some of them fill, by trying all."""
+    sums = (
+        sum(w for w, take in zip(widths, takes, strict=True) if take)
+        for takes in product((0, 1), repeat=len(widths))
+    )
+    return max(total for total in sums if total <= room)
+
+
+@given(WIDTHS)
+def test_a_job_keeps_more_than_its_gpus_just_where_the_others_cannot_fill_the_rest(widths: list[int]) -> None:
+    takes = occupied(widths, 8)
+    for at, width in enumerate(widths):
+        rest = 8 - width
+        others = widths[:at] + widths[at + 1 :]
+        wastes = sum(widths) > 8 and filled(others, rest) < rest
+        assert (takes[width] > width) == wastes
+        assert width <= takes[width] <= 8
+
+
+@given(st.lists(WIDTHS, min_size=1, max_size=4), st.floats(0.05, 1.0))
+def test_servers_that_are_said_to_leave_none_have_loads_of_their_tickets_alone(
+    servers: list[list[int]], weight: float
+) -> None:
+    of = np.array([at for at, widths in enumerate(servers) for _ in widths], dtype=np.int64)
+    flat = np.array([width for widths in servers for width in widths], dtype=np.int64)
+    gaps = leave_gaps(of, flat, np.full(len(servers), 8, dtype=np.int64))
+    for widths, gap in zip(servers, gaps.tolist(), strict=True):
+        if sum(widths) > 8 and not gap:
+            assert load(8, *widths, weight=weight) == pytest.approx(max(weight, sum(widths) * weight / 8))
