@@ -30,6 +30,9 @@ from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
+LEARNT_JOBS = (
+    2_000  # the same for rates that became known: classes are many there, and each is known at another time
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +190,8 @@ class _Run(Running):
 
     def _goes_on(self, now_s: float) -> bool:
         """Whether there is nothing to decide about the quantum that begins."""
-        if (self._stale or self._stale_at_edge) and not self._waits():
+        changed = self._stale or self._stale_at_edge
+        if (changed and not self._waits(APART_JOBS)) or (self._learnt and not self._waits(LEARNT_JOBS)):
             return False
         if not (self._policy.needs.every_quantum or self._turns.spanned):
             self._turns.take()
@@ -202,9 +206,9 @@ class _Run(Running):
         self._turns.plan(onward.turns)
         return True
 
-    def _waits(self) -> bool:
-        """Among very many jobs a change can wait for a few quanta: they do."""
-        apart = len(self._fleet.live) // APART_JOBS
+    def _waits(self, jobs: int) -> bool:
+        """Among very many a change can wait for a few quanta: they do. `jobs`: for each so many, one more."""
+        apart = len(self._fleet.live) // jobs
         return self._sequel is not None and self._quantum < self._decided_at + apart
 
     def _had(self) -> Had:
@@ -216,7 +220,7 @@ class _Run(Running):
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
-        self._stale = self._stale_at_edge = self._may_fork = False
+        self._stale = self._stale_at_edge = self._learnt = self._may_fork = False
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)

@@ -11,7 +11,7 @@ ENOUGH = 3  # reports of a class on a model before a policy is told of the rate
 
 
 class Measured:
-    """Of the newest `KEEP` quanta with reports the mean, by (class, model) as one number."""
+    """Of the newest `KEEP` quanta with reports the median, by (class, model) as one number."""
 
     def __init__(
         self, keys: list[tuple[str, str]], true: Floats, cv: float, seed: int, *, known: bool = False
@@ -54,6 +54,6 @@ class Measured:
         if self._stale:
             self._stale = False
             known = np.flatnonzero(self._reports >= ENOUGH)
-            values = self._ring.mean(axis=1) if self._cv else self._true
+            values = np.median(self._ring, axis=1) if self._cv else self._true
             self._known = {self._keys[pair]: float(values[pair]) for pair in known.tolist()}
         return self._known

@@ -66,6 +66,7 @@ class State:
         self._next_job = 0
         self._stale = False  # something has changed that is decided about at once, or at the next edge …
         self._stale_at_edge = False  # … or at the next edge in any case
+        self._learnt = False  # rates have become known
         self._sequel: Sequel | None = None  # of the last verdict, until something changes
         self._decided_at = 0  # quantum
         self._now_s = 0.0
@@ -93,8 +94,7 @@ class State:
                 self._stale |= self._measured_shapes.report(shaped)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
             pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
-            if self._measured.report(pairs):
-                self._stale = True
+            self._learnt |= self._measured.report(pairs)
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
         if self._stages.any and self._stages.ran(self._run_now.tolist()):
