@@ -47,12 +47,12 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
     assert (view.gpus, view.migrations, view.shape.gpus) == (1, 1, 1)
     second = batch_of(cluster, job)
     assert "now 1, " in cluster.hsctl("show", str(job)).stdout
-    kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
-    assert [kind for kind in kinds if kind in {"moving", "left", "reshaped"}] == [
-        "moving",
-        "left",
-        "reshaped",
-    ]
+
+    def told() -> list[str]:
+        kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
+        return [kind for kind in kinds if kind in {"moving", "left", "reshaped"}]
+
+    until(lambda: told() == ["moving", "left", "reshaped"], "its story says so", 30)
     enough.touch()
     assert cluster.until_state(comes, "succeeded", "failed", within_s=90).state == "succeeded"
 

@@ -130,4 +130,4 @@ def test_a_checkpoint_of_other_ranks_is_torn_unless_the_job_is_elastic(tmp_path:
         assert "it is of 1 ranks; the job has 3" in note
     (tmp_path / "gen-0" / "manifest.json").write_text('{"generation": 0, "world": 2, "files": []}')
     with pytest.raises(TornError, match="its manifest is of 2 ranks, and does not name as many files"):
-        Folder(str(tmp_path), 0, 1, elastic=True)._read(0)
+        Folder(str(tmp_path), 0, 1, elastic=True).content(0)
