@@ -28,14 +28,16 @@ demo: $(READY)
 demo-cluster: $(READY)
 	$(BIN)/python -m examples.cluster.demo
 
-# Tests of real processes and clocks run one at a time; what only computes runs on all cores.
-REAL     := tests/agent tests/client tests/controller tests/e2e tests/job tests/packaging
-COMPUTES := $(filter-out $(REAL),$(patsubst %/,%,$(wildcard tests/*/)))
+# What only computes runs on all cores; what mostly waits for processes, three at a time; what measures how long an agent's steps take, alone.
+TIMED    := tests/agent
+WAITS    := tests/e2e tests/job tests/client tests/controller tests/packaging
+COMPUTES := $(filter-out $(TIMED) $(WAITS),$(patsubst %/,%,$(wildcard tests/*/)))
 
 test: lint
 	@status=0; \
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(COMPUTES) || status=1; \
-	$(BIN)/python -m pytest $(REAL) || status=1; \
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(WAITS) || status=1; \
+	$(BIN)/python -m pytest $(TIMED) || status=1; \
 	exit $$status
 
 bench: $(READY)
