@@ -126,3 +126,12 @@ def test_waiting_jobs_are_told_who_has_the_gpus() -> None:
     assert verdict.why == {
         5: "jobs that make more goodput with these GPUs, restarts counted, have them in this round"
     }
+
+
+def test_who_cannot_be_restarted_elsewhere_has_its_gpus_back_before_others_grow() -> None:
+    """Its server has just come back, or another policy had suspended it."""
+    stuck = job(2, gang=1, hosts=(H,), started=True, movable=False, rooted=True)
+    runs = elastic(1, hosts=(H,), started=True, running=True)
+    verdict = POLLUX.decide(world(runs, stuck, gpus=2), {})
+    assert not verdict.plan.shapes
+    assert verdict.plan.turns[H].gangs == (1, 2)

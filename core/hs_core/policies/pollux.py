@@ -52,9 +52,10 @@ def _most(snapshot: Snapshot, memory: Memory) -> dict[JobId, int]:
 
 
 def _keep(slots: Slots, jobs: Iterable[JobFacts]) -> None:
-    """What runs and cannot be restarted elsewhere, or not yet, goes on."""
-    for job in jobs:
-        if job.running and not slots.runs(job) and not _may_restart(job) and slots.reachable(job):
+    """What has GPUs and cannot be restarted elsewhere, or not yet, goes on; then who has none just now: the search would give them away for ever."""
+    for job in sorted(jobs, key=lambda job: not job.running):
+        there = job.running or job.started
+        if there and not slots.runs(job) and not _may_restart(job) and slots.reachable(job):
             slots.take(job, slots.home(job), "")
 
 
