@@ -287,7 +287,8 @@ def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
     daemon, controller, job, script, wait_for
 ) -> None:
     daemon.start()
-    command = (sys.executable, script, "240")
+    count = 480  # so many that both are far from their end when the agent is killed
+    command = (sys.executable, script, str(count))
     both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
     controller.want(*both, quantum_s=1.0)
     for number in (1, 2):
@@ -307,7 +308,7 @@ def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
     for number in (1, 2):
         report = controller.wait_report(number, lambda r: r.exit, "an exit", 60)
         assert report.exit.ok, report
-        assert report.run_s >= 0.9 * 240 * 0.02
+        assert report.run_s >= 0.9 * count * 0.02
     alone = subprocess.run(
         command, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
