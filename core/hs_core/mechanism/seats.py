@@ -5,7 +5,7 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 
 from hs_core.mechanism.packing import Packer
@@ -187,11 +187,11 @@ class Seats:
         of the two the one with more GPUs in use, then with fewer moves, is taken.
         `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
-        before = self._slots.copy()
+        before = self._slots.copy() if renamed else None
         seated = self._hand_out(homes or {})
         self._choices.clear()
         self._able.clear()
-        if renamed and self._slots.moved:
+        if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
             seated_afresh = self._hand_out(self._renamed())
             if (stayed.gpus_left, stayed.moved) <= (self._slots.gpus_left, self._slots.moved):
@@ -248,23 +248,24 @@ class Seats:
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        claims = self._claims()
+        at_home = {job.id for job, model in self._chosen.values() if self._is_home(job, model)}
+        claims = self._claims(at_home)
         seated = set[JobId]()
 
         def rank(entry: tuple[JobFacts, str]) -> tuple[object, ...]:
-            job, model = entry
-            at_home = self._is_home(job, model)
+            job, stays = entry[0], entry[0].id in at_home
             return (
                 self._may_leave(job),
                 -job.per_node,
                 -job.gang,
-                not (at_home and job.running),
-                not at_home,
-                by_arrival(job),
+                not (stays and job.running),
+                not stays,
+                job.arrival_s,
+                job.id,
             )
 
         for job, model in sorted(self._chosen.values(), key=rank):
-            if self._is_home(job, model):
+            if job.id in at_home:
                 for name in self._slots.home(job):
                     claims[name] -= job.per_node
             if self._slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
@@ -275,11 +276,11 @@ class Seats:
         home = self._slots.home(job)
         return bool(home) and self._hosts[home[0]].model == model
 
-    def _claims(self) -> dict[HostName, int]:
+    def _claims(self, at_home: Container[JobId]) -> dict[HostName, int]:
         """GPUs of each server that chosen jobs would stay on."""
         claims = dict.fromkeys(self._hosts, 0)
-        for job, model in self._chosen.values():
-            if self._is_home(job, model):
+        for job, _ in self._chosen.values():
+            if job.id in at_home:
                 for name in self._slots.home(job):
                     claims[name] += job.per_node
         return claims

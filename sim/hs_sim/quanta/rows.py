@@ -110,13 +110,14 @@ class Rows:
             lag = (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
             carry = float(min(1.0, max(-1.0, lag)))
         last = int(self.count[row])
-        for array in self._matrices():
-            array[row, column : last - 1] = array[row, column + 1 : last].copy()
+        if column < last - 1:
+            for array in self._matrices():
+                array[row, column : last - 1] = array[row, column + 1 : last]
+            self._column[self.job[row, column : last - 1]] -= 1
         self.job[row, last - 1] = -1
         self._open[row, last - 1] = False
         self._keys[row, last - 1] = CLOSED
         self.count[row] = last - 1
-        self._column[self.job[row, column : last - 1]] -= 1
         self.row[job] = self._column[job] = -1
         self._kin.pop(job, None)
         self._carry.pop(job, None)
