@@ -9,7 +9,7 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import HostName, Job, MoveReason, Shape
+from hs_core.model import Form, HostName, Job, MoveReason
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Verdict
 
 
@@ -131,7 +131,7 @@ class Decisions(Requests):
                 self._put(replace(row, accumulation=accumulation), now_s)
                 self._restless.update(row.hosts)
 
-    def _place(self, row: Job, home: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
+    def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = replace(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)

@@ -5,7 +5,7 @@ from heapq import heapify, heappush
 import numpy as np
 
 from hs_core.cluster.budget import Budget
-from hs_core.model import Shape
+from hs_core.model import Form, Shape
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
@@ -53,7 +53,7 @@ class State:
             False  # a job has come up that was to be before it is forked: asked also within rounds
         )
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
-        self._shapes: dict[int, Shape | None] = {}  # and in which shape
+        self._shapes: dict[int, Form | None] = {}  # and in which shape
         self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
@@ -89,7 +89,8 @@ class State:
         self._charge(self._run_now, end_s)
         if training.size:
             alone = self._pairs.alone(training)
-            if fleet.shapes and (shaped := [job for job in alone.tolist() if job in fleet.shapes]):
+            shapes = fleet.shapes  # a strategy's rates are of a class of its own
+            if shapes and (shaped := [job for job in alone.tolist() if isinstance(shapes.get(job), Shape)]):
                 alone = np.setdiff1d(alone, shaped)
                 self._stale |= self._measured_shapes.report(shaped)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
