@@ -220,6 +220,9 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
+    how: Mapping[JobId, str] = field(
+        default_factory=dict
+    )  # and, of those that run, why so, where the policy chose: "as tp=2: …"
     entitled: Mapping[tuple[UserName, str], Fraction] = field(
         default_factory=dict
     )  # (user, model) → GPUs, after trades

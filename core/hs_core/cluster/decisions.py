@@ -89,7 +89,7 @@ class Decisions(Requests):
             # Nobody to decide about: the policy keeps its memory until there is.
             self._edges.keep(now_s, needed=False)
             self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
-            self._entitled, self._base = {}, {}
+            self._entitled, self._base, self._policy_chose = {}, {}, {}
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
@@ -160,6 +160,7 @@ class Decisions(Requests):
         self._planned_turns = new
         self._planned = decided.tickets
         self._policy_says = verdict.why
+        self._policy_chose = verdict.how
         self._entitled = verdict.entitled
         self._base = verdict.base
         self._trades = verdict.trades

@@ -41,9 +41,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         or f"others would end later against a fair share; its ratio is {late[job.id] or 0.0:.2f}"
         for job in order
     }
-    return seats.verdict(memory, why, order, renamed=True, packs=True)
+    return seats.verdict(memory, why, order, renamed=True, packs=True, strategies=True)
 
 
 TESSERAE_FTF = once_a_round(
-    Policy(name="tesserae-ftf", needs=Needs(every_quantum=True, sharing=True, lengths=True), decide=decide)
+    Policy(
+        name="tesserae-ftf",
+        needs=Needs(every_quantum=True, sharing=True, strategies=True, lengths=True),
+        decide=decide,
+    )
 )

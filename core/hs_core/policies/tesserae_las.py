@@ -27,9 +27,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
         for job in order
     }
-    return seats.verdict(memory, why, order, renamed=True, packs=True)
+    return seats.verdict(memory, why, order, renamed=True, packs=True, strategies=True)
 
 
 TESSERAE_LAS = once_a_round(
-    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True), decide=decide)
+    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True, strategies=True), decide=decide)
 )

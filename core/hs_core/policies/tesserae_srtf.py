@@ -20,9 +20,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     order = sorted(snapshot.jobs, key=lambda job: (*lengths.rank(job, lengths.left_s(job)), by_arrival(job)))
     seats.serve(order)
     why = {job.id: lengths.why(job) or "jobs with less time left run first" for job in order}
-    return seats.verdict(memory, why, order, renamed=True, packs=True)
+    return seats.verdict(memory, why, order, renamed=True, packs=True, strategies=True)
 
 
 TESSERAE_SRTF = once_a_round(
-    Policy(name="tesserae-srtf", needs=Needs(every_quantum=True, sharing=True, lengths=True), decide=decide)
+    Policy(
+        name="tesserae-srtf",
+        needs=Needs(every_quantum=True, sharing=True, strategies=True, lengths=True),
+        decide=decide,
+    )
 )
