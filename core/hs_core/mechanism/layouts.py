@@ -38,7 +38,7 @@ class Layouts:
         if not self._may_change(job, known):
             return (now,)
         others = [
-            Choice(each, another(job.job_class, each), rate / best, job.started)
+            Choice(each, another(job.job_class, each), rate / best, restarts=bool(job.hosts))
             for each, rate in known.items()
             if each != own
         ]
@@ -91,8 +91,6 @@ class Layouts:
             for each in job.strategies
             if each in known or (another(job.job_class, each), model) in self._tried
         ]
-        if job.hosts and own not in known:
-            return None  # it has one to measure
         if len(tried) >= min(PROBED, len(job.strategies)) or not self._pays(job, known, 2.0):
             return None
         if not tried:
@@ -104,14 +102,13 @@ class Layouts:
         return None if at is None else job.strategies[at]
 
     def _may_change(self, job: JobFacts, known: Mapping[Strategy, float]) -> bool:
+        if not job.hosts:
+            return True
+        if job.strategy not in known:
+            return False  # it is there to be measured
         if not job.started:
             return True
-        return (
-            self._restarts
-            and job.strategy in known
-            and self._slots.may_restart(job)
-            and self._pays(job, known, RESTARTED)
-        )
+        return self._restarts and self._slots.may_restart(job) and self._pays(job, known, RESTARTED)
 
     def _pays(self, job: JobFacts, known: Mapping[Strategy, float], times: float) -> bool:
         """A started job that is so much faster from now on ends a quantum sooner, as far as its user says how long it is."""

@@ -5,7 +5,8 @@ Then who waits joins a placed job of the same gang on its GPUs, where both toget
 
 Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
 How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
-their classes were seen together. Parallelism strategies are as the user's script has them.
+their classes were seen together. What is measured of parallelism strategies
+is measured by jobs in their rounds (`layouts`), not offline.
 """
 
 from hs_core.mechanism.once_a_round import once_a_round
