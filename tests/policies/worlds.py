@@ -268,8 +268,13 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         now_s=1e6,
     )
     pairs = [(name, model) for name in "xyz" for model in MODELS]
-    pairs += [(class_as(name, Strategy(tensor=gang)), model) for name, model in pairs for gang in (2, 4)]
     rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
+    times = draw(st.sampled_from([0.0, 0.5, 1.02, 2.0]))
+    rates |= {
+        (class_as(name, one), model): rate * factor
+        for (name, model), rate in rates.items()
+        for one, factor in ((Strategy(data=2), 1.0), (Strategy(tensor=2), times), (Strategy(tensor=4), times))
+    }
     slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
     interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
     made_of = replace(made_of, tickets=tickets, rates=rates, interference=interference)
