@@ -16,9 +16,10 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.model import HostName, JobId, Migrate
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Trial, Verdict
+from hs_core.shares import pool_rank
 
 Decide = Callable[[Snapshot, Memory], Verdict]
 
@@ -32,6 +33,7 @@ class _Run:
 
     model: str
     home: list[str]
+    gpus: int
     since_s: float  # when it was decided
     charged_gpu_s: float  # of the job's, that were counted
     ran_s: float = 0.0
@@ -128,9 +130,7 @@ class _Profiler:
         self._edge = book.quantum != snapshot.quantum
         self._peaks = _peaks(snapshot)
         self._moves_left = snapshot.migrations_left
-        self._pool_gpus: dict[str, int] = {}
-        for host in snapshot.hosts:
-            self._pool_gpus[host.model] = self._pool_gpus.get(host.model, 0) + host.gpus
+        self._pool_gpus = dict(pools(snapshot))  # newest first
         self._memory = dict.fromkeys(self._pool_gpus, 0)
         for host in snapshot.hosts:
             self._memory[host.model] = max(self._memory[host.model], host.gpu_memory_bytes)
@@ -160,7 +160,8 @@ class _Profiler:
         spent = max(0.0, book.spent_gpu_s - earned * max(0.0, snapshot.now_s - book.at_s))
         for job_id, run in book.runs.items():
             job = self._jobs.get(job_id)
-            if job is None:
+            if job is None:  # it has ended meanwhile: what it had since it was looked at, at most
+                spent += run.gpus * max(0.0, snapshot.now_s - book.at_s)
                 continue
             gpu_s = max(0.0, job.attained_gpu_s - run.charged_gpu_s)
             run.charged_gpu_s = job.attained_gpu_s
@@ -220,7 +221,7 @@ class _Profiler:
         jobs = [job for job in self._snapshot.jobs if job.job_class == job_class and self._may_run(job)]
         models = sorted(
             {model for job in jobs for model in self._models(job)},
-            key=lambda model: (-self._memory[model], model),
+            key=lambda model: (-self._memory[model], pool_rank(model)),
         )
         known = {model for model in self._pool_gpus if (job_class, model) in self._snapshot.rates}
         for model in models:
@@ -258,6 +259,7 @@ class _Profiler:
             self._book.runs[job.id] = _Run(
                 model=model,
                 home=list(home),
+                gpus=job.gang,
                 since_s=self._snapshot.now_s,
                 charged_gpu_s=job.attained_gpu_s,
                 from_step=job.steps_done if there else None,

@@ -1,7 +1,7 @@
 """FFT (ICS'25): finish-time fairness and throughput by one integer program a round, exactly solved (equations 1, 5, 6, 7).
 
-Departures. Work is counted in hundredths of a job, since steps say nothing about epochs (equation 6 multiplies work by what is owed). A class that was
-measured on no model is profiled first, for one round, on the model with most memory (section 5). Who has not said its steps is taken as
+Departures. Work is counted in hundredths of a job, since steps say nothing about epochs (equation 6 multiplies work by what is owed). Classes that
+were not measured are profiled by their own jobs (section 5; `mechanism.profiling`). Who has not said its steps is taken as
 long as the median job that has. What the program leaves idle (gangs that no server can take whole) goes to whoever fits, by arrival.
 Of the placement within a model (4.3) only "who stays keeps its servers" is in use: spreading a gang costs nothing that is known here.
 """
