@@ -169,8 +169,14 @@ def test_what_cannot_be_hooked_is_frozen_in_others_turns(new_cluster: NewCluster
         path = tmp_path / user
         script = f"n=0; while :; do n=$((n+1)); echo $n >> {path}; sleep 0.02; done"
         files[cluster.submit("--suspend", "transparent", "--", "/bin/sh", "-c", script, user=user)] = path
-    until(lambda: all(steps(f) > 100 for f in files.values()), "both get their turns on the one GPU", 60)
-    views = cluster.views()
-    assert all(v.tier == "freeze" and v.suspends > 0 for v in views.values())
-    received = [views[job].gpu_s for job in files]
+    until(lambda: all(view.suspends > 0 for view in cluster.views().values()), "both have been frozen once", 60)
+    since = {job: (steps(file), cluster.views()[job].gpu_s) for job, file in files.items()}  # before, one was alone
+
+    def gained() -> list[float]:
+        return [cluster.views()[job].gpu_s - gpu_s for job, (_, gpu_s) in since.items()]
+
+    until(lambda: min(gained()) > 2.0, "both get their turns on the one GPU", 120)
+    received = gained()
+    assert all(view.tier == "freeze" for view in cluster.views().values())
+    assert all(steps(file) > since[job][0] for job, file in files.items())
     assert max(received) < 2 * min(received)

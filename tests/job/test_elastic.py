@@ -16,7 +16,7 @@ from hs_job.checkpoint import Folder, TornError
 
 SAMPLES = 384
 TRAIN = """
-import json, os, torch, hs_job
+import json, os, time, torch, hs_job
 from torch import distributed, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 torch.set_num_threads(1)
@@ -42,6 +42,8 @@ for epoch in range(state.epoch, 2):
         step += 1
         line = {"rank": rank, "epoch": epoch, "step": step, "at": at.tolist(), "dice": torch.rand(1).item()}
         os.write(1, (json.dumps(line) + "\\n").encode())
+        while step == 19 and not os.path.exists("go"):
+            time.sleep(0.01)
 weights = [round(each, 5) for each in torch.cat([p.detach().ravel() for p in model.parameters()]).tolist()]
 os.write(1, (json.dumps({"weights": weights}) + "\\n").encode())
 distributed.barrier()
@@ -65,6 +67,7 @@ def lines_of(output: str) -> list[dict]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """Weights of a run that nobody interrupts: mini-batches of 24."""
     with StubAgent(tmp_path_factory.mktemp("whole")) as agent:
+        (agent.folder / "go").touch()
         job = start(agent, 2, 12)
         let_go(agent)
         assert job.stdout is not None
@@ -76,7 +79,7 @@ def test_it_goes_on_by_examples_from_the_same_state(
     tmp_path: Path, whole: list[float], ranks: int, batch: int, parts: int
 ) -> None:
     """Two ranks of 12 become others in the middle of the second epoch."""
-    with StubAgent(tmp_path, pace_s=0.05) as agent:
+    with StubAgent(tmp_path) as agent:
         job = start(agent, 2, 12)
         let_go(agent)
         output = ""
@@ -87,6 +90,7 @@ def test_it_goes_on_by_examples_from_the_same_state(
                 break
         since = agent.seen()
         agent.suspend(Tier.CHECKPOINT)
+        (tmp_path / "go").touch()
         held = agent.wait(JobHeld, since)
         output += job.stdout.read()
         agent.kill()
