@@ -169,8 +169,11 @@ def test_what_cannot_be_hooked_is_frozen_in_others_turns(new_cluster: NewCluster
         path = tmp_path / user
         script = f"n=0; while :; do n=$((n+1)); echo $n >> {path}; sleep 0.02; done"
         files[cluster.submit("--suspend", "transparent", "--", "/bin/sh", "-c", script, user=user)] = path
-    until(lambda: all(view.suspends > 0 for view in cluster.views().values()), "both have been frozen once", 60)
-    since = {job: (steps(file), cluster.views()[job].gpu_s) for job, file in files.items()}  # before, one was alone
+    until(
+        lambda: all(view.suspends > 0 for view in cluster.views().values()), "both have been frozen once", 60
+    )
+    views = cluster.views()  # before, one of them was alone
+    since = {job: (steps(file), views[job].gpu_s) for job, file in files.items()}
 
     def gained() -> list[float]:
         return [cluster.views()[job].gpu_s - gpu_s for job, (_, gpu_s) in since.items()]
