@@ -245,7 +245,7 @@ def test_a_failed_fsync_ends_the_controller(config, monkeypatch) -> None:
         Commits(loop, monkeypatch).error = disk_error(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error")
         asking = asyncio.create_task(loop.ask(submits("lost"), ids, key("1")))
         with pytest.raises(StoreBrokenError, match="disk I/O error"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         loop.store.close()
@@ -263,7 +263,7 @@ def test_a_broken_machine_ends_the_controller(config, monkeypatch) -> None:
 
         monkeypatch.setattr(loop.mind.machine, "handle", broken)
         with pytest.raises(BrokenError, match="promised twice"):
-            await asyncio.wait_for(loop.run(), 10)
+            await asyncio.wait_for(loop.run(), 60)
         loop.store.close()
 
     asyncio.run(story())

@@ -52,7 +52,7 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
         kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
         return [kind for kind in kinds if kind in {"moving", "left", "reshaped"}]
 
-    until(lambda: told() == ["moving", "left", "reshaped"], "its story says so", 30)
+    until(lambda: told() == ["moving", "left", "reshaped"], "its story says so")
     enough.touch()
     assert cluster.until_state(comes, "succeeded", "failed", within_s=90).state == "succeeded"
 

@@ -27,7 +27,7 @@ def contended(cluster: Cluster, scripts: Path, place: Path, total: int) -> int:
     return gang
 
 
-def stops(cluster: Cluster, gang: int, count: int, within_s: float = 40.0) -> list[list[tuple[int, float]]]:
+def stops(cluster: Cluster, gang: int, count: int, within_s: float = 90.0) -> list[list[tuple[int, float]]]:
     """At least so many, on each server."""
 
     def look() -> list[list[tuple[int, float]]] | None:

@@ -37,7 +37,7 @@ def whole_batches(curve: Path, steps: int) -> list[float]:
     subprocess.run(
         train(curve, steps, 0.0),
         env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
-        capture_output=True, check=True, timeout=60,
+        capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     return losses(curve)
 
