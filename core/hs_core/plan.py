@@ -24,6 +24,7 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     _check_seats(plan, hosts, jobs, needs)
     check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
+    _check_trials(plan, hosts, needs)
 
 
 def _check_homes(
@@ -231,6 +232,17 @@ def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:
             raise BrokenError(
                 f"job {job_id} is told {accumulation} sub-batches and runs with {job.accumulation}"
             )
+
+
+def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs) -> None:
+    for job_id, trial in plan.trials.items():
+        if not needs.profiles:
+            raise BrokenError(f"job {job_id} is profiled; the policy does not say that it does so")
+        home = plan.homes.get(job_id, ())
+        if not home or any(job_id not in _gangs(plan, name) for name in home):
+            raise BrokenError(f"job {job_id} is profiled on {trial.model} and has no turn")
+        if {hosts[name].model for name in home} != {trial.model}:
+            raise BrokenError(f"job {job_id} is profiled on {trial.model}; its home is {', '.join(home)}")
 
 
 def _check_unsliceable(

@@ -111,6 +111,45 @@ class HostFacts:
         return self.indices or tuple(range(self.gpus))
 
 
+LEAST_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """How much may be spent on finding out how fast classes of jobs are (FFT, 5)."""
+
+    batches: int = 20  # mini-batches of a run, at least; 0: no such runs
+    share: float = (
+        0.1  # of all GPU-time, of an hour at most so much at once; and of a pool's GPUs, but for a single run
+    )
+
+    def __post_init__(self) -> None:
+        if self.batches != 0 and not LEAST_BATCHES <= self.batches <= 1_000_000:
+            raise ValueError(
+                f"profile_batches: {self.batches} is neither 0 nor from {LEAST_BATCHES} to 1000000"
+            )
+        if not 0 < self.share <= 1:
+            raise ValueError(f"profile_share: {self.share} is not above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A profiling run that is on: the job is at its home there, and runs until its class's rate is known."""
+
+    model: str
+    from_step: float  # as it began
+    batches: int
+
+    @property
+    def until_step(self) -> float:
+        return self.from_step + self.batches
+
+    def text(self, step: float) -> str:
+        """For people, at that step."""
+        done = max(0, min(self.batches, int(step - self.from_step)))
+        return f"profiled on {self.model}: {done} of {self.batches} mini-batches"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now_s: float
@@ -133,6 +172,9 @@ class Snapshot:
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
     more_to_come: bool = True  # jobs; False: a simulation has no others
+    profiling: Profiling = field(default_factory=Profiling)
+    reserved: Mapping[JobId, tuple[HostName, ...]] = field(default_factory=dict)
+    """Jobs that have these servers' GPUs whatever else is decided. Said by what is around a policy (`mechanism.profiling`), never by a driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +197,9 @@ class Plan:
     They begin with the average of the copies that there were, or with the checkpoint of a job that had none. What is left once that is written is divided in this
     proportion. Who has such a home and is left out here goes on with what it has; with one server it becomes one again.
     """
+
+    trials: Mapping[JobId, Trial] = field(default_factory=dict)
+    """Profiling runs: the policy is asked again once such a job has done its mini-batches, or its class's rate is known."""
 
     def per_node(self, job: JobFacts) -> int:
         """GPUs that it gets on each of its servers."""
@@ -253,6 +298,9 @@ class Needs:
     elastic: bool = False  # may give elastic jobs other shapes than they declared
     strategies: bool = False  # may choose among the strategies that jobs declare
     copies: bool = False  # may have copies of a job train at once, which are averaged after each round
+    profiles: bool = (
+        False  # has jobs of classes that nobody measured run for a few mini-batches on each GPU model
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import Elastic, Form, JobSpec, Migrate, UserName
+from hs_core.policy import Profiling
 from hs_core.strategy import Strategy, class_as
 
 
@@ -217,6 +218,7 @@ class Experiment:
     compat: bool = False  # policies as in Gavel's simulator, where that differs
     known_rates: bool = False  # policies know every class's rate on every model from the beginning
     interference: float = 1.5  # of two jobs on one GPU, where the workload does not say
+    profiling: Profiling = field(default_factory=Profiling)  # runs of policies that have them
     migrations_per_hour: float = 240.0  # of started jobs, as a controller is configured; inf: not limited
 
 

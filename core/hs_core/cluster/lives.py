@@ -49,6 +49,9 @@ class Lives(Views):
             account.report(row.id, row.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
         if host == row.host or row.portions:
             self._rate_reported(new, host, before, part, now_s)
+        trial = self._trials.get(row.id)
+        if trial is not None and row.step < trial.until_step <= new.step:
+            self._stale = True
         if row.spec.dataset and reports.begins_to_train(before, part):
             self._data_read(row, host)
         settled = self._settled(new, now_s)

@@ -198,9 +198,7 @@ class Sight:
             running=report is not None and report.phase is Phase.RUNNING,
             attained_gpu_s=row.gpu_s,
             steps=row.spec.steps,
-            steps_done=row.step
-            if row.spec.steps
-            else 0,  # said only where it matters: it changes with every report
+            steps_done=row.step,
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
             dataset=row.spec.dataset,

@@ -42,7 +42,8 @@ def _servers(snapshot: Snapshot) -> int:
 
 def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: Mapping[str, Any]) -> Memory:
     plan = verdict.plan
-    here = {job for turn in plan.turns.values() for job in turn.gangs}
+    # Who runs to be measured has its GPUs for that, and not for the round.
+    here = {job for turn in plan.turns.values() for job in turn.gangs} - snapshot.reserved.keys()
     guests: dict[str, dict[str, list[list[int]]]] = {}
     for name, turn in plan.turns.items():
         for guest in turn.guests:

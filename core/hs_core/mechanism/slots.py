@@ -47,6 +47,13 @@ class Slots:
         for job in sorted(snapshot.jobs, key=by_arrival):
             if job.started and job.running and not job.sliceable and job.id not in guests:
                 self._take(job, self._homes.get(job.id, ()))
+        for job in sorted(snapshot.jobs, key=by_arrival) if snapshot.reserved else ():
+            if (home := snapshot.reserved.get(job.id)) is not None:
+                if job.started and job.hosts != home and not job.movable:
+                    self.reserve(home, job.per_node)  # it is on its way there
+                    continue
+                why = f"its class is to be measured on {self._hosts[home[0]].model}"
+                self._take(job, home, (MoveReason.PROFILE, why))
 
     def copy(self) -> "Slots":
         """As far as it has come; what is handed out from one does not touch the other."""

@@ -75,7 +75,9 @@ class World:
     ) -> None:
         self.experiment = experiment
         self.costs: Costs = experiment.costs
-        self.timing = timing or timing_for(experiment.costs, experiment.quantum_s)
+        office = policy or find(experiment.policy)
+        profiles = office.needs.profiles and experiment.profiling.batches > 0
+        self.timing = timing or timing_for(experiment.costs, experiment.quantum_s, profiles=profiles)
         self.progress_s = self.timing.progress_s or experiment.quantum_s
         self.clock = Clock()
         self.dice: Random = roll(experiment.seed, "world")
@@ -91,9 +93,10 @@ class World:
             self.clock,
             self.network,
             self.timing,
-            policy or find(experiment.policy),
+            office,
             replace(
                 base,
+                profiling=experiment.profiling,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),

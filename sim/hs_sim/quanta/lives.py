@@ -37,13 +37,23 @@ class Lives(State):
         del self._rising[job]
         self._fleet.started[job] = True
         self._fleet.changed([job])
-        self._may_fork = self._policy.needs.copies
+        self._asks_at_once |= self._policy.needs.copies
         migrate = self._fleet.jobs[job].migrate
         self._movable[job] = migrate is not Migrate.NEVER
         self._started(matters=migrate is not Migrate.AUTO)
         if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
             left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
             self._rows.begin(job, left)
+
+    def _tried(self, job: int, now_s: float) -> None:
+        """A profiling run has told what it was for, if it ran until now."""
+        if not self._trials.over(job, now_s):
+            return
+        fleet = self._fleet
+        self._charge_one(job, now_s)
+        fleet.changed([job])
+        self._measured.learn(int(fleet.class_of[job] * len(fleet.models) + fleet.model[job]))
+        self._stale = self._asks_at_once = True
 
     def _written(self, job: int, now_s: float) -> tuple[int, ...]:
         """A checkpoint is durable: the point of no return, it belongs to its new home."""
@@ -80,6 +90,7 @@ class Lives(State):
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
         self._charge_one(job, now_s)
+        self._trials.stops([job])
         self._free(job)
         fleet.suspends[job] += 1
         fleet.switched([job])
