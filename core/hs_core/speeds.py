@@ -6,13 +6,12 @@ it comes out as they land on different GPUs. A GPU's slowdown is the median of t
 
 from collections import deque
 from collections.abc import Collection
-from math import fsum
 from statistics import median
 from typing import Any
 
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, GpuId
 
-KEEP = 8  # most recent samples of one gang's GPUs that make their mean
+KEEP = 8  # most recent samples of one gang's GPUs of which the median counts
 ENOUGH = 3  # samples, before they count
 LEAST_GPUS = 3  # of a model, before their median says what is middling
 MOST_GANGS = 512  # sets of GPUs that are remembered of one class on one model
@@ -53,7 +52,7 @@ class GpuSpeeds:
         best: dict[GpuId, float] = {}
         for gpus, samples in self._gangs.get(of, {}).items():
             if len(samples) >= ENOUGH:
-                rate = fsum(samples) / len(samples)
+                rate = median(samples)  # as in `profile`: a hiccup or a lie counts little
                 for gpu in gpus:
                     best[gpu] = max(rate, best.get(gpu, 0.0))
         if len(best) < LEAST_GPUS:

@@ -2,7 +2,7 @@
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,8 @@ SHOCKWAVE_FIELDS = (*FIELDS[:7], "mode", *FIELDS[7:9], "duration", "arrival")
 MODES = ("static", "accordion", "gns")
 WEIGHT_TICKETS = 100.0  # of a weight of 1
 MOST_GPUS = 1_000_000  # of a gang
+UNCONSOLIDATED = "_unconsolidated"  # behind a model's name: speeds on more servers than a gang needs
+SHAPE = "GPU model → ('job type', gang) → null → steps/s"
 
 Speeds = Mapping[tuple[str, str], float]
 
@@ -52,9 +54,6 @@ def load_trace(
     classes = {job.job_class for job in found.jobs}
     slowed = load_interference(throughputs, classes)
     return replace(found, peer=peer, interference=slowed, spread=load_spread(throughputs, speeds))
-
-
-UNCONSOLIDATED = "_unconsolidated"
 
 
 class _Reader:
@@ -125,6 +124,34 @@ class _Reader:
 
 def load_throughputs(path: Path) -> dict[tuple[str, str], float]:
     """(`<job type> x<gang>`, GPU model) → steps a second of the gang on as few servers as can be. 0: it does not run there."""
+    found = {
+        (kind, canonical(model)): speed
+        for model, kind, speed in _speeds(path)
+        if not model.endswith(UNCONSOLIDATED)
+    }
+    expect(bool(found), (path, 1), "throughputs", "none", SHAPE)
+    return found
+
+
+def load_spread(path: Path, speeds: Speeds) -> dict[tuple[str, str], float]:
+    """(class, GPU model) → the part of its speed that a gang keeps over more servers than it needs: the table's `<model>_unconsolidated`, where it has it.
+
+    `speeds`: of the table. What would be faster so is taken for as fast.
+    """
+    spread = {
+        (kind, canonical(model.removesuffix(UNCONSOLIDATED))): speed
+        for model, kind, speed in _speeds(path)
+        if model.endswith(UNCONSOLIDATED)
+    }
+    return {
+        key: min(1.0, speed / speeds[key])
+        for key, speed in spread.items()
+        if speed > 0 and speeds.get(key, 0.0) > 0
+    }
+
+
+def _speeds(path: Path) -> Iterator[tuple[str, str, float]]:
+    """GPU model as the table calls it, `<job type> x<gang>`, steps a second alone on its GPUs. Raises RefusedError."""
     text = text_of(path)
     try:
         tree: Any = json.loads(text)
@@ -132,46 +159,16 @@ def load_throughputs(path: Path) -> dict[tuple[str, str], float]:
         raise RefusedError(f"{path}:{error.lineno}: {error.msg}; expected JSON") from None
     except RecursionError:
         raise RefusedError(f"{path}:1: nested too deeply; expected Gavel's throughputs") from None
-    shape = "GPU model → ('job type', gang) → null → steps/s"
-    expect(isinstance(tree, dict) and bool(tree), (path, 1), "throughputs", type(tree).__name__, shape)
-    found: dict[tuple[str, str], float] = {}
+    expect(isinstance(tree, dict) and bool(tree), (path, 1), "throughputs", type(tree).__name__, SHAPE)
     for model, kinds in tree.items():
-        where = (path, _line(text, model))
-        expect(isinstance(kinds, dict), where, model, kinds, shape)
-        if model.endswith(UNCONSOLIDATED):
-            continue
+        expect(isinstance(kinds, dict), (path, _line(text, model)), model, kinds, SHAPE)
         for kind, beside in kinds.items():
             name, gang = _kind(text, path, model, kind)
             alone = beside.get("null") if isinstance(beside, dict) else beside
             if isinstance(alone, bool) or not isinstance(alone, int | float) or not 0 <= alone <= 1e12:
                 at = (path, _line(text, model, kind))
                 refuse(at, f"{model}, {kind}, null", alone, "steps/s, a number of at least 0")
-            found[f"{name} x{gang}", canonical(model)] = float(alone)
-    expect(bool(found), (path, 1), "throughputs", "none", shape)
-    return found
-
-
-def load_spread(path: Path, speeds: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-    """(class, GPU model) → the part of its speed that a gang keeps over more servers than it needs: the table's `<model>_unconsolidated`, where it has it.
-
-    `speeds`: of the table. What would be faster so is taken for as fast.
-    """
-    text = text_of(path)
-    tree: Any = json.loads(text)
-    found: dict[tuple[str, str], float] = {}
-    for model, kinds in tree.items():
-        if not model.endswith(UNCONSOLIDATED) or not isinstance(kinds, dict):
-            continue
-        for kind, beside in kinds.items():
-            name, gang = _kind(text, path, model, kind)
-            alone = beside.get("null") if isinstance(beside, dict) else beside
-            if isinstance(alone, bool) or not isinstance(alone, int | float) or not 0 <= alone <= 1e12:
-                at = (path, _line(text, model, kind))
-                refuse(at, f"{model}, {kind}, null", alone, "steps/s, a number of at least 0")
-            key = (f"{name} x{gang}", canonical(model.removesuffix(UNCONSOLIDATED)))
-            if alone > 0 and speeds.get(key, 0.0) > 0:
-                found[key] = min(1.0, alone / speeds[key])
-    return found
+            yield model, f"{name} x{gang}", float(alone)
 
 
 def _kind(text: str, path: Path, model: str, kind: str) -> tuple[str, int]:

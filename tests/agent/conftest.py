@@ -30,7 +30,7 @@ PYTHON = "/usr/bin/python3" if os.geteuid() == 0 and Path("/usr/bin/python3").ex
 """One that other accounts may run too."""
 
 
-def wait_for(condition: Callable[[], Any], what: str, limit_s: float = 15.0) -> Any:
+def wait_for(condition: Callable[[], Any], what: str, limit_s: float = 60.0) -> Any:
     """Poll until it holds; the value is handed back."""
     end_s = time.monotonic() + limit_s
     while not (value := condition()):
@@ -66,7 +66,7 @@ class Started:
 
         return wait_for(found, "shim.json names the job")
 
-    def wait(self, limit_s: float = 20.0) -> dict[str, Any]:
+    def wait(self, limit_s: float = 60.0) -> dict[str, Any]:
         if self.process is not None:
             assert self.process.wait(limit_s) == 0, (self.folder.path / "shim.err").read_text()
         else:
@@ -283,7 +283,7 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
         self.send(wanted=self.wanted)
 
     def wait_report(
-        self, job: int, condition: Callable[[JobReport], Any], what: str, limit_s: float = 30.0
+        self, job: int, condition: Callable[[JobReport], Any], what: str, limit_s: float = 60.0
     ) -> JobReport:
         def found() -> JobReport | None:
             report = self.reports.get(job)
@@ -378,7 +378,7 @@ class Daemon:
             self.process.wait()
         for state in states:
             with contextlib.suppress(AssertionError):
-                wait_for(lambda state=state: not procs.alive(state.shim), "the shim ends", 5)
+                wait_for(lambda state=state: not procs.alive(state.shim), "the shim ends")
             procs.send(state.shim, signal.SIGKILL)
             if state.job is not None:
                 procs.send(state.job, signal.SIGKILL)

@@ -147,7 +147,7 @@ def test_a_file_that_is_not_there_or_not_toml_is_one_line_and_exit_status_2(plac
             [sys.executable, "-m", "hs_agent", "--config", str(bad)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 

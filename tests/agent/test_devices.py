@@ -218,7 +218,7 @@ def test_detect_and_doctor_show_the_devices(nvml, place) -> None:
 
     def run(verb: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "hs_agent", verb, "--config", str(config)]
-        return subprocess.run(command, capture_output=True, text=True, env=nvml.env, check=False, timeout=60)
+        return subprocess.run(command, capture_output=True, text=True, env=nvml.env, check=False, timeout=120)
 
     detected = run("detect")
     assert detected.returncode == 0, detected.stderr

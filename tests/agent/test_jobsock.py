@@ -38,7 +38,7 @@ class Heard:
         self.news.set()
 
     async def until(self, condition: Any) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():
                 self.news.clear()
                 await self.news.wait()
@@ -133,7 +133,7 @@ def test_only_the_jobs_own_user_is_heard(place) -> None:
             frame({"uid": uid}).hex(),
         ]
         done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, text=True, check=False, timeout=30
+            subprocess.run, command, capture_output=True, text=True, check=False, timeout=120
         )
         return done.stdout.strip()
 

@@ -344,7 +344,7 @@ def test_the_units_hold(place) -> None:
         ["systemd-analyze", "verify", "--man=no", str(known)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stderr

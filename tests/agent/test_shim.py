@@ -166,7 +166,7 @@ def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", shim.__file__, str(started.path)],
         capture_output=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
     assert done.returncode != 0
@@ -278,7 +278,7 @@ def test_a_shim_that_was_given_up_starts_nothing(shims) -> None:
     folder = shims.launch("/bin/touch", str(shims.place / "ran"))
     folder.give_up("its shim did not come up")
     done = subprocess.run(
-        [sys.executable, "-I", "-S", shim.__file__, str(folder.path)], check=False, timeout=30
+        [sys.executable, "-I", "-S", shim.__file__, str(folder.path)], check=False, timeout=120
     )
     assert done.returncode == 0
     assert not (shims.place / "ran").exists()

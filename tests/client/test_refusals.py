@@ -1,7 +1,6 @@
 """Exit codes and messages: every way in which a request is not met."""
 
 import threading
-import time
 
 import pytest
 
@@ -46,14 +45,13 @@ def _spec():
     return common_pb2.JobSpec(name="x", command=["/bin/true"], gpus=9)
 
 
-def test_no_socket_is_told_at_once_with_what_to_do(call, short):
-    begin = time.monotonic()
+def test_no_socket_is_told_at_once_with_what_to_do(call, short, monkeypatch):
+    monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (3600.0,))  # that is not waited for
     ran = call("--controller", f"unix:{short}/none.sock", "queue")
     assert ran.code == 6
     assert "no such socket" in ran.err
     assert "hsctl up" in ran.err
     assert ran.out == ""
-    assert time.monotonic() - begin < 2
 
 
 def test_a_dead_socket_is_unreachable(call, serving, monkeypatch):

@@ -25,12 +25,12 @@ def running(serving):
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=120)
 
 
 def submitted(fake):
     with fake.changed:
-        assert fake.changed.wait_for(lambda: fake.jobs, 10)
+        assert fake.changed.wait_for(lambda: fake.jobs, 60)
     return max(fake.jobs)
 
 
@@ -92,7 +92,7 @@ def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
     fake.change(job, state="running", host="n1", started_at=1.7e9)
     assert hsctl.stdout.readline() == "at work\n"
     hsctl.send_signal(signal.SIGINT)
-    _, err = hsctl.communicate(timeout=10)
+    _, err = hsctl.communicate(timeout=120)
     assert hsctl.returncode == 130
     assert f"job {job} goes on" in err
     assert "Traceback" not in err
@@ -106,7 +106,7 @@ def test_an_interrupted_wait_is_130(running, fake):
         assert hsctl.poll() is None
         threading.Event().wait(0.01)
     hsctl.send_signal(signal.SIGINT)
-    _, err = hsctl.communicate(timeout=10)
+    _, err = hsctl.communicate(timeout=120)
     assert hsctl.returncode == 130
     assert "Traceback" not in err
 

@@ -297,7 +297,7 @@ def test_submit_wait_exits_as_the_job_did(hsctl, fake):
 
     def end():
         with fake.changed:
-            assert fake.changed.wait_for(lambda: fake.jobs, 5)
+            assert fake.changed.wait_for(lambda: fake.jobs, 60)
         fake.end(1, "failed", code=4)
 
     thread = threading.Thread(target=end)

@@ -94,7 +94,7 @@ class FakeAgent:
                 self._changed.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(60), self._changed:
             await self._changed.wait_for(lambda: condition() or self.error is not None)
         if self.error is not None and not condition():
             raise self.error
@@ -141,7 +141,7 @@ class Client:
 
     async def until(self, job: int, condition: Callable[[pb.JobView], bool]) -> pb.JobView:
         """Watches the job until it is so."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             call = self.stub.WatchJob(pb.JobRequest(job_id=job))
             async for view in call:
                 if condition(view):
@@ -178,6 +178,6 @@ async def started(config: Config) -> AsyncIterator[SimpleNamespace]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 — of state that rings no bell
             await asyncio.sleep(0.01)

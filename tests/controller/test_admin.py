@@ -238,7 +238,7 @@ def test_a_backup_is_put_back_whole_and_above_all_terms_and_numbers_before(
     ]
 
     def restore(*more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=30, check=False)
+        return subprocess.run([*argv, *more], capture_output=True, text=True, timeout=120, check=False)
 
     there = restore()
     assert (there.returncode, "--force" in there.stderr) == (1, True)
@@ -279,9 +279,9 @@ def test_a_backup_goes_to_a_new_machine(config: Config, tmp_path: Path) -> None:
     with sqlite3.connect(foreign) as db:
         db.execute("CREATE TABLE theirs (x)")
     db.close()
-    wrong = subprocess.run([*argv, str(foreign)], capture_output=True, text=True, timeout=30, check=False)
+    wrong = subprocess.run([*argv, str(foreign)], capture_output=True, text=True, timeout=120, check=False)
     assert (wrong.returncode, "not a HeteroShare journal" in wrong.stderr) == (1, True)
-    done = subprocess.run([*argv, str(copy)], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run([*argv, str(copy)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     daemon.start()
     assert daemon.end() == 0

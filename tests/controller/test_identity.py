@@ -32,7 +32,7 @@ from tests.controller.test_daemon import Daemon
 
 def run_init(file: Path) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "hs_controller", "init", "--config", str(file)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
 
 
 def free_port() -> int:
@@ -113,7 +113,7 @@ def test_init_makes_what_only_its_owner_can_read_and_never_again(tmp_path: Path)
 
 def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, more=f'listen = "127.0.0.1:{free_port()}"\n')
-    done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 1
     assert f"hs-controller init --config {daemon.file}" in done.stderr
 
@@ -132,7 +132,7 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
         invited.token,
     ]
     argv += ["--ca-sha256", invited.ca_sha256, "--name", "v10", "--identity", str(cluster.folder / "id")]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert stat.S_IMODE((cluster.folder / "id" / "key.pem").stat().st_mode) == 0o600
     mine = identity.load_identity(cluster.folder / "id")
@@ -157,7 +157,7 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
     assert invited.token not in cluster.log.read_text()
     database = b"".join(file.read_bytes() for file in (cluster.folder / "state").glob("journal.db*"))
     assert invited.token.encode() not in database, "only its hash is kept"
-    again = subprocess.run([*argv, "--replace"], capture_output=True, text=True, timeout=30, check=False)
+    again = subprocess.run([*argv, "--replace"], capture_output=True, text=True, timeout=120, check=False)
     assert again.returncode == 5
     assert "was used already" in again.stderr
     assert identity.load_identity(cluster.folder / "id") == mine, "a refused join leaves what was there"
@@ -435,6 +435,11 @@ asyncio.run(story())
     # In a process of its own: gRPC reads its list of cipher suites once.
     environment = {k: v for k, v in os.environ.items() if k != "GRPC_SSL_CIPHER_SUITES"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=environment
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env=environment,
     )
     assert done.returncode == 0, done.stderr

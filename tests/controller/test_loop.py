@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 from hs_controller.config import Config, ConfigUser
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
-from hs_controller.loop import Key, Loop
+from hs_controller.loop import COUNTERS_S, Key, Loop
 from hs_controller.rows import Batch
 from hs_controller.sqlite import StoreBrokenError, told
 from hs_core.cluster import ClusterMachine, Outcome
@@ -105,6 +106,10 @@ class Commits:
 
         monkeypatch.setattr(journal, "commit", counted)
         monkeypatch.setattr(Journal, "begin_term", lambda _journal: self.fail(begin_term))
+
+    def of_jobs(self) -> list[Batch]:
+        """Those that say something of jobs: a decision commits what the policy remembers, whenever it comes."""
+        return [batch for batch in self.batches if batch.jobs]
 
     def fail(self, otherwise):
         if self.error is None:
@@ -240,7 +245,7 @@ def test_a_failed_fsync_ends_the_controller(config, monkeypatch) -> None:
         Commits(loop, monkeypatch).error = disk_error(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error")
         asking = asyncio.create_task(loop.ask(submits("lost"), ids, key("1")))
         with pytest.raises(StoreBrokenError, match="disk I/O error"):
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 60)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         loop.store.close()
@@ -258,7 +263,7 @@ def test_a_broken_machine_ends_the_controller(config, monkeypatch) -> None:
 
         monkeypatch.setattr(loop.mind.machine, "handle", broken)
         with pytest.raises(BrokenError, match="promised twice"):
-            await asyncio.wait_for(loop.run(), 10)
+            await asyncio.wait_for(loop.run(), 60)
         loop.store.close()
 
     asyncio.run(story())
@@ -275,20 +280,20 @@ def test_counters_wait_for_one_commit_a_second_and_changes_do_not_wait(config, m
                 return lambda now_s, _machine: [HostReported(now_s=now_s, host=H1, reports=(report,))]
 
             await until(lambda: loop.mind.machine.job(JobId(1)).host == H1)
-            rounds = loop.mind.machine.memory["rounds"]
             await loop.tell(says(0.0))
-            await until(lambda: loop.mind.machine.memory["rounds"] > rounds)  # the decision that follows
             commits = Commits(loop, monkeypatch)
+            started_s = time.monotonic()
             for tenth in range(1, 30):
                 await loop.tell(says(tenth / 10))
-            assert commits.batches == []
+            took_s = time.monotonic() - started_s
+            assert len(commits.of_jobs()) <= took_s / COUNTERS_S
             assert loop.mind.machine.job(JobId(1)).gpu_s == 2.9, "shown at once"
-            await until(lambda: commits.batches)
-            [batch] = commits.batches
-            assert [row.gpu_s for row in batch.jobs] == [2.9]
-            assert [usage.gpu_s for usage in batch.usage.values()] == [pytest.approx(2.9)]
+            await until(lambda: commits.of_jobs() and commits.of_jobs()[-1].jobs[0].gpu_s == 2.9)
+            used = [usage.gpu_s for batch in commits.of_jobs() for usage in batch.usage.values()]
+            assert sum(used) == pytest.approx(2.9)
+            before = len(commits.of_jobs())
             await loop.tell(says(3.0, Phase.HELD))
-            assert len(commits.batches) >= 2, "a change of state is durable before anything comes of it"
+            assert len(commits.of_jobs()) > before, "a change of state is durable before anything comes of it"
 
     asyncio.run(story())
 

@@ -1,16 +1,12 @@
 """What the agent's mind does, one fact at a time."""
 
-import json
-from dataclasses import replace
-
 import pytest
 from fakejob import Ways
-from hostsim import GIB, HostSim
+from hostsim import HostSim
 
-from hs_core.errors import BrokenError
-from hs_core.events import JobExited, JobHeld, JobWentOn, LaunchFailed, Turn, Wanted, WantedChanged
-from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, JobId, Phase, SuspendMode, Tier
+from hs_core.events import LaunchFailed, Turn, Wanted, WantedChanged
+from hs_core.host import HostConfig
+from hs_core.model import Exit, JobId, Phase
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 
@@ -147,157 +143,6 @@ def test_an_older_incarnation_is_killed_before_a_newer_one_starts():
     report = sim.machine.report(job)
     assert report.epoch == 2
     assert report.gpu_s < 11
-
-
-def test_a_job_that_does_not_answer_is_frozen():
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(deaf=True))
-    sim.job(2)
-    sim.send()
-    sim.run(110)
-    assert orders(sim, "suspend 1") == ["suspend 1 (hold)", "suspend 1 (freeze)"]
-    assert sim.running() == {2}
-    assert sim.machine.report(JobId(1)).phase is Phase.FROZEN
-
-
-def test_a_job_that_cannot_even_be_frozen_keeps_its_turn_and_is_told_so():
-    sim = HostSim(1)
-    deaf = sim.job(1, ways=Ways(deaf=True, freezes=False))
-    sim.job(2)
-    sim.send()
-    sim.quanta(3)
-    report = sim.machine.report(deaf)
-    assert report.phase is Phase.RUNNING
-    assert not report.sliceable
-    assert report.note == "does not stop: no freezer"
-    assert report.gpu_s == pytest.approx(180, abs=1)
-    assert sim.phases()[2] == "held"
-
-
-def test_a_script_without_the_hook_is_frozen_and_thawed():
-    sim = HostSim(1)
-    plain, other = sim.job(1, ways=Ways(hooks=False)), sim.job(2)
-    sim.send()
-    sim.quanta(10)
-    assert "suspend 1 (freeze)" in orders(sim, "suspend 1")
-    assert sim.machine.report(plain).note == "no step hook: suspended by the freezer"
-    assert sim.gpu_s(plain) == pytest.approx(sim.gpu_s(other), abs=61)
-
-
-def test_a_preloaded_script_without_the_hook_is_frozen_until_its_turn():
-    sim = HostSim(1)
-    sim.job(1)
-    plain = sim.job(2, ways=Ways(hooks=False))
-    sim.send()
-    sim.run(50)
-    assert sim.phases() == {1: "running", 2: "frozen"}
-    assert sim.gpu_s(plain) < 0.1
-    sim.run(20)
-    assert sim.phases() == {1: "held", 2: "running"}
-
-
-@pytest.mark.parametrize("mode", [SuspendMode.HOOK, SuspendMode.NONE])
-def test_what_must_not_be_suspended_runs_to_its_end(mode: SuspendMode):
-    sim = HostSim(1)
-    first = sim.job(1, mode=mode, ways=Ways(hooks=False, work_s=400.0))
-    sim.job(2)
-    sim.send()
-    sim.quanta(5)
-    assert sim.running() == {first}
-    report = sim.machine.report(first)
-    assert not report.sliceable
-    assert "unsliced" in report.note
-    sim.quanta(5)
-    assert sim.running() == {2}
-    assert orders(sim, "suspend") == []
-
-
-def test_without_a_freezer_a_script_without_the_hook_is_unsliceable():
-    sim = HostSim(1, config=HostConfig(can_freeze=False))
-    first = sim.job(1, ways=Ways(hooks=False))
-    sim.job(2, user="B")
-    sim.send()
-    sim.quanta(4)
-    assert sim.running() == {first}
-    assert sim.machine.report(first).note == "no step hook: runs unsliced"
-    assert orders(sim, "launch") == [
-        "launch 1 on 0"
-    ]  # nothing is started ahead that could not be kept off the GPU
-
-
-def test_transparent_jobs_are_frozen_only():
-    sim = HostSim(1)
-    for n in (1, 2):
-        sim.job(n, mode=SuspendMode.TRANSPARENT)
-    sim.send()
-    sim.quanta(6)
-    assert set(orders(sim, "suspend")) == {"suspend 1 (freeze)", "suspend 2 (freeze)"}
-    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=1)
-
-
-def memory_sim(ways: Ways, **config: object) -> HostSim:
-    sim = HostSim(1, memory_bytes=16 * GIB, config=HostConfig(**config))
-    sim.job(1, memory_bytes=10 * GIB, ways=ways)
-    sim.job(2, memory_bytes=10 * GIB, ways=Ways(**vars(ways)))
-    sim.send()
-    sim.quanta(6)
-    return sim
-
-
-def test_state_stays_on_the_gpu_where_it_fits():
-    sim = HostSim(1, memory_bytes=32 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
-    for n in (1, 2):
-        sim.job(n, memory_bytes=10 * GIB, ways=Ways(can_swap=True, can_checkpoint=True))
-    sim.send()
-    sim.quanta(6)
-    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)"}
-
-
-def test_state_is_swapped_where_it_does_not_fit():
-    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True), host_memory_budget_bytes=64 * GIB)
-    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(swap)"}
-    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=5)
-
-
-def test_state_is_checkpointed_where_host_memory_does_not_allow_a_swap():
-    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True, **QUICK), host_memory_budget_bytes=5 * GIB)
-    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(checkpoint)"}
-    assert "launch 1 on 0 from generation 0" in orders(sim, "launch")
-    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=10)
-    assert sim.machine.report(JobId(1)).lost_gpu_s == 0
-
-
-def test_memory_is_never_promised_twice_even_if_somebody_has_to_wait():
-    sim = memory_sim(Ways())
-    assert sim.running() == {1}
-    report = sim.machine.report(JobId(2))
-    assert report.phase is Phase.WAITING
-    assert "memory" in report.note
-
-
-def test_a_failed_swap_leaves_the_job_held_and_is_told():
-    sim = memory_sim(Ways(can_swap=True, swap_fails=True), host_memory_budget_bytes=64 * GIB)
-    assert sim.machine.report(JobId(1)).note.startswith("swap failed")
-    assert sim.running() == {1}
-    assert orders(sim, "kill") == []
-
-
-def test_a_full_disk_leaves_the_job_going_on():
-    sim = memory_sim(Ways(can_checkpoint=True, disk_full=True))
-    assert "checkpoint failed: disk full" in sim.machine.report(JobId(1)).note
-    assert sim.running() == {1}
-    assert sim.trained(JobId(1)) > 300
-    assert orders(sim, "kill") == []
-
-
-def test_measured_memory_counts():
-    sim = HostSim(1, config=HostConfig(host_memory_budget_bytes=64 * GIB))
-    for n in (1, 2):
-        sim.job(n, ways=Ways(can_swap=True, memory_bytes=12 * GIB))
-    sim.send()
-    sim.quanta(8)
-    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)", "(swap)"}
-    assert orders(sim, "suspend")[-1].endswith("(swap)")
 
 
 def test_a_bound_job_is_moved_where_gpus_would_idle():
@@ -445,47 +290,6 @@ def test_a_launch_that_fails_is_the_jobs_end():
     assert sim.machine.report(job).exit == Exit(why="launch failed: no such user")
 
 
-def test_events_of_other_incarnations_change_nothing():
-    sim = HostSim(1)
-    job = sim.job(1, epoch=2)
-    sim.send()
-    sim.run(10)
-    before = sim.machine.report(job)
-    sim.tell(JobExited(now_s=sim.now_s, job=job, epoch=1, exit=Exit(code=3)))
-    sim.tell(JobExited(now_s=sim.now_s, job=JobId(77), epoch=1, exit=Exit(code=3)))
-    assert sim.machine.report(job) == before
-
-
-def test_repeated_answers_change_nothing():
-    sim = HostSim(1)
-    job = sim.job(1)
-    sim.job(2)
-    sim.send()
-    sim.run(70)
-    assert sim.phases()[1] == "held"
-    before = sim.machine.report(job)
-    sim.tell(JobHeld(now_s=sim.now_s, job=job, epoch=1, step=before.step, tier=Tier.HOLD))
-    assert sim.machine.report(job) == before
-    sim.tell(JobWentOn(now_s=sim.now_s, job=JobId(2), epoch=1, step=0))
-    assert sim.machine.report(JobId(2)).resumes == 1
-
-
-def test_an_answer_from_before_the_newest_order_was_heard_changes_nothing():
-    """A host that was paused reads that its job stood, some turns ago, after it has let it go again."""
-    sim = HostSim(1)
-    job = sim.job(1)
-    sim.job(2)
-    sim.send()
-    sim.run(150.0)
-    assert sim.phases() == {1: "running", 2: "held"}
-    late = JobHeld(now_s=sim.now_s, job=job, epoch=1, step=1, tier=Tier.HOLD, order=2)
-    sim.tell(late)
-    assert sim.phases() == {1: "running", 2: "held"}
-    assert [what for _, what in sim.log].count("resume 1") == 2
-    sim.tell(replace(late, order=sim.processes[job, 1].heard))
-    assert [what for _, what in sim.log].count("resume 1") == 3, "it stands in its turn, and is let go again"
-
-
 def test_edges_keep_their_cadence():
     sim = HostSim(1, quantum_s=10.0)
     for n in (1, 2):
@@ -511,93 +315,6 @@ def test_the_quantum_follows_the_cost_of_switching():
     sim.run(200)
     at = [t for t, words in sim.log if words.startswith("suspend")]
     assert at[-1] - at[-2] == pytest.approx(20.0)
-
-
-def test_a_restarted_agent_goes_on_as_if_nothing_had_happened():
-    reference, restarted = HostSim(2), HostSim(2)
-    for sim in (reference, restarted):
-        for n, gang in enumerate((1, 1, 2, 1), start=1):
-            sim.job(n, gang, tickets=1 / n)
-        sim.send()
-        sim.quanta(3)
-        sim.run(7)
-    for _ in range(5):
-        restarted.kill_agent()
-        restarted.start_agent()
-        for sim in (reference, restarted):
-            sim.quanta(2)
-            sim.run(3)
-    assert [r.gpu_s for r in restarted.machine.reports()] == [r.gpu_s for r in reference.machine.reports()]
-    after, expected = restarted.machine.saved(), reference.machine.saved()
-    for memory in (after, expected):
-        for job in memory["jobs"]:
-            del job["step"]  # ranks that dialled again said theirs
-    assert after == expected
-
-
-def test_running_jobs_are_charged_for_the_time_without_an_agent():
-    sim = HostSim(1)
-    first, second = sim.job(1), sim.job(2)
-    sim.send()
-    sim.run(30)
-    sim.kill_agent()
-    sim.run(600)
-    sim.start_agent()
-    assert sim.gpu_s(first) == pytest.approx(630, abs=1)
-    sim.quanta(10)
-    assert sim.gpu_s(second) == pytest.approx(
-        600, abs=70
-    )  # the first had ten quanta: now it waits for its due
-
-
-def test_an_exit_without_an_agent_is_told_with_its_code():
-    sim = HostSim(1)
-    job = sim.job(1, ways=Ways(work_s=40.0))
-    sim.send()
-    sim.run(10)
-    sim.kill_agent()
-    sim.run(100)
-    sim.start_agent()
-    assert sim.machine.report(job).exit == Exit()
-
-
-def test_orders_without_an_answer_are_given_again_after_a_restart():
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(lose={"resume"}))
-    sim.send()
-    sim.run(5)
-    assert sim.trained(JobId(1)) == 0
-    sim.kill_agent()
-    sim.start_agent()
-    sim.run(1)
-    assert orders(sim, "resume").count("resume 1") >= 2
-    assert sim.trained(JobId(1)) > 0
-
-
-def test_a_checkpoint_whose_word_was_lost_is_not():
-    sim = memory_sim(Ways(can_checkpoint=True, **QUICK))
-    sim.ways[JobId(1)].lose.add("held")
-    sim.quanta(6)
-    assert sim.machine.report(JobId(1)).exit is None
-    assert sim.machine.report(JobId(1)).checkpoint_generation == sim.generations[JobId(1)]
-
-
-def test_a_reboot_charges_until_the_last_word():
-    sim = HostSim(1)
-    job = sim.job(1)
-    sim.send()
-    sim.run(30)
-    sim.tell(JobWentOn(now_s=sim.now_s, job=job, epoch=1, step=1))
-    saved = json.loads(json.dumps(sim.machine.saved()))
-    machine = HostMachine(sim.gpus, sim.config, now_s=5.0, saved=saved)
-    machine.handle(JobExited(now_s=6.0, job=job, epoch=1, exit=Exit(why="lost with its host")))
-    assert machine.report(job).gpu_s == pytest.approx(31, abs=1e-6)
-
-
-def test_a_saved_state_of_another_version_is_refused():
-    sim = HostSim(1)
-    with pytest.raises(BrokenError, match="version 7"):
-        HostMachine(sim.gpus, sim.config, now_s=0.0, saved={**sim.machine.saved(), "version": 7})
 
 
 def test_a_setting_out_of_range_names_itself():

@@ -21,7 +21,7 @@ from hs_proto.v1.controller_pb2 import JobView
 T = TypeVar("T")
 
 
-def until(look: Callable[[], T | None], what: str, within_s: float = 30.0) -> T:
+def until(look: Callable[[], T | None], what: str, within_s: float = 180.0) -> T:
     """The first true answer of `look`; fails, naming what was awaited, when there is none in time."""
     deadline = time.monotonic() + within_s
     while True:
@@ -71,7 +71,7 @@ def uninterrupted(scripts: Path, path: Path, steps: int, ranks: int = 1) -> list
     subprocess.run(
         [sys.executable, *run, str(scripts / "learn.py"), str(path), str(steps)],
         env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
-        capture_output=True, check=True, timeout=60,
+        capture_output=True, check=True, timeout=300,
     )  # fmt: skip
     return [learned(path, rank) for rank in range(ranks)]
 
@@ -162,7 +162,7 @@ class Cluster:
         with self.client() as client:
             return {view.id: view for view in client.jobs(ended=True)}
 
-    def until_state(self, job: int, *states: str, within_s: float = 30.0) -> JobView:
+    def until_state(self, job: int, *states: str, within_s: float = 180.0) -> JobView:
         return until(
             lambda: v if (v := self.view(job)).state in states else None, f"job {job} is {states}", within_s
         )

@@ -92,7 +92,7 @@ def test_whatever_is_killed_no_job_runs_twice_none_is_lost_and_each_learns_what_
     for n in range(2):
         file = tmp_path / f"job-{n}"
         files[cluster.submit("--retry", "50", *learn(scripts, file, 500, 0.02), user="bob")] = file
-    until(lambda: all(learned(file) for file in files.values()), "all train", 60)
+    until(lambda: all(learned(file) for file in files.values()), "all train", 180)
 
     chaos = Chaos(cluster, files, Random(seed))
     began = time.monotonic()
@@ -106,7 +106,7 @@ def test_whatever_is_killed_no_job_runs_twice_none_is_lost_and_each_learns_what_
             seen[job] = view.epoch
     chaos.rest()
     for job in files:
-        ended = cluster.until_state(job, "succeeded", "failed", within_s=60)
+        ended = cluster.until_state(job, "succeeded", "failed", within_s=180)
         assert ended.state == "succeeded", f"{chaos.done}: job {job}: {ended.exit}"
     alone = uninterrupted(scripts, tmp_path / "alone", 500)
     pair = uninterrupted(scripts, tmp_path / "pair", 200, ranks=2)

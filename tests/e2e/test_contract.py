@@ -98,7 +98,7 @@ def test_bad_input_is_refused_whole_with_the_field_the_value_and_the_right_code(
 def test_an_unreachable_controller_is_exit_code_6(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hs_client", "--controller", f"unix:{tmp_path}/none.sock", "queue"],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 6
     assert "none.sock" in done.stderr
@@ -109,7 +109,7 @@ def test_a_second_controller_on_the_same_state_refuses_to_start(cluster: Cluster
     assert len(configs) == 1
     done = subprocess.run(
         [sys.executable, "-m", "hs_controller", "run", "--config", str(configs[0])],
-        capture_output=True, text=True, check=False, timeout=60,
+        capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode != 0
     assert "another controller" in done.stderr.lower()

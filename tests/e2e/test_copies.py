@@ -25,7 +25,7 @@ def alone(scripts: Path, path: Path) -> dict[str, Any]:
     runtime = Path(__file__).resolve().parents[2] / "client"
     subprocess.run(
         [sys.executable, str(scripts / "digits.py"), str(path), str(EPOCHS)],
-        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}, check=True, timeout=120,
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)}, check=True, timeout=300,
     )  # fmt: skip
     return dict(json.loads(path.read_text()))
 
@@ -57,7 +57,7 @@ def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_cou
 ) -> None:
     cluster = new_cluster(*SERVERS, "--quantum", "25", "--policy", "hadare", "--pace", "0.02:V100=2")
     job = submit(cluster, scripts, tmp_path / "forked")
-    forked = until(lambda: v if len((v := cluster.view(job)).copies) > 1 else None, "it is forked", 90)
+    forked = until(lambda: v if len((v := cluster.view(job)).copies) > 1 else None, "it is forked", 180)
     assert {copy.host for copy in forked.copies} <= {"a", "b", "c"}
     assert sum(copy.portion for copy in forked.copies) <= TOTAL
     shown = cluster.hsctl("show", str(job)).stdout
@@ -116,9 +116,9 @@ def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_make
         lambda: v if (v := cluster.view(job)).epoch > before.epoch and len(v.copies) > 1 else None,
         "the round's end averaged those that were left, and forked it anew", 120,
     )  # fmt: skip
-    until(training(2), "its copies train again", 90)
+    until(training(2), "its copies train again", 180)
     cluster.hsctl("policy", "set", "gandiva-fair")
-    whole = until(lambda: v if not (v := cluster.view(job)).copies else None, "it is one again", 60)
+    whole = until(lambda: v if not (v := cluster.view(job)).copies else None, "it is one again", 180)
     assert len(whole.hosts) == 1
     ended = cluster.until_state(job, "succeeded", "failed", within_s=240)
     assert ended.state == "succeeded", ended.exit

@@ -34,15 +34,15 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
     train = [sys.executable, str(SCRIPT), "--epochs", "40", "--step-s", "0.04", "--curve", str(path)]
     limits = ("--batch-per-gpu-max", "64", "--noise-scale", "500", "-e", "OMP_NUM_THREADS=1")
     job = cluster.submit(*ELASTIC, *limits, "--", *train, user="ann")
-    until(lambda: len(curve(path)) > 30, "it trains", 90)
+    until(lambda: len(curve(path)) > 30, "it trains", 180)
     assert {row["processes"] for row in curve(path)} == {2}, "both GPUs are idle but for it"
     first = batch_of(cluster, job)
 
     enough = tmp_path / "enough"
     waits = ["/bin/sh", "-c", f"until [ -e {enough} ]; do sleep 0.1; done"]
     comes = cluster.submit("--", *waits, user="bob")
-    until(lambda: cluster.view(comes).state == "running", "the other one runs", 90)
-    until(lambda: curve(path)[-1]["processes"] == 1, "it trains on one GPU", 90)
+    until(lambda: cluster.view(comes).state == "running", "the other one runs", 180)
+    until(lambda: curve(path)[-1]["processes"] == 1, "it trains on one GPU", 180)
     view = cluster.view(job)
     assert (view.gpus, view.migrations, view.shape.gpus) == (1, 1, 1)
     second = batch_of(cluster, job)
@@ -52,9 +52,9 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
         kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
         return [kind for kind in kinds if kind in {"moving", "left", "reshaped"}]
 
-    until(lambda: told() == ["moving", "left", "reshaped"], "its story says so", 30)
+    until(lambda: told() == ["moving", "left", "reshaped"], "its story says so")
     enough.touch()
-    assert cluster.until_state(comes, "succeeded", "failed", within_s=90).state == "succeeded"
+    assert cluster.until_state(comes, "succeeded", "failed", within_s=180).state == "succeeded"
 
     ended = cluster.until_state(job, "succeeded", "failed", within_s=180)
     assert ended.state == "succeeded", ended.exit

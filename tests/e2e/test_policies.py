@@ -61,9 +61,9 @@ def test_a_gang_over_two_gpu_models_trains_as_if_alone_and_stays_when_another_po
     total = 300
     words = learn(scripts, tmp_path / "gang", total, 0.02)
     gang = cluster.submit(*GANG, "--steps", str(total), *words, user="ann")
-    until(lambda: len(learned(tmp_path / "gang", 1)) > 20, "it trains on both", 60)
+    until(lambda: len(learned(tmp_path / "gang", 1)) > 20, "it trains on both", 180)
     cluster.hsctl("policy", "set", "gandiva-fair")
-    ended = cluster.until_state(gang, "succeeded", "failed", within_s=60)
+    ended = cluster.until_state(gang, "succeeded", "failed", within_s=180)
     assert (ended.state, ended.epoch, ended.lost_gpu_s) == ("succeeded", 0, 0), ended.exit
     assert (sorted(ended.hosts), ended.gpu_model) == (["a", "b"], "K80+V100")
     used = {row["gpu_type"]: row["gpu_seconds"] for row in cluster.json("usage")}

@@ -112,7 +112,10 @@ def test_progress_is_told_with_its_rate(agent: StubAgent) -> None:
     assert job.wait() == 0
     progress = [event for event in agent.events if isinstance(event, JobProgressed)]
     assert progress
-    assert all(50 < event.steps_per_s < 100.5 for event in progress[1:]), progress
+    assert all(0 < event.steps_per_s < 100.5 for event in progress[1:]), f"paced to 100 steps/s: {progress}"
+    told = [(at_s, message["step"]) for at_s, _, message in agent.heard if message["type"] == "progress"]
+    (first_s, first), (last_s, last) = told[0], told[-1]
+    assert max(event.steps_per_s for event in progress) > 0.9 * (last - first) / (last_s - first_s)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile
         text=True,
         check=True,
         cwd=tmp_path,
-        timeout=60,
+        timeout=120,
     )
     assert done.stdout.startswith(str(tmp_path))
     assert "submit" in done.stdout
@@ -86,7 +86,7 @@ assert len(VERBS) > 15
 for name in VERBS:
     assert cli.get_command(None, name) is not None, name
 """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 def hsctl_lines(text: str) -> list[list[str]]:

@@ -236,6 +236,7 @@ def _merged(parts: Sequence[list[JobFacts]]) -> Band:
     return Band(sorted(chain.from_iterable(parts), key=_id_of))
 
 
+# Nothing comes of it but time: it is taken again only for the same jobs. Decisions of a process are taken one after another.
 _newest: list[Census] = []
 
 

@@ -99,6 +99,7 @@ class Floor:
         return models if own in models else tuple(m for m, _ in self.pools if m in models or m == own)
 
 
+# Nothing comes of it but time: it is taken again only for the same servers. Decisions of a process are taken one after another.
 _newest: list[Floor] = []
 """From one decision to the next servers are mostly the same."""
 

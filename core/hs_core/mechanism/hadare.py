@@ -1,10 +1,10 @@
 """HadarE: a job forked into copies, one for each node at most, that train at the same time and are averaged after every round (Hadar, section V).
 
-Which job each node trains in a round, how many steps of it, what the reports add up to and how the copies become one again.
+Which job each node trains in a round, and how many steps of it. How copies become one again is `hs_job.average`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,6 @@ from hs_core.errors import BrokenError, RefusedError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-State = Mapping[str, NDArray[np.generic]]
 
 SIZES: Mapping[str, int] = {"S": 1, "M": 2, "L": 3, "XL": 4}
 IDLE = -1
@@ -130,125 +129,6 @@ def orders(jobs: Jobs, chosen: Ints) -> Ints:
         nodes = np.flatnonzero(chosen == job)
         steps[nodes] = portions(int(jobs.left[job]), jobs.rates[job, nodes])
     return steps
-
-
-def copy_id(job: int, copy: int, most_jobs: int) -> int:
-    """`most_jobs * copy + job`, copies from 1: no two copies of `most_jobs` jobs have the same one."""
-    if not 0 <= job < most_jobs:
-        raise RefusedError(f"job is {job}; expected 0 to {most_jobs - 1}")
-    if copy < 1:
-        raise RefusedError(f"copy is {copy}; expected at least 1")
-    return most_jobs * copy + job
-
-
-def job_of(copy: int, most_jobs: int) -> tuple[int, int]:
-    """(job, copy) of a copy's id."""
-    number, job = divmod(copy, most_jobs)
-    if number < 1:
-        raise RefusedError(f"{copy} is no copy's id; expected at least {most_jobs}")
-    return job, number
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a copy did in a round."""
-
-    copy: int  # its id
-    steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """How the copies of one job become one: parameters averaged by `weights`, whole numbers taken from one copy."""
-
-    job: int
-    copies: tuple[int, ...]  # ids of those that did anything, ascending
-    weights: tuple[float, ...]  # their parts of the round's steps
-    whole_from: int  # the copy with most steps; the first of several
-    finished: bool  # all copies are dropped
-
-
-@dataclass(frozen=True, slots=True)
-class Tracker:
-    """The job tracker: steps done of each job."""
-
-    most_jobs: int
-    steps: Mapping[int, int]  # in all, by job
-    done: Mapping[int, int]
-
-    @staticmethod
-    def new(most_jobs: int) -> "Tracker":
-        return Tracker(most_jobs, {}, {})
-
-    def add(self, job: int, steps: int) -> "Tracker":
-        if job in self.steps:
-            raise RefusedError(f"job {job} is tracked already")
-        if steps < 1 or not 0 <= job < self.most_jobs:
-            raise RefusedError(
-                f"job {job} of {steps} steps; expected 0 to {self.most_jobs - 1} and at least 1 step"
-            )
-        return replace(self, steps={**self.steps, job: steps}, done={**self.done, job: 0})
-
-    def left(self, job: int) -> int:
-        return self.steps[job] - self.done[job]
-
-    def after(self, reports: Sequence[Report]) -> tuple["Tracker", tuple[Merge, ...]]:
-        """The round's end: steps added up, and a merge for each job of which any were done. Finished jobs are forgotten.
-
-        Raises RefusedError on a copy that reports twice, a job that isn't tracked, or steps below 0.
-        """
-        by_job: dict[int, dict[int, int]] = {}
-        for report in reports:
-            job, _ = job_of(report.copy, self.most_jobs)
-            if job not in self.steps:
-                raise RefusedError(f"copy {report.copy} is of job {job}, which is not tracked")
-            if report.steps < 0:
-                raise RefusedError(f"copy {report.copy} reports {report.steps} steps; expected at least 0")
-            if report.copy in by_job.setdefault(job, {}):
-                raise RefusedError(f"copy {report.copy} reports twice")
-            by_job[job][report.copy] = report.steps
-        done = {job: self.done[job] + sum(by_job.get(job, {}).values()) for job in self.steps}
-        merges = tuple(
-            _merge(job, by_job[job], finished=done[job] >= self.steps[job])
-            for job in sorted(by_job)
-            if any(by_job[job].values())
-        )
-        steps = {job: steps for job, steps in self.steps.items() if done[job] < steps}
-        return Tracker(self.most_jobs, steps, {job: done[job] for job in steps}), merges
-
-
-def _merge(job: int, steps: Mapping[int, int], *, finished: bool) -> Merge:
-    copies = tuple(sorted(copy for copy in steps if steps[copy]))
-    total = sum(steps.values())
-    weights = tuple(steps[copy] / total for copy in copies)
-    return Merge(job, copies, weights, max(copies, key=lambda copy: (steps[copy], -copy)), finished)
-
-
-def merged(states: Mapping[int, State], merge: Merge) -> dict[str, NDArray[np.generic]]:
-    """The state that all copies go on from: floating-point entries averaged in double precision, others (counters) from one copy.
-
-    Raises RefusedError where copies differ in names or shapes.
-    """
-    first = states[merge.whole_from]
-    found: dict[str, NDArray[np.generic]] = {}
-    for copy in merge.copies:
-        if states[copy].keys() != first.keys():
-            odd = sorted(states[copy].keys() ^ first.keys())
-            raise RefusedError(
-                f"copies {copy} and {merge.whole_from} differ in entries {odd}; expected the same"
-            )
-    for name, value in first.items():
-        shapes = {states[copy][name].shape for copy in merge.copies}
-        if shapes != {value.shape}:
-            raise RefusedError(f"entry {name} has shapes {sorted(shapes)} in the copies; expected one")
-        if not np.issubdtype(value.dtype, np.floating):
-            found[name] = value.copy()
-            continue
-        total = np.zeros(value.shape)
-        for copy, weight in zip(merge.copies, merge.weights, strict=True):
-            total += weight * states[copy][name].astype(np.float64)
-        found[name] = total.astype(value.dtype)
-    return found
 
 
 def first_guess(

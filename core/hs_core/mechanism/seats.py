@@ -8,7 +8,8 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from hs_core.mechanism.packing import Packer
+from hs_core.mechanism.layouts import Layouts
+from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
@@ -178,6 +179,8 @@ class Seats:
         homes: Mapping[JobId, Home] | None = None,
         renamed: bool = False,
         packs: bool = False,
+        strategies: bool = False,
+        within: Mapping[JobId, JobId] | None = None,
         mates: Mapping[JobId, JobId] | None = None,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
@@ -185,6 +188,7 @@ class Seats:
         `homes`: servers of the chosen that the policy has found itself; they fit together.
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
+        `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that.
         `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
         before = self._slots.copy() if renamed else None
@@ -209,10 +213,15 @@ class Seats:
             for job in left:
                 if job.id in mates and not self._slots.runs(job):
                     self._seat(job, self.choices(job), {})
+        layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
+        packer = Packer(self._snapshot, self._slots, layouts.choices if strategies else as_they_are)
+        pairs = dict(within or {})
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
-            pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)
+            pairs = packer.pack(left, before_pairs)
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
+        if strategies:
+            layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
         return self._slots.verdict(memory, why)
 
     def _renamed(self) -> dict[JobId, Home]:

@@ -3,20 +3,16 @@
 The order is that of `las`, as in the paper; GPUs are found by `mechanism.pal`.
 """
 
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.attained import least_attained_first, why_attained
 from hs_core.mechanism.scored import Scored, Spot, homes_of, seated
 from hs_core.mechanism.seats import Seats
 from hs_core.model import JobId
-from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
-
-    def attained(job: JobFacts) -> float:
-        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.running else 0.0)
-
-    order = sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
+    order = least_attained_first(snapshot)
     seats.serve(order)
     pools = {model: pool for model in seats.models if (pool := Scored(snapshot, model)).uneven}
     bound = [job for job in order if seats.bound(job)]
@@ -29,11 +25,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         homes = homes_of(jobs, found)
         moves -= sum(jobs[job].started and home != jobs[job].hosts for job, home in homes.items())
         spots |= found
-    why = {
-        job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
-        for job in order
-    }
-    verdict = seats.verdict({}, why, order, homes=homes_of(jobs, spots))
+    verdict = seats.verdict({}, why_attained(order), order, homes=homes_of(jobs, spots))
     return seated(verdict, snapshot, pools, spots)
 
 

@@ -5,31 +5,23 @@ Then who waits joins a placed job of the same gang on its GPUs, where both toget
 
 Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
 How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
-their classes were seen together. Parallelism strategies are as the user's script has them.
+their classes were seen together. What is measured of parallelism strategies
+is measured by jobs in their rounds (`layouts`), not offline.
 """
 
+from hs_core.mechanism.attained import least_attained_first, why_attained
 from hs_core.mechanism.once_a_round import once_a_round
-from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
-from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
-
-    def attained(job: JobFacts) -> float:
-        """A job in its turn counts as one quantum poorer: equals are not put aside for what one quantum makes."""
-        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.running else 0.0)
-
-    order = sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
+    order = least_attained_first(snapshot)
     seats.serve(order)
-    why = {
-        job.id: f"jobs that had less GPU-time run first; it had {job.attained_gpu_s:.0f} GPU-seconds"
-        for job in order
-    }
-    return seats.verdict(memory, why, order, renamed=True, packs=True)
+    return seats.verdict(memory, why_attained(order), order, renamed=True, packs=True, strategies=True)
 
 
 TESSERAE_LAS = once_a_round(
-    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True), decide=decide)
+    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True, strategies=True), decide=decide)
 )

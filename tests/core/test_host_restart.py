@@ -1,0 +1,139 @@
+"""What the agent's mind makes of a restart, and of answers that come late, twice or for others."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from fakejob import Ways
+from hostsim import HostSim
+
+from hs_core.errors import BrokenError
+from hs_core.events import JobExited, JobHeld, JobWentOn
+from hs_core.host import HostMachine
+from hs_core.model import Exit, JobId, Tier
+
+QUICK = {"hook_s": 0.01, "ready_s": 0.02}
+
+
+def orders(sim: HostSim, word: str) -> list[str]:
+    return [words for _, words in sim.log if words.startswith(word)]
+
+
+def test_a_restarted_agent_goes_on_as_if_nothing_had_happened():
+    reference, restarted = HostSim(2), HostSim(2)
+    for sim in (reference, restarted):
+        for n, gang in enumerate((1, 1, 2, 1), start=1):
+            sim.job(n, gang, tickets=1 / n)
+        sim.send()
+        sim.quanta(3)
+        sim.run(7)
+    for _ in range(5):
+        restarted.kill_agent()
+        restarted.start_agent()
+        for sim in (reference, restarted):
+            sim.quanta(2)
+            sim.run(3)
+    assert [r.gpu_s for r in restarted.machine.reports()] == [r.gpu_s for r in reference.machine.reports()]
+    after, expected = restarted.machine.saved(), reference.machine.saved()
+    for memory in (after, expected):
+        for job in memory["jobs"]:
+            del job["step"]  # ranks that dialled again said theirs
+    assert after == expected
+
+
+def test_running_jobs_are_charged_for_the_time_without_an_agent():
+    sim = HostSim(1)
+    first, second = sim.job(1), sim.job(2)
+    sim.send()
+    sim.run(30)
+    sim.kill_agent()
+    sim.run(600)
+    sim.start_agent()
+    assert sim.gpu_s(first) == pytest.approx(630, abs=1)
+    sim.quanta(10)
+    assert sim.gpu_s(second) == pytest.approx(
+        600, abs=70
+    )  # the first had ten quanta: now it waits for its due
+
+
+def test_an_exit_without_an_agent_is_told_with_its_code():
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(work_s=40.0))
+    sim.send()
+    sim.run(10)
+    sim.kill_agent()
+    sim.run(100)
+    sim.start_agent()
+    assert sim.machine.report(job).exit == Exit()
+
+
+def test_orders_without_an_answer_are_given_again_after_a_restart():
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(lose={"resume"}))
+    sim.send()
+    sim.run(5)
+    assert sim.trained(JobId(1)) == 0
+    sim.kill_agent()
+    sim.start_agent()
+    sim.run(1)
+    assert orders(sim, "resume").count("resume 1") >= 2
+    assert sim.trained(JobId(1)) > 0
+
+
+def test_a_reboot_charges_until_the_last_word():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.send()
+    sim.run(30)
+    sim.tell(JobWentOn(now_s=sim.now_s, job=job, epoch=1, step=1))
+    saved = json.loads(json.dumps(sim.machine.saved()))
+    machine = HostMachine(sim.gpus, sim.config, now_s=5.0, saved=saved)
+    machine.handle(JobExited(now_s=6.0, job=job, epoch=1, exit=Exit(why="lost with its host")))
+    assert machine.report(job).gpu_s == pytest.approx(31, abs=1e-6)
+
+
+def test_a_saved_state_of_another_version_is_refused():
+    sim = HostSim(1)
+    with pytest.raises(BrokenError, match="version 7"):
+        HostMachine(sim.gpus, sim.config, now_s=0.0, saved={**sim.machine.saved(), "version": 7})
+
+
+def test_events_of_other_incarnations_change_nothing():
+    sim = HostSim(1)
+    job = sim.job(1, epoch=2)
+    sim.send()
+    sim.run(10)
+    before = sim.machine.report(job)
+    sim.tell(JobExited(now_s=sim.now_s, job=job, epoch=1, exit=Exit(code=3)))
+    sim.tell(JobExited(now_s=sim.now_s, job=JobId(77), epoch=1, exit=Exit(code=3)))
+    assert sim.machine.report(job) == before
+
+
+def test_repeated_answers_change_nothing():
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.job(2)
+    sim.send()
+    sim.run(70)
+    assert sim.phases()[1] == "held"
+    before = sim.machine.report(job)
+    sim.tell(JobHeld(now_s=sim.now_s, job=job, epoch=1, step=before.step, tier=Tier.HOLD))
+    assert sim.machine.report(job) == before
+    sim.tell(JobWentOn(now_s=sim.now_s, job=JobId(2), epoch=1, step=0))
+    assert sim.machine.report(JobId(2)).resumes == 1
+
+
+def test_an_answer_from_before_the_newest_order_was_heard_changes_nothing():
+    """A host that was paused reads that its job stood, some turns ago, after it has let it go again."""
+    sim = HostSim(1)
+    job = sim.job(1)
+    sim.job(2)
+    sim.send()
+    sim.run(150.0)
+    assert sim.phases() == {1: "running", 2: "held"}
+    late = JobHeld(now_s=sim.now_s, job=job, epoch=1, step=1, tier=Tier.HOLD, order=2)
+    sim.tell(late)
+    assert sim.phases() == {1: "running", 2: "held"}
+    assert [what for _, what in sim.log].count("resume 1") == 2
+    sim.tell(replace(late, order=sim.processes[job, 1].heard))
+    assert [what for _, what in sim.log].count("resume 1") == 3, "it stands in its turn, and is let go again"

@@ -1,0 +1,173 @@
+"""How the agent's mind takes a job from its GPUs: hook, freezer, swap, checkpoint; and what it does where that fails."""
+
+import pytest
+from fakejob import Ways
+from hostsim import GIB, HostSim
+
+from hs_core.host import HostConfig
+from hs_core.model import JobId, Phase, SuspendMode
+
+QUICK = {"hook_s": 0.01, "ready_s": 0.02}
+
+
+def orders(sim: HostSim, word: str) -> list[str]:
+    return [words for _, words in sim.log if words.startswith(word)]
+
+
+def test_a_job_that_does_not_answer_is_frozen():
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(deaf=True))
+    sim.job(2)
+    sim.send()
+    sim.run(110)
+    assert orders(sim, "suspend 1") == ["suspend 1 (hold)", "suspend 1 (freeze)"]
+    assert sim.running() == {2}
+    assert sim.machine.report(JobId(1)).phase is Phase.FROZEN
+
+
+def test_a_job_that_cannot_even_be_frozen_keeps_its_turn_and_is_told_so():
+    sim = HostSim(1)
+    deaf = sim.job(1, ways=Ways(deaf=True, freezes=False))
+    sim.job(2)
+    sim.send()
+    sim.quanta(3)
+    report = sim.machine.report(deaf)
+    assert report.phase is Phase.RUNNING
+    assert not report.sliceable
+    assert report.note == "does not stop: no freezer"
+    assert report.gpu_s == pytest.approx(180, abs=1)
+    assert sim.phases()[2] == "held"
+
+
+def test_a_script_without_the_hook_is_frozen_and_thawed():
+    sim = HostSim(1)
+    plain, other = sim.job(1, ways=Ways(hooks=False)), sim.job(2)
+    sim.send()
+    sim.quanta(10)
+    assert "suspend 1 (freeze)" in orders(sim, "suspend 1")
+    assert sim.machine.report(plain).note == "no step hook: suspended by the freezer"
+    assert sim.gpu_s(plain) == pytest.approx(sim.gpu_s(other), abs=61)
+
+
+def test_a_preloaded_script_without_the_hook_is_frozen_until_its_turn():
+    sim = HostSim(1)
+    sim.job(1)
+    plain = sim.job(2, ways=Ways(hooks=False))
+    sim.send()
+    sim.run(50)
+    assert sim.phases() == {1: "running", 2: "frozen"}
+    assert sim.gpu_s(plain) < 0.1
+    sim.run(20)
+    assert sim.phases() == {1: "held", 2: "running"}
+
+
+@pytest.mark.parametrize("mode", [SuspendMode.HOOK, SuspendMode.NONE])
+def test_what_must_not_be_suspended_runs_to_its_end(mode: SuspendMode):
+    sim = HostSim(1)
+    first = sim.job(1, mode=mode, ways=Ways(hooks=False, work_s=400.0))
+    sim.job(2)
+    sim.send()
+    sim.quanta(5)
+    assert sim.running() == {first}
+    report = sim.machine.report(first)
+    assert not report.sliceable
+    assert "unsliced" in report.note
+    sim.quanta(5)
+    assert sim.running() == {2}
+    assert orders(sim, "suspend") == []
+
+
+def test_without_a_freezer_a_script_without_the_hook_is_unsliceable():
+    sim = HostSim(1, config=HostConfig(can_freeze=False))
+    first = sim.job(1, ways=Ways(hooks=False))
+    sim.job(2, user="B")
+    sim.send()
+    sim.quanta(4)
+    assert sim.running() == {first}
+    assert sim.machine.report(first).note == "no step hook: runs unsliced"
+    assert orders(sim, "launch") == [
+        "launch 1 on 0"
+    ]  # nothing is started ahead that could not be kept off the GPU
+
+
+def test_transparent_jobs_are_frozen_only():
+    sim = HostSim(1)
+    for n in (1, 2):
+        sim.job(n, mode=SuspendMode.TRANSPARENT)
+    sim.send()
+    sim.quanta(6)
+    assert set(orders(sim, "suspend")) == {"suspend 1 (freeze)", "suspend 2 (freeze)"}
+    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=1)
+
+
+def memory_sim(ways: Ways, **config: object) -> HostSim:
+    sim = HostSim(1, memory_bytes=16 * GIB, config=HostConfig(**config))
+    sim.job(1, memory_bytes=10 * GIB, ways=ways)
+    sim.job(2, memory_bytes=10 * GIB, ways=Ways(**vars(ways)))
+    sim.send()
+    sim.quanta(6)
+    return sim
+
+
+def test_state_stays_on_the_gpu_where_it_fits():
+    sim = HostSim(1, memory_bytes=32 * GIB, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    for n in (1, 2):
+        sim.job(n, memory_bytes=10 * GIB, ways=Ways(can_swap=True, can_checkpoint=True))
+    sim.send()
+    sim.quanta(6)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)"}
+
+
+def test_state_is_swapped_where_it_does_not_fit():
+    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True), host_memory_budget_bytes=64 * GIB)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(swap)"}
+    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=5)
+
+
+def test_state_is_checkpointed_where_host_memory_does_not_allow_a_swap():
+    sim = memory_sim(Ways(can_swap=True, can_checkpoint=True, **QUICK), host_memory_budget_bytes=5 * GIB)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(checkpoint)"}
+    assert "launch 1 on 0 from generation 0" in orders(sim, "launch")
+    assert sim.gpu_s(JobId(1)) == pytest.approx(180, abs=10)
+    assert sim.machine.report(JobId(1)).lost_gpu_s == 0
+
+
+def test_memory_is_never_promised_twice_even_if_somebody_has_to_wait():
+    sim = memory_sim(Ways())
+    assert sim.running() == {1}
+    report = sim.machine.report(JobId(2))
+    assert report.phase is Phase.WAITING
+    assert "memory" in report.note
+
+
+def test_a_failed_swap_leaves_the_job_held_and_is_told():
+    sim = memory_sim(Ways(can_swap=True, swap_fails=True), host_memory_budget_bytes=64 * GIB)
+    assert sim.machine.report(JobId(1)).note.startswith("swap failed")
+    assert sim.running() == {1}
+    assert orders(sim, "kill") == []
+
+
+def test_a_full_disk_leaves_the_job_going_on():
+    sim = memory_sim(Ways(can_checkpoint=True, disk_full=True))
+    assert "checkpoint failed: disk full" in sim.machine.report(JobId(1)).note
+    assert sim.running() == {1}
+    assert sim.trained(JobId(1)) > 300
+    assert orders(sim, "kill") == []
+
+
+def test_measured_memory_counts():
+    sim = HostSim(1, config=HostConfig(host_memory_budget_bytes=64 * GIB))
+    for n in (1, 2):
+        sim.job(n, ways=Ways(can_swap=True, memory_bytes=12 * GIB))
+    sim.send()
+    sim.quanta(8)
+    assert {w.split()[-1] for w in orders(sim, "suspend")} == {"(hold)", "(swap)"}
+    assert orders(sim, "suspend")[-1].endswith("(swap)")
+
+
+def test_a_checkpoint_whose_word_was_lost_is_not():
+    sim = memory_sim(Ways(can_checkpoint=True, **QUICK))
+    sim.ways[JobId(1)].lose.add("held")
+    sim.quanta(6)
+    assert sim.machine.report(JobId(1)).exit is None
+    assert sim.machine.report(JobId(1)).checkpoint_generation == sim.generations[JobId(1)]
