@@ -114,8 +114,8 @@ class Shelf:
 
     def renew(self, now: Mapping[JobId, JobFacts]) -> None:
         """These are counted where they were."""
-        bands: dict[Any, Band]
-        for bands in (self.at, self.kinds, self.asks):
+        tables: tuple[dict[Any, Band], ...] = (self.at, self.kinds, self.asks)
+        for bands in tables:
             for key, band in bands.items():
                 if not now.keys().isdisjoint(band.ids):
                     bands[key] = band.renewed(now)
