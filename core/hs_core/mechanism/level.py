@@ -83,10 +83,12 @@ class Level:
         asked, has = asks[there], self._has[there]
         if asked.sum() <= self._gpus:
             return inf, 0.0
-        order = np.argsort(asked / has, kind="stable")
-        asked, has = asked[order], has[order]
-        served = np.concatenate(([0.0], np.cumsum(asked)[:-1]))
-        open_ = has.sum() - np.concatenate(([0.0], np.cumsum(has)[:-1]))
+        line = asked / has
+        order = np.argsort(line, kind="stable")
+        asked, has, line = asked[order], has[order], line[order]
+        served, open_ = np.zeros(len(line)), np.full(len(line), has.sum())
+        np.cumsum(asked[:-1], out=served[1:])
+        open_[1:] -= np.cumsum(has[:-1])
         levels = (self._gpus - served) / open_
-        at = int(np.argmax(levels < asked / has))  # the first who does not get all
+        at = int(np.argmax(levels < line))  # the first who does not get all
         return float(levels[at]), float(open_[at])
