@@ -59,6 +59,8 @@ class Config:
     )
     dataset_cache_gib: float = 0.0  # of data sets that stay on a server; 0: not limited
     migrations_per_hour: float = 240.0  # of started jobs, over the whole cluster
+    profile_batches: int = 20  # of a run that measures a class on a GPU model; 0: no such runs
+    profile_share: float = 0.1  # of all GPU-time that these may take
     move_deadline_s: float = 120.0  # a migration that has not left by then is taken back
     seed: int = 0
     default_tickets: float = 100.0
@@ -189,6 +191,13 @@ def _whole(low: int, high: int) -> _Reader:
     return read
 
 
+def _batches(value: Any, where: _Where) -> int:
+    """Of a profiling run: one mini-batch alone says nothing."""
+    if isinstance(value, bool) or not isinstance(value, int) or not (value == 0 or 2 <= value <= 1_000_000):
+        where.wrong(value, "a whole number from 2 to 1000000, or 0 for no profiling runs")
+    return value
+
+
 def _path(value: Any, where: _Where) -> Path:
     if not isinstance(value, str) or not Path(value).is_absolute() or "\0" in value:
         where.wrong(value, "an absolute path")
@@ -274,6 +283,8 @@ _KEYS: Mapping[str, _Reader] = {
     "fence_after_s": _number(0, 86400 * 30, "seconds"),
     "migrations_per_hour": _number(0, 1e6),
     "dataset_cache_gib": _number(0, 1e9, "GiB"),
+    "profile_batches": _batches,
+    "profile_share": _number(0.001, 1),
     "move_deadline_s": _number(1, 86400, "seconds"),
     "seed": _whole(0, 2**63 - 1),
     "default_tickets": _TICKETS,

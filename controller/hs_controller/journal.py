@@ -54,6 +54,7 @@ from hs_controller.tables import (
     event_of,
     event_row,
     figures,
+    insert,
     job_row,
     put_meta,
     read_meta,
@@ -149,8 +150,7 @@ class Journal:
             for name in batch.gone_hosts:
                 db.execute(sa.delete(HOSTS).where(HOSTS.c.name == name))
             put_meta(db, batch.meta)
-            if batch.events:
-                db.execute(sa.insert(EVENTS), [event_row(event) for event in batch.events])
+            insert(db, EVENTS, [event_row(event) for event in batch.events])
             upsert(db, USAGE, [account(who) | figures(usage) for who, usage in batch.usage.items()])
             upsert(
                 db,

@@ -1,4 +1,7 @@
-"""The single writer: drains whatever has happened into one batch, commits it, and only then answers and gives orders.
+"""The single writer: takes what has happened into one batch, commits it, and only then answers and gives orders.
+
+Somebody waits for the answer to a request, and nobody for what an agent or a timer tells: a batch has the requests first, all of them, and then of
+what was told, in its order, as much as can be handled in a moment. The rest is of the next batch, behind the requests that came meanwhile.
 
 When a commit fails nothing of it may survive: what is in memory is built again from the journal, in a new term, and the agents'
 reports are taken in again, as after a restart. Until the journal can be written, mutating calls are refused.
@@ -6,9 +9,10 @@ reports are taken in again, as after a restart. Until the journal can be written
 
 import asyncio
 import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -35,6 +39,7 @@ RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
+TURN_S = 0.02  # of a batch that what was told may take: so much longer a request waits that comes during it
 
 Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent | Kept]]
 Render = Callable[[Sequence[Outcome]], bytes]
@@ -60,13 +65,17 @@ class Key:
     digest: bytes
 
 
+def _future() -> asyncio.Future[bytes]:
+    return asyncio.get_running_loop().create_future()
+
+
 @dataclass(slots=True, eq=False)
 class _Item:
     make: Make
-    render: Render | None  # None: nobody is answered
-    key: Key | None
-    done: asyncio.Future[bytes]
+    render: Render | None = None  # None: nobody is answered
+    key: Key | None = None
     recalled: Sequence[Job] = ()
+    done: asyncio.Future[bytes] = field(default_factory=_future)
 
 
 class Watch:
@@ -98,7 +107,8 @@ class Loop:
         self.committed_seq = mind.last_seq
         self._policy = policy
         self._grant_key = grant_key
-        self._queue: deque[_Item] = deque()
+        self._asked: deque[_Item] = deque()
+        self._told: deque[_Item] = deque()
         self._something = asyncio.Event()
         self._settled = asyncio.Event()
         self._settled.set()
@@ -110,7 +120,7 @@ class Loop:
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
         self._closing = False
-        self._handling: Sequence[_Item] = ()
+        self._handling: list[_Item] = []
         self._broken: Exception | None = None
         self._config_users: dict[str, dict[str, float | str | None]] | None = None
 
@@ -157,37 +167,33 @@ class Loop:
             ]
 
         self._config_users = said
-        self.tell(make)
+        self._put(self._asked, _Item(make))  # before any request of theirs
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
     def tell(self, make: Make) -> asyncio.Future[bytes]:
         """Something happened. The future is done when it is durable (or, a counter, will be); nobody needs to wait for it."""
-        item = self._put(make, None, None, ())
-        item.done.add_done_callback(_seen)
-        return item.done
+        return self._put(self._told, _Item(make))
 
     async def ask(self, make: Make, render: Render, key: Key | None, recalled: Sequence[Job] = ()) -> bytes:
         """A request: its answer once it is durable. Raises RefusedError."""
         if self.read_only:
             raise self._refuse_write()
-        if len(self._queue) >= self.config.limits.queued_requests:
+        if len(self._asked) >= self.config.limits.queued_requests:
             raise RefusedError(
                 "the controller has too many requests waiting; try again in a second", Kind.UNAVAILABLE
             )
         # Shielded: a caller that goes away must not take away the answer of one that sent the same key.
-        return await asyncio.shield(self._put(make, render, key, recalled).done)
+        return await asyncio.shield(self._put(self._asked, _Item(make, render, key, recalled)))
 
-    def _put(self, make: Make, render: Render | None, key: Key | None, recalled: Sequence[Job]) -> _Item:
-        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(_seen)
-        item = _Item(make, render, key, done, recalled)
+    def _put(self, queue: deque[_Item], item: _Item) -> asyncio.Future[bytes]:
+        item.done.add_done_callback(_seen)
         if self._broken is not None:
-            _settle(done, self._broken)
-            return item
-        self._queue.append(item)
+            _settle(item.done, self._broken)
+            return item.done
+        queue.append(item)
         self._something.set()
-        return item
+        return item.done
 
     async def settled(self) -> ClusterMachine:
         """The machine as it is in the journal (but for counters): what is being committed is not shown before it is."""
@@ -202,7 +208,7 @@ class Loop:
             await self._run()
         except Exception as error:
             self._broken = error
-            for item in (*self._handling, *self._queue):
+            for item in (*self._handling, *self._asked, *self._told):
                 _settle(item.done, error)  # nobody waits for an answer that cannot come
             raise
 
@@ -213,12 +219,12 @@ class Loop:
             if self.read_only:
                 await self._recover()
                 continue
-            items = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-            if not self._queue:
-                self._something.clear()
-            if items or self._flush_due:
-                await self._step(items)
-            if self._closing and not self._queue:
+            self._something.clear()
+            if self._waiting or self._flush_due:
+                await self._step()
+            if self._waiting:
+                self._something.set()
+            elif self._closing:
                 return
             await self._prune()
             await asyncio.sleep(0)  # let the readers in
@@ -229,12 +235,30 @@ class Loop:
         self._flush_due = True
         self._something.set()
 
-    async def _step(self, items: Sequence[_Item]) -> None:
+    @property
+    def _waiting(self) -> bool:
+        return bool(self._asked or self._told)
+
+    def _batch(self) -> Iterator[_Item]:
+        """Requests first; of what was told at least one, so that requests without end don't keep it waiting for ever."""
+        for _ in range(min(BATCH, len(self._asked))):
+            yield self._asked.popleft()
+        until_s = time.perf_counter() + TURN_S
+        for _ in range(BATCH):
+            if self._told:
+                yield self._told.popleft()
+            if not self._told or time.perf_counter() >= until_s:
+                return
+
+    async def _step(self) -> None:
         self._settled.clear()
-        self._handling = items
+        items = self._handling = list[_Item]()
         try:
             draft = Draft()
-            answers = [await self._item(item, draft) for item in items]
+            answers = []
+            for item in self._batch():
+                items.append(item)
+                answers.append(await self._item(item, draft))
             if self._config_users is not None:
                 draft.meta["config_users"] = self._config_users
                 draft.weighty, self._config_users = True, None
@@ -419,8 +443,9 @@ class Loop:
         self._something.set()
 
     def _refuse_queued(self) -> None:
-        while self._queue:
-            _settle(self._queue.popleft().done, self._refuse_write())
+        for queue in (self._asked, self._told):
+            while queue:
+                _settle(queue.popleft().done, self._refuse_write())
 
     # --- who looks on -------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake, Wanted
 from hs_core.model import Host, HostName, Job, JobId, Phase, User, UserName
 from hs_core.policies import POLICIES
-from hs_core.policy import Policy
+from hs_core.policy import Policy, Profiling
 
 KEYS_KEPT = 50_000
 KEYS_KEPT_S = 24 * 3600.0
@@ -50,6 +50,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         fence_after_s=config.fence_after_s,
         migrations_per_hour=config.migrations_per_hour,
         dataset_cache_bytes=int(config.dataset_cache_gib * 2**30),
+        profiling=Profiling(batches=config.profile_batches, share=config.profile_share),
         move_deadline_s=config.move_deadline_s,
         grant_key=grant_key,
     )

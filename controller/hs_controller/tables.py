@@ -6,7 +6,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
-from sqlalchemy.dialects.sqlite import insert
 
 from hs_controller.rows import CREDENTIAL_KINDS, JOB, Account, Credential, Event, NodeIdentity, Sample, Usage
 from hs_core.events import Fact
@@ -102,20 +101,37 @@ CREDENTIALS = sa.Table(
 Row = dict[str, Any]
 
 
+AT_ONCE = (64, 16, 4, 1)  # rows of one statement: few different ones, so that each is prepared once
+
+
+def insert(db: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """New rows, with every column of the table; one whose key is taken is an error.
+
+    Many to a statement: for each statement the driver lets go of the interpreter, and beside a busy loop it has to wait for it.
+    """
+    _put(db, table, rows, "")
+
+
 def upsert(db: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    if rows:
-        db.execute(UPSERTS[table.name], rows)
+    """Rows with every column of the table; what has the same key is replaced."""
+    keys = [f'"{column.name}"' for column in table.primary_key.columns]
+    others = [f'"{column.name}"' for column in table.columns if not column.primary_key]
+    new = ", ".join(f"{name} = excluded.{name}" for name in others)
+    _put(db, table, rows, f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {new}")
 
 
-def _upsert_of(table: sa.Table) -> sa.Insert:
-    statement = insert(table)
-    return statement.on_conflict_do_update(
-        index_elements=list(table.primary_key.columns),
-        set_={c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key},
-    )
-
-
-UPSERTS: Mapping[str, sa.Insert] = {name: _upsert_of(table) for name, table in TABLES.tables.items()}
+def _put(db: sa.Connection, table: sa.Table, rows: Sequence[Row], conflict: str) -> None:
+    names = [column.name for column in table.columns]
+    columns = ", ".join(f'"{name}"' for name in names)
+    row = f"({', '.join('?' * len(names))})"
+    done = 0
+    for count in AT_ONCE:
+        while len(rows) - done >= count:
+            values = tuple(each[name] for each in rows[done : done + count] for name in names)
+            places = ", ".join([row] * count)
+            statement = f'INSERT INTO "{table.name}" ({columns}) VALUES {places}{conflict}'  # noqa: S608 — names from TABLES alone
+            db.exec_driver_sql(statement, values)
+            done += count
 
 
 def docs(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:

@@ -34,7 +34,7 @@ class Ledger:
             raise BrokenError(f"a window of {window_s} s; expected more than 0")
         self._began_s = began_s
         self._window_s = window_s
-        self._charges: dict[tuple[JobId, int, str], Charge] = {}
+        self._charges: dict[JobId, dict[tuple[int, str], Charge]] = {}  # by epoch and model
         self._jobs: dict[JobId, float] = {}
         self._users: dict[tuple[UserName, str], float] = {}
         self._rings: dict[tuple[UserName, str], deque[tuple[float, float]]] = {}
@@ -45,15 +45,15 @@ class Ledger:
         """A cumulative counter was reported, of the job's GPUs of that model; the answer is the GPU-seconds it adds (0 for what is known or absurd)."""
         if not isfinite(gpu_s) or gpu_s < 0:
             return 0.0
-        key = (job, epoch, model)
-        known = self._charges.get(key)
+        charges = self._charges.setdefault(job, {})
+        known = charges.get((epoch, model))
         if known is not None and known.user != user:
             raise BrokenError(f"job {job} epoch {epoch} is charged to {known.user}; a report says {user}")
         added = gpu_s - (known.gpu_s if known is not None else 0.0)
         if added <= 0 and known is not None:
             return 0.0
         at = (user, model)
-        self._charges[key] = Charge(user, gpu_s)
+        charges[epoch, model] = Charge(user, gpu_s)
         self._jobs[job] = self._jobs.get(job, 0.0) + added
         self._users[at] = self._users.get(at, 0.0) + added
         self._sample(at, now_s)
@@ -74,8 +74,7 @@ class Ledger:
     def forget(self, job: JobId) -> None:
         """The job has ended and its epochs are fenced off: totals of users stay, its own counters go."""
         self._jobs.pop(job, None)
-        for key in [key for key in self._charges if key[0] == job]:
-            del self._charges[key]
+        self._charges.pop(job, None)
 
     def job_gpu_s(self, job: JobId) -> float:
         """Over all epochs."""
@@ -116,10 +115,11 @@ class Ledger:
     def check(self) -> None:
         """Nothing charged is negative, and users hold what their jobs were charged (as far as those are remembered)."""
         charged: dict[tuple[UserName, str], list[float]] = {}
-        for (job, epoch, model), charge in self._charges.items():
-            if charge.gpu_s < 0:
-                raise BrokenError(f"job {job} epoch {epoch} was charged {charge.gpu_s} GPU-seconds")
-            charged.setdefault((charge.user, model), []).append(charge.gpu_s)
+        for job, charges in self._charges.items():
+            for (epoch, model), charge in charges.items():
+                if charge.gpu_s < 0:
+                    raise BrokenError(f"job {job} epoch {epoch} was charged {charge.gpu_s} GPU-seconds")
+                charged.setdefault((charge.user, model), []).append(charge.gpu_s)
         for at, parts in charged.items():
             total = fsum(parts)
             if total > self._users.get(at, 0.0) + 1e-6 * (1.0 + total):
@@ -127,7 +127,7 @@ class Ledger:
                     f"{at[0]} holds {self._users.get(at, 0.0)} GPU-seconds of {at[1]}, its jobs {total}"
                 )
         for job, held in self._jobs.items():
-            total = fsum(charge.gpu_s for (of, _, _), charge in self._charges.items() if of == job)
+            total = fsum(charge.gpu_s for charge in self._charges.get(job, {}).values())
             if abs(held - total) > 1e-6 * (1.0 + total):
                 raise BrokenError(f"job {job} holds {held} GPU-seconds, its epochs {total}")
 
@@ -136,7 +136,8 @@ class Ledger:
         return {
             "charges": [
                 [job, epoch, c.user, model, c.gpu_s]
-                for (job, epoch, model), c in sorted(self._charges.items())
+                for job, charges in sorted(self._charges.items())
+                for (epoch, model), c in sorted(charges.items())
             ],
             "users": [[*at, total, self._rings[at][-1][0]] for at, total in sorted(self._users.items())],
         }
@@ -145,7 +146,7 @@ class Ledger:
     def load(cls, dumped: Mapping[str, Iterable[Any]], began_s: float, window_s: float = 60.0) -> "Ledger":
         ledger = cls(began_s, window_s)
         for job, epoch, user, model, gpu_s in dumped["charges"]:
-            ledger._charges[job, epoch, model] = Charge(user, gpu_s)
+            ledger._charges.setdefault(job, {})[epoch, model] = Charge(user, gpu_s)
             ledger._jobs[job] = ledger._jobs.get(job, 0.0) + gpu_s
         for user, model, total, seen_s in dumped["users"]:
             ledger._users[user, model] = total

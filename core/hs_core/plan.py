@@ -7,6 +7,7 @@ from hs_core.errors import BrokenError
 from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.pairs import check_guests
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+from hs_core.strategy import Strategy
 
 PLAIN = Needs()
 
@@ -23,6 +24,7 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     _check_seats(plan, hosts, jobs, needs)
     check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
+    _check_trials(plan, hosts, needs)
 
 
 def _check_homes(
@@ -131,13 +133,22 @@ def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
 
 def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> None:
     for job_id, shape in plan.shapes.items():
-        if not needs.elastic:
-            raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
         job = jobs[job_id]
-        if job.elastic is None:
-            raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")
         if job_id not in plan.homes:
             raise BrokenError(f"job {job_id} is given {shape} and no home")
+        if isinstance(shape, Strategy):
+            if not needs.strategies:
+                raise BrokenError(
+                    f"job {job_id} is given {shape}; the policy does not say that it gives strategies"
+                )
+            if shape not in job.strategies:
+                declared = ", ".join(strategy.text for strategy in job.strategies) or "none"
+                raise BrokenError(f"job {job_id} is given {shape}; it declares {declared}")
+            continue
+        if not needs.elastic:
+            raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
+        if job.elastic is None:
+            raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")
         if not job.elastic.allows(shape):
             raise BrokenError(
                 f"job {job_id} is given {shape}, {shape.per_gpu} on a GPU; it allows {job.elastic}"
@@ -221,6 +232,17 @@ def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:
             raise BrokenError(
                 f"job {job_id} is told {accumulation} sub-batches and runs with {job.accumulation}"
             )
+
+
+def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs) -> None:
+    for job_id, trial in plan.trials.items():
+        if not needs.profiles:
+            raise BrokenError(f"job {job_id} is profiled; the policy does not say that it does so")
+        home = plan.homes.get(job_id, ())
+        if not home or any(job_id not in _gangs(plan, name) for name in home):
+            raise BrokenError(f"job {job_id} is profiled on {trial.model} and has no turn")
+        if {hosts[name].model for name in home} != {trial.model}:
+            raise BrokenError(f"job {job_id} is profiled on {trial.model}; its home is {', '.join(home)}")
 
 
 def _check_unsliceable(

@@ -9,7 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.events import Turn
-from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName, split_memory
+from hs_core.model import (
+    Elastic,
+    Form,
+    HostName,
+    JobId,
+    Migrate,
+    MoveReason,
+    Shape,
+    UserName,
+    split_memory,
+)
+from hs_core.strategy import Strategy
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -31,7 +42,7 @@ class JobFacts:
     fixed_bytes: int = 0  # of these, what does not shrink with the batch
     accumulation_max: int = 1  # sub-batches that its mini-batches can be split into, at most
     accumulation: int = 1  # and are, since it was started
-    job_class: str = ""
+    job_class: str = ""  # as the strategy that it has, where it declared any
     hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
@@ -48,7 +59,8 @@ class JobFacts:
     """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
-    shape: Shape | None = None  # that it has at its home; None: as declared
+    strategies: tuple[Strategy, ...] = ()  # that its script can do, the user's own choice first
+    shape: Form | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
     restartable: bool = False  # could be restarted where it is, from a checkpoint, also if that could not be fetched from its server
 
@@ -60,6 +72,13 @@ class JobFacts:
     def per_node(self) -> int:
         """GPUs on each of its servers."""
         return self.gang // self.nodes
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """That it has at its home, or would start in; None: it declared none."""
+        if isinstance(self.shape, Strategy):
+            return self.shape
+        return self.strategies[0] if self.strategies else None
 
     def memory_at(self, accumulation: int) -> int:
         """Bytes per GPU with its mini-batches in so many parts: what is not fixed shrinks with them. A started job takes what it takes."""
@@ -92,6 +111,45 @@ class HostFacts:
         return self.indices or tuple(range(self.gpus))
 
 
+LEAST_BATCHES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profiling:
+    """How much may be spent on finding out how fast classes of jobs are (FFT, 5)."""
+
+    batches: int = 20  # mini-batches of a run, at least; 0: no such runs
+    share: float = (
+        0.1  # of all GPU-time, of an hour at most so much at once; and of a pool's GPUs, but for a single run
+    )
+
+    def __post_init__(self) -> None:
+        if self.batches != 0 and not LEAST_BATCHES <= self.batches <= 1_000_000:
+            raise ValueError(
+                f"profile_batches: {self.batches} is neither 0 nor from {LEAST_BATCHES} to 1000000"
+            )
+        if not 0 < self.share <= 1:
+            raise ValueError(f"profile_share: {self.share} is not above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A profiling run that is on: the job is at its home there, and runs until its class's rate is known."""
+
+    model: str
+    from_step: float  # as it began
+    batches: int
+
+    @property
+    def until_step(self) -> float:
+        return self.from_step + self.batches
+
+    def text(self, step: float) -> str:
+        """For people, at that step."""
+        done = max(0, min(self.batches, int(step - self.from_step)))
+        return f"profiled on {self.model}: {done} of {self.batches} mini-batches"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     now_s: float
@@ -114,6 +172,9 @@ class Snapshot:
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
     more_to_come: bool = True  # jobs; False: a simulation has no others
+    profiling: Profiling = field(default_factory=Profiling)
+    reserved: Mapping[JobId, tuple[HostName, ...]] = field(default_factory=dict)
+    """Jobs that have these servers' GPUs whatever else is decided. Said by what is around a policy (`mechanism.profiling`), never by a driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +188,9 @@ class Plan:
     """Why, in a word and for people, of every started job whose home here is not where it is."""
     accumulation: Mapping[JobId, int] = field(default_factory=dict)
     """Sub-batches of each mini-batch, of jobs that are not started yet; left out: as told before."""
-    shapes: Mapping[JobId, Shape] = field(default_factory=dict)
-    """Of elastic jobs that have a home; a started one that has another is restarted, as if it moved. Left out: what it has, or as declared."""
+    shapes: Mapping[JobId, Form] = field(default_factory=dict)
+    """Of jobs that have a home: shapes of elastic ones, strategies of those that declare some. A started one that has another is restarted, as if it moved.
+    Left out: what it has, or as declared."""
     copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
 
@@ -136,10 +198,13 @@ class Plan:
     proportion. Who has such a home and is left out here goes on with what it has; with one server it becomes one again.
     """
 
+    trials: Mapping[JobId, Trial] = field(default_factory=dict)
+    """Profiling runs: the policy is asked again once such a job has done its mini-batches, or its class's rate is known."""
+
     def per_node(self, job: JobFacts) -> int:
         """GPUs that it gets on each of its servers."""
         shape = self.shapes.get(job.id)
-        return job.per_node if shape is None else shape.gpus
+        return shape.gpus if isinstance(shape, Shape) else job.per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +265,9 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
+    how: Mapping[JobId, str] = field(
+        default_factory=dict
+    )  # and, of those that run, why so, where the policy chose: "as tp=2: …"
     entitled: Mapping[tuple[UserName, str], Fraction] = field(
         default_factory=dict
     )  # (user, model) → GPUs, after trades
@@ -228,7 +296,11 @@ class Needs:
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared
+    strategies: bool = False  # may choose among the strategies that jobs declare
     copies: bool = False  # may have copies of a job train at once, which are averaged after each round
+    profiles: bool = (
+        False  # has jobs of classes that nobody measured run for a few mini-batches on each GPU model
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

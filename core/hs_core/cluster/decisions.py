@@ -9,8 +9,8 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import HostName, Job, MoveReason, Shape
-from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Verdict
+from hs_core.model import Form, HostName, Job, JobId, MoveReason
+from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 
 
 class Decisions(Requests):
@@ -79,6 +79,7 @@ class Decisions(Requests):
             speeds={key: dict(known) for key, known in self._rates.speeds.items()},
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,
+            profiling=self.settings.profiling,
         )
 
     def _decide(self, now_s: float) -> None:
@@ -89,7 +90,7 @@ class Decisions(Requests):
             # Nobody to decide about: the policy keeps its memory until there is.
             self._edges.keep(now_s, needed=False)
             self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
-            self._entitled, self._base = {}, {}
+            self._entitled, self._base, self._trials, self._policy_chose = {}, {}, {}, {}
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
@@ -131,7 +132,7 @@ class Decisions(Requests):
                 self._put(replace(row, accumulation=accumulation), now_s)
                 self._restless.update(row.hosts)
 
-    def _place(self, row: Job, home: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
+    def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = replace(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
@@ -160,11 +161,27 @@ class Decisions(Requests):
         self._planned_turns = new
         self._planned = decided.tickets
         self._policy_says = verdict.why
+        self._policy_chose = verdict.how
+        self._tell_trials(decided.trials, now_s)
         self._entitled = verdict.entitled
         self._base = verdict.base
         self._trades = verdict.trades
         for news in verdict.news:
             self._tell_trade(news, now_s)
+
+    def _tell_trials(self, trials: Mapping[JobId, Trial], now_s: float) -> None:
+        before, self._trials = self._trials, trials
+        for job, trial in before.items():
+            row = self._book.live.get(job)
+            if row is not None and trials.get(job) != trial:
+                rate = self._rates.known.get((self._sight.class_of(row), trial.model))
+                found = f"{rate:.3g} a second" if rate is not None else "no rate was found"
+                data: dict[str, str | int | float] = {"model": trial.model, "rate": rate or 0.0}
+                self._fact(now_s, "profiled", f"it was {trial.text(row.step)}, {found}", job=job, data=data)
+        for job, trial in trials.items():
+            if before.get(job) != trial:
+                text = f"it runs to be profiled on {trial.model}, for {trial.batches} mini-batches"
+                self._fact(now_s, "profiling", text, job=job, data={"model": trial.model})
 
     def _is_crowded(self, name: HostName) -> bool:
         """Its jobs take turns. Where all of them run at once tickets change nothing, and with many users they change all the time."""

@@ -16,7 +16,7 @@ from hs_core.cluster.state import Settings, State
 from hs_core.events import Fact, Turn, Wanted
 from hs_core.ledger import Ledger
 from hs_core.model import HostName, Job, JobId, Move, UserName
-from hs_core.policy import Policy, Trade
+from hs_core.policy import Policy, Trade, Trial
 
 
 class Held:
@@ -48,6 +48,8 @@ class Held:
         self._tickets: dict[JobId, float] = {}
         self._planned: Mapping[JobId, object] = {}  # jobs that the last plan gave tickets
         self._policy_says: Mapping[JobId, str] = {}
+        self._policy_chose: Mapping[JobId, str] = {}
+        self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
         self._base: Mapping[tuple[UserName, str], Fraction] = {}
         self._trades: tuple[Trade, ...] = ()

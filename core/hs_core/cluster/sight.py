@@ -9,6 +9,7 @@ from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts, Needs
+from hs_core.strategy import class_as
 
 
 class Sight:
@@ -33,10 +34,11 @@ class Sight:
         self._by_gpu = False
 
     def class_of(self, row: Job) -> str:
+        """In the strategy that it has, where it declares any."""
         found = self._classes.get(row.id)
         if found is None:
             found = self._classes[row.id] = job_class(row.user, row.spec)
-        return found
+        return class_as(found, row.strategy)
 
     def serve(self, needs: Needs) -> None:
         """The policy that takes office."""
@@ -196,13 +198,12 @@ class Sight:
             running=report is not None and report.phase is Phase.RUNNING,
             attained_gpu_s=row.gpu_s,
             steps=row.spec.steps,
-            steps_done=row.step
-            if row.spec.steps
-            else 0,  # said only where it matters: it changes with every report
+            steps_done=row.step,
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
             dataset=row.spec.dataset,
             elastic=row.spec.elastic,
+            strategies=row.spec.strategies,
             shape=row.shape,
             migrations=row.migrations,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 from hs_core.events import ClusterCommand, Fact
 from hs_core.model import Host, HostName, Job, JobId, User, UserName
-from hs_core.policy import Memory
+from hs_core.policy import Memory, Profiling
 
 KiB = 1 << 10
 FIRST_JOB = JobId(1)
@@ -62,6 +62,7 @@ class Settings:
     grant_key: str = ""  # what grants between agents are made from: a secret of the controller's
     max_classes: int = 10_000  # job classes whose rates are remembered
     dataset_cache_bytes: int = 0  # of data sets that stay on a server; 0: not limited
+    profiling: Profiling = field(default_factory=Profiling)
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:

@@ -63,6 +63,8 @@ class Scene:
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
     evicted: bool  # its server was to be empty by now
     policy_says: str
+    policy_chose: str  # why it runs as it does: "as tp=2: …"
+    trial: str  # how far its profiling run is; empty: there is none
     central: bool  # the controller chooses who runs on its host
     share_gpus: float  # what its tickets come to on its host
     waited_s: float  # since it last changed its state
@@ -92,10 +94,11 @@ def explain(scene: Scene) -> Why:
     if job.state is JobState.RUNNING:
         moving = f"; it is about to {_what_next(job.move, job)}" if job.move is not None else ""
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
+        trial = f"; {scene.trial}" if scene.trial else ""
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{_each(job)}{early}{moving}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{_each(job)}{_as(scene)}{early}{trial}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
@@ -104,6 +107,12 @@ def explain(scene: Scene) -> Why:
 
 def _each(job: Job) -> str:
     return f" each, as {len(job.portions)} copies" if job.portions else ""
+
+
+def _as(scene: Scene) -> str:
+    if scene.policy_chose and scene.job.move is None:
+        return f", {scene.policy_chose}"
+    return f", as {scene.job.strategy.text}" if scene.job.strategy is not None else ""
 
 
 def _what_next(move: Move, job: Job) -> str:

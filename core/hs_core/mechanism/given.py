@@ -1,6 +1,6 @@
 """The GPUs that a round has given out, remembered until it ends: whoever has them keeps them when the policy is asked again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.slots import Slots
@@ -8,9 +8,11 @@ from hs_core.model import HostName, JobId
 from hs_core.policy import Plan, Snapshot
 
 
-def given(plan: Plan, on_its_way: Mapping[JobId, Home]) -> dict[str, list[str]]:
-    """JSON-able."""
-    chosen = {job for turn in plan.turns.values() for job in turn.gangs}
+def given(
+    plan: Plan, on_its_way: Mapping[JobId, Home], reserved: Collection[JobId] = ()
+) -> dict[str, list[str]]:
+    """JSON-able. `reserved`: these have their GPUs for something else than the round."""
+    chosen = {job for turn in plan.turns.values() for job in turn.gangs}.difference(reserved)
     homes = {job: plan.homes[job] for job in chosen} | dict(on_its_way)
     return {str(job): list(homes[job]) for job in sorted(homes)}
 

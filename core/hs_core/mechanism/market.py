@@ -54,7 +54,7 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
     for job in jobs:
         slots.offer(job)
     verdict = slots.verdict({}, why, mixed=True)
-    kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way)}
+    kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way, snapshot.reserved.keys())}
     return Verdict(plan=verdict.plan, memory=kept, why=verdict.why, entitled=verdict.entitled)
 
 

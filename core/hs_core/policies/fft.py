@@ -1,7 +1,7 @@
 """FFT (ICS'25): finish-time fairness and throughput by one integer program a round, exactly solved (equations 1, 5, 6, 7).
 
-Departures. Work is counted in hundredths of a job, since steps say nothing about epochs (equation 6 multiplies work by what is owed). A class that was
-measured on no model is profiled first, for one round, on the model with most memory (section 5). Who has not said its steps is taken as
+Departures. Work is counted in hundredths of a job, since steps say nothing about epochs (equation 6 multiplies work by what is owed). Classes that
+were not measured are profiled by their own jobs (section 5; `mechanism.profiling`). Who has not said its steps is taken as
 long as the median job that has. What the program leaves idle (gangs that no server can take whole) goes to whoever fits, by arrival.
 Of the placement within a model (4.3) only "who stays keeps its servers" is in use: spreading a gang costs nothing that is known here.
 """
@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.fft.costs import Jobs, fair_rounds, owed_next, round_costs
 from hs_core.mechanism.fft.program import decide as solve_round
 from hs_core.mechanism.once_a_round import once_a_round
-from hs_core.mechanism.placing import by_arrival
+from hs_core.mechanism.profiling import profiled
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
-from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 WORK = 100.0  # of every job, in all
 NETWORK_BYTES_PER_S = 1.25e9  # 10 Gb/s (section 6.1)
@@ -26,8 +25,7 @@ NETWORK_BYTES_PER_S = 1.25e9  # 10 Gb/s (section 6.1)
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
-    profiled = _profile(snapshot, seats)
-    table = rows(snapshot, seats, [job for job in snapshot.jobs if job.id not in profiled])
+    table = rows(snapshot, seats)
     past = _past(snapshot, memory)
     jobs = _jobs(snapshot, table, past["owed"])
     fair = fair_rounds(jobs.rates, jobs.work, jobs.gpus, table.gpus)
@@ -47,25 +45,6 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         for job, amount in zip(table.jobs, jobs.owed.tolist(), strict=True)
     }
     return seats.verdict(now, why)
-
-
-def _profile(snapshot: Snapshot, seats: Seats) -> set[int]:
-    """Jobs of classes that nobody has measured, one of each class: most memory first."""
-    estimates = Estimates(snapshot, seats.models)
-    memory = {host.model: 0 for host in snapshot.hosts}
-    for host in snapshot.hosts:
-        memory[host.model] = max(memory[host.model], host.gpu_memory_bytes)
-    first: dict[str, JobFacts] = {}
-    for job in sorted(snapshot.jobs, key=by_arrival):
-        if not estimates.measured(job.job_class) and seats.choices(job):
-            first.setdefault(job.job_class, job)
-    found = set[int]()
-    for job in first.values():
-        for model in sorted(seats.choices(job), key=lambda model: -memory[model]):
-            if seats.choose(job, model):
-                found.add(job.id)
-                break
-    return found
 
 
 def _past(snapshot: Snapshot, memory: Memory) -> Mapping[str, Any]:
@@ -93,4 +72,4 @@ def _jobs(snapshot: Snapshot, table: Rows, owed: Mapping[str, float]) -> Jobs:
     )
 
 
-FFT = once_a_round(Policy(name="fft", needs=Needs(every_quantum=True, lengths=True), decide=decide))
+FFT = profiled(once_a_round(Policy(name="fft", needs=Needs(every_quantum=True, lengths=True), decide=decide)))

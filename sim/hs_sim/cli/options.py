@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hs_core.errors import RefusedError
+from hs_core.policy import Profiling
 from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Workload, gavel_compat
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ _RUN = (
     click.option("--noise", type=float, default=0.0, show_default=True, help="Of measured rates: coefficient of variation."),
     click.option("--preset", type=click.Choice(["gavel-compat"]), help="The world as another simulator has it: rounds, no costs, known speeds."),
     click.option("--known-rates", is_flag=True, help="Policies know all speeds from the beginning."),
+    click.option("--profile-batches", type=int, default=20, show_default=True, help="Mini-batches of a profiling run, of policies that have them; 0: none."),
+    click.option("--profile-share", type=float, default=0.1, show_default=True, help="Part of all GPU-time that these runs may take."),
     click.option("--migrations-per-hour", type=float, default=240.0, show_default=True, help="Of jobs that have started, at most."),
     click.option("--sample-s", type=float, default=0.0, show_default=True, help="How often series are sampled; 0: every quantum."),
 )  # fmt: skip
@@ -206,9 +209,19 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
         until_s=given["until_s"],
         sample_s=given["sample_s"],
         known_rates=given["known_rates"],
+        profiling=_profiling(given),
         migrations_per_hour=given["migrations_per_hour"],
     )
     return gavel_compat(made) if given["preset"] else made
+
+
+def _profiling(given: dict[str, Any]) -> Profiling:
+    batches, share = given["profile_batches"], given["profile_share"]
+    if batches != 0 and not 2 <= batches <= 1_000_000:
+        raise RefusedError(f"--profile-batches: {batches}; expected 2 to 1000000, or 0 for none")
+    if not 0 < share <= 1:
+        raise RefusedError(f"--profile-share: {share:g}; expected above 0, at most 1")
+    return Profiling(batches=batches, share=share)
 
 
 def _positive(name: str, value: float, most: float) -> None:

@@ -20,12 +20,12 @@ import numpy as np
 from hs_core import plan as plans
 from hs_core.model import JobId
 from hs_core.policies import find
-from hs_core.policy import Had, Policy, Snapshot, Verdict
+from hs_core.policy import Had, Plan, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.running import Running
-from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND
+from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND, TRIED
 from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
@@ -145,7 +145,7 @@ class _Run(Running):
                 self._turn_now(at_s, end_s)
             if (
                 self._stale
-                and (not self._experiment.rounds or self._may_fork)
+                and (not self._experiment.rounds or self._asks_at_once)
                 and self._fleet.live
                 and len(self._fleet.live) <= PROMPT_JOBS
                 and at_s < end_s - EPSILON_S
@@ -182,6 +182,8 @@ class _Run(Running):
                 self._stand(job, at_s, edge=edge)
             elif what == CHANGE:
                 self._change_speed(job, at_s)
+            elif what == TRIED:
+                self._tried(job, at_s)
             else:
                 touched.update(self._written(job, at_s))
         return touched
@@ -220,7 +222,7 @@ class _Run(Running):
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
-        self._stale = self._stale_at_edge = self._learnt = self._may_fork = False
+        self._stale = self._stale_at_edge = self._learnt = self._asks_at_once = False
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
@@ -238,6 +240,7 @@ class _Run(Running):
             migrations_left=self._budget.left(now_s),
             more_to_come=self._next_job < len(fleet.jobs),
             seed=self._experiment.seed,
+            profiling=self._experiment.profiling,
         )
         began_s = time.perf_counter()
         if self._sequel is not None:
@@ -273,6 +276,7 @@ class _Run(Running):
             elif job not in self._moving:
                 self._place(job, home, now_s, copies, shape)
         self._weigh(plan.tickets)
+        self._told_trials(plan, now_s)
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts
             fleet.changed([job_id - 1])
@@ -283,6 +287,13 @@ class _Run(Running):
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
+
+    def _told_trials(self, plan: Plan, now_s: float) -> None:
+        self._trials.told(plan.trials)
+        here = [job_id - 1 for job_id in plan.trials if self._fleet.running[job_id - 1]]
+        for job in here:
+            self._charge_one(job, now_s)
+        self._foresee_trials(here)
 
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1

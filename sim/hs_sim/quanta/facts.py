@@ -40,6 +40,7 @@ class Columns:
             "sliceable": [job.sliceable for job in jobs],
             "dataset": [job.dataset for job in jobs],
             "elastic": [job.elastic for job in jobs],
+            "strategies": [job.strategies for job in jobs],
         }
 
     def facts(self, jobs: Sequence[int], now: Mapping[str, Iterable[Any]]) -> list[JobFacts]:

@@ -4,7 +4,7 @@ from heapq import heappush
 
 import numpy as np
 
-from hs_core.model import Migrate, Shape
+from hs_core.model import Form, Migrate
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
 
@@ -37,13 +37,23 @@ class Lives(State):
         del self._rising[job]
         self._fleet.started[job] = True
         self._fleet.changed([job])
-        self._may_fork = self._policy.needs.copies
+        self._asks_at_once |= self._policy.needs.copies
         migrate = self._fleet.jobs[job].migrate
         self._movable[job] = migrate is not Migrate.NEVER
         self._started(matters=migrate is not Migrate.AUTO)
         if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
             left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
             self._rows.begin(job, left)
+
+    def _tried(self, job: int, now_s: float) -> None:
+        """A profiling run has told what it was for, if it ran until now."""
+        if not self._trials.over(job, now_s):
+            return
+        fleet = self._fleet
+        self._charge_one(job, now_s)
+        fleet.changed([job])
+        self._measured.learn(int(fleet.class_of[job] * len(fleet.models) + fleet.model[job]))
+        self._stale = self._asks_at_once = True
 
     def _written(self, job: int, now_s: float) -> tuple[int, ...]:
         """A checkpoint is durable: the point of no return, it belongs to its new home."""
@@ -80,6 +90,7 @@ class Lives(State):
     def _stop(self, job: int, now_s: float) -> None:
         fleet = self._fleet
         self._charge_one(job, now_s)
+        self._trials.stops([job])
         self._free(job)
         fleet.suspends[job] += 1
         fleet.switched([job])
@@ -99,7 +110,7 @@ class Lives(State):
         return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
 
     def _place(
-        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         if self._rows.row_of(job) >= 0:
             self._remove(job)
@@ -107,7 +118,7 @@ class Lives(State):
         self._rise(job, now_s, None)
 
     def _settle(
-        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         self._turns.leaves(job)
         self._fleet.settle(job, home, now_s, copies, shape)
@@ -136,7 +147,7 @@ class Lives(State):
             heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
 
     def _move(
-        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         """Suspended through a checkpoint first; its GPUs are its own until that is written."""
         self._movable[job] = False

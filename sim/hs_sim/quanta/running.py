@@ -130,6 +130,7 @@ class Running(Lives):
             self._lose_restart(jobs)
         first = np.isnan(fleet.first_s[jobs])
         fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+        self._foresee_trials(jobs.tolist())
 
     def _lose_restart(self, jobs: Ints) -> None:
         """Who did not run in the round before begins later, if it takes the whole round."""
@@ -142,6 +143,7 @@ class Running(Lives):
     def _leave(self, jobs: Ints) -> None:
         """Its GPUs are its own until it has stopped."""
         fleet = self._fleet
+        self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
         fleet.suspends[jobs] += 1
         self._receive(jobs, np.full(jobs.size, self._costs.suspend_s), np.zeros(jobs.size))

@@ -1,11 +1,12 @@
 """What a run has, and what jobs get of it: time on GPUs, charged, and steps."""
 
+from collections.abc import Iterable
 from heapq import heapify, heappush
 
 import numpy as np
 
 from hs_core.cluster.budget import Budget
-from hs_core.model import Shape
+from hs_core.model import Form, Shape
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
@@ -16,11 +17,12 @@ from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
 from hs_sim.quanta.shapes import Shapes
 from hs_sim.quanta.stages import Stages
+from hs_sim.quanta.trials import Trials
 from hs_sim.quanta.turns import Turns
 
 MANY = 1e9  # migrations an hour: as good as not limited
 EPSILON_S = 1e-6  # two times closer than this are one
-COME, END, STAND, WRITTEN, CHANGE = range(5)  # what happens inside quanta
+COME, END, STAND, WRITTEN, CHANGE, TRIED = range(6)  # what happens inside quanta
 
 
 class State:
@@ -49,12 +51,11 @@ class State:
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
-        self._may_fork = (
-            False  # a job has come up that was to be before it is forked: asked also within rounds
-        )
+        self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
-        self._shapes: dict[int, Shape | None] = {}  # and in which shape
+        self._shapes: dict[int, Form | None] = {}  # and in which shape
         self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
+        self._trials = Trials(fleet, self._quantum_s)
         self._tickets: Floats = np.ones(count)  # as last told
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
@@ -89,7 +90,8 @@ class State:
         self._charge(self._run_now, end_s)
         if training.size:
             alone = self._pairs.alone(training)
-            if fleet.shapes and (shaped := [job for job in alone.tolist() if job in fleet.shapes]):
+            shapes = fleet.shapes  # a strategy's rates are of a class of its own
+            if shapes and (shaped := [job for job in alone.tolist() if isinstance(shapes.get(job), Shape)]):
                 alone = np.setdiff1d(alone, shaped)
                 self._stale |= self._measured_shapes.report(shaped)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
@@ -153,6 +155,10 @@ class State:
             end = np.maximum(fleet.from_s[jobs], self._edge_s) + fleet.steps_left[jobs] / fleet.rate[jobs]
         for at in np.flatnonzero(end <= end_s + EPSILON_S).tolist():
             heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
+
+    def _foresee_trials(self, jobs: Iterable[int]) -> None:
+        for at_s, job in self._trials.due(jobs):
+            heappush(self._later, (at_s, TRIED, job))
 
     def _pace(self, now_s: float, end_s: float) -> None:
         """Who has which GPUs has changed, or who shares them: from now on they are as fast, and charged, as they are there and together."""
