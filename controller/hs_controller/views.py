@@ -48,6 +48,8 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         elastic=convert.from_elastic(spec.elastic) if spec.elastic is not None else None,
         shape=convert.from_shape(job.shape),
     )
+    if job.noise is not None:
+        view.noise_scale, view.noise_samples = job.noise.examples, job.noise.samples
     view.copies.extend(_copies(job))
     if spec.array_index is not None:
         view.array_index = spec.array_index
