@@ -76,11 +76,19 @@ class SimJob:
     elastic: Elastic | None = (
         None  # its `steps` are mini-batches of its own size, and its class has `Workload.speeds`
     )
+    noise_scale: float = 0.0  # that an elastic job's gradients really have; 0: as it declares
     line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
     def gang(self) -> int:
         return self.gpus * self.nodes
+
+    @property
+    def truly(self) -> Elastic | None:
+        """What it allows, with the noise scale that it really has."""
+        if self.elastic is None or not self.noise_scale:
+            return self.elastic
+        return replace(self.elastic, noise_scale=self.noise_scale)
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:

@@ -90,6 +90,8 @@ class State:
         self._charge(self._run_now, end_s)
         if training.size:
             alone = self._pairs.alone(training)
+            if fleet.unsure:
+                fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
             if fleet.shapes and (shaped := [job for job in alone.tolist() if job in fleet.shapes]):
                 alone = np.setdiff1d(alone, shaped)
                 self._stale |= self._measured_shapes.report(shaped)
