@@ -166,6 +166,8 @@ def environment(  # noqa: PLR0917 — one name per source
     if (shape := wanted.trains_as) is not None:
         env["HS_BATCH_PER_GPU"] = str(shape.per_gpu * shape.parts)
         env["HS_ACCUMULATION_STEPS"] = str(shape.parts)
+    if wanted.strategy is not None:
+        env["HS_STRATEGY"] = wanted.strategy.text
     if place.nodes > 1:
         # Else gloo takes the address that the host's name resolves to, which may be one that no other host reaches.
         interface = interface_of(wanted.nodes[place.rank].address)

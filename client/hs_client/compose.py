@@ -87,7 +87,14 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         dataset=job.dataset.name if job.dataset else "",
         dataset_bytes=(job.dataset.size or 0) if job.dataset else 0,
         elastic=_elastic(job),
+        strategies=[_strategy(text) for text in job.strategies],
     )
+
+
+def _strategy(text: str) -> common.Strategy:
+    read = quantities.strategy(text)
+    dp, tp, pp = read.degrees
+    return common.Strategy(data=dp, tensor=tp, pipeline=pp, layers=read.layers)
 
 
 def _elastic(job: Job) -> common.Elastic | None:

@@ -10,7 +10,9 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from hs_client import quantities
 from hs_client.api import ENDED, exit_code
+from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
 Row = dict[str, Any]
@@ -48,29 +50,41 @@ def text(value: object, *, indent: int | None = None) -> str:
 
 def job(view: wire.JobView) -> Row:
     own = plain(view)
-    return {
-        "id": view.id,
-        "user": view.user,
-        "name": view.name,
-        "state": view.state,
-        "reason": view.reason,
-        "gpus": view.gpus,
-        "gpu_type": view.gpu_model,
-        "nodes": homes(view),
-        "gpu_ids": list(view.gpu_ids),
-        "epoch": view.epoch,
-        "share": own["entitled_gpus"],
-        "rate": own["steps_per_s"],
-        "steps": view.step,
-        "suspends": view.suspends,
-        "migrations": view.migrations,
-        "lost_gpu_s": own["lost_gpu_s"],
-        "submitted_at": own["submitted_at"],
-        "started_at": own["started_at"],
-        "ended_at": own["ended_at"],
-        "exit_code": exit_code(view) if view.state in ENDED else None,
-        "node_count": max(view.nodes, 1),
-    } | {name: value for name, value in own.items() if name not in _IN_CONTRACT}
+    return (
+        {
+            "id": view.id,
+            "user": view.user,
+            "name": view.name,
+            "state": view.state,
+            "reason": view.reason,
+            "gpus": view.gpus,
+            "gpu_type": view.gpu_model,
+            "nodes": homes(view),
+            "gpu_ids": list(view.gpu_ids),
+            "epoch": view.epoch,
+            "share": own["entitled_gpus"],
+            "rate": own["steps_per_s"],
+            "steps": view.step,
+            "suspends": view.suspends,
+            "migrations": view.migrations,
+            "lost_gpu_s": own["lost_gpu_s"],
+            "submitted_at": own["submitted_at"],
+            "started_at": own["started_at"],
+            "ended_at": own["ended_at"],
+            "exit_code": exit_code(view) if view.state in ENDED else None,
+            "node_count": max(view.nodes, 1),
+        }
+        | {name: value for name, value in own.items() if name not in _IN_CONTRACT}
+        | {
+            "strategies": [strategy(each) for each in view.strategies],
+            "strategy": strategy(view.strategy) if view.HasField("strategy") else None,
+        }
+    )
+
+
+def strategy(said: common.Strategy) -> str:
+    """`tp=2,pp=2`, as users write it."""
+    return str(quantities.Strategy((said.data, said.tensor, said.pipeline), tuple(said.layers)))
 
 
 _IN_CONTRACT = frozenset(

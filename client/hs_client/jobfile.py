@@ -19,6 +19,7 @@ MAX_GPUS = 1024
 MAX_NODES = 1024
 MAX_WORDS = 4096  # of argv
 MAX_ENV = 512
+MAX_STRATEGIES = 64
 MAX_SPEC_BYTES = 256 * 1024
 RESERVED_ENV = ("HS_*", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -46,6 +47,17 @@ def _models(value: object) -> object:
     if not isinstance(value, str):
         return value
     return [word.strip() for word in value.split(",") if word.strip() not in {"", "any"}]
+
+
+def _alone(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _strategy(text: str) -> quantities.Strategy:
+    try:
+        return quantities.strategy(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}") from None
 
 
 def _words(value: object) -> object:
@@ -299,6 +311,40 @@ class Job(_Part):
     elastic: Elastic | None = Field(
         None, description="it may be restarted on another number of GPUs: it asks hs_job.batch_per_gpu()"
     )
+
+    strategies: Annotated[
+        list[NonEmpty],
+        BeforeValidator(_alone),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"type": "string", "examples": ["dp=4", "tp=2,pp=2", "pp=2,layers=10+14"]},
+                    {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STRATEGIES},
+                ]
+            }
+        ),
+    ] = Field(
+        [],
+        max_length=MAX_STRATEGIES,
+        description="how its script can lay the model over the GPUs, your own choice first: it asks hs_job.strategy()",
+    )
+
+    @field_validator("strategies")
+    @classmethod
+    def _of_its_gang(cls, value: list[str], info: ValidationInfo) -> list[str]:
+        """As written in one way; what else is wrong is missing from `info.data`."""
+        read = [_strategy(text) for text in value]
+        if value and info.data.get("elastic") is not None:
+            raise ValueError("expected none for an elastic job: they are for a fixed number of GPUs")
+        resources, nodes = info.data.get("resources"), info.data.get("nodes", 1)
+        for strategy in read:
+            if read.count(strategy) > 1:
+                raise ValueError(f"{strategy}: expected each strategy once")
+            if resources is not None and strategy.gpus != resources.count * nodes:
+                raise ValueError(
+                    f"{strategy}: expected degrees that multiply to its {resources.count * nodes} GPUs, not to {strategy.gpus}"
+                )
+        return [str(strategy) for strategy in read]
 
     @field_validator("elastic")
     @classmethod

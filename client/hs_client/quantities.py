@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 MAX_BYTES = 2**50
@@ -19,6 +20,8 @@ _GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d{1,9})")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
 _AFTER = re.compile(r"(\d{1,18})(?::(\w+))?")
 CONDITIONS = ("ok", "any", "fail")
+DEGREES = ("dp", "tp", "pp")
+_DEGREE = re.compile(r"(dp|tp|pp)=([1-9]\d{0,5})|layers=([1-9]\d{0,5}(?:\+[1-9]\d{0,5})*)")
 
 
 def size(text: str) -> int:
@@ -50,6 +53,41 @@ def duration(text: str) -> float:
     if not 0 < seconds <= MAX_SECONDS:
         raise ValueError("expected a duration above 0 and at most 366 days")
     return float(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How a script lays a model over its GPUs: degrees by name, and the layers of each stage where they are said."""
+
+    degrees: tuple[int, int, int]  # dp, tp, pp
+    layers: tuple[int, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return math.prod(self.degrees)
+
+    def __str__(self) -> str:
+        words = [f"{name}={degree}" for name, degree in zip(DEGREES, self.degrees, strict=True) if degree > 1]
+        layers = [f"layers={'+'.join(map(str, self.layers))}"] if self.layers else []
+        return ",".join([*(words or ["dp=1"]), *layers])
+
+
+def strategy(text: str) -> Strategy:
+    """`dp=4`, `tp=2,pp=2`, `pp=2,layers=10+14`; degrees that are left out are 1."""
+    said: dict[str, str] = {}
+    for word in text.replace(" ", "").split(","):
+        match = _DEGREE.fullmatch(word)
+        name = word.partition("=")[0]
+        if match is None or name in said:
+            raise ValueError(
+                "expected degrees above 0, each once, e.g. dp=4 or tp=2,pp=2 or pp=2,layers=10+14"
+            )
+        said[name] = match[2] or match[3]
+    dp, tp, pp = (int(said.get(name, "1")) for name in DEGREES)
+    layers = tuple(map(int, said["layers"].split("+"))) if "layers" in said else ()
+    if layers and len(layers) != pp:
+        raise ValueError(f"expected the layers of {pp} stages, as pp says, not of {len(layers)}")
+    return Strategy((dp, tp, pp), layers)
 
 
 def gpus(text: str) -> tuple[str, int]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hs_job.handed import State
+    from collections.abc import Sequence
 
-__all__ = ["accumulation_steps", "batch_per_gpu", "install", "should_yield", "state", "step"]
+    from hs_job.handed import State
+    from hs_job.layout import Strategy
+
+__all__ = ["accumulation_steps", "batch_per_gpu", "install", "should_yield", "state", "step", "strategy"]
 
 
 def state(
@@ -60,6 +63,21 @@ def batch_per_gpu(own: int) -> int:
     if type(own) is not int or own < 1:
         raise ValueError(f"hs_job.batch_per_gpu: own is {own!r}; expected a whole number of at least 1")
     return _told("HS_BATCH_PER_GPU", own)
+
+
+def strategy(*, dp: int = 1, tp: int = 1, pp: int = 1, layers: Sequence[int] = ()) -> Strategy:
+    """How to lay the model over the GPUs, as the scheduler chose when this process was started; what is given here where nobody chose.
+
+    For jobs that declare `strategies` in the job file. `dp` copies of the model, `tp` slices of each layer, `pp` stages, `layers` of each stage (empty:
+    as you cut them); dp * tp * pp are the processes. The job may be started again from its checkpoint in another one: then every rank is given what
+    that rank saved, so hand `state` something whose `state_dict` any strategy can load.
+    """
+    import os
+
+    from hs_job.layout import Strategy
+
+    text = os.environ.get("HS_STRATEGY", "")
+    return Strategy.read(text) if text else Strategy(dp, tp, pp, tuple(layers))
 
 
 def _told(name: str, default: int) -> int:

@@ -47,6 +47,8 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         accumulation=job.accumulation,
         elastic=convert.from_elastic(spec.elastic) if spec.elastic is not None else None,
         shape=convert.from_shape(job.shape),
+        strategies=map(convert.from_strategy, spec.strategies),
+        strategy=convert.from_strategy(job.strategy) if job.strategy is not None else None,
     )
     if job.noise is not None:
         view.noise_scale, view.noise_samples = job.noise.examples, job.noise.samples

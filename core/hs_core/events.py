@@ -8,7 +8,23 @@ the next it may leap ahead, so none may outlast its term.
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from hs_core.model import Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Shape, Tier, UserName
+from hs_core.model import (
+    Exit,
+    Form,
+    Gpu,
+    GpuId,
+    Host,
+    HostName,
+    JobId,
+    JobReport,
+    JobSpec,
+    Shape,
+    Tier,
+    UserName,
+    gpus_as,
+    strategy_as,
+)
+from hs_core.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +117,29 @@ class WantedJob:
     copy: int = -1  # its rank among them; -1: the job is not forked
     copies: int = 1
     last_step: int = 0  # where its portion ends: it stops there, and waits; 0: it goes on to its end
-    shape: Shape | None = None  # of an elastic job, told to its training loop; None: as declared
+    shape: Form | None = None  # how it runs, told to its training loop; None: as declared
 
     @property
     def gpus(self) -> int:
         """Of this host."""
-        return self.spec.gpus if self.shape is None else self.shape.gpus
+        return gpus_as(self.spec, self.shape)
 
     @property
     def trains_as(self) -> Shape | None:
         """An elastic job's shape, also where nobody chose one; None: it is not elastic."""
         if self.shape is None and self.spec.elastic is not None:
             return self.spec.elastic.on(self.spec.gpus)
-        return self.shape
+        return self.shape if isinstance(self.shape, Shape) else None
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """Also where nobody chose one; None: it declared none."""
+        return strategy_as(self.spec, self.shape)
+
+    @property
+    def form(self) -> Form | None:
+        """How it runs, also where nobody chose; None: it is neither elastic nor has strategies."""
+        return self.trains_as or self.strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,8 @@ from fnmatch import fnmatchcase
 from math import fsum
 from typing import NewType
 
+from hs_core.strategy import Strategy
+
 JobId = NewType("JobId", int)
 HostName = NewType("HostName", str)
 UserName = NewType("UserName", str)
@@ -28,7 +30,7 @@ class MoveReason(StrEnum):
     DRAIN = "drain"  # an administrator wants the server empty
     ROUND = "round"  # the policy hands the GPUs out anew each round
     PROFILE = "profile"  # its class is to be measured on another GPU model
-    SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs
+    SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs or in another strategy
 
 
 class SuspendMode(StrEnum):
@@ -133,6 +135,10 @@ class Shape:
         return f"{gpus}, mini-batches of {self.batch} examples{parts}"
 
 
+Form = Shape | Strategy
+"""How a job runs, fixed for an epoch: the shape of an elastic one, or one of the strategies that its script can do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """What a user asked for. Immutable for the job's life."""
@@ -167,6 +173,9 @@ class JobSpec:
         1  # sub-batches into which its training loop can split a mini-batch when told to, at most
     )
     elastic: Elastic | None = None  # None: always on `gpus` GPUs
+    strategies: tuple[
+        Strategy, ...
+    ] = ()  # that its script can do, the user's own choice first; empty: the script's own
     dataset: str = ""  # the data that its script reads, by a name that its users agree on; empty: not said
     dataset_bytes: int = 0  # how much that is; 0: not said
     array_id: JobId | None = None  # first job of the array
@@ -177,6 +186,18 @@ class JobSpec:
     def gang(self) -> int:
         """GPUs the job needs at once, all or nothing."""
         return self.gpus * self.nodes
+
+
+def gpus_as(spec: JobSpec, form: Form | None) -> int:
+    """GPUs on each of its servers, where it runs so; None: as declared."""
+    return form.gpus if isinstance(form, Shape) else spec.gpus
+
+
+def strategy_as(spec: JobSpec, form: Form | None) -> Strategy | None:
+    """The strategy in which it runs so: the first that it declared where nobody chose."""
+    if isinstance(form, Strategy):
+        return form
+    return spec.strategies[0] if spec.strategies else None
 
 
 def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:
@@ -337,7 +358,7 @@ class Move:
     reason: MoveReason
     since_s: float
     text: str = ""  # for people: why
-    shape: Shape | None = None  # there; None: as declared
+    shape: Form | None = None  # there; None: as declared
     portions: tuple[
         int, ...
     ] = ()  # it is to train there as copies: weights by which the mini-batches that are left are divided among them
@@ -397,7 +418,7 @@ class Job:
     ] = ()  # it trains as copies, one on each of its servers, each with so many mini-batches to do in this epoch, by rank; empty: it does not
     base_step: int = 0  # mini-batches done where its copies began
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
-    shape: Shape | None = None  # of an elastic job's home; None: as declared
+    shape: Form | None = None  # that it has at its home; None: as declared
     noise: NoiseScale | None = (
         None  # of an elastic job, newest that was measured well enough; None: as declared
     )
@@ -431,12 +452,17 @@ class Job:
     @property
     def gpus(self) -> int:
         """On each of its servers."""
-        return self.spec.gpus if self.shape is None else self.shape.gpus
+        return gpus_as(self.spec, self.shape)
 
     @property
     def gang(self) -> int:
         """GPUs it needs at once, in the shape that it has."""
         return self.gpus * self.spec.nodes
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """That it runs in; None: it declared none."""
+        return strategy_as(self.spec, self.shape)
 
     @property
     def host(self) -> HostName | None:

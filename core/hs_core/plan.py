@@ -7,6 +7,7 @@ from hs_core.errors import BrokenError
 from hs_core.model import HostName, JobId, Migrate, MoveReason
 from hs_core.pairs import check_guests
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+from hs_core.strategy import Strategy
 
 PLAIN = Needs()
 
@@ -132,13 +133,22 @@ def _check_copies(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
 
 def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> None:
     for job_id, shape in plan.shapes.items():
-        if not needs.elastic:
-            raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
         job = jobs[job_id]
-        if job.elastic is None:
-            raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")
         if job_id not in plan.homes:
             raise BrokenError(f"job {job_id} is given {shape} and no home")
+        if isinstance(shape, Strategy):
+            if not needs.strategies:
+                raise BrokenError(
+                    f"job {job_id} is given {shape}; the policy does not say that it gives strategies"
+                )
+            if shape not in job.strategies:
+                declared = ", ".join(strategy.text for strategy in job.strategies) or "none"
+                raise BrokenError(f"job {job_id} is given {shape}; it declares {declared}")
+            continue
+        if not needs.elastic:
+            raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
+        if job.elastic is None:
+            raise BrokenError(f"job {job_id} is given {shape}; it is not elastic")
         if not job.elastic.allows(shape):
             raise BrokenError(
                 f"job {job_id} is given {shape}, {shape.per_gpu} on a GPU; it allows {job.elastic}"

@@ -9,7 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.events import Turn
-from hs_core.model import Elastic, HostName, JobId, Migrate, MoveReason, Shape, UserName, split_memory
+from hs_core.model import (
+    Elastic,
+    Form,
+    HostName,
+    JobId,
+    Migrate,
+    MoveReason,
+    Shape,
+    UserName,
+    split_memory,
+)
+from hs_core.strategy import Strategy
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -31,7 +42,7 @@ class JobFacts:
     fixed_bytes: int = 0  # of these, what does not shrink with the batch
     accumulation_max: int = 1  # sub-batches that its mini-batches can be split into, at most
     accumulation: int = 1  # and are, since it was started
-    job_class: str = ""
+    job_class: str = ""  # as the strategy that it has, where it declared any
     hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
@@ -48,7 +59,8 @@ class JobFacts:
     """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
-    shape: Shape | None = None  # that it has at its home; None: as declared
+    strategies: tuple[Strategy, ...] = ()  # that its script can do, the user's own choice first
+    shape: Form | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
     restartable: bool = False  # could be restarted where it is, from a checkpoint, also if that could not be fetched from its server
 
@@ -60,6 +72,13 @@ class JobFacts:
     def per_node(self) -> int:
         """GPUs on each of its servers."""
         return self.gang // self.nodes
+
+    @property
+    def strategy(self) -> Strategy | None:
+        """That it has at its home, or would start in; None: it declared none."""
+        if isinstance(self.shape, Strategy):
+            return self.shape
+        return self.strategies[0] if self.strategies else None
 
     def memory_at(self, accumulation: int) -> int:
         """Bytes per GPU with its mini-batches in so many parts: what is not fixed shrinks with them. A started job takes what it takes."""
@@ -169,8 +188,9 @@ class Plan:
     """Why, in a word and for people, of every started job whose home here is not where it is."""
     accumulation: Mapping[JobId, int] = field(default_factory=dict)
     """Sub-batches of each mini-batch, of jobs that are not started yet; left out: as told before."""
-    shapes: Mapping[JobId, Shape] = field(default_factory=dict)
-    """Of elastic jobs that have a home; a started one that has another is restarted, as if it moved. Left out: what it has, or as declared."""
+    shapes: Mapping[JobId, Form] = field(default_factory=dict)
+    """Of jobs that have a home: shapes of elastic ones, strategies of those that declare some. A started one that has another is restarted, as if it moved.
+    Left out: what it has, or as declared."""
     copies: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     """Jobs with one node that train on all servers of their home at once, each with its mini-batches, by rank: at least 1, together what is left.
 
@@ -184,7 +204,7 @@ class Plan:
     def per_node(self, job: JobFacts) -> int:
         """GPUs that it gets on each of its servers."""
         shape = self.shapes.get(job.id)
-        return job.per_node if shape is None else shape.gpus
+        return shape.gpus if isinstance(shape, Shape) else job.per_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +265,9 @@ class Verdict:
     plan: Plan
     memory: Memory = field(default_factory=dict)
     why: Mapping[JobId, str] = field(default_factory=dict)  # one line per job that does not run
+    how: Mapping[JobId, str] = field(
+        default_factory=dict
+    )  # and, of those that run, why so, where the policy chose: "as tp=2: …"
     entitled: Mapping[tuple[UserName, str], Fraction] = field(
         default_factory=dict
     )  # (user, model) → GPUs, after trades
@@ -273,6 +296,7 @@ class Needs:
     mixed: bool = False  # may give a job of several nodes servers of several GPU models
     by_gpu: bool = False  # may say which GPUs of a server a gang should have (`Turn.seats`): is shown how fast each is, and who is bound to it
     elastic: bool = False  # may give elastic jobs other shapes than they declared
+    strategies: bool = False  # may choose among the strategies that jobs declare
     copies: bool = False  # may have copies of a job train at once, which are averaged after each round
     profiles: bool = (
         False  # has jobs of classes that nobody measured run for a few mini-batches on each GPU model

@@ -10,6 +10,7 @@ from typing import TypeVar
 from hs_core import model
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
+from hs_core.strategy import Strategy
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -76,6 +77,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         dataset=pb.dataset,
         dataset_bytes=pb.dataset_bytes,
         elastic=_to_elastic(pb.elastic) if pb.HasField("elastic") else None,
+        strategies=tuple(map(_to_strategy, pb.strategies)),
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
@@ -113,6 +115,7 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
         dataset_bytes=spec.dataset_bytes,
         array_limit=spec.array_limit,
         array_id=spec.array_id or 0,
+        strategies=map(from_strategy, spec.strategies),
     )
     if spec.array_index is not None:
         pb.array_index = spec.array_index
@@ -143,12 +146,22 @@ def from_elastic(elastic: model.Elastic) -> common_pb2.Elastic:
     )
 
 
+def _to_strategy(pb: common_pb2.Strategy) -> Strategy:
+    return Strategy(pb.data or 1, pb.tensor or 1, pb.pipeline or 1, tuple(pb.layers))
+
+
+def from_strategy(strategy: Strategy) -> common_pb2.Strategy:
+    return common_pb2.Strategy(
+        data=strategy.data, tensor=strategy.tensor, pipeline=strategy.pipeline, layers=strategy.layers
+    )
+
+
 def _to_shape(pb: common_pb2.Shape) -> model.Shape:
     return model.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts)
 
 
-def from_shape(shape: model.Shape | None) -> common_pb2.Shape | None:
-    if shape is None:
+def from_shape(shape: model.Form | None) -> common_pb2.Shape | None:
+    if not isinstance(shape, model.Shape):
         return None
     return common_pb2.Shape(gpus=shape.gpus, per_gpu=shape.per_gpu, parts=shape.parts)
 
@@ -375,8 +388,14 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
         copy=pb.copy,
         copies=pb.copies or 1,
         last_step=pb.last_step,
-        shape=_to_shape(pb.shape) if pb.HasField("shape") else None,
+        shape=_to_form(pb),
     )
+
+
+def _to_form(pb: agent_pb2.WantedJob) -> model.Form | None:
+    if pb.HasField("strategy"):
+        return _to_strategy(pb.strategy)
+    return _to_shape(pb.shape) if pb.HasField("shape") else None
 
 
 def _to_peer(pb: agent_pb2.Peer) -> Peer:
@@ -437,4 +456,5 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         copies=job.copies,
         last_step=job.last_step,
         shape=from_shape(job.shape),
+        strategy=from_strategy(job.shape) if isinstance(job.shape, Strategy) else None,
     )

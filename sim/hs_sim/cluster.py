@@ -106,7 +106,7 @@ def keep_to_what_runs(workload: Workload, cluster: ClusterSpec) -> Workload:
 
 def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
     allowed = [model for model in models if not job.gpu_types or model in job.gpu_types]
-    classes = {job.job_class, *(stage.job_class for stage in job.stages)}
+    classes = set(job.classes)
     good = tuple(
         model
         for model in allowed

@@ -13,6 +13,7 @@ from typing import Any
 from hs_core.errors import RefusedError
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import Elastic, Migrate, UserName
+from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.colocated import Ratios
 from hs_sim.elastic import declared_rates
@@ -24,7 +25,7 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
 )  # fmt: skip
 NEVER = "never"
 Speeds = dict[tuple[str, str], Speed]
@@ -350,6 +351,16 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
     )
     nodes = whole("nodes", 1, 1)
     expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
+    stages = _stages(at("stages"), fields.get("stages", ""))
+    strategies = _strategies(at("strategies"), fields.get("strategies", ""), whole("gpus", 1, 1) * nodes)
+    plain = not strategies or (elastic is None and not stages)
+    expect(
+        plain,
+        at("strategies"),
+        "strategies",
+        fields.get("strategies"),
+        "neither elastic nor stages beside them",
+    )
     user, job_class = str(fields["user"]), str(fields["job_class"])
     expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
     expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
@@ -367,7 +378,7 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         migrate=Migrate(migrate),
         sliceable=sliceable == "true",
         priority=whole("priority", 0, -1_000_000),
-        stages=_stages(at("stages"), fields.get("stages", "")),
+        stages=stages,
         growth=Growth(growth),
         gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
         accumulation_max=whole("accumulation_max", 1, 1),
@@ -375,8 +386,21 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         dataset_bytes=dataset_bytes,
         elastic=elastic,
         noise_scale=noise,
+        strategies=strategies,
         line=where[1],
     )
+
+
+def _strategies(where: Where, said: object, gang: int) -> tuple[Strategy, ...]:
+    """`dp=4 | tp=2,pp=2`, or a list."""
+    words = said if isinstance(said, list) else str(said).split("|")
+    try:
+        found = tuple(parse(str(word)) for word in words if str(word).strip())
+    except RefusedError as refused:
+        refuse(where, "strategies", said, str(refused))
+    why = obstacle(found, gang)
+    expect(not why, where, "strategies", said, why)
+    return found
 
 
 def _stages(where: Where, text: object) -> tuple[Stage, ...]:
@@ -430,7 +454,7 @@ def _whole(
         with sieve.job():
             if job.elastic is not None and not any(class_ == job.job_class for class_, _ in speeds):
                 refuse((path, job.line), "job_class", job.job_class, "one that has speeds, as it is elastic")
-            for job_class in (job.job_class, *(stage.job_class for stage in job.stages)):
+            for job_class in job.classes:
                 if job_class not in classes:
                     hint = did_you_mean(job_class, sorted(classes))
                     refuse((path, job.line), "job_class", job_class, f"one that has rates{hint}")
@@ -460,7 +484,7 @@ def assemble(
         raise RefusedError(f"{path}: all {len(sieve.left_out)} jobs are bad; the first: {sieve.left_out[0]}")
     expect(0 < len(jobs) <= MOST_JOBS, (path, 1), "jobs", len(jobs), f"1 to {MOST_JOBS} jobs")
     ordered = sorted(enumerate(jobs), key=lambda pair: (pair[1].arrival_s, pair[0]))
-    used = {job.job_class for job in jobs} | {stage.job_class for job in jobs for stage in job.stages}
+    used = {class_ for job in jobs for class_ in job.classes}
     users = dict.fromkeys(job.user for job in jobs)
     return Workload(
         name=name,
@@ -560,6 +584,8 @@ def _cell(value: object) -> object:
 
 
 def _word(value: object) -> str:
+    if isinstance(value, Strategy):
+        return value.text
     return (
         f"{value.from_epoch}/{value.epoch_steps} {value.job_class}"
         if isinstance(value, Stage)

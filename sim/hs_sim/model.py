@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, JobSpec, Migrate, UserName
+from hs_core.model import Elastic, Form, JobSpec, Migrate, UserName
 from hs_core.policy import Profiling
+from hs_core.strategy import Strategy, class_as
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,11 +78,27 @@ class SimJob:
         None  # its `steps` are mini-batches of its own size, and its class has `Workload.speeds`
     )
     noise_scale: float = 0.0  # that an elastic job's gradients really have; 0: as it declares
+    strategies: tuple[
+        Strategy, ...
+    ] = ()  # that its script can do; rates are those of its class as each of them (`variant`)
     line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
     def gang(self) -> int:
         return self.gpus * self.nodes
+
+    def variant(self, form: Form | None) -> str:
+        """Key into `Workload.rates` of how it runs; None: as its user would."""
+        if not self.strategies:
+            return self.job_class
+        return class_as(self.job_class, form if isinstance(form, Strategy) else self.strategies[0])
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Keys into `Workload.rates` of all that it may come to; the first is how it begins."""
+        if self.strategies:
+            return tuple(map(self.variant, self.strategies))
+        return (self.job_class, *(stage.job_class for stage in self.stages))
 
     @property
     def truly(self) -> Elastic | None:
@@ -94,7 +111,7 @@ class SimJob:
     def parts(self) -> tuple[tuple[str, float], ...]:
         """(class, mini-batches) of its life, in order."""
         if not self.stages:
-            return ((self.job_class, float(self.steps)),)
+            return ((self.variant(None), float(self.steps)),)
         epochs = self.steps / self.stages[0].epoch_steps
         ends = [*(stage.from_epoch for stage in self.stages[1:]), math.inf]
         return tuple(
@@ -121,6 +138,7 @@ class SimJob:
             job_class=self.job_class,
             steps=self.steps,
             elastic=self.elastic,
+            strategies=self.strategies,
         )
 
 

@@ -91,6 +91,18 @@ def test_what_an_elastic_job_does_not_say_follows_from_what_it_does(tmp_path):
     assert not plain.HasField("elastic")
 
 
+def test_strategies_are_one_or_several_and_written_in_one_way(tmp_path):
+    text = "run: x\nresources: {gpus: 4}\nnodes: 2\nstrategies:\n  - pp=2, dp=4\n  - tp=8\n  - pp=8,layers=1+2+1+2+1+2+1+2\n"
+    assert read(text).strategies == ["dp=4,pp=2", "tp=8", "pp=8,layers=1+2+1+2+1+2+1+2"]
+    (spec,) = specs(text, tmp_path)
+    assert [(each.data, each.tensor, each.pipeline, list(each.layers)) for each in spec.strategies] == [
+        (4, 1, 2, []),
+        (1, 8, 1, []),
+        (1, 1, 8, [1, 2] * 4),
+    ]
+    assert read("run: x\nresources: {gpus: 2}\nstrategies: tp=2\n").strategies == ["tp=2"]
+
+
 def test_numbers_are_seconds_in_a_file():
     assert read("run: x\nmax_duration: 90").max_duration == 90
     assert read("run: x\nmax_duration: 90m").max_duration == 5400
@@ -112,6 +124,11 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
         ("run: x\nelastic: {batch: 32}\n", "elastic.gpus_max: missing"),
+        ("run: x\nstrategies: dp=2\n", "dp=2: expected degrees that multiply to its 1 GPUs, not to 2"),
+        ("run: x\nstrategies: [dp]\n", "'dp': expected degrees above 0, each once, e.g. dp=4 or tp=2,pp=2"),
+        ("run: x\nresources: {gpus: 2}\nstrategies: ['pp=2,layers=3']\n", "expected the layers of 2 stages"),
+        ("run: x\nstrategies: [dp=1, tp=1]\n", "dp=1: expected each strategy once"),
+        ("run: x\nelastic: {gpus_max: 2, batch: 8}\nstrategies: dp=1\n", "expected none for an elastic job"),
         ("run: x\nelastic: {gpus_max: 4}\n", "elastic.batch: missing"),
         ("run: x\nelastic: {gpus_max: 0, batch: 32}\n", "elastic.gpus_max = 0: expected"),
         (

@@ -1,24 +1,16 @@
 """Packing against assignment and brute force; strategies."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.errors import RefusedError
 from hs_core.mechanism.tesserae.pack import Side, pack, pack_singly
-from hs_core.mechanism.tesserae.strategies import (
-    NONE,
-    Strategy,
-    Variants,
-    best_alone,
-    best_strategies,
-    data_parallel,
-    next_probe,
-    strategies,
-)
+from hs_core.mechanism.tesserae.strategies import Choice, best_alone, best_pair, features, next_probe
+from hs_core.strategy import Strategy, parse
 
 
 def sides(seed: int, placed: int, pending: int, classes: int) -> tuple[Side, Side, np.ndarray]:
@@ -80,50 +72,47 @@ def test_a_pair_that_only_breaks_even_is_not_made() -> None:
 
 
 def test_figure_7_a_better_strategy_raises_the_edge() -> None:
-    """Class 0: a language model in two strategies; class 1: a vision model in one. The default strategy doesn't fit beside it."""
-    variants = Variants(
-        job_class=np.array([0, 0, 1]),
-        alone=np.array([2.0, 1.8, 50.0]),
-        memory_bytes=np.array([30.0, 20.0, 15.0]),
-        packed=np.array([[0.0, 0.0, 1.6], [0.0, 0.0, 1.2], [40.0, 45.0, 30.0]]),
-        gpu_bytes=40.0,
-    )
-    found = best_strategies(variants)
-    assert found.weight[0, 1] == pytest.approx(1.2 / 2.0 + 45 / 50)
-    assert (found.placed[0, 1], found.pending[0, 1]) == (1, 2)
-    assert found.weight[1, 0] == found.weight[0, 1]
-    assert found.weight[1, 1] == pytest.approx(1.2)
-    assert (found.weight[0, 0], found.placed[0, 0]) == (0.0, NONE)
-    assert best_alone(variants).tolist() == [0, 2]
+    """A language model in two strategies and a vision model. The default strategy is faster alone, and doesn't fit beside the other."""
+    default, other = parse("pp=8"), parse("dp=2,pp=4")
+    language = [Choice(default, "gpt as pp=8", 1.0), Choice(other, "gpt as dp=2,pp=4", 0.9)]
+    vision = [Choice(None, "resnet")]
+    slowed = {("gpt as dp=2,pp=4", "resnet"): (1.5, 1.25)}
+    found = best_pair(language, vision, lambda *pair: slowed.get(pair))
+    assert found is not None
+    assert (found.placed.strategy, found.waiting.strategy) == (other, None)
+    assert found.weight == pytest.approx(0.9 / 1.5 + 1 / 1.25)
+    assert best_pair(language[:1], vision, lambda *pair: slowed.get(pair)) is None
+    assert best_alone(language).strategy == default
 
 
-def test_strategies_use_all_gpus_and_all_layers() -> None:
-    found = strategies(8, 32)
-    assert all(strategy.gpus == 8 and sum(strategy.stages) == 32 for strategy in found)
-    assert {
-        Strategy(8, 1, (32,)),
-        Strategy(1, 8, (32,)),
-        Strategy(2, 2, (16, 16)),
-        Strategy(2, 2, (15, 17)),
-    } <= set(found)
-    assert len(set(found)) == len(found)
-    assert strategies(1, 12) == (Strategy(1, 1, (12,)),)
-    assert max(strategy.tensor for strategy in strategies(16, 32, most_tensor=4)) == 4
-    with pytest.raises(RefusedError, match="0 GPUs"):
-        strategies(0, 12)
+def test_a_strategy_that_is_hardly_better_is_not_worth_a_restart() -> None:
+    now, better = Choice(parse("dp=2"), "a as dp=2", 0.95), Choice(parse("tp=2"), "a as tp=2", 1.0)
+    assert best_alone([now, replace(better, restarts=True)]) == now
+    assert best_alone([now, better]) == better
+    much = [replace(now, part=0.5), replace(better, restarts=True)]
+    assert best_alone(much) == much[1]
 
 
-def test_data_parallel_speeds_are_proportional() -> None:
-    assert data_parallel(np.array([3.0, 4.0]), 4).tolist() == [12.0, 16.0]
+def ways(gpus: int, layers: int) -> list[Strategy]:
+    """All that use so many GPUs: layers cut evenly, and once more with one moved from the first stage to the last."""
+    found = set()
+    for tensor, depth in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16)):
+        if gpus % (tensor * depth) == 0:
+            even = [layers * (stage + 1) // depth - layers * stage // depth for stage in range(depth)]
+            found.add(Strategy(gpus // (tensor * depth), tensor, depth, tuple(even)))
+            if depth > 1:
+                moved = (even[0] - 1, *even[1:-1], even[-1] + 1)
+                found.add(Strategy(gpus // (tensor * depth), tensor, depth, moved))
+    return sorted(found)
 
 
 def test_probing_finds_the_best_strategy_within_a_third_of_the_budget() -> None:
-    choices = strategies(16, 48)
-    features = np.array([choice.features() for choice in choices])
-    speed = 10 - ((features - np.array([2.0, 1.0, 1.0, 0.0])) ** 2).sum(axis=1)
+    choices = ways(16, 48)
+    table = features(choices)
+    speed = 10 - ((table - np.array([2.0, 1.0, 1.0, 0.0])) ** 2).sum(axis=1)
     tried: list[int] = []
     for _ in range(len(choices) // 3):
-        probe = next_probe(features, tried, [float(speed[at]) for at in tried])
+        probe = next_probe(table, tried, [float(speed[at]) for at in tried])
         assert probe is not None
         assert probe not in tried
         tried.append(probe)
@@ -132,3 +121,9 @@ def test_probing_finds_the_best_strategy_within_a_third_of_the_budget() -> None:
 
 def test_probing_ends_when_all_were_tried() -> None:
     assert next_probe(np.zeros((2, 1)), [0, 1], [1.0, 2.0]) is None
+
+
+def test_probing_keeps_to_what_nobody_else_tries() -> None:
+    table = features([parse("dp=4"), parse("tp=4"), parse("dp=2,tp=2")])
+    assert next_probe(table, [0], [1.0], among=[1]) == 1
+    assert next_probe(table, [], [], among=[2]) == 2

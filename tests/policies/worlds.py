@@ -14,6 +14,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Elastic, HostName, JobId, Migrate, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
+from hs_core.strategy import Strategy, another, class_as
 
 GIB = 2**30
 MODELS = {"V100": 16 * GIB, "K80": 12 * GIB, "Q9": 8 * GIB}
@@ -115,7 +116,8 @@ def after(
             started=job.started or job.id in running,
             running=job.id in running,
             gang=verdict.plan.per_node(job) * job.nodes,
-            shape=verdict.plan.shapes.get(job.id, job.shape),
+            shape=(shape := verdict.plan.shapes.get(job.id, job.shape)),
+            job_class=another(job.job_class, shape) if isinstance(shape, Strategy) else job.job_class,
             attained_gpu_s=job.attained_gpu_s
             + (job.gang * asked.quantum_s * quanta if job.id in running else 0.0),
             gpus=_seats_of(job, verdict.plan),
@@ -250,7 +252,9 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
         if made.nodes == 1 and draw(st.sampled_from([False, False, True])):
             made = _elastic(draw, made)
-        jobs.append(_live_somewhere(draw, made, hosts, left))
+        elif draw(st.sampled_from([False, False, True])):
+            made = _with_strategies(made)
+        jobs.append(_laid(draw, _live_somewhere(draw, made, hosts, left)))
     users = {job.user for job in jobs}
     tickets = {
         user: draw(st.fractions(Fraction(1, 9), Fraction(500), max_denominator=12)) for user in sorted(users)
@@ -265,6 +269,12 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     )
     pairs = [(name, model) for name in "xyz" for model in MODELS]
     rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
+    times = draw(st.sampled_from([0.0, 0.5, 1.02, 2.0]))
+    rates |= {
+        (class_as(name, one), model): rate * factor
+        for (name, model), rate in rates.items()
+        for one, factor in ((Strategy(data=2), 1.0), (Strategy(tensor=2), times), (Strategy(tensor=4), times))
+    }
     slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
     interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
     made_of = replace(made_of, tickets=tickets, rates=rates, interference=interference)
@@ -347,6 +357,21 @@ def _elastic(draw: st.DrawFn, made: JobFacts) -> JobFacts:
     )
     shape = draw(st.sampled_from([None, elastic.on(made.gang)]))
     return replace(made, accumulation_max=1, elastic=elastic, shape=shape)
+
+
+def _with_strategies(made: JobFacts) -> JobFacts:
+    strategies = tuple(
+        dict.fromkeys([Strategy(data=made.gang), Strategy(tensor=made.gang), Strategy(pipeline=made.gang)])
+    )
+    return replace(made, strategies=strategies, job_class=class_as(made.job_class, strategies[0]))
+
+
+def _laid(draw: st.DrawFn, made: JobFacts) -> JobFacts:
+    """It may have another one than its first: another policy may have been in office before."""
+    if not (made.strategies and made.hosts and draw(st.booleans())):
+        return made
+    shape = draw(st.sampled_from(made.strategies))
+    return replace(made, shape=shape, job_class=another(made.job_class, shape))
 
 
 def could_be(job: JobFacts, host: HostFacts) -> bool:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hs_core import model
 from hs_core.errors import RefusedError
 from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
+from hs_core.strategy import Strategy
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, common_pb2
 
@@ -29,6 +30,10 @@ SPECS = st.builds(
         model.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,
         batch_per_gpu_max=NON_NEGATIVE, noise_scale=st.floats(0, 1e9),
     ),
+    strategies=st.lists(
+        st.builds(Strategy, data=st.integers(1, 99), tensor=st.integers(1, 99), pipeline=st.integers(1, 99), layers=st.lists(st.integers(1, 99), max_size=3).map(tuple)),
+        max_size=2,
+    ).map(tuple),
 )  # fmt: skip
 PEER = Peer(host=model.HostName("v1"), address="10.0.0.2:7444")
 EXITS = st.none() | st.builds(
@@ -65,7 +70,7 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
     job = WantedJob(job=model.JobId(7), epoch=3, user=model.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
                     nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4,
-                    shape=model.Shape(gpus=4, per_gpu=32, parts=2),
+                    shape=model.Shape(gpus=4, per_gpu=32, parts=2) if flag else Strategy(2, 1, 2, (3, 4)),
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
     guest = Guest(job=model.JobId(9), beside=(model.JobId(7), model.JobId(8)), gpus=(1, 2))
     turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())

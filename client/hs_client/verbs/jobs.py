@@ -146,6 +146,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
             + (f" over {spec.nodes} nodes" if spec.nodes > 1 else ""),
         ),
         ("elastic", _elastic(view)),
+        ("strategies", _strategies(view)),
         ("data set", _dataset(found)),
         ("after", ", ".join(f"{a.job_id}:{a.condition}" for a in spec.after)),
         ("on", place),
@@ -203,6 +204,12 @@ def _elastic(view: wire.JobView) -> str:
         return text
     parts = f" in {shape.parts} parts" if shape.parts > 1 else ""
     return f"{text}; now {shape.gpus}, {shape.gpus * shape.per_gpu * shape.parts} examples{parts}"
+
+
+def _strategies(view: wire.JobView) -> str:
+    """What its script can do, and which of them it has."""
+    declared = "; ".join(forms.strategy(each) for each in view.strategies)
+    return f"{declared} (now {forms.strategy(view.strategy)})" if declared else ""
 
 
 def _beside(view: wire.JobView) -> str:

@@ -54,6 +54,7 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "batch_max": (("elastic", "batch_max"), int),
     "batch_per_gpu_max": (("elastic", "batch_per_gpu_max"), int),
     "noise_scale": (("elastic", "noise_scale"), float),
+    "strategy": (("strategies",), list),
 }
 _WHAT_IS_RUN = {"file", "command"}
 
@@ -130,6 +131,12 @@ def job_options(function: F) -> F:
         ),
         click.option(
             "--noise-scale", type=float, metavar="N", help="elastic: gradient noise scale, in examples"
+        ),
+        click.option(
+            "--strategy",
+            metavar="dp=N,tp=N,pp=N",
+            multiple=True,
+            help="a parallelism strategy that the script can do; several: the scheduler may choose",
         ),
     ]
     for option in reversed(options):

@@ -21,11 +21,13 @@ from hs_core.model import (
     SuspendMode,
     UserName,
 )
+from hs_core.strategy import obstacle
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
 RESERVED_ENV = "HS_"
 MOST_EXAMPLES = 1 << 30  # of a mini-batch
+MOST_STRATEGIES = 64
 
 
 def refuse(field: str, value: object, expected: str, kind: Kind = Kind.INVALID) -> RefusedError:
@@ -40,6 +42,7 @@ def check_spec(spec: JobSpec, limits: Limits) -> None:
     _check_texts(spec, limits)
     _check_numbers(spec, limits)
     _check_elastic(spec, limits)
+    _check_strategies(spec)
     _check_env(spec, limits)
     if not spec.command or not spec.command[0]:
         raise RefusedError("command: missing; a program and its arguments were expected")
@@ -152,6 +155,20 @@ def _check_elastic(spec: JobSpec, limits: Limits) -> None:
         )
     if spec.suspend in (SuspendMode.TRANSPARENT, SuspendMode.NONE):
         raise refuse("suspend", str(spec.suspend), "gives no checkpoint that an elastic job could go on from")
+
+
+def _check_strategies(spec: JobSpec) -> None:
+    said = spec.strategies
+    if not said:
+        return
+    if len(said) > MOST_STRATEGIES:
+        raise RefusedError(f"strategies: {len(said)}; at most {MOST_STRATEGIES} were expected")
+    if why := obstacle(said, spec.gang):
+        raise RefusedError(f"strategies: {why}")
+    if spec.elastic is not None:
+        raise refuse(
+            "strategies", said[0].text, "are for jobs on a fixed number of GPUs; this one is elastic"
+        )
 
 
 def _check_env(spec: JobSpec, limits: Limits) -> None:

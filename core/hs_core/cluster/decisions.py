@@ -9,7 +9,7 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import HostName, Job, JobId, MoveReason, Shape
+from hs_core.model import Form, HostName, Job, JobId, MoveReason
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 
 
@@ -90,7 +90,7 @@ class Decisions(Requests):
             # Nobody to decide about: the policy keeps its memory until there is.
             self._edges.keep(now_s, needed=False)
             self._turns, self._planned_turns, self._policy_says, self._planned = {}, {}, {}, {}
-            self._entitled, self._base, self._trials = {}, {}, {}
+            self._entitled, self._base, self._trials, self._policy_chose = {}, {}, {}, {}
             self._restless |= self._connected
             return
         verdict = self.policy.decide(snapshot, self._memory)
@@ -132,7 +132,7 @@ class Decisions(Requests):
                 self._put(replace(row, accumulation=accumulation), now_s)
                 self._restless.update(row.hosts)
 
-    def _place(self, row: Job, home: tuple[HostName, ...], shape: Shape | None, now_s: float) -> None:
+    def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = replace(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
@@ -161,6 +161,7 @@ class Decisions(Requests):
         self._planned_turns = new
         self._planned = decided.tickets
         self._policy_says = verdict.why
+        self._policy_chose = verdict.how
         self._tell_trials(decided.trials, now_s)
         self._entitled = verdict.entitled
         self._base = verdict.base

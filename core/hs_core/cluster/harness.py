@@ -37,6 +37,7 @@ from hs_core.model import (
     AfterCondition,
     Elastic,
     Exit,
+    Form,
     GpuId,
     HostName,
     JobId,
@@ -49,6 +50,7 @@ from hs_core.model import (
     UserName,
 )
 from hs_core.policy import Policy
+from hs_core.strategy import parse
 
 __all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]
 
@@ -69,6 +71,7 @@ class World:
         drain n1 [reason=disk] [by=90]     undrain n1    remove n1      drain-gpus n1 0 2
         @30                                it is 30 s now
         shape 1 4x16x2                     where a policy listens to `shapes`: 4 GPUs, 16 examples on each, in 2 parts
+        shape 1 tp=2,pp=2                  or in this strategy, of those of `strategies=dp=4;tp=2,pp=2`
         wish 1 n2,n3 [balance [because …]] where a policy that listens to `wishes` is to move it; `wish 1`: nowhere else
 
     A report names a job as `id:epoch=phase`; counters after it belong to it. Who drains is root.
@@ -128,8 +131,7 @@ class World:
             self._wish(words)
             return []
         if verb == "shape":
-            gpus, per_gpu, parts = map(int, words[1].split("x"))
-            self.shapes[JobId(int(words[0]))] = Shape(gpus=gpus, per_gpu=per_gpu, parts=parts)
+            self.shapes[JobId(int(words[0]))] = _form(words[1])
             return []
         if verb == "restart":
             self.start(self.machine.state)
@@ -302,6 +304,8 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                         )
                     )
                 )
+            case "strategies":
+                wishes[key] = tuple(map(parse, value.split(";")))
             case "env":
                 wishes[key] = dict([value.split(":", 1)])
             case "command":
@@ -321,6 +325,13 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
 def _after(text: str) -> After:
     job, _, condition = text.partition(":")
     return After(job=JobId(int(job)), condition=AfterCondition(condition or "ok"))
+
+
+def _form(text: str) -> Form:
+    if "=" in text:
+        return parse(text)
+    gpus, per_gpu, parts = map(int, text.split("x"))
+    return Shape(gpus=gpus, per_gpu=per_gpu, parts=parts)
 
 
 def _ids(words: Sequence[str]) -> tuple[JobId, ...]:

@@ -48,6 +48,7 @@ class Held:
         self._tickets: dict[JobId, float] = {}
         self._planned: Mapping[JobId, object] = {}  # jobs that the last plan gave tickets
         self._policy_says: Mapping[JobId, str] = {}
+        self._policy_chose: Mapping[JobId, str] = {}
         self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on
         self._entitled: Mapping[tuple[UserName, str], Fraction] = {}
         self._base: Mapping[tuple[UserName, str], Fraction] = {}

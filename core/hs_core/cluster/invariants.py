@@ -9,8 +9,9 @@ from hs_core.cluster import states
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
 from hs_core.events import Wanted
-from hs_core.model import HostName, Job, JobId
+from hs_core.model import HostName, Job, JobId, Shape
 from hs_core.policy import Snapshot, Verdict
+from hs_core.strategy import Strategy
 
 
 def must(holds: bool, what: str) -> None:
@@ -40,7 +41,9 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, f"has {spec.nodes} nodes, and lives on {hosts}")
     if row.portions and (spec.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
         _broken(row, f"has copies that do {row.portions} steps from {row.base_step} on {hosts}")
-    if row.shape is not None and (spec.elastic is None or not hosts):
+    if isinstance(row.shape, Strategy) and (row.shape not in spec.strategies or not hosts):
+        _broken(row, f"has {row.shape}, and declares {spec.strategies}, on {hosts}")
+    if isinstance(row.shape, Shape) and (spec.elastic is None or not hosts):
         _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
         _broken(row, "two of its parts are on one server")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hs_core.cluster import copies, reports, states
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.model import HostName, Job, Move, MoveReason, Phase, Shape, Stored
+from hs_core.model import Form, HostName, Job, Move, MoveReason, Phase, Stored, gpus_as
 
 
 class Moves(Lives):
@@ -14,7 +14,7 @@ class Moves(Lives):
         self,
         row: Job,
         to: tuple[HostName, ...],
-        shape: Shape | None,
+        shape: Form | None,
         why: tuple[MoveReason, str],
         now_s: float,
         *,
@@ -67,7 +67,7 @@ class Moves(Lives):
         self,
         row: Job,
         to: tuple[HostName, ...],
-        shape: Shape | None,
+        shape: Form | None,
         now_s: float,
         weights: tuple[int, ...] = (),
     ) -> None:
@@ -130,7 +130,7 @@ class Moves(Lives):
                 return f"{name} is away"
             if not host.schedulable:
                 return f"{name} is drained"
-            gpus = row.spec.gpus if move.shape is None else move.shape.gpus
+            gpus = gpus_as(row.spec, move.shape)
             if len(host.healthy_gpus) < gpus:
                 return f"{name} has {len(host.healthy_gpus)} healthy GPUs left"
         if row.paused or row.cancelled_by:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hs_core.events import Turn
-from hs_core.model import Gpu, GpuId, Host, HostName, JobId, JobSpec, MoveReason, Shape, UserName
+from hs_core.model import Form, Gpu, GpuId, Host, HostName, JobId, JobSpec, MoveReason, Shape, UserName
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 GiB = 1 << 30
@@ -44,8 +44,8 @@ Wishes = dict[JobId, tuple[tuple[HostName, ...], MoveReason, str]]
 """Where somebody wants jobs to be, and why."""
 
 
-Shapes = dict[JobId, Shape]
-"""In which shapes somebody wants elastic jobs to run."""
+Shapes = dict[JobId, Form]
+"""In which shapes somebody wants elastic jobs to run, and in which strategies those that declare some."""
 
 
 def plain_policy(
@@ -54,7 +54,7 @@ def plain_policy(
     """Each job to the servers of one pool with the fewest wanted GPUs that can hold it; a user's tickets split by gang size.
 
     Gangs over several servers run every other quantum, oldest first. Started jobs move where `wishes` says, as soon as they
-    can, and from drained servers wherever there is room for their gang; elastic ones take the shape that `shapes` says.
+    can, and from drained servers wherever there is room for their gang; elastic ones take the shape that `shapes` says, those with strategies the strategy.
     """
 
     def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -81,7 +81,9 @@ def plain_policy(
             if job.id not in shaped or shaped[job.id] == job.shape:
                 continue
             stays = job.started and job.id not in moves
-            room = all(shaped[job.id].gpus <= gpus[name] for name in homes.get(job.id, ()))
+            form = shaped[job.id]
+            needed = form.gpus if isinstance(form, Shape) else job.per_node
+            room = all(needed <= gpus[name] for name in homes.get(job.id, ()))
             if job.id not in homes or not room or (stays and not (job.movable and left > 0)):
                 del shaped[job.id]
             elif stays:
@@ -98,7 +100,7 @@ def plain_policy(
 
     return Policy(
         name="plain",
-        needs=Needs(every_quantum=every_quantum, elastic=bool(shapes is not None)),
+        needs=Needs(every_quantum=every_quantum, elastic=shapes is not None, strategies=shapes is not None),
         decide=decide,
     )
 

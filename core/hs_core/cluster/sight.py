@@ -9,6 +9,7 @@ from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts, Needs
+from hs_core.strategy import class_as
 
 
 class Sight:
@@ -33,10 +34,11 @@ class Sight:
         self._by_gpu = False
 
     def class_of(self, row: Job) -> str:
+        """In the strategy that it has, where it declares any."""
         found = self._classes.get(row.id)
         if found is None:
             found = self._classes[row.id] = job_class(row.user, row.spec)
-        return found
+        return class_as(found, row.strategy)
 
     def serve(self, needs: Needs) -> None:
         """The policy that takes office."""
@@ -201,6 +203,7 @@ class Sight:
             gpus=self._bound(row),
             dataset=row.spec.dataset,
             elastic=row.elastic,
+            strategies=row.spec.strategies,
             shape=row.shape,
             migrations=row.migrations,
         )

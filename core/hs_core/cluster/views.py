@@ -180,6 +180,7 @@ class Views(Held):
             source_away=() if row.state.ended else self._sight.source_away(row),
             evicted=not self._doomed(now_s).isdisjoint(row.hosts),
             policy_says=self._policy_says.get(job, ""),
+            policy_chose=self._policy_chose.get(job, ""),
             trial=trial.text(row.step) if (trial := self._trials.get(job)) is not None else "",
             central=any(not turn.local for turn in turns),
             share_gpus=self.job_share_gpus(job),

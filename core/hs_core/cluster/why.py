@@ -63,6 +63,7 @@ class Scene:
     source_away: tuple[HostName, ...]  # not connected, and it needs the checkpoint that they have
     evicted: bool  # its server was to be empty by now
     policy_says: str
+    policy_chose: str  # why it runs as it does: "as tp=2: …"
     trial: str  # how far its profiling run is; empty: there is none
     central: bool  # the controller chooses who runs on its host
     share_gpus: float  # what its tickets come to on its host
@@ -97,7 +98,7 @@ def explain(scene: Scene) -> Why:
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{_each(job)}{early}{trial}{moving}",
+            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{_each(job)}{_as(scene)}{early}{trial}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
@@ -106,6 +107,12 @@ def explain(scene: Scene) -> Why:
 
 def _each(job: Job) -> str:
     return f" each, as {len(job.portions)} copies" if job.portions else ""
+
+
+def _as(scene: Scene) -> str:
+    if scene.policy_chose and scene.job.move is None:
+        return f", {scene.policy_chose}"
+    return f", as {scene.job.strategy.text}" if scene.job.strategy is not None else ""
 
 
 def _what_next(move: Move, job: Job) -> str:

@@ -22,13 +22,15 @@ Decide = Callable[[Snapshot, Memory], Verdict]
 
 def once_a_round(policy: Policy) -> Policy:
     needs = replace(policy.needs, rounds=True)
-    return replace(policy, needs=needs, decide=partial(_decide, whole=policy.decide))
+    return replace(
+        policy, needs=needs, decide=partial(_decide, whole=policy.decide, strategies=needs.strategies)
+    )
 
 
-def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide) -> Verdict:
+def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide, strategies: bool) -> Verdict:
     servers = _servers(snapshot)
     if memory and memory["round"] == snapshot.quantum and memory["servers"] == servers:
-        return _between(snapshot, memory)
+        return _between(snapshot, memory, strategies=strategies)
     verdict = whole(snapshot, memory.get("policy", {}))
     return replace(verdict, memory=_kept(snapshot, verdict, verdict.memory, {}), sequel=None)
 
@@ -56,7 +58,7 @@ def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: M
     }
 
 
-def _between(snapshot: Snapshot, memory: Memory) -> Verdict:
+def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict:
     seats = Seats(snapshot)
     homes = {JobId(int(job)): tuple(map(HostName, home)) for job, home in memory["homes"].items()}
     on_the_way: dict[str, Any] = {}
@@ -79,5 +81,11 @@ def _between(snapshot: Snapshot, memory: Memory) -> Verdict:
     for job in order:
         if job.id not in homes:
             seats.rest(job)
-    verdict = seats.verdict({}, why, ())
+    within = {
+        JobId(int(guest)): JobId(partner)
+        for guest, at in guests.items()
+        for there in at.values()
+        for partner, _ in there
+    }
+    verdict = seats.verdict({}, why, (), strategies=strategies, within=within)
     return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], on_the_way))

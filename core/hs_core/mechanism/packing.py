@@ -5,8 +5,8 @@ those that live on one server meet. A job that would have to move, and cannot, i
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 import numpy as np
@@ -15,6 +15,7 @@ from hs_core.mechanism.placing import fits, takes_new
 from hs_core.mechanism.sharing import UNMEASURED
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.tesserae.pack import Side, pack
+from hs_core.mechanism.tesserae.strategies import Choice, Pair, best_pair
 from hs_core.model import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 
@@ -27,13 +28,24 @@ class _Kind:
     gang: int
     nodes: int
     memory_bytes: int
+    stands: tuple[object, ...]  # what its choice of strategies depends on
     of: tuple[object, ...]  # placed: GPU model and its memory; waiting: models and memory that it asks for
 
 
+Choices = Callable[[JobFacts, str], Sequence[Choice]]
+"""Strategies that a job could have on GPUs of a model."""
+
+
+def as_they_are(job: JobFacts, _model: str) -> tuple[Choice, ...]:
+    """Nobody chooses among strategies."""
+    return (Choice(job.strategy, job.job_class),)
+
+
 class Packer:
-    def __init__(self, snapshot: Snapshot, slots: Slots) -> None:
+    def __init__(self, snapshot: Snapshot, slots: Slots, choices: Choices = as_they_are) -> None:
         self._snapshot = snapshot
         self._slots = slots
+        self._choices = choices
         self._hosts: Mapping[HostName, HostFacts] = {host.name: host for host in snapshot.hosts}
 
     def pack(self, order: Sequence[JobFacts], before: Mapping[JobId, JobId]) -> dict[JobId, JobId]:
@@ -73,8 +85,19 @@ class Packer:
 
     def _weight(self, placed: JobFacts, waiting: JobFacts, host: HostFacts) -> float:
         """Sum of what both get done beside each other, as a part of what each would alone; 0: they don't fit."""
-        found = ratios(self._snapshot, placed, waiting, host.model, host.gpu_memory_bytes)
-        return 1 / found[0] + 1 / found[1] if found else 0.0
+        found = self.pair(placed, waiting, host)
+        return found.weight if found else 0.0
+
+    def pair(self, placed: JobFacts, waiting: JobFacts, host: HostFacts) -> Pair | None:
+        """With the best strategies for both; None: they do not fit."""
+        memory = host.gpu_memory_bytes
+
+        def slowed(one: str, other: str) -> tuple[float, float] | None:
+            as_these = replace(placed, job_class=one), replace(waiting, job_class=other)
+            return ratios(self._snapshot, *as_these, host.model, memory)
+
+        model = host.model
+        return best_pair(self._choices(placed, model), self._choices(waiting, model), slowed)
 
     def _join(
         self, guest: JobFacts, partner: JobFacts, pairs: dict[JobId, JobId], least: float = 1.0
@@ -105,7 +128,10 @@ class Packer:
         """(who waits, who was placed)"""
         if not placed or not waiting:
             return []
-        hosts, guests = [self._placed_kind(job) for job in placed], [_waiting_kind(job) for job in waiting]
+        hosts, guests = (
+            [self._placed_kind(job) for job in placed],
+            [self._waiting_kind(job) for job in waiting],
+        )
         rows, columns = _numbered(hosts), _numbered(guests)
         weights = np.zeros((len(rows), len(columns)))
         for row, at in ((number, hosts.index(kind)) for kind, number in rows.items()):
@@ -127,9 +153,17 @@ class Packer:
 
     def _placed_kind(self, job: JobFacts) -> _Kind:
         host = self._hosts[self._slots.home(job)[0]]
-        return _Kind(
-            job.job_class, job.gang, job.nodes, job.memory_bytes, (host.model, host.gpu_memory_bytes)
-        )
+        of = (host.model, host.gpu_memory_bytes)
+        return _Kind(job.job_class, job.gang, job.nodes, job.memory_bytes, self._stands(job), of)
+
+    def _waiting_kind(self, job: JobFacts) -> _Kind:
+        of = (job.gpu_types, job.gpu_memory_bytes)
+        return _Kind(job.job_class, job.gang, job.nodes, job.memory_at(1), self._stands(job), of)
+
+    def _stands(self, job: JobFacts) -> tuple[object, ...]:
+        if not job.strategies:
+            return ()
+        return (job.strategies, job.started, self._slots.may_restart(job), job.steps_left)
 
     def _neighbours(
         self, partners: Sequence[JobFacts], joining: Sequence[JobFacts]
@@ -162,10 +196,6 @@ def ratios(
     if inf in (first, second):
         return None
     return first or UNMEASURED, second or UNMEASURED
-
-
-def _waiting_kind(job: JobFacts) -> _Kind:
-    return _Kind(job.job_class, job.gang, job.nodes, job.memory_at(1), (job.gpu_types, job.gpu_memory_bytes))
 
 
 def _numbered(kinds: Sequence[_Kind]) -> dict[_Kind, int]:

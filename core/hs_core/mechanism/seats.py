@@ -5,10 +5,11 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from hs_core.mechanism.packing import Packer
+from hs_core.mechanism.layouts import Layouts
+from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
@@ -178,6 +179,8 @@ class Seats:
         homes: Mapping[JobId, Home] | None = None,
         renamed: bool = False,
         packs: bool = False,
+        strategies: bool = False,
+        within: Mapping[JobId, JobId] | None = None,
         mates: Mapping[JobId, JobId] | None = None,
     ) -> Verdict:
         """`spare`: who may have GPUs that nobody else can use, first come first; None: all others, by arrival.
@@ -185,13 +188,14 @@ class Seats:
         `homes`: servers of the chosen that the policy has found itself; they fit together.
         `renamed`: also tried placed afresh and as tight as can be, with servers renamed so that the fewest move (Tesserae, 3.2 and 3.3);
         of the two the one with more GPUs in use, then with fewer moves, is taken.
+        `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that.
         `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
-        before = self._slots.copy()
+        before = self._slots.copy() if renamed else None
         seated = self._hand_out(homes or {})
         self._choices.clear()
         self._able.clear()
-        if renamed and self._slots.moved:
+        if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
             seated_afresh = self._hand_out(self._renamed())
             if (stayed.gpus_left, stayed.moved) <= (self._slots.gpus_left, self._slots.moved):
@@ -209,10 +213,15 @@ class Seats:
             for job in left:
                 if job.id in mates and not self._slots.runs(job):
                     self._seat(job, self.choices(job), {})
+        layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
+        packer = Packer(self._snapshot, self._slots, layouts.choices if strategies else as_they_are)
+        pairs = dict(within or {})
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
-            pairs = Packer(self._snapshot, self._slots).pack(left, before_pairs)
+            pairs = packer.pack(left, before_pairs)
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
+        if strategies:
+            layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
         return self._slots.verdict(memory, why)
 
     def _renamed(self) -> dict[JobId, Home]:
@@ -248,23 +257,24 @@ class Seats:
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        claims = self._claims()
+        at_home = {job.id for job, model in self._chosen.values() if self._is_home(job, model)}
+        claims = self._claims(at_home)
         seated = set[JobId]()
 
         def rank(entry: tuple[JobFacts, str]) -> tuple[object, ...]:
-            job, model = entry
-            at_home = self._is_home(job, model)
+            job, stays = entry[0], entry[0].id in at_home
             return (
                 self._may_leave(job),
                 -job.per_node,
                 -job.gang,
-                not (at_home and job.running),
-                not at_home,
-                by_arrival(job),
+                not (stays and job.running),
+                not stays,
+                job.arrival_s,
+                job.id,
             )
 
         for job, model in sorted(self._chosen.values(), key=rank):
-            if self._is_home(job, model):
+            if job.id in at_home:
                 for name in self._slots.home(job):
                     claims[name] -= job.per_node
             if self._slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
@@ -275,11 +285,11 @@ class Seats:
         home = self._slots.home(job)
         return bool(home) and self._hosts[home[0]].model == model
 
-    def _claims(self) -> dict[HostName, int]:
+    def _claims(self, at_home: Container[JobId]) -> dict[HostName, int]:
         """GPUs of each server that chosen jobs would stay on."""
         claims = dict.fromkeys(self._hosts, 0)
-        for job, model in self._chosen.values():
-            if self._is_home(job, model):
+        for job, _ in self._chosen.values():
+            if job.id in at_home:
                 for name in self._slots.home(job):
                     claims[name] += job.per_node
         return claims

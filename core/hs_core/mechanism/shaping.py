@@ -76,7 +76,7 @@ class Pool:
 
     def _stays(self, job: JobFacts, made: Candidate, home: Home, shape: Shape, search: Search) -> bool:
         """It has as many GPUs there already, and another batch alone would not pay for the restart."""
-        now = job.shape
+        now = job.shape if isinstance(job.shape, Shape) else None
         if not job.started or home != job.hosts or job.per_node != shape.gpus:
             return False
         if now is None or now == shape:

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import replace
 
 from hs_core.events import Guest, Turn
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
     best_fit,
@@ -16,8 +17,9 @@ from hs_core.mechanism.placing import (
     weigh,
     why_nowhere,
 )
-from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.model import Form, HostName, JobId, Migrate, MoveReason
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
+from hs_core.strategy import Strategy
 
 
 class Slots:
@@ -36,6 +38,8 @@ class Slots:
         self._guests: dict[HostName, list[Guest]] = {}
         self._lent: dict[tuple[HostName, JobId], int] = {}
         self._moves: dict[JobId, tuple[MoveReason, str]] = {}
+        self._shapes: dict[JobId, Form] = {}
+        self._how: dict[JobId, str] = {}
         self._moves_left = snapshot.migrations_left
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         for job in sorted(snapshot.jobs, key=by_arrival):
@@ -65,6 +69,8 @@ class Slots:
             _full=set(self._full),
             _guests={name: list(guests) for name, guests in self._guests.items()},
             _lent=dict(self._lent),
+            _shapes=dict(self._shapes),
+            _how=dict(self._how),
         )
         return made
 
@@ -165,6 +171,22 @@ class Slots:
                 self._guests.setdefault(name, []).append(guest)
         return True
 
+    def may_restart(self, job: JobFacts) -> bool:
+        """Whether a started job could go on from its checkpoint where it is, or leaves for elsewhere anyway."""
+        able = job.movable or job.restartable
+        return job.id in self._moves or (able and job.migrate is not Migrate.NEVER and self._moves_left > 0)
+
+    def lay(self, job: JobFacts, strategy: Strategy, why: str) -> None:
+        """It has that strategy in this round, if it has GPUs; one that would have to be restarted and cannot keeps its own."""
+        if strategy != job.strategy:
+            if job.started and job.id not in self._moves:
+                if not self.may_restart(job):
+                    return
+                self._moves[job.id] = (MoveReason.SHAPE, why)
+                self._moves_left -= 1
+            self._shapes[job.id] = strategy
+        self._how[job.id] = f"as {strategy.text}: {why}"
+
     def reserve(self, home: Home, gpus: int) -> None:
         """For one that is on its way there: so many on each are nobody else's in this quantum."""
         for name in home:
@@ -236,13 +258,21 @@ class Slots:
             for name, gangs in self._gangs.items()
         }
         return Verdict(
-            plan=Plan(homes=self._homes, turns=turns, tickets=weights.tickets, moves=self._moves),
+            plan=Plan(
+                homes=self._homes,
+                turns=turns,
+                tickets=weights.tickets,
+                moves=self._moves,
+                shapes=self._shapes,
+            ),
             memory=memory,
-            why={
-                job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)
-            },
+            why=Later(lambda: self._whys(why, mixed=mixed)),
+            how={job: text for job, text in self._how.items() if job in self._in_turn},
             entitled=weights.entitled,
         )
+
+    def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
+        return {job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)}
 
     def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool) -> str:
         home = self._homes.get(job.id)

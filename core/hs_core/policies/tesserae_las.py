@@ -5,7 +5,8 @@ Then who waits joins a placed job of the same gang on its GPUs, where both toget
 
 Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
 How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
-their classes were seen together. Parallelism strategies are as the user's script has them.
+their classes were seen together. What is measured of parallelism strategies
+is measured by jobs in their rounds (`layouts`), not offline.
 """
 
 from hs_core.mechanism.attained import least_attained_first, why_attained
@@ -18,9 +19,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
     order = least_attained_first(snapshot)
     seats.serve(order)
-    return seats.verdict(memory, why_attained(order), order, renamed=True, packs=True)
+    return seats.verdict(memory, why_attained(order), order, renamed=True, packs=True, strategies=True)
 
 
 TESSERAE_LAS = once_a_round(
-    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True), decide=decide)
+    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True, strategies=True), decide=decide)
 )

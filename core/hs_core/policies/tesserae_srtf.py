@@ -5,7 +5,8 @@ Then who waits joins a placed job of the same gang on its GPUs, where both toget
 
 Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
 How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
-their classes were seen together. Parallelism strategies are as the user's script has them.
+their classes were seen together. What is measured of parallelism strategies
+is measured by jobs in their rounds (`layouts`), not offline.
 """
 
 from hs_core.mechanism.lengths import Lengths
@@ -20,9 +21,13 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     order = sorted(snapshot.jobs, key=lambda job: (*lengths.rank(job, lengths.left_s(job)), by_arrival(job)))
     seats.serve(order)
     why = {job.id: lengths.why(job) or "jobs with less time left run first" for job in order}
-    return seats.verdict(memory, why, order, renamed=True, packs=True)
+    return seats.verdict(memory, why, order, renamed=True, packs=True, strategies=True)
 
 
 TESSERAE_SRTF = once_a_round(
-    Policy(name="tesserae-srtf", needs=Needs(every_quantum=True, sharing=True, lengths=True), decide=decide)
+    Policy(
+        name="tesserae-srtf",
+        needs=Needs(every_quantum=True, sharing=True, strategies=True, lengths=True),
+        decide=decide,
+    )
 )

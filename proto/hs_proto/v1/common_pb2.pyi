@@ -75,6 +75,7 @@ class JobSpec(_message.Message):
     DATASET_FIELD_NUMBER: _builtins.int
     DATASET_BYTES_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
+    STRATEGIES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
     """per node"""
@@ -122,6 +123,10 @@ class JobSpec(_message.Message):
     def elastic(self) -> Global___Elastic:
         """absent: always on `gpus` GPUs"""
 
+    @_builtins.property
+    def strategies(self) -> _containers.RepeatedCompositeFieldContainer[Global___Strategy]:
+        """that its script can do, the user's own choice first; none: the script's own"""
+
     def __init__(
         self,
         *,
@@ -156,10 +161,11 @@ class JobSpec(_message.Message):
         dataset: _builtins.str = ...,
         dataset_bytes: _builtins.int = ...,
         elastic: Global___Elastic | None = ...,
+        strategies: _abc.Iterable[Global___Strategy] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "array_index", b"array_index", "elastic", b"elastic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "strategies", b"strategies", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -171,6 +177,42 @@ class JobSpec(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__elastic) -> _WhichOneofReturnType__elastic | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
+
+@_typing.final
+class Strategy(_message.Message):
+    """How a training script lays a model over the GPUs of its gang: degrees that multiply to them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    TENSOR_FIELD_NUMBER: _builtins.int
+    PIPELINE_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    data: _builtins.int
+    """copies of the model"""
+    tensor: _builtins.int
+    """slices of each layer"""
+    pipeline: _builtins.int
+    """stages"""
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """of each stage; none: as the script cuts them"""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.int = ...,
+        tensor: _builtins.int = ...,
+        pipeline: _builtins.int = ...,
+        layers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "layers", b"layers", "pipeline", b"pipeline", "tensor", b"tensor"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Strategy: _TypeAlias = Strategy  # noqa: Y015
 
 @_typing.final
 class Elastic(_message.Message):

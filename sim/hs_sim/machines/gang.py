@@ -100,7 +100,7 @@ class Gang:
         self.fences = wanted.spec.on_partition is OnPartition.FENCE
         self.job = job
         self.rate = rate
-        self.shape = wanted.trains_as
+        self.shape = wanted.form
         self.nodes = max(1, len(wanted.nodes))
         self.copy = wanted.copy
         self.last = wanted.last_step or job.sim.steps  # where it ends, or its portion does

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hs_core.events import Turn
-from hs_core.model import GpuId, HostName, JobId, JobSpec, OnPartition, Shape
+from hs_core.model import Form, GpuId, HostName, JobId, JobSpec, OnPartition
 from hs_sim.model import SimJob
 
 Owner = tuple[JobId, int, int]
@@ -36,7 +36,7 @@ class JobTruth:
     launches: int = 0
     averaging_s: float = 0.0  # that its starts took longer than one that reads a single checkpoint
     last_home: tuple[HostName, ...] = ()
-    last_shape: Shape | None = None
+    last_shape: Form | None = None
     last_epoch: int = 0
     epoch: int = 0  # newest that the controller's journal knows
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows

@@ -22,7 +22,19 @@ from hs_core.events import (
     WantedJob,
 )
 from hs_core.host import HostConfig
-from hs_core.model import Exit, Gpu, GpuId, HostName, JobId, JobSpec, Shape, Slowdown, UserName, job_class
+from hs_core.model import (
+    Exit,
+    Form,
+    Gpu,
+    GpuId,
+    HostName,
+    JobId,
+    JobSpec,
+    Shape,
+    Slowdown,
+    UserName,
+    job_class,
+)
 from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_sim.cluster import slowed_servers
@@ -186,7 +198,7 @@ class World:
             slowest[class_] = min(rate, slowest.get(class_, rate))
         jobs = self.experiment.workload.jobs
         left = min(workload.spread.values(), default=1.0)  # of a rate, over several servers
-        work_s = sum(job.steps / slowest[job.job_class] / left for job in jobs)
+        work_s = sum(job.steps / min(map(slowest.__getitem__, job.classes)) / left for job in jobs)
         last_s = max((job.arrival_s for job in jobs), default=0.0)
         return last_s + 3600.0 + PATIENCE * self.experiment.quantum_s * len(jobs) + 3.0 * work_s
 
@@ -245,20 +257,22 @@ class World:
         if gang is None or wanted.node_rank in gang.parts:
             job = self._job_of(wanted)
             models = {self.agents[peer.host].model for peer in wanted.nodes} or {model}
-            shape = wanted.trains_as
-            rate = min(self._rate(job, model, shape) for model in models)  # the slowest has the others wait
+            rate = min(
+                self._rate(job, model, wanted.form) for model in models
+            )  # the slowest has the others wait
             gang = self._gangs[key] = Gang(self, wanted, job, rate)
         return gang
 
-    def _rate(self, job: JobTruth, model: str, shape: Shape | None) -> float:
-        if shape is not None and job.sim.elastic is not None:
+    def _rate(self, job: JobTruth, model: str, form: Form | None) -> float:
+        if isinstance(form, Shape) and job.sim.elastic is not None:
             speed = self.experiment.workload.speeds[job.sim.job_class, model]
-            return steps_per_s(job.sim.truly or job.sim.elastic, speed, shape)
-        rate = self._rates.get((job.sim.job_class, model))
+            return steps_per_s(job.sim.truly or job.sim.elastic, speed, form)
+        class_ = job.sim.variant(form)
+        rate = self._rates.get((class_, model))
         if rate is None or rate <= 0:
-            raise BrokenError(f"the workload has no rate of class {job.sim.job_class!r} on {model}")
+            raise BrokenError(f"the workload has no rate of class {class_!r} on {model}")
         if job.sim.nodes > 1:
-            rate *= self.experiment.workload.spread.get((job.sim.job_class, model), 1.0)
+            rate *= self.experiment.workload.spread.get((class_, model), 1.0)
         return rate
 
     # --- two jobs on one GPU
@@ -307,7 +321,8 @@ class World:
 
     def _slowed(self, gang: Gang, other: Owner) -> float:
         workload = self.experiment.workload
-        pair = (gang.job.sim.job_class, self.truth.by_id[other[0]].sim.job_class)
+        beside = self._gangs[other]
+        pair = (gang.job.sim.variant(gang.shape), beside.job.sim.variant(beside.shape))
         models = {part.agent.model for part in gang.parts.values()}
         return max(
             workload.interference.get((*pair, model), self.experiment.interference) for model in models
@@ -316,7 +331,7 @@ class World:
     def _change_speed(self, change: SpeedChange) -> None:
         self._rates[change.job_class, change.model] = change.steps_per_s
         for gang in self._gangs.values():
-            if gang.job.sim.job_class == change.job_class:
+            if gang.job.sim.variant(gang.shape) == change.job_class:
                 gang.train_at(self._alone(gang))
                 self._share_out([gang.id])
 
@@ -362,7 +377,9 @@ class World:
     def told_speed(self, gang: Gang) -> float:
         """What its ranks measure; tests have them say something else."""
         rate = gang.rate
-        if gang.shape is not None and gang.job.sim.elastic is not None:  # they count mini-batches of its size
+        if (
+            isinstance(gang.shape, Shape) and gang.job.sim.elastic is not None
+        ):  # they count mini-batches of its size
             (part,) = gang.parts.values()
             speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
             truly = gang.job.sim.truly or gang.job.sim.elastic
@@ -372,7 +389,7 @@ class World:
     def told_noise(self, gang: Gang) -> tuple[float, int]:
         """Noise scale of its gradients, and measurements of it since it was started."""
         truly = gang.job.sim.truly
-        if gang.shape is None or truly is None:
+        if not isinstance(gang.shape, Shape) or truly is None:
             return 0.0, 0
         (part,) = gang.parts.values()
         speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]

@@ -39,6 +39,7 @@ class Columns:
             "state_bytes": [job.state_bytes for job in jobs],
             "sliceable": [job.sliceable for job in jobs],
             "dataset": [job.dataset for job in jobs],
+            "strategies": [job.strategies for job in jobs],
         }
 
     def facts(self, jobs: Sequence[int], now: Mapping[str, Iterable[Any]]) -> list[JobFacts]:

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from hs_core.datasets import after_use
-from hs_core.model import ENOUGH_NOISE, Dataset, HostName, Shape, UserName, job_class, split_memory
+from hs_core.model import ENOUGH_NOISE, Dataset, Form, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
+from hs_core.strategy import class_as
 from hs_sim.cluster import check_fits, servers
 from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.model import Experiment, SimJob, Workload
@@ -81,7 +82,7 @@ class Fleet:
         self.elastic = [job.elastic for job in jobs]  # as declared, until the noise scale was measured
         self.unsure = {at for at, job in enumerate(jobs) if job.elastic != job.truly}
         self._left_then: Floats = self.steps_left.copy()  # as it came to its home
-        self.shapes: dict[int, Shape] = {}  # of elastic jobs that have other ones than they declared
+        self.shapes: dict[int, Form] = {}  # of jobs that have others than they declared
         self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
         self.accumulation: Ints = np.ones(count, dtype=np.int64)
@@ -113,13 +114,13 @@ class Fleet:
         pair_of = np.zeros(len(self.jobs), dtype=np.int64)
         rates: list[list[float]] = []
         for at, job in enumerate(self.jobs):
-            for class_ in (job.job_class, *(stage.job_class for stage in job.stages)):
+            for number, class_ in enumerate(job.classes):
                 key = (job.user, class_, job.nodes)
                 if key not in self._known:
                     self._known[key] = len(names)
-                    names.append(job_class(job.user, replace(job.spec(), job_class=class_)))
+                    names.append(_name(job, number))
                     rates.append([_told(workload, job, class_, model) for model in self.models])
-            pair_of[at] = self._known[job.user, job.job_class, job.nodes]
+            pair_of[at] = self._known[job.user, job.classes[0], job.nodes]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
         self.workload_class = {names[at]: class_ for (_, class_, _), at in self._known.items()}
@@ -129,11 +130,14 @@ class Fleet:
 
     def becomes(self, job: int, class_: str) -> None:
         """Of that class of the workload from now on."""
-        self.class_of[job] = found = self._known[self.jobs[job].user, class_, self.jobs[job].nodes]
-        self.job_class[job] = self._class_names[found]
+        self._is_of(job, class_)
         if self.home[job]:
             self._pace(job)
         self._odd[job] = True
+
+    def _is_of(self, job: int, class_: str) -> None:
+        self.class_of[job] = found = self._known[self.jobs[job].user, class_, self.jobs[job].nodes]
+        self.job_class[job] = self._class_names[found]
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
         found = self._host_tuples.get(home)
@@ -147,13 +151,16 @@ class Fleet:
         home: tuple[int, ...],
         now_s: float,
         copies: tuple[int, ...] = (),
-        shape: Shape | None = None,
+        shape: Form | None = None,
     ) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
+        self.home[job] = home
         if shape is not None:
             self.shapes[job] = shape
+        if isinstance(shape, Shape):
             self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
-        self.home[job] = home
+        elif shape is not None:
+            self._is_of(job, self.jobs[job].variant(shape))
         self._bound.pop(job, None)
         if len(home) > self.rows_of.shape[1]:
             wider = ((0, 0), (0, len(home) - self.rows_of.shape[1]))
@@ -173,10 +180,12 @@ class Fleet:
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
         if model not in self.models:
             return
-        mine = [at for at, job in enumerate(self.jobs) if job.job_class == job_class]
+        mine = [at for at, job in enumerate(self.jobs) if job_class in job.classes]
         for job in mine:
-            part = self._spread.get((job_class, model), 1.0) if self.jobs[job].nodes > 1 else 1.0
-            self.rates[self.class_of[job], self.models.index(model)] = steps_per_s * part
+            spec = self.jobs[job]
+            part = self._spread.get((job_class, model), 1.0) if spec.nodes > 1 else 1.0
+            row = self._known[spec.user, job_class, spec.nodes]
+            self.rates[row, self.models.index(model)] = steps_per_s * part
         for job in mine:
             if self.home[job]:
                 self._pace(job)
@@ -204,7 +213,9 @@ class Fleet:
         """Steps a second in the shape that it has."""
         elastic, class_ = self.jobs[job].truly, self.jobs[job].job_class
         assert elastic is not None
-        shape = self.shapes.get(job) or elastic.on(self.jobs[job].gpus)
+        shape = self.shapes.get(job)
+        if not isinstance(shape, Shape):
+            shape = elastic.on(self.jobs[job].gpus)
         return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
 
     def learn_noise(self, jobs: Iterable[int]) -> None:
@@ -214,7 +225,9 @@ class Fleet:
             assert said is not None
             if not self.rate[job] > 0:
                 continue
-            shape = self.shapes.get(job) or said.on(self.jobs[job].gpus)
+            shape = self.shapes.get(job)
+            if not isinstance(shape, Shape):
+                shape = said.on(self.jobs[job].gpus)
             speed = self.speeds[self.jobs[job].job_class, self.models[self.model[job]]]
             trained_s = (self._left_then[job] - self.steps_left[job]) / self.rate[job]
             if noise_samples(speed, shape, float(trained_s)) >= ENOUGH_NOISE:
@@ -322,6 +335,13 @@ class Fleet:
             spec, parts = specs[at], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory
+
+
+def _name(job: SimJob, number: int) -> str:
+    """Of one of its classes, as the controller has it."""
+    if job.strategies:
+        return class_as(job_class(job.user, job.spec()), job.strategies[number])
+    return job_class(job.user, replace(job.spec(), job_class=job.classes[number]))
 
 
 def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:

@@ -4,7 +4,7 @@ from heapq import heappush
 
 import numpy as np
 
-from hs_core.model import Migrate, Shape
+from hs_core.model import Form, Migrate
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
 
@@ -110,7 +110,7 @@ class Lives(State):
         return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
 
     def _place(
-        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         if self._rows.row_of(job) >= 0:
             self._remove(job)
@@ -118,7 +118,7 @@ class Lives(State):
         self._rise(job, now_s, None)
 
     def _settle(
-        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         self._turns.leaves(job)
         self._fleet.settle(job, home, now_s, copies, shape)
@@ -147,7 +147,7 @@ class Lives(State):
             heappush(self._later, (float(fleet.ready_s[job]), STAND, job))
 
     def _move(
-        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Shape | None
+        self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
         """Suspended through a checkpoint first; its GPUs are its own until that is written."""
         self._movable[job] = False

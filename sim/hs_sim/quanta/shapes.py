@@ -29,6 +29,7 @@ class Shapes:
         news = False
         for job in jobs:
             shape = self._fleet.shapes[job]
+            assert isinstance(shape, Shape), shape
             model = self._fleet.models[self._fleet.model[job]]
             key = ((self._fleet.job_class[job], model), shape)
             self._reports[key] += 1

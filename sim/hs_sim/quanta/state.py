@@ -6,7 +6,7 @@ from heapq import heapify, heappush
 import numpy as np
 
 from hs_core.cluster.budget import Budget
-from hs_core.model import Shape
+from hs_core.model import Form, Shape
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
@@ -53,7 +53,7 @@ class State:
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there
-        self._shapes: dict[int, Shape | None] = {}  # and in which shape
+        self._shapes: dict[int, Form | None] = {}  # and in which shape
         self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
         self._trials = Trials(fleet, self._quantum_s)
         self._tickets: Floats = np.ones(count)  # as last told
@@ -92,7 +92,8 @@ class State:
             alone = self._pairs.alone(training)
             if fleet.unsure:
                 fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
-            if fleet.shapes and (shaped := [job for job in alone.tolist() if job in fleet.shapes]):
+            shapes = fleet.shapes  # a strategy's rates are of a class of its own
+            if shapes and (shaped := [job for job in alone.tolist() if isinstance(shapes.get(job), Shape)]):
                 alone = np.setdiff1d(alone, shaped)
                 self._stale |= self._measured_shapes.report(shaped)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]

@@ -1,0 +1,73 @@
+"""A job on two GPUs that can be cut in two ways: Tesserae measures it in both, and it goes on in the faster one from its checkpoint."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.harness import Cluster, until
+
+NewCluster = Callable[..., Cluster]
+SCRIPT = Path(__file__).resolve().parents[2] / "examples/strategies.py"
+ASKS = ("--torchrun", "-G", "2", "--strategy", "dp=2", "--strategy", "tp=2", "-e", "OMP_NUM_THREADS=1")
+
+
+def curve(path: Path) -> list[dict[str, Any]]:
+    """A line that is being written is left out."""
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]] if path.exists() else []
+
+
+def alone(path: Path, epochs: int) -> list[dict[str, Any]]:
+    """The same training in its script's own strategy, without a cluster."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
+    words = [
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(SCRIPT),
+        "--epochs",
+        str(epochs),
+        "--curve",
+        str(path),
+    ]
+    runtime = Path(__file__).resolve().parents[2] / "client"
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words],
+        env=environment | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(runtime)},
+        capture_output=True, check=True, timeout=120,
+    )  # fmt: skip
+    return curve(path)
+
+
+def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_one(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "1", "--user", "ann")
+    cluster.hsctl("policy", "set", "tesserae-las")
+    path, epochs = tmp_path / "curve", 25
+    train = [sys.executable, str(SCRIPT), "--epochs", str(epochs), "--step-s", "0.04", "--curve", str(path)]
+    job = cluster.submit(*ASKS, "--", *train, user="ann")
+    until(lambda: len(curve(path)) > 5, "it trains", 120)
+    assert (curve(path)[0]["dp"], curve(path)[0]["tp"]) == (2, 1), "the first that it declared comes first"
+    shown = cluster.json("show", str(job))
+    assert (shown["strategies"], shown["strategy"]) == (["dp=2", "tp=2"], "dp=2")
+
+    until(lambda: curve(path)[-1]["tp"] == 2, "it was restarted in the other one", 120)
+    assert "dp=2; tp=2 (now tp=2)" in cluster.hsctl("show", str(job)).stdout
+    until(lambda: "as tp=2: " in cluster.hsctl("why", str(job)).stdout, "why says in which it runs", 60)
+
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=300)
+    assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
+    rows, whole = curve(path), alone(tmp_path / "alone", epochs)
+    assert [row["step"] for row in rows] == list(range(1, len(whole) + 1)), (
+        "no step was done twice, none left out"
+    )
+    assert [row["loss"] for row in rows] == pytest.approx([row["loss"] for row in whole], rel=0.02, abs=1e-3)
+    assert rows[-1]["tp"] == 2, "in which a step takes half as long"
+    kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
+    assert kinds.count("reshaped") == 1
