@@ -213,14 +213,16 @@ class Seats:
             for job in left:
                 if job.id in mates and not self._slots.runs(job):
                     self._seat(job, self.choices(job), {})
-        layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
-        packer = Packer(self._snapshot, self._slots, layouts.choices if strategies else as_they_are)
+        layouts = None
+        if strategies and any(job.strategies for job in self._snapshot.jobs):
+            layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
+        packer = Packer(self._snapshot, self._slots, layouts.choices if layouts is not None else as_they_are)
         pairs = dict(within or {})
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
             pairs = packer.pack(left, before_pairs)
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
-        if strategies:
+        if layouts is not None:
             layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
         return self._slots.verdict(memory, why)
 
