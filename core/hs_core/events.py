@@ -138,8 +138,8 @@ class WantedJob:
 
     @property
     def form(self) -> Form | None:
-        """How it runs, also where nobody chose; None: it is neither elastic nor has strategies."""
-        return self.trains_as or self.strategy
+        """How it runs, also where nobody chose; None: as it asks."""
+        return self.shape or self.trains_as or self.strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from hs_core.mechanism.layouts import Layouts
@@ -13,13 +14,18 @@ from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId
+from hs_core.model import HostName, JobId, class_over
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+
+BEARABLE = 0.9
+"""The part of its speed that a job keeps over more servers, at least, if it is to be spread. Tiresias goes by the skew of a model's tensors, and has no such number."""
 
 
 class Seats:
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, spreads: bool = False) -> None:
+        """`spreads`: jobs that may be laid over any number of servers are, where one has no room and they bear it."""
         self._snapshot = snapshot
+        self._spreads = spreads
         self._slots = Slots(snapshot)
         self._hosts = {host.name: host for host in snapshot.hosts}
         self.models = tuple(model for model, _ in pools(snapshot))  # newest first
@@ -306,11 +312,41 @@ class Seats:
         drained = any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
             return True
+        if self._spreads and job.spreads:
+            return any(self._lay(job, model, claims) for model in models)
         for model in models:
             there = self._least_disturbing(job, model, claims)
             if there and slots.take(job, there, f"its GPUs of this round are {model} on {', '.join(there)}"):
                 return True
         return drained and bool(models) and slots.take(job, home, "")
+
+    def _lay(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> bool:
+        """Over the fewest servers that have room, as long as it bears that."""
+        able = [host for host in self._takers[model] if fits(replace(job, nodes=job.gang), host)]
+        most = max((host.gpus for host in able), default=0)
+        fewest = next((nodes for nodes in job.spreads if job.gang // nodes <= most), 0)
+        for nodes in job.spreads if fewest else ():
+            bears, why = self._bears(job, model, nodes, fewest)
+            there = self._least_disturbing(replace(job, nodes=nodes), model, claims) if bears else ()
+            if there and self._slots.spread(job, there, why):
+                return True
+        return False
+
+    def _bears(self, job: JobFacts, model: str, nodes: int, fewest: int) -> tuple[bool, str]:
+        """Tiresias, 3.3: who loses by it is not spread over more servers than it must; who was not measured so is."""
+        if nodes <= fewest:
+            return True, f"on {_servers(nodes)}, as few as can be"
+        rates = self._snapshot.rates
+        tight, loose = (
+            rates.get((class_over(job.job_class, job.nodes, n), model), 0.0) for n in (fewest, nodes)
+        )
+        if not (tight and loose):
+            return (
+                True,
+                f"on {_servers(nodes)}: none has room for more of it, and how much slower it is so was not measured",
+            )
+        text = f"on {_servers(nodes)}: none has room for more of it, and it does {loose:.3g} steps/s so, {tight:.3g} on {_servers(fewest)}"
+        return loose >= BEARABLE * tight, text
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
         """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, those that have its data, then by name; () if none."""
@@ -330,3 +366,7 @@ class Seats:
 
         found = sorted(filter(able, self._snapshot.hosts), key=cost)
         return tuple(host.name for host in found[: job.nodes]) if len(found) >= job.nodes else ()
+
+
+def _servers(count: int) -> str:
+    return "one server" if count == 1 else f"{count} servers"
