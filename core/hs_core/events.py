@@ -22,6 +22,7 @@ from hs_core.model import (
     Tier,
     UserName,
     gpus_as,
+    nodes_as,
     strategy_as,
 )
 from hs_core.strategy import Strategy
@@ -123,6 +124,11 @@ class WantedJob:
     def gpus(self) -> int:
         """Of this host."""
         return gpus_as(self.spec, self.shape)
+
+    @property
+    def spans(self) -> bool:
+        """It is over several servers, of which this host is one."""
+        return nodes_as(self.spec, self.shape) > 1
 
     @property
     def trains_as(self) -> Shape | None:

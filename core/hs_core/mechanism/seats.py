@@ -14,7 +14,7 @@ from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId, class_over
+from hs_core.model import HostName, JobId, Spread, class_over
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 BEARABLE = 0.9
@@ -197,6 +197,9 @@ class Seats:
         `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that.
         `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
+        for job in self._snapshot.jobs if self._spreads else ():
+            if isinstance(job.shape, Spread):
+                self._slots.say(job, f"over {_servers(job.nodes)}: so it had room when it was placed")
         before = self._slots.copy()
         seated = self._hand_out(homes or {})
         self._choices.clear()
@@ -333,19 +336,17 @@ class Seats:
         return False
 
     def _bears(self, job: JobFacts, model: str, nodes: int, fewest: int) -> tuple[bool, str]:
-        """Tiresias, 3.3: who loses by it is not spread over more servers than it must; who was not measured so is."""
+        """Who was measured to lose by it is not spread over more servers than it must be (Tiresias, 3.3); and how it runs so."""
         if nodes <= fewest:
-            return True, f"on {_servers(nodes)}, as few as can be"
+            return True, f"over {_servers(nodes)}, as few as can be"
         rates = self._snapshot.rates
         tight, loose = (
-            rates.get((class_over(job.job_class, job.nodes, n), model), 0.0) for n in (fewest, nodes)
+            rates.get((class_over(job.job_class, job.nodes, count), model), 0.0) for count in (fewest, nodes)
         )
+        text = f"over {_servers(nodes)}: fewer had no room"
         if not (tight and loose):
-            return (
-                True,
-                f"on {_servers(nodes)}: none has room for more of it, and how much slower it is so was not measured",
-            )
-        text = f"on {_servers(nodes)}: none has room for more of it, and it does {loose:.3g} steps/s so, {tight:.3g} on {_servers(fewest)}"
+            return True, f"{text}, and how much slower it is so was not measured"
+        text += f", and it does {loose:.3g} steps/s so, {tight:.3g} over {_servers(fewest)}"
         return loose >= BEARABLE * tight, text
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:

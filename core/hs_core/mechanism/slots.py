@@ -190,6 +190,10 @@ class Slots:
         self._how[job.id] = why
         return True
 
+    def say(self, job: JobFacts, how: str) -> None:
+        """How it runs, if it does."""
+        self._how[job.id] = how
+
     def lay(self, job: JobFacts, strategy: Strategy, why: str) -> None:
         """It has that strategy in this round, if it has GPUs; one that would have to be restarted and cannot keeps its own."""
         if strategy != job.strategy:
