@@ -445,6 +445,8 @@ class JobProgressed(_JobAt):
     step: int
     steps_per_s: float
     device_memory_bytes: int
+    noise_scale: float = 0.0  # of its gradients, examples
+    noise_samples: int = 0  # from which it was measured; 0: it was not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

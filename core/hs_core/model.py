@@ -106,7 +106,9 @@ class Elastic:
     batch: int  # of the user's own mini-batches
     batch_max: int  # of a mini-batch, at most
     batch_per_gpu_max: int  # that fit into a GPU at once
-    noise_scale: float = 0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known
+    noise_scale: float = (
+        0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known; until it is measured
+    )
 
     def on(self, gpus: int) -> "Shape":
         """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
@@ -369,6 +371,8 @@ class JobReport:
     sliceable: bool = True
     note: str = ""  # e.g. why it is not sliceable
     device_memory_bytes: int = 0  # per GPU, largest seen
+    noise_scale: float = 0.0  # of its gradients, as its process measures it, examples
+    noise_samples: int = 0  # measurements; 0: none
     beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
     in_turn: bool = False  # its GPUs are its own now, also while its process comes up
     can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
@@ -415,6 +419,18 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseScale:
+    """Of a job's gradients, as measured."""
+
+    examples: float
+    samples: int  # mini-batches
+
+
+ENOUGH_NOISE = 50
+"""Measurements before a noise scale is believed: of one, the error is as large as what is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The controller's row for a job."""
 
@@ -435,6 +451,9 @@ class Job:
     base_step: int = 0  # mini-batches done where its copies began
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
     shape: Form | None = None  # that it has at its home; None: as declared
+    noise: NoiseScale | None = (
+        None  # of an elastic job, newest that was measured well enough; None: as declared
+    )
     migrations: int = 0
     unconfirmed: tuple[
         HostName, ...
@@ -455,6 +474,12 @@ class Job:
     def forked(self) -> bool:
         """It trains as copies that are averaged."""
         return bool(self.portions)
+
+    @property
+    def elastic(self) -> Elastic | None:
+        """What it allows, with the noise scale that was measured, if one was."""
+        said = self.spec.elastic
+        return said if said is None or self.noise is None else replace(said, noise_scale=self.noise.examples)
 
     @property
     def gpus(self) -> int:

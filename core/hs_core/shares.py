@@ -4,7 +4,6 @@ All exact (`hs_core.waterline`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -57,8 +56,7 @@ def entitle(
     return dict(zip(demands, shares, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """GPUs that a user's jobs could use in any of these pools, and in no other (pinned, or too big for its memory)."""
 
     user: UserName

@@ -317,7 +317,9 @@ class _Path:
             right = np.concatenate(
                 [dual + np.where(self.bounded, of_x / inside, 0.0), primal - of_s / self.z, equal]
             )
-            dx, dz, dy = np.split(solve(right), [len(self.x), len(self.x) + len(self.h)])
+            columns, rows = len(self.x), len(self.x) + len(self.h)
+            moved = solve(right)
+            dx, dz, dy = moved[:columns], moved[columns:rows], moved[rows:]
             ds = primal - self.g @ dx
             dv = np.where(self.bounded, (of_x - self.v * dx) / inside, 0.0)
             return dx, ds, dz, dv, dy
@@ -342,11 +344,11 @@ class _Path:
     def _factor(self, diagonal: Floats) -> Callable[[Floats], Floats] | None:
         """Solves for the matrix of one step: what all have in common, and this diagonal. None: it is singular."""
         if self.small:
-            from scipy.linalg import get_lapack_funcs  # noqa: PLC0415
+            from scipy.linalg.lapack import dgetrf as getrf  # noqa: PLC0415
+            from scipy.linalg.lapack import dgetrs as getrs  # noqa: PLC0415
 
             matrix = self.common.copy(order="F")
             np.fill_diagonal(matrix, diagonal)
-            getrf, getrs = get_lapack_funcs(("getrf", "getrs"), (matrix,))
             lu, pivots, failed = getrf(matrix, overwrite_a=True)
             return None if failed else lambda right: getrs(lu, pivots, right)[0]
         from scipy.sparse import diags  # noqa: PLC0415

@@ -25,7 +25,7 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "dataset", "dataset_bytes", "strategies",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
     "topology",
 )  # fmt: skip
 NEVER = "never"
@@ -342,6 +342,14 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         "a dataset to go with it",
     )
     elastic = elastic_of(at("elastic"), fields.get("elastic", ""), whole("gpus", 1, 1))
+    noise = number(at("noise_scale"), "noise_scale", fields.get("noise_scale", 0.0), least=0)
+    expect(
+        elastic is not None or not noise,
+        at("noise_scale"),
+        "noise_scale",
+        noise,
+        "an elastic job to go with it",
+    )
     nodes = whole("nodes", 1, 1)
     expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
     stages = _stages(at("stages"), fields.get("stages", ""))
@@ -382,6 +390,7 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         dataset=dataset,
         dataset_bytes=dataset_bytes,
         elastic=elastic,
+        noise_scale=noise,
         strategies=strategies,
         topology=Topology(topology),
         line=where[1],

@@ -77,6 +77,7 @@ class SimJob:
     elastic: Elastic | None = (
         None  # its `steps` are mini-batches of its own size, and its class has `Workload.speeds`
     )
+    noise_scale: float = 0.0  # that an elastic job's gradients really have; 0: as it declares
     strategies: tuple[
         Strategy, ...
     ] = ()  # that its script can do; rates are those of its class as each of them (`variant`)
@@ -108,6 +109,13 @@ class SimJob:
         if self.strategies:
             return tuple(map(self.variant, self.strategies))
         return (self.job_class, *(stage.job_class for stage in self.stages))
+
+    @property
+    def truly(self) -> Elastic | None:
+        """What it allows, with the noise scale that it really has."""
+        if self.elastic is None or not self.noise_scale:
+            return self.elastic
+        return replace(self.elastic, noise_scale=self.noise_scale)
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:

@@ -41,13 +41,13 @@ def test_small_jobs_that_fit_beside_a_gang_need_no_time_of_their_own() -> None:
 
 
 def test_one_narrow_job_among_wider_ones_keeps_the_gpu_that_nobody_can_have_in_its_turn() -> None:
-    assert occupied([1, 2, 2, 2], 4) == {1: 2.0, 2: 2.0}
-    assert occupied([1, 1, 2, 2], 4) == {1: 1.0, 2: 2.0}
+    assert occupied((1, 2, 2, 2), 4) == {1: 2.0, 2: 2.0}
+    assert occupied((1, 1, 2, 2), 4) == {1: 1.0, 2: 2.0}
     assert load(4, 1, 2, 2, 2, weight=0.5) == pytest.approx((2 + 6) * 0.5 / 4)
 
 
 def test_jobs_whose_width_does_not_divide_the_server_share_what_is_left_over() -> None:
-    assert occupied([3, 3, 3], 8) == {3: 4.0}
+    assert occupied((3, 3, 3), 8) == {3: 4.0}
 
 
 def test_three_narrow_jobs_leave_a_gpu_idle_only_while_all_three_run() -> None:
@@ -76,7 +76,7 @@ def filled(widths: list[int], room: int) -> int:
 
 @given(WIDTHS)
 def test_a_job_keeps_more_than_its_gpus_just_where_the_others_cannot_fill_the_rest(widths: list[int]) -> None:
-    takes = occupied(widths, 8)
+    takes = occupied(tuple(widths), 8)
     for at, width in enumerate(widths):
         rest = 8 - width
         others = widths[:at] + widths[at + 1 :]

@@ -43,8 +43,11 @@ def a_job(dice: Random, at: int) -> JobFacts:
     )
 
 
-def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, list[JobFacts]]:
-    return {key: band.jobs for key, band in bands.items()}
+def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
+    return {
+        key: (b.jobs[:], b.ids, b.gangs, b.users, b.gpus, b.widths, b.waiting, b.stuck)
+        for key, b in bands.items()
+    }
 
 
 def all_of(census: Census) -> tuple[object, ...]:
@@ -57,13 +60,20 @@ def all_of(census: Census) -> tuple[object, ...]:
 def test_a_census_that_was_brought_up_to_date_is_the_one_that_would_be_taken_anew(seed: int) -> None:
     dice = Random(seed)
     floor = Floor(HOSTS)
-    jobs = [a_job(dice, at) for at in range(60)]
+    jobs = [a_job(dice, at) for at in range(100)]
     census = Census(floor, jobs)
     for first in range(100, 600, 100):
         before = census.single.kinds.copy(), shown(census.single.kinds)
         jobs = [job for job in jobs if dice.random() > 0.05]
         for at in dice.sample(range(len(jobs)), 5):
             jobs[at] = replace(a_job(dice, jobs[at].id), arrival_s=jobs[at].arrival_s)
+        for at in dice.sample(range(len(jobs)), 4):  # these are counted where they were
+            jobs[at] = replace(
+                jobs[at],
+                running=not jobs[at].running,
+                started=dice.random() < 0.5,
+                sliceable=dice.random() < 0.5,
+            )
         jobs += [a_job(dice, first + at) for at in range(3)]
         dice.shuffle(jobs)
         assert census.update(jobs)

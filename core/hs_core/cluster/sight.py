@@ -216,7 +216,7 @@ class Sight:
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
             dataset=row.spec.dataset,
-            elastic=row.spec.elastic,
+            elastic=row.elastic,
             strategies=row.spec.strategies,
             spreads=spreads(row.spec) if not hosts and row.stored is None else (),
             shape=row.shape,

@@ -4,8 +4,7 @@ Of a snapshot's jobs most are the same values as in the one before, and nothing 
 same whether it was taken at once or brought up to date.
 """
 
-from bisect import bisect_left
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -28,6 +27,11 @@ _Plain = tuple[UserName, str, str, int, int, tuple[str, ...]]
 """Of a job where it lives: user, class, model, gang, memory and the models it may use."""
 
 _id_of, _gang_of, _user_of = attrgetter("id"), attrgetter("gang"), attrgetter("user")
+_hosts_of = attrgetter("hosts")
+_counted = attrgetter(
+    "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
+)  # fmt: skip
+"""What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
 
 
 class Band:
@@ -53,6 +57,13 @@ class Band:
     def sort(self) -> None:
         self.jobs.sort(key=_id_of)
         self._forget()
+
+    def renewed(self, now: Mapping[JobId, JobFacts]) -> "Band":
+        """The same jobs, these as they are now. What does not go by what has changed of them need not be looked up again."""
+        band = Band([now.get(job_id, job) for job_id, job in zip(self.ids, self.jobs, strict=True)])
+        stays = ("ids", "gangs", "users", "gpus", "widths")
+        band.__dict__.update((name, known) for name, known in vars(self).items() if name in stays)
+        return band
 
     def _forget(self) -> None:
         jobs = self.jobs
@@ -101,6 +112,14 @@ class Shelf:
         self.kinds: dict[Kind, Band] = {}
         self.asks: dict[Ask, Band] = {}
 
+    def renew(self, now: Mapping[JobId, JobFacts]) -> None:
+        """These are counted where they were."""
+        tables: tuple[dict[Any, Band], ...] = (self.at, self.kinds, self.asks)
+        for bands in tables:
+            for key, band in bands.items():
+                if not now.keys().isdisjoint(band.ids):
+                    bands[key] = band.renewed(now)
+
 
 class Census:
     def __init__(self, floor: Floor, jobs: Sequence[JobFacts]) -> None:
@@ -121,16 +140,29 @@ class Census:
             return False
         self._known = now
         gone, came = [known[key] for key in lost], [now[key] for key in new]
-        for job in gone:
-            at = bisect_left(self.ids, job.id)
-            del self.jobs[at], self.ids[at], self.hosts[at]
-        for job in came:
-            at = bisect_left(self.ids, job.id)
-            self.jobs.insert(at, job)
-            self.ids.insert(at, job.id)
-            self.hosts.insert(at, job.hosts)
-        self._recount(came, gone)
+        # As they are nearly in order, sorting them is one walk; to put thousands in their places one by one is a walk for each.
+        self.jobs = [job for job in self.jobs if id(job) not in lost] + came
+        self.jobs.sort(key=_id_of)
+        self.ids, self.hosts = list(map(_id_of, self.jobs)), list(map(_hosts_of, self.jobs))
+        renewed = self._renew(came, gone)
+        self._recount(
+            [job for job in came if job.id not in renewed], [job for job in gone if job.id not in renewed]
+        )
         return True
+
+    def _renew(self, came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> Mapping[JobId, JobFacts]:
+        """Those that are counted where they were: of most that have changed, only whether they are in their turn."""
+        before = {job.id: job for job in gone}
+        renewed = {
+            job.id: job
+            for job in came
+            if (old := before.get(job.id)) is not None and _counted(old) == _counted(job)
+        }
+        self.odd |= {job_id: renewed[job_id] for job_id in renewed.keys() & self.odd.keys()}
+        plain = {job_id: job for job_id, job in renewed.items() if job_id not in self.odd}
+        for shelf in (self.single, self.several) if plain else ():
+            shelf.renew(plain)
+        return renewed
 
     def homes(self) -> dict[JobId, Home]:
         """Of all that have one, by id."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hs_core import dice
 from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isolated_speed
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.packing import ratios
 from hs_core.mechanism.rounds import CREDIT_S, RESET_S, Books, Staleness, Unit, pick, receive, reset, units_of
 from hs_core.mechanism.rows import Rows, rows
@@ -104,7 +105,8 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         "attained": {str(job.id): job.attained_gpu_s for job in table.jobs if job.id in ran},
     }
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1}
-    return seats.verdict(now, _why(table, books), () if style.compat else None, mates=mates)
+    why = Later(lambda: _why(table, books))
+    return seats.verdict(now, why, () if style.compat else None, mates=mates)
 
 
 def sharing(snapshot: Snapshot, table: Rows) -> Sharing:

@@ -5,7 +5,7 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
@@ -200,11 +200,11 @@ class Seats:
         for job in self._snapshot.jobs if self._spreads else ():
             if isinstance(job.shape, Spread):
                 self._slots.say(job, f"over {_servers(job.nodes)}: so it had room when it was placed")
-        before = self._slots.copy()
+        before = self._slots.copy() if renamed else None
         seated = self._hand_out(homes or {})
         self._choices.clear()
         self._able.clear()
-        if renamed and self._slots.moved:
+        if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
             seated_afresh = self._hand_out(self._renamed())
             if (stayed.gpus_left, stayed.moved) <= (self._slots.gpus_left, self._slots.moved):
@@ -268,23 +268,24 @@ class Seats:
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        claims = self._claims()
+        at_home = {job.id for job, model in self._chosen.values() if self._is_home(job, model)}
+        claims = self._claims(at_home)
         seated = set[JobId]()
 
         def rank(entry: tuple[JobFacts, str]) -> tuple[object, ...]:
-            job, model = entry
-            at_home = self._is_home(job, model)
+            job, stays = entry[0], entry[0].id in at_home
             return (
                 self._may_leave(job),
                 -job.per_node,
                 -job.gang,
-                not (at_home and job.running),
-                not at_home,
-                by_arrival(job),
+                not (stays and job.running),
+                not stays,
+                job.arrival_s,
+                job.id,
             )
 
         for job, model in sorted(self._chosen.values(), key=rank):
-            if self._is_home(job, model):
+            if job.id in at_home:
                 for name in self._slots.home(job):
                     claims[name] -= job.per_node
             if self._slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
@@ -295,11 +296,11 @@ class Seats:
         home = self._slots.home(job)
         return bool(home) and self._hosts[home[0]].model == model
 
-    def _claims(self) -> dict[HostName, int]:
+    def _claims(self, at_home: Container[JobId]) -> dict[HostName, int]:
         """GPUs of each server that chosen jobs would stay on."""
         claims = dict.fromkeys(self._hosts, 0)
-        for job, model in self._chosen.values():
-            if self._is_home(job, model):
+        for job, _ in self._chosen.values():
+            if job.id in at_home:
                 for name in self._slots.home(job):
                     claims[name] += job.per_node
         return claims

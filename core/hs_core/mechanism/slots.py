@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import replace
 
 from hs_core.events import Guest, Turn
+from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
     best_fit,
@@ -289,12 +290,13 @@ class Slots:
                 shapes=self._shapes,
             ),
             memory=memory,
-            why={
-                job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)
-            },
+            why=Later(lambda: self._whys(why, mixed=mixed)),
             how={job: text for job, text in self._how.items() if job in self._in_turn},
             entitled=weights.entitled,
         )
+
+    def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
+        return {job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)}
 
     def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool) -> str:
         home = self._homes.get(job.id)

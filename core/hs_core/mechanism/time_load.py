@@ -6,6 +6,7 @@ fill the server this is ticketLoadPerGPU (eq 2); with jobs that leave GPUs idle 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +16,36 @@ from hs_core.policy import JobFacts
 
 Ints = NDArray[np.int64]
 
+ASKED = 1 << 13
+"""Questions whose answers are kept: whoever looks for a better server asks most of them again, within a decision and in the next ones."""
+
 
 def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: Mapping[UserName, float]) -> float:
     """Where all run at once: ticketLoadPerGPU. `per_gpu`: tickets per GPU of each user there."""
+    return _time_load(
+        gpus,
+        tuple([
+            (job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)) for job in jobs
+        ]),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=ASKED)
+def _time_load(gpus: int, jobs: tuple[tuple[int, float], ...]) -> float:
+    """`jobs`: width, and tickets per GPU; in their order, as floats do not add up the same otherwise."""
     gangs = most = 0.0
     big: list[tuple[int, float]] = []
     small: list[tuple[int, float]] = []
-    for job in jobs:
-        width, weight = job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)
+    for width, weight in jobs:
         if 2 * width > gpus:
             gangs += weight
             big.append((width, weight))
         else:
             most = max(most, weight)
             small.append((width, weight))
-    if sum(width for width, _ in (*big, *small)) <= gpus:
+    if sum(width for width, _ in jobs) <= gpus:
         return sum(width * weight for width, weight in (*big, *small)) / max(1, gpus)
-    widths = sorted((width for width, _ in small), reverse=True)
+    widths = tuple(sorted((width for width, _ in small), reverse=True))
     takes = occupied(widths, gpus)
     together = sum(width * weight for width, weight in small) + left_over(small, gpus)
     alone = max(max(sum(takes[width] * weight for width, weight in small), together) / gpus, most)
@@ -41,7 +55,8 @@ def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: Mapping[UserName, fl
     return gangs + max(0.0, alone)
 
 
-def occupied(widths: Iterable[int], gpus: int) -> Mapping[int, float]:
+@lru_cache(maxsize=ASKED)
+def occupied(widths: tuple[int, ...], gpus: int) -> Mapping[int, float]:
     """GPUs that a job of each of these widths keeps to itself in its turn: its own, and its part of those that nobody can have then.
 
     One job with one GPU among jobs with two, on four GPUs, takes two: with it and one of the others a GPU is left over.

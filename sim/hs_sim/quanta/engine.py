@@ -298,9 +298,8 @@ class _Run(Running):
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
         # Most jobs share a few numbers: each is looked at once.
-        known = {
-            at: _as_float(one) for at, one in zip(map(id, tickets.values()), tickets.values(), strict=True)
-        }
+        few = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))
+        known = {at: _as_float(one) for at, one in few.items()}
         values = np.fromiter(
             map(known.__getitem__, map(id, tickets.values())), dtype=np.float64, count=len(tickets)
         )

@@ -38,7 +38,6 @@ class Columns:
             "state_bytes": [job.state_bytes for job in jobs],
             "sliceable": [job.sliceable for job in jobs],
             "dataset": [job.dataset for job in jobs],
-            "elastic": [job.elastic for job in jobs],
             "strategies": [job.strategies for job in jobs],
         }
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from hs_core.datasets import after_use
-from hs_core.model import Dataset, Form, HostName, Shape, UserName, job_class, split_memory
+from hs_core.model import ENOUGH_NOISE, Dataset, Form, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.strategy import class_as
 from hs_sim.cluster import check_fits, servers
-from hs_sim.elastic import steps_per_s, told_per_s
+from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
@@ -81,6 +81,9 @@ class Fleet:
             count
         )  # how many times as long it takes on its GPUs as on middling ones
         self.speeds = workload.speeds
+        self.elastic = [job.elastic for job in jobs]  # as declared, until the noise scale was measured
+        self.unsure = {at for at, job in enumerate(jobs) if job.elastic != job.truly}
+        self._left_then: Floats = self.steps_left.copy()  # as it came to its home
         self.shapes: dict[int, Form] = {}  # of jobs that have others than they declared
         self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
@@ -175,6 +178,7 @@ class Fleet:
             self.copies[job] = copies
         self._pace(job)
         self.settled_s[job] = now_s
+        self._left_then[job] = self.steps_left[job]
         self._odd[job] = True
 
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
@@ -212,12 +216,29 @@ class Fleet:
 
     def _elastic_rate(self, job: int, model: int) -> float:
         """Steps a second in the shape that it has."""
-        elastic, class_ = self.jobs[job].elastic, self.jobs[job].job_class
+        elastic, class_ = self.jobs[job].truly, self.jobs[job].job_class
         assert elastic is not None
         shape = self.shapes.get(job)
         if not isinstance(shape, Shape):
             shape = elastic.on(self.jobs[job].gpus)
         return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
+
+    def learn_noise(self, jobs: Iterable[int]) -> None:
+        """Of those of these, which train, that have measured the noise scale of their gradients often enough."""
+        for job in jobs:
+            said, truly = self.elastic[job], self.jobs[job].truly
+            assert said is not None
+            if not self.rate[job] > 0:
+                continue
+            shape = self.shapes.get(job)
+            if not isinstance(shape, Shape):
+                shape = said.on(self.jobs[job].gpus)
+            speed = self.speeds[self.jobs[job].job_class, self.models[self.model[job]]]
+            trained_s = (self._left_then[job] - self.steps_left[job]) / self.rate[job]
+            if noise_samples(speed, shape, float(trained_s)) >= ENOUGH_NOISE:
+                self.elastic[job] = truly
+                self.unsure.discard(job)
+                self._odd[job] = True
 
     def read(self, job: int) -> float:
         """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
@@ -303,6 +324,7 @@ class Fleet:
             "spreads": [() if self.home[job] else self._spreads.get(job, ()) for job in which]
             if self._spreads
             else repeat(()),
+            "elastic": list(map(self.elastic.__getitem__, which)),
             "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),

@@ -23,6 +23,8 @@ COLUMNS = (1 << COLUMN_BITS) - 1
 CLOSED = np.iinfo(np.int64).max  # key of a place where nobody competes
 FARTHEST = float(1 << 28)  # a pass: beyond it the row is counted from zero again
 PHASE = 1e9  # phases are rounded to so many parts of a stride
+DIGITS = 9  # of tickets: jobs of one kind have the same so far
+ALIKE = 1e-8  # tickets farther apart are not
 
 
 class Rows:
@@ -108,13 +110,14 @@ class Rows:
             lag = (self._pass[row, column] - self._virtual[row]) / self._stride[row, column]
             carry = float(min(1.0, max(-1.0, lag)))
         last = int(self.count[row])
-        for array in self._matrices():
-            array[row, column : last - 1] = array[row, column + 1 : last].copy()
+        if column < last - 1:
+            for array in self._matrices():
+                array[row, column : last - 1] = array[row, column + 1 : last]
+            self._column[self.job[row, column : last - 1]] -= 1
         self.job[row, last - 1] = -1
         self._open[row, last - 1] = False
         self._keys[row, last - 1] = CLOSED
         self.count[row] = last - 1
-        self._column[self.job[row, column : last - 1]] -= 1
         self.row[job] = self._column[job] = -1
         self._kin.pop(job, None)
         self._carry.pop(job, None)
@@ -287,17 +290,23 @@ class Rows:
 
     def _phases(self, row: int, job: int, credit: float = 0.0) -> list[float]:
         """Where on their stride the others of this job's kind are, had all of them that credit."""
-        kind = self._kind(row, int(self._column[job]))
+        own = int(self._column[job])
+        kind, present = self._kind(row, own), slice(int(self.count[row]))
+        # Who asks for another gang or has plainly other tickets is of another kind: most are.
+        tickets = self._tickets[row, present]
+        alike = self._open[row, present] & (self.gang[row, present] == self.gang[row, own])
+        alike &= np.abs(tickets - tickets[own]) < ALIKE
+        alike[own] = False
         found = [
             (self._pass[row, column] - self._virtual[row] + credit) / self._stride[row, column]
-            for column in np.flatnonzero(self._open[row, : self.count[row]]).tolist()
-            if self.job[row, column] != job and self._kind(row, column) == kind
+            for column in np.flatnonzero(alike).tolist()
+            if self._kind(row, column) == kind
         ]
         return [round((phase - floor(phase)) * PHASE) % PHASE / PHASE for phase in map(float, found)]
 
     def _kind(self, row: int, column: int) -> Hashable:
         job = int(self.job[row, column])
-        return self._kin[job], int(self.gang[row, column]), round(float(self._tickets[row, column]), 9)
+        return self._kin[job], int(self.gang[row, column]), round(float(self._tickets[row, column]), DIGITS)
 
     def _matrices(self) -> list[NDArray[Any]]:
         return [self.job, self.gang, self._tickets, self._stride, self._pass, self._open, self._keys]

@@ -1,0 +1,26 @@
+"""What is said of jobs, made when somebody asks: of most nobody does."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+
+from hs_core.model import JobId
+
+
+class Later(Mapping[JobId, str]):
+    """What `make` returns. It looks at a decision that is made, and so finds the same whenever it is asked."""
+
+    def __init__(self, make: Callable[[], Mapping[JobId, str]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> Mapping[JobId, str]:
+        return self._make()
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __getitem__(self, job_id: JobId) -> str:
+        return self._made[job_id]
