@@ -41,7 +41,7 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         checkpoint_step=report.checkpoint_step if report else -1,
         priority=spec.priority,
         hosts=job.hosts,
-        nodes=spec.nodes,
+        nodes=job.nodes,
         migrations=job.migrations,
         array_id=spec.array_id or 0,
         accumulation=job.accumulation,

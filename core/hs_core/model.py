@@ -33,6 +33,13 @@ class MoveReason(StrEnum):
     SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs or in another strategy
 
 
+class Topology(StrEnum):
+    """Over how many servers a job may be laid (`--topology`)."""
+
+    AUTO = "auto"  # as many as it asks for
+    ANY = "any"  # in equal parts over any number, where its GPUs are free so
+
+
 class SuspendMode(StrEnum):
     """How the user lets us suspend the job (`--suspend`)."""
 
@@ -135,8 +142,18 @@ class Shape:
         return f"{gpus}, mini-batches of {self.batch} examples{parts}"
 
 
-Form = Shape | Strategy
-"""How a job runs, fixed for an epoch: the shape of an elastic one, or one of the strategies that its script can do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A job that may be laid over any number of servers, in equal parts: over so many. Its checkpoints are of as many parts, so it stays as long as it has any."""
+
+    nodes: int
+
+    def __str__(self) -> str:
+        return "all GPUs on one server" if self.nodes == 1 else f"its GPUs on {self.nodes} servers"
+
+
+Form = Shape | Strategy | Spread
+"""How a job runs, fixed for an epoch: the shape of an elastic one, one of the strategies that its script can do, or over how many servers it is laid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +179,7 @@ class JobSpec:
     output: str = ""  # also written here, opened as the user; empty: agent's log only
     torchrun: bool = False  # start `gpus` ranks through torchrun
     migrate: Migrate = Migrate.AUTO
+    topology: Topology = Topology.AUTO
     suspend: SuspendMode = SuspendMode.AUTO
     on_partition: OnPartition = OnPartition.CONTINUE
     retry_max: int = 0  # restarts after a failure
@@ -190,7 +208,21 @@ class JobSpec:
 
 def gpus_as(spec: JobSpec, form: Form | None) -> int:
     """GPUs on each of its servers, where it runs so; None: as declared."""
+    if isinstance(form, Spread):
+        return spec.gang // form.nodes
     return form.gpus if isinstance(form, Shape) else spec.gpus
+
+
+def nodes_as(spec: JobSpec, form: Form | None) -> int:
+    """Its servers, where it runs so; None: as declared."""
+    return form.nodes if isinstance(form, Spread) else spec.nodes
+
+
+def spreads(spec: JobSpec) -> tuple[int, ...]:
+    """Numbers of servers over which it may be laid, the fewest first; empty: as many as it asks for."""
+    if spec.topology is not Topology.ANY:
+        return ()
+    return tuple(nodes for nodes in range(1, spec.gang + 1) if spec.gang % nodes == 0)
 
 
 def strategy_as(spec: JobSpec, form: Form | None) -> Strategy | None:
@@ -457,7 +489,19 @@ class Job:
     @property
     def gang(self) -> int:
         """GPUs it needs at once, in the shape that it has."""
-        return self.gpus * self.spec.nodes
+        return self.gpus * self.nodes
+
+    @property
+    def laid(self) -> JobSpec:
+        """What was asked for, over the servers that it has."""
+        if self.nodes == self.spec.nodes:
+            return self.spec
+        return replace(self.spec, nodes=self.nodes, gpus=self.gpus)
+
+    @property
+    def nodes(self) -> int:
+        """Servers that it needs at once."""
+        return nodes_as(self.spec, self.shape)
 
     @property
     def strategy(self) -> Strategy | None:
@@ -622,6 +666,12 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
         checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == copies else -1,
         exit=why if phase is Phase.EXITED else None,
     )
+
+
+def class_over(job_class: str, before: int, nodes: int) -> str:
+    """The class of jobs over `before` servers, where they are over so many: synchronizing costs more there."""
+    base = job_class.removesuffix(f" on {before} servers")
+    return f"{base} on {nodes} servers" if nodes > 1 else base
 
 
 def job_class(user: str, spec: JobSpec) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, Form, JobSpec, Migrate, UserName
+from hs_core.model import Elastic, Form, JobSpec, Migrate, Topology, UserName, nodes_as, spreads
 from hs_core.policy import Profiling
 from hs_core.strategy import Strategy, class_as
 
@@ -81,6 +81,7 @@ class SimJob:
     strategies: tuple[
         Strategy, ...
     ] = ()  # that its script can do; rates are those of its class as each of them (`variant`)
+    topology: Topology = Topology.AUTO
     line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
@@ -92,6 +93,15 @@ class SimJob:
         if not self.strategies:
             return self.job_class
         return class_as(self.job_class, form if isinstance(form, Strategy) else self.strategies[0])
+
+    def nodes_in(self, form: Form | None) -> int:
+        """Servers over which it is, where it runs so; None: as its user would."""
+        return nodes_as(self.spec(), form)
+
+    @property
+    def spreads(self) -> tuple[int, ...]:
+        """Numbers of servers over which it may be laid; empty: over `nodes`."""
+        return spreads(self.spec()) if self.topology is Topology.ANY else ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -139,6 +149,7 @@ class SimJob:
             steps=self.steps,
             elastic=self.elastic,
             strategies=self.strategies,
+            topology=self.topology,
         )
 
 

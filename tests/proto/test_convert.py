@@ -30,6 +30,7 @@ SPECS = st.builds(
         model.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,
         batch_per_gpu_max=NON_NEGATIVE, noise_scale=st.floats(0, 1e9),
     ),
+    topology=st.sampled_from(model.Topology),
     strategies=st.lists(
         st.builds(Strategy, data=st.integers(1, 99), tensor=st.integers(1, 99), pipeline=st.integers(1, 99), layers=st.lists(st.integers(1, 99), max_size=3).map(tuple)),
         max_size=2,

@@ -21,6 +21,7 @@ from hs_core.model import (
     OnPartition,
     Phase,
     Shape,
+    Spread,
     Stored,
 )
 
@@ -239,7 +240,7 @@ class Lives(Views):
             self._next_epoch(row),
             state=state,
             hosts=hosts,
-            shape=row.shape if stays else None,
+            shape=row.shape if stays or (stored is not None and isinstance(row.shape, Spread)) else None,
             stored=stored,
             portions=(),
             base_step=0,

@@ -87,7 +87,7 @@ class HostedJob:
     @property
     def part(self) -> bool:
         """Of a job over several hosts: it runs in the turns that the controller gives it, and no others."""
-        return self.wanted.spec.nodes > 1
+        return self.wanted.spans
 
     @property
     def reserves(self) -> bool:

@@ -271,7 +271,7 @@ class World:
         rate = self._rates.get((class_, model))
         if rate is None or rate <= 0:
             raise BrokenError(f"the workload has no rate of class {class_!r} on {model}")
-        if job.sim.nodes > 1:
+        if job.sim.nodes_in(form) > 1:
             rate *= self.experiment.workload.spread.get((class_, model), 1.0)
         return rate
 

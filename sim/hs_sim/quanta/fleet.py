@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
@@ -61,10 +61,12 @@ class Fleet:
         self.jobs = jobs
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
         self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
+        self.nodes: Ints = np.array([job.nodes for job in jobs], dtype=np.int64)
         self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
         self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
         self.steps: Floats = np.array([job.steps for job in jobs], dtype=np.float64)  # of its size of batches
         self.steps_left: Floats = self.steps.copy()
+        self._spreads = {at: found for at, job in enumerate(jobs) if (found := job.spreads)}
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
@@ -114,12 +116,12 @@ class Fleet:
         pair_of = np.zeros(len(self.jobs), dtype=np.int64)
         rates: list[list[float]] = []
         for at, job in enumerate(self.jobs):
-            for number, class_ in enumerate(job.classes):
-                key = (job.user, class_, job.nodes)
+            for (number, class_), nodes in product(enumerate(job.classes), job.spreads or (job.nodes,)):
+                key = (job.user, class_, nodes)
                 if key not in self._known:
                     self._known[key] = len(names)
-                    names.append(_name(job, number))
-                    rates.append([_told(workload, job, class_, model) for model in self.models])
+                    names.append(_name(job, number, nodes))
+                    rates.append([_told(workload, job, class_, model, nodes) for model in self.models])
             pair_of[at] = self._known[job.user, job.classes[0], job.nodes]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
@@ -136,7 +138,7 @@ class Fleet:
         self._odd[job] = True
 
     def _is_of(self, job: int, class_: str) -> None:
-        self.class_of[job] = found = self._known[self.jobs[job].user, class_, self.jobs[job].nodes]
+        self.class_of[job] = found = self._known[self.jobs[job].user, class_, int(self.nodes[job])]
         self.job_class[job] = self._class_names[found]
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
@@ -160,6 +162,8 @@ class Fleet:
         if isinstance(shape, Shape):
             self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
         elif shape is not None:
+            self.nodes[job] = self.jobs[job].nodes_in(shape)
+            self.per_node[job] = self.gang[job] // self.nodes[job]
             self._is_of(job, self.jobs[job].variant(shape))
         self._bound.pop(job, None)
         if len(home) > self.rows_of.shape[1]:
@@ -183,9 +187,10 @@ class Fleet:
         mine = [at for at, job in enumerate(self.jobs) if job_class in job.classes]
         for job in mine:
             spec = self.jobs[job]
-            part = self._spread.get((job_class, model), 1.0) if spec.nodes > 1 else 1.0
-            row = self._known[spec.user, job_class, spec.nodes]
-            self.rates[row, self.models.index(model)] = steps_per_s * part
+            for nodes in spec.spreads or (spec.nodes,):
+                part = self._spread.get((job_class, model), 1.0) if nodes > 1 else 1.0
+                row = self._known[spec.user, job_class, nodes]
+                self.rates[row, self.models.index(model)] = steps_per_s * part
         for job in mine:
             if self.home[job]:
                 self._pace(job)
@@ -315,6 +320,10 @@ class Fleet:
             "hosts": list(map(self.home_names.__getitem__, which)),
             "gang": self.gang[jobs].tolist(),
             "shape": list(map(self.shapes.get, which)),
+            "nodes": self.nodes[jobs].tolist(),
+            "spreads": [() if self.home[job] else self._spreads.get(job, ()) for job in which]
+            if self._spreads
+            else repeat(()),
             "elastic": list(map(self.elastic.__getitem__, which)),
             "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
@@ -337,16 +346,17 @@ class Fleet:
         return memory
 
 
-def _name(job: SimJob, number: int) -> str:
-    """Of one of its classes, as the controller has it."""
+def _name(job: SimJob, number: int, nodes: int) -> str:
+    """Of one of its classes, over so many servers, as the controller has it."""
+    spec = replace(job.spec(), nodes=nodes, gpus=job.gang // nodes)
     if job.strategies:
-        return class_as(job_class(job.user, job.spec()), job.strategies[number])
-    return job_class(job.user, replace(job.spec(), job_class=job.classes[number]))
+        return class_as(job_class(job.user, spec), job.strategies[number])
+    return job_class(job.user, replace(spec, job_class=job.classes[number]))
 
 
-def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:
+def _told(workload: Workload, job: SimJob, class_: str, model: str, nodes: int) -> float:
     """What jobs of the class report as declared."""
     speed = workload.speeds.get((class_, model))
     if job.elastic is not None and speed is not None:
         return told_per_s(speed, job.elastic.on(job.gpus))
-    return workload.rate(class_, model, job.nodes)
+    return workload.rate(class_, model, nodes)
