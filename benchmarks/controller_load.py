@@ -112,6 +112,14 @@ async def submit(stub: "controller_pb2_grpc.HeteroShareAsyncStub", number: int) 
     return time.perf_counter() - began_s
 
 
+async def lag(late_s: list[float]) -> None:
+    """How late this process itself is, as submits are late by it too."""
+    while True:
+        due_s = time.perf_counter() + 0.01
+        await asyncio.sleep(0.01)
+        late_s.append(time.perf_counter() - due_s)
+
+
 async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
     agents, rate, seconds, life_s = asked.agents, asked.rate, asked.seconds, asked.life
     dice = random.Random(1)
@@ -131,6 +139,8 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         while len((await stub.ListNodes(pb.ListNodesRequest())).nodes) < agents:  # noqa: ASYNC110 — it rings no bell
             await asyncio.sleep(0.2)
         await asyncio.sleep(2)
+        late_s: list[float] = []
+        lagging = asyncio.create_task(lag(late_s))
         before_s, began_s = cpu_s(pid), time.perf_counter()
         tasks = []
         for number in range(int(rate * seconds)):
@@ -141,6 +151,7 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         jobs = len((await stub.ListJobs(pb.ListJobsRequest(limit=5000))).jobs)
         policy = await stub.GetPolicy(pb.PolicyRequest())
         ended = [task for task in running if task.done()]
+        running.append(lagging)
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -152,6 +163,9 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
     print(
         f"submit       p50 {statistics.median(took) * 1e3:.1f} ms, p99 {p99_s * 1e3:.1f} ms, max {max(took) * 1e3:.0f} ms"
         f"   (p99 at most {LIMIT_P99_S * 1e3:.0f} ms)"
+    )
+    print(
+        f"of these the agents' own process was late by {statistics.quantiles(late_s, n=100)[98] * 1e3:.1f} ms (p99)"
     )
     print(f"memory       {memory:6.0f} MiB   (at most {LIMIT_MIB:.0f})")
     print(

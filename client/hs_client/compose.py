@@ -75,6 +75,7 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         workdir=workdir,
         torchrun=job.torchrun,
         migrate=job.placement.migrate,
+        topology=job.placement.topology,
         suspend=job.suspend,
         on_partition=job.on_partition,
         retry_max=job.retry.max if job.retry else 0,

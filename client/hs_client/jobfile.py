@@ -195,7 +195,10 @@ class Checkpoint(_Part):
 class Placement(_Part):
     gpu_type: Models = Field([], description="the same as resources.gpu_type")
     migrate: Literal["auto", "same-type", "never"] = "auto"
-    topology: Literal["auto"] = Field("auto", description="GPUs of one server; nothing else in this version")
+    topology: Literal["auto", "any"] = Field(
+        "auto",
+        description="auto: over `nodes` servers; any: in equal parts over as many as its GPUs are free on",
+    )
 
     @field_validator("gpu_type")
     @classmethod

@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import Any, Dict, Optional, Set
 
-from hs_job import runtime
+from hs_job import noise, runtime
 from hs_job.position import Data, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
@@ -40,6 +40,7 @@ class Hooks:
         torch = self._torch
         sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(_undynamo(self._stepped))
         self._hook_optimizer(torch.optim.Optimizer)
+        self._hook_scaler()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
         self._hook_loader(loading.DataLoader)
         self._hook_fetch(loading._BaseDataLoaderIter)
@@ -57,6 +58,21 @@ class Hooks:
 
         kind.__init__ = __init__
 
+    def _hook_scaler(self) -> None:
+        """Where losses are scaled, gradients of parts are, and the whole ones are not any more: nothing can be told of both."""
+        rt, kind = self._rt, getattr(getattr(self._torch, "amp", None), "GradScaler", None)
+        if rt.meter is None or kind is None:
+            return
+        original = kind.__init__
+
+        @functools.wraps(original)
+        def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
+            original(scaler, *args, **kwargs)
+            if rt.meter is not None and scaler.is_enabled():
+                rt.meter.give_up()
+
+        kind.__init__ = __init__
+
     def _stepped(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         rt = self._rt
         if not rt.live:
@@ -70,6 +86,8 @@ class Hooks:
         done = self._round
         if done and key not in done:  # another optimizer of the same mini-batch
             done.add(key)
+            if rt.meter is not None:
+                rt.meter.give_up()
             return
         done.clear()
         done.add(key)
@@ -77,6 +95,8 @@ class Hooks:
         loader = self._loader
         if loader is not None:
             loader.trains = True
+        if rt.meter is not None:
+            rt.meter.stepped(optimizer, rt.world)
         rt.stepped()
         if self._fetched:
             self._fetched = False
@@ -160,6 +180,7 @@ def install() -> None:
         importlib.import_module(name)
     torch = sys.modules["torch"]
     try:
+        rt.meter = noise.meter(torch)
         hooks = Hooks(torch, rt)
         hooks.install()
     except Exception:

@@ -22,6 +22,7 @@ from hs_job.link import Link, Message
 if TYPE_CHECKING:
     from hs_job.checkpoint import Folder, Node
     from hs_job.handed import Handed
+    from hs_job.noise import Meter
     from hs_job.swap import Swapper
 
 PROTOCOL = 1
@@ -68,6 +69,7 @@ class Runtime:
         self.rank, self.world = _place(environment)
         self.handed: Optional[Handed] = None
         self.swapper: Optional[Swapper] = None  # None: torch is not here
+        self.meter: Optional[Meter] = None  # of the gradients of an elastic job
         self.folder: Optional[Folder] = _folder(environment, self.rank, self.world)
         self.restore = _generation(environment.get("HS_RESTORE", ""))
         self.last = _generation(environment.get("HS_LAST_STEP", ""))  # a copy's portion ends there; -1: none
@@ -492,15 +494,17 @@ class Runtime:
             if self._phase is not Phase.RUNNING or base is None or mark[0] <= base[0]:
                 return
             self._base = mark
-            self._send(
-                {
-                    "type": "progress",
-                    "step": mark[0],
-                    "seconds": mark[1] - base[1],
-                    "steps": mark[0] - base[0],
-                    "device_bytes": self.swapper.device_bytes() if self.swapper is not None else 0,
-                }
-            )
+            message: Message = {
+                "type": "progress",
+                "step": mark[0],
+                "seconds": mark[1] - base[1],
+                "steps": mark[0] - base[0],
+                "device_bytes": self.swapper.device_bytes() if self.swapper is not None else 0,
+            }
+            told = self.meter.told if self.meter is not None else None
+            if told is not None:
+                message["noise_scale"], message["noise_samples"] = told
+            self._send(message)
 
     # --- what it can -----------------------------------------------------------------------------------------------
 

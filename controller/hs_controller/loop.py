@@ -39,7 +39,7 @@ RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
-TURN_S = 0.02  # of a batch that what was told may take: so much longer a request waits that comes during it
+TURN_S = 0.02  # of a batch that what was told may take, or as long as the last commit: on a slow disk it must not pile up between commits
 
 Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent | Kept]]
 Render = Callable[[Sequence[Outcome]], bytes]
@@ -117,6 +117,7 @@ class Loop:
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._flush_due = False
+        self._commit_s = 0.0  # that the last one took
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
         self._closing = False
@@ -243,7 +244,7 @@ class Loop:
         """Requests first; of what was told at least one, so that requests without end don't keep it waiting for ever."""
         for _ in range(min(BATCH, len(self._asked))):
             yield self._asked.popleft()
-        until_s = time.perf_counter() + TURN_S
+        until_s = time.perf_counter() + max(TURN_S, self._commit_s)
         for _ in range(BATCH):
             if self._told:
                 yield self._told.popleft()
@@ -323,7 +324,9 @@ class Loop:
             self._flush.cancel()
             self._flush = None
         if draft.weighty or self.mind.unwritten:
+            began_s = time.perf_counter()
             await self.store.commit(self.mind.batch(draft, self.clock.now_s(), last=self._closing))
+            self._commit_s = time.perf_counter() - began_s
             self._retry_s = RETRY_S[0]
 
     def _flush_later(self) -> None:

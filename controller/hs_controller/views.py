@@ -41,7 +41,7 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         checkpoint_step=report.checkpoint_step if report else -1,
         priority=spec.priority,
         hosts=job.hosts,
-        nodes=spec.nodes,
+        nodes=job.nodes,
         migrations=job.migrations,
         array_id=spec.array_id or 0,
         accumulation=job.accumulation,
@@ -50,6 +50,8 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
         strategies=map(convert.from_strategy, spec.strategies),
         strategy=convert.from_strategy(job.strategy) if job.strategy is not None else None,
     )
+    if job.noise is not None:
+        view.noise_scale, view.noise_samples = job.noise.examples, job.noise.samples
     view.copies.extend(_copies(job))
     if spec.array_index is not None:
         view.array_index = spec.array_index

@@ -22,6 +22,7 @@ from hs_core.model import (
     Tier,
     UserName,
     gpus_as,
+    nodes_as,
     strategy_as,
 )
 from hs_core.strategy import Strategy
@@ -125,6 +126,11 @@ class WantedJob:
         return gpus_as(self.spec, self.shape)
 
     @property
+    def spans(self) -> bool:
+        """It is over several servers, of which this host is one."""
+        return nodes_as(self.spec, self.shape) > 1
+
+    @property
     def trains_as(self) -> Shape | None:
         """An elastic job's shape, also where nobody chose one; None: it is not elastic."""
         if self.shape is None and self.spec.elastic is not None:
@@ -138,8 +144,8 @@ class WantedJob:
 
     @property
     def form(self) -> Form | None:
-        """How it runs, also where nobody chose; None: it is neither elastic nor has strategies."""
-        return self.trains_as or self.strategy
+        """How it runs, also where nobody chose; None: as it asks."""
+        return self.shape or self.trains_as or self.strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,6 +445,8 @@ class JobProgressed(_JobAt):
     step: int
     steps_per_s: float
     device_memory_bytes: int
+    noise_scale: float = 0.0  # of its gradients, examples
+    noise_samples: int = 0  # from which it was measured; 0: it was not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

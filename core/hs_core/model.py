@@ -33,6 +33,13 @@ class MoveReason(StrEnum):
     SHAPE = "shape"  # it runs better, or lets others, on another number of GPUs or in another strategy
 
 
+class Topology(StrEnum):
+    """Over how many servers a job may be laid (`--topology`)."""
+
+    AUTO = "auto"  # as many as it asks for
+    ANY = "any"  # in equal parts over any number, where its GPUs are free so
+
+
 class SuspendMode(StrEnum):
     """How the user lets us suspend the job (`--suspend`)."""
 
@@ -99,7 +106,9 @@ class Elastic:
     batch: int  # of the user's own mini-batches
     batch_max: int  # of a mini-batch, at most
     batch_per_gpu_max: int  # that fit into a GPU at once
-    noise_scale: float = 0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known
+    noise_scale: float = (
+        0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known; until it is measured
+    )
 
     def on(self, gpus: int) -> "Shape":
         """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
@@ -133,8 +142,18 @@ class Shape:
         return f"{gpus}, mini-batches of {self.batch} examples{parts}"
 
 
-Form = Shape | Strategy
-"""How a job runs, fixed for an epoch: the shape of an elastic one, or one of the strategies that its script can do."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A job that may be laid over any number of servers, in equal parts: over so many. Its checkpoints are of as many parts, so it stays as long as it has any."""
+
+    nodes: int
+
+    def __str__(self) -> str:
+        return "all GPUs on one server" if self.nodes == 1 else f"its GPUs on {self.nodes} servers"
+
+
+Form = Shape | Strategy | Spread
+"""How a job runs, fixed for an epoch: the shape of an elastic one, one of the strategies that its script can do, or over how many servers it is laid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +179,7 @@ class JobSpec:
     output: str = ""  # also written here, opened as the user; empty: agent's log only
     torchrun: bool = False  # start `gpus` ranks through torchrun
     migrate: Migrate = Migrate.AUTO
+    topology: Topology = Topology.AUTO
     suspend: SuspendMode = SuspendMode.AUTO
     on_partition: OnPartition = OnPartition.CONTINUE
     retry_max: int = 0  # restarts after a failure
@@ -188,7 +208,21 @@ class JobSpec:
 
 def gpus_as(spec: JobSpec, form: Form | None) -> int:
     """GPUs on each of its servers, where it runs so; None: as declared."""
+    if isinstance(form, Spread):
+        return spec.gang // form.nodes
     return form.gpus if isinstance(form, Shape) else spec.gpus
+
+
+def nodes_as(spec: JobSpec, form: Form | None) -> int:
+    """Its servers, where it runs so; None: as declared."""
+    return form.nodes if isinstance(form, Spread) else spec.nodes
+
+
+def spreads(spec: JobSpec) -> tuple[int, ...]:
+    """Numbers of servers over which it may be laid, the fewest first; empty: as many as it asks for."""
+    if spec.topology is not Topology.ANY:
+        return ()
+    return tuple(nodes for nodes in range(1, spec.gang + 1) if spec.gang % nodes == 0)
 
 
 def strategy_as(spec: JobSpec, form: Form | None) -> Strategy | None:
@@ -337,6 +371,8 @@ class JobReport:
     sliceable: bool = True
     note: str = ""  # e.g. why it is not sliceable
     device_memory_bytes: int = 0  # per GPU, largest seen
+    noise_scale: float = 0.0  # of its gradients, as its process measures it, examples
+    noise_samples: int = 0  # measurements; 0: none
     beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
     in_turn: bool = False  # its GPUs are its own now, also while its process comes up
     can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
@@ -383,6 +419,18 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseScale:
+    """Of a job's gradients, as measured."""
+
+    examples: float
+    samples: int  # mini-batches
+
+
+ENOUGH_NOISE = 50
+"""Measurements before a noise scale is believed: of one, the error is as large as what is measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The controller's row for a job."""
 
@@ -403,6 +451,9 @@ class Job:
     base_step: int = 0  # mini-batches done where its copies began
     accumulation: int = 1  # sub-batches of each mini-batch, since it was last started
     shape: Form | None = None  # that it has at its home; None: as declared
+    noise: NoiseScale | None = (
+        None  # of an elastic job, newest that was measured well enough; None: as declared
+    )
     migrations: int = 0
     unconfirmed: tuple[
         HostName, ...
@@ -425,6 +476,12 @@ class Job:
         return bool(self.portions)
 
     @property
+    def elastic(self) -> Elastic | None:
+        """What it allows, with the noise scale that was measured, if one was."""
+        said = self.spec.elastic
+        return said if said is None or self.noise is None else replace(said, noise_scale=self.noise.examples)
+
+    @property
     def gpus(self) -> int:
         """On each of its servers."""
         return gpus_as(self.spec, self.shape)
@@ -432,7 +489,19 @@ class Job:
     @property
     def gang(self) -> int:
         """GPUs it needs at once, in the shape that it has."""
-        return self.gpus * self.spec.nodes
+        return self.gpus * self.nodes
+
+    @property
+    def laid(self) -> JobSpec:
+        """What was asked for, over the servers that it has."""
+        if self.nodes == self.spec.nodes:
+            return self.spec
+        return replace(self.spec, nodes=self.nodes, gpus=self.gpus)
+
+    @property
+    def nodes(self) -> int:
+        """Servers that it needs at once."""
+        return nodes_as(self.spec, self.shape)
 
     @property
     def strategy(self) -> Strategy | None:
@@ -597,6 +666,12 @@ def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -
         checkpoint_generation=min(r.checkpoint_generation for r in reports) if len(reports) == copies else -1,
         exit=why if phase is Phase.EXITED else None,
     )
+
+
+def class_over(job_class: str, before: int, nodes: int) -> str:
+    """The class of jobs over `before` servers, where they are over so many: synchronizing costs more there."""
+    base = job_class.removesuffix(f" on {before} servers")
+    return f"{base} on {nodes} servers" if nodes > 1 else base
 
 
 def job_class(user: str, spec: JobSpec) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.model import HostName, JobId, Migrate, MoveReason, Spread
 from hs_core.pairs import check_guests
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 from hs_core.strategy import Strategy
@@ -61,7 +61,7 @@ def _check_home(
     copies = len(plan.copies.get(job.id, ()))
     if unknown := [name for name in home if name not in hosts]:
         raise BrokenError(f"job {job.id} has a home on {unknown[0]}; the snapshot has no such server")
-    servers = copies or job.nodes
+    servers = copies or plan.nodes(job)
     if (len(home) != servers and home != job.hosts) or len(set(home)) != len(home):
         raise BrokenError(f"job {job.id} needs {servers} servers; its home is {', '.join(home)}")
     if home != job.hosts or plan.per_node(job) > job.per_node:
@@ -144,6 +144,10 @@ def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
             if shape not in job.strategies:
                 declared = ", ".join(strategy.text for strategy in job.strategies) or "none"
                 raise BrokenError(f"job {job_id} is given {shape}; it declares {declared}")
+            continue
+        if isinstance(shape, Spread):
+            if shape.nodes not in job.spreads:
+                raise BrokenError(f"job {job_id} is given {shape}; expected a number among {job.spreads}")
             continue
         if not needs.elastic:
             raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")

@@ -17,6 +17,7 @@ from hs_core.model import (
     Migrate,
     MoveReason,
     Shape,
+    Spread,
     UserName,
     split_memory,
 )
@@ -60,6 +61,8 @@ class JobFacts:
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
     strategies: tuple[Strategy, ...] = ()  # that its script can do, the user's own choice first
+    spreads: tuple[int, ...] = ()
+    """Numbers of servers over which it may be laid, the fewest first, as long as it has no home and no checkpoint; (): over `nodes`."""
     shape: Form | None = None  # that it has at its home; None: as declared
     migrations: int = 0  # moves so far, and changes of its shape
     restartable: bool = False  # could be restarted where it is, from a checkpoint, also if that could not be fetched from its server
@@ -204,7 +207,14 @@ class Plan:
     def per_node(self, job: JobFacts) -> int:
         """GPUs that it gets on each of its servers."""
         shape = self.shapes.get(job.id)
+        if isinstance(shape, Spread):
+            return job.gang // shape.nodes
         return shape.gpus if isinstance(shape, Shape) else job.per_node
+
+    def nodes(self, job: JobFacts) -> int:
+        """Servers that it needs at once."""
+        shape = self.shapes.get(job.id)
+        return shape.nodes if isinstance(shape, Spread) else job.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         dataset_bytes=pb.dataset_bytes,
         elastic=_to_elastic(pb.elastic) if pb.HasField("elastic") else None,
         strategies=tuple(map(_to_strategy, pb.strategies)),
+        topology=word(model.Topology, pb.topology, "topology", model.Topology.AUTO),
         array_id=model.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
@@ -116,6 +117,7 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
         array_limit=spec.array_limit,
         array_id=spec.array_id or 0,
         strategies=map(from_strategy, spec.strategies),
+        topology=spec.topology,
     )
     if spec.array_index is not None:
         pb.array_index = spec.array_index
@@ -233,6 +235,8 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         sliceable=pb.sliceable,
         note=pb.note,
         device_memory_bytes=pb.device_memory_bytes,
+        noise_scale=pb.noise_scale,
+        noise_samples=pb.noise_samples,
         checkpoint_step=pb.checkpoint_step,
         checkpoint_generation=pb.checkpoint_generation,
         rendezvous=pb.rendezvous,
@@ -262,6 +266,8 @@ def from_report(report: model.JobReport) -> common_pb2.JobReport:
         sliceable=report.sliceable,
         note=report.note,
         device_memory_bytes=report.device_memory_bytes,
+        noise_scale=report.noise_scale,
+        noise_samples=report.noise_samples,
         checkpoint_step=report.checkpoint_step,
         checkpoint_generation=report.checkpoint_generation,
         rendezvous=report.rendezvous,
@@ -389,6 +395,8 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
 
 
 def _to_form(pb: agent_pb2.WantedJob) -> model.Form | None:
+    if pb.spread:
+        return model.Spread(nodes=pb.spread)
     if pb.HasField("strategy"):
         return _to_strategy(pb.strategy)
     return _to_shape(pb.shape) if pb.HasField("shape") else None
@@ -453,4 +461,5 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         last_step=job.last_step,
         shape=from_shape(job.shape),
         strategy=from_strategy(job.shape) if isinstance(job.shape, Strategy) else None,
+        spread=job.shape.nodes if isinstance(job.shape, model.Spread) else 0,
     )

@@ -13,6 +13,8 @@ from hs_core.mechanism.pollux import Speed, goodput, iteration_s
 from hs_core.model import Elastic, Shape
 from hs_sim.model import SimJob
 
+NOISE_EVERY = 10  # mini-batches from one measurement to the next, as `hs_job.noise` makes them
+
 
 def steps_per_s(elastic: Elastic, speed: Speed, shape: Shape) -> float:
     """Mini-batches of its user's own size that a second of it is worth."""
@@ -26,6 +28,13 @@ def steps_per_s(elastic: Elastic, speed: Speed, shape: Shape) -> float:
         most_gpus=elastic.gpus_max,
     )
     return goodput(job, shape.gpus, 1, shape.per_gpu, shape.parts - 1) / elastic.batch
+
+
+def noise_samples(speed: Speed, shape: Shape, trained_s: float) -> int:
+    """Measurements of its noise scale that a process has made since it was started; of one part on one GPU there are none."""
+    if shape.gpus * shape.parts < 2:
+        return 0
+    return int(trained_s * told_per_s(speed, shape) / NOISE_EVERY + 1e-9)
 
 
 def told_per_s(speed: Speed, shape: Shape) -> float:
@@ -50,6 +59,6 @@ def declared_rates(
     found = {}
     for (class_, model), speed in speeds.items():
         job = jobs.get(class_)
-        if job is not None and job.elastic is not None:
-            found[class_, model] = steps_per_s(job.elastic, speed, job.elastic.on(job.gpus))
+        if job is not None and job.truly is not None:
+            found[class_, model] = steps_per_s(job.truly, speed, job.truly.on(job.gpus))
     return found

@@ -12,7 +12,7 @@ from typing import Any
 
 from hs_core.errors import RefusedError
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, Migrate, UserName
+from hs_core.model import Elastic, Migrate, Topology, UserName
 from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.colocated import Ratios
@@ -25,7 +25,8 @@ from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, re
 MOST_JOBS = 2_000_000
 COLUMNS = (
     "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "dataset", "dataset_bytes", "strategies",
+    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
+    "topology",
 )  # fmt: skip
 NEVER = "never"
 Speeds = dict[tuple[str, str], Speed]
@@ -341,6 +342,14 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         "a dataset to go with it",
     )
     elastic = elastic_of(at("elastic"), fields.get("elastic", ""), whole("gpus", 1, 1))
+    noise = number(at("noise_scale"), "noise_scale", fields.get("noise_scale", 0.0), least=0)
+    expect(
+        elastic is not None or not noise,
+        at("noise_scale"),
+        "noise_scale",
+        noise,
+        "an elastic job to go with it",
+    )
     nodes = whole("nodes", 1, 1)
     expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
     stages = _stages(at("stages"), fields.get("stages", ""))
@@ -353,6 +362,10 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         fields.get("strategies"),
         "neither elastic nor stages beside them",
     )
+    topology = str(fields.get("topology", Topology.AUTO))
+    expect(topology in list(Topology), at("topology"), "topology", topology, " or ".join(Topology))
+    alone = topology == Topology.AUTO or not (elastic or strategies)
+    expect(alone, at("topology"), "topology", topology, "auto for jobs that are elastic or have strategies")
     user, job_class = str(fields["user"]), str(fields["job_class"])
     expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
     expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
@@ -377,7 +390,9 @@ def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | Non
         dataset=dataset,
         dataset_bytes=dataset_bytes,
         elastic=elastic,
+        noise_scale=noise,
         strategies=strategies,
+        topology=Topology(topology),
         line=where[1],
     )
 

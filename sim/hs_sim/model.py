@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, Form, JobSpec, Migrate, UserName
+from hs_core.model import Elastic, Form, JobSpec, Migrate, Topology, UserName, nodes_as, spreads
 from hs_core.policy import Profiling
 from hs_core.strategy import Strategy, class_as
 
@@ -77,9 +77,11 @@ class SimJob:
     elastic: Elastic | None = (
         None  # its `steps` are mini-batches of its own size, and its class has `Workload.speeds`
     )
+    noise_scale: float = 0.0  # that an elastic job's gradients really have; 0: as it declares
     strategies: tuple[
         Strategy, ...
     ] = ()  # that its script can do; rates are those of its class as each of them (`variant`)
+    topology: Topology = Topology.AUTO
     line: int = field(default=0, compare=False)  # of the file that it was read from
 
     @property
@@ -92,12 +94,28 @@ class SimJob:
             return self.job_class
         return class_as(self.job_class, form if isinstance(form, Strategy) else self.strategies[0])
 
+    def nodes_in(self, form: Form | None) -> int:
+        """Servers over which it is, where it runs so; None: as its user would."""
+        return nodes_as(self.spec(), form)
+
+    @property
+    def spreads(self) -> tuple[int, ...]:
+        """Numbers of servers over which it may be laid; empty: over `nodes`."""
+        return spreads(self.spec()) if self.topology is Topology.ANY else ()
+
     @property
     def classes(self) -> tuple[str, ...]:
         """Keys into `Workload.rates` of all that it may come to; the first is how it begins."""
         if self.strategies:
             return tuple(map(self.variant, self.strategies))
         return (self.job_class, *(stage.job_class for stage in self.stages))
+
+    @property
+    def truly(self) -> Elastic | None:
+        """What it allows, with the noise scale that it really has."""
+        if self.elastic is None or not self.noise_scale:
+            return self.elastic
+        return replace(self.elastic, noise_scale=self.noise_scale)
 
     @property
     def parts(self) -> tuple[tuple[str, float], ...]:
@@ -131,6 +149,7 @@ class SimJob:
             steps=self.steps,
             elastic=self.elastic,
             strategies=self.strategies,
+            topology=self.topology,
         )
 
 

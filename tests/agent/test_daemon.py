@@ -285,7 +285,7 @@ def test_hooked_training_is_sliced_paced_and_survives_a_killed_agent(
     daemon, controller, job, script, wait_for
 ) -> None:
     daemon.start()
-    count = 480  # so many that both are far from their end when the agent is killed
+    count = 720  # so many that both are far from their end when the agent is killed
     command = (sys.executable, script, str(count))
     both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
     controller.want(*both, quantum_s=1.0)

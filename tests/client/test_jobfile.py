@@ -103,6 +103,13 @@ def test_strategies_are_one_or_several_and_written_in_one_way(tmp_path):
     assert read("run: x\nresources: {gpus: 2}\nstrategies: tp=2\n").strategies == ["tp=2"]
 
 
+def test_the_number_of_servers_may_be_left_to_the_policy(tmp_path):
+    (spec,) = specs("run: x\nresources: {gpus: 4}\nplacement: {topology: any}\n", tmp_path)
+    assert (spec.topology, spec.gpus, spec.nodes) == ("any", 4, 1)
+    (plain,) = specs("run: x\n", tmp_path)
+    assert plain.topology == "auto"
+
+
 def test_numbers_are_seconds_in_a_file():
     assert read("run: x\nmax_duration: 90").max_duration == 90
     assert read("run: x\nmax_duration: 90m").max_duration == 5400
@@ -124,6 +131,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
         ("run: x\nelastic: {batch: 32}\n", "elastic.gpus_max: missing"),
+        ("run: x\nplacement: {topology: some}\n", "placement.topology = 'some': expected"),
         ("run: x\nstrategies: dp=2\n", "dp=2: expected degrees that multiply to its 1 GPUs, not to 2"),
         ("run: x\nstrategies: [dp]\n", "'dp': expected degrees above 0, each once, e.g. dp=4 or tp=2,pp=2"),
         ("run: x\nresources: {gpus: 2}\nstrategies: ['pp=2,layers=3']\n", "expected the layers of 2 stages"),

@@ -27,6 +27,21 @@ def test_show_has_each_copy_of_a_forked_job(hsctl, fake):
     )
 
 
+@pytest.mark.parametrize(
+    ("measured", "text"),
+    [
+        ({}, "noise scale 900 (as declared)"),
+        ({"noise_scale": 1234.5, "noise_samples": 80}, "noise scale 1234 (measured 80 times)"),
+    ],
+)
+def test_show_says_of_an_elastic_job_how_noisy_its_gradients_are(hsctl, fake, measured, text):
+    elastic = common.Elastic(
+        gpus_min=1, gpus_max=4, batch=64, batch_max=512, batch_per_gpu_max=64, noise_scale=900
+    )
+    fake.add(name="resnet", state="running", elastic=elastic, **measured)
+    assert text in hsctl("show", "1").out
+
+
 def test_queue_has_the_columns_people_expect_and_only_them_on_stdout(hsctl, fake):
     fake.add(
         name="resnet",

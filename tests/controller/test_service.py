@@ -213,14 +213,22 @@ def test_shares_say_who_is_entitled_to_and_receives_what(config):
             agent = await here.agent().join()
             [job] = await here.client.submit(spec(gpus=4))
             await agent.until(lambda: agent.wants(job) is not None)
-            began = asyncio.get_running_loop().time()
-            while (passed := asyncio.get_running_loop().time() - began) < 4:
-                await agent.report(job, "running", gpus=4, gpu_s=4 * passed)
-                await asyncio.sleep(0.1)
-            [share] = (await here.client.stub.Shares(pb.SharesRequest(window_s=3.0))).shares
+            now_s = asyncio.get_running_loop().time
+            began_s = now_s()
+
+            async def received() -> pb.ShareView:
+                """Once the window lies within its running, whatever the machine's pace."""
+                while True:
+                    await agent.report(job, "running", gpus=4, gpu_s=4 * (now_s() - began_s))
+                    await asyncio.sleep(0.1)
+                    [share] = (await here.client.stub.Shares(pb.SharesRequest(window_s=3.0))).shares
+                    assert share.received_gpus < 5
+                    if share.received_gpus > 3:
+                        return share
+
+            share = await asyncio.wait_for(received(), 60)
             assert (share.user, share.gpu_model, share.tickets) == ("root", "V100", 100)
             assert (share.demand_gpus, share.entitled_gpus) == (4, 4)
-            assert share.received_gpus == pytest.approx(4, rel=0.25)
             [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
             assert (pool.gpus, pool.healthy, pool.busy) == (4, 4, 4)
             await agent.leave()
@@ -541,7 +549,6 @@ def test_a_controller_that_cannot_write_says_so_and_goes_on_answering(lasting):
             # Small writes may fit where the large one did not: read-only ends by itself, and so does what was missed.
             view = await here.client.until(job, lambda view: view.state == "running")
             assert view.gpu_s == 3.0
-            journal._writer.rollback()
             await until(lambda: not here.loop.read_only)
             assert not (await stub.Info(pb.InfoRequest())).read_only
             assert agent.error is None, "the agent's connection was never touched"

@@ -411,6 +411,20 @@ def test_progress_is_summed_up_over_ranks() -> None:
     )
 
 
+def test_a_noise_scale_comes_with_progress_and_one_that_is_none_is_left_out() -> None:
+    gang = Gang(1)
+    progress = {"type": "progress", "step": 9, "seconds": 1.0, "steps": 9, "device_bytes": 0}
+    gang.say(0, **progress, noise_scale=812.5, noise_samples=60)
+    told = gang.events[-1]
+    assert isinstance(told, JobProgressed)
+    assert (told.noise_scale, told.noise_samples) == (812.5, 60)
+    before = gang.machine.malformed
+    for scale in (-1.0, "much", True, float("inf"), float("nan")):
+        gang.say(0, **progress, noise_scale=scale, noise_samples=60)
+    gang.say(0, **progress, noise_scale=1.0, noise_samples=-1)
+    assert gang.machine.malformed == before + 6
+
+
 def test_a_restore_is_told_once_with_what_was_torn() -> None:
     gang = Gang(2, arrived=False)
     gang.forget()

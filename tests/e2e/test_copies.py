@@ -100,7 +100,7 @@ def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_make
 
         return look
 
-    until(training(2), "its copies train", 120)
+    until(training(2), "its copies train", 180)
     before = cluster.view(job)
     victim = max(
         (int(path.suffix[1:]) for path in tmp_path.glob("forked.*")),

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from hs_core.model import ENOUGH_NOISE
 from tests.e2e.harness import Cluster, until
 
 NewCluster = Callable[..., Cluster]
@@ -74,3 +75,31 @@ def test_an_elastic_job_gives_a_gpu_back_for_one_that_comes_and_trains_on_from_i
     said = json.loads(cluster.hsctl("logs", str(job)).stdout.splitlines()[-1])
     assert said["accuracy"] > 0.85
     assert said["steps"] == len(rows)
+
+
+def test_a_job_on_two_ranks_measures_how_noisy_its_gradients_are(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:2:16G", "--quantum", "2", "--user", "ann")
+    cluster.hsctl("policy", "set", "pollux")
+    train = [sys.executable, str(SCRIPT), "--epochs", "1000", "--curve", str(tmp_path / "curve")]
+    wishes = (
+        "--torchrun",
+        "-G",
+        "2",
+        "--gpus-max",
+        "2",
+        "--gpus-min",
+        "2",
+        "--batch",
+        "64",
+        "--batch-max",
+        "64",
+    )
+    job = cluster.submit(*wishes, "--noise-scale", "5", "-e", "OMP_NUM_THREADS=1", "--", *train, user="ann")
+    assert "noise scale 5 (as declared)" in cluster.hsctl("show", str(job)).stdout
+    until(lambda: cluster.view(job).noise_samples >= ENOUGH_NOISE, "it was measured often enough", 300)
+    assert cluster.view(job).noise_scale > 0
+    assert "(measured " in cluster.hsctl("show", str(job)).stdout
+    cluster.hsctl("cancel", str(job))
+    cluster.until_state(job, "cancelled", within_s=180)

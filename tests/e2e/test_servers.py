@@ -100,3 +100,25 @@ def test_a_drained_server_is_left_by_migration_to_another_gpu_model_and_nothing_
     assert losses(rows) == losses(uninterrupted(scripts, tmp_path / "alone", total)[0])
     assert cluster.until_state(again, "succeeded").host == moved.host, "nothing new comes to a drained server"
     cluster.hsctl("node", "undrain", here.host)
+
+
+def test_a_job_that_may_be_is_laid_over_two_servers_where_neither_has_room_for_it(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:3", "--host", "b=V100:3", "--quantum", "1", "--user", "ann")
+    cluster.hsctl("policy", "set", "tiresias")
+    fill = [cluster.submit("-G", "2", *count_words(scripts, tmp_path / name), user="ann") for name in "xy"]
+    until(lambda: all(steps(tmp_path / name) > 5 for name in "xy"), "each server has one GPU left", 180)
+    assert {cluster.view(job).host for job in fill} == {"a", "b"}
+    total = 100
+    wide = ("-G", "2", "--topology", "any", "--torchrun")
+    job = cluster.submit(*wide, *learn(scripts, tmp_path / "wide", total, 0.02), user="ann")
+    until(lambda: len(learned(tmp_path / "wide", 1)) > 5, "it trains", 180)
+    view = cluster.view(job)
+    assert (sorted(view.hosts), view.nodes, view.gpus) == (["a", "b"], 2, 2)
+    until(lambda: "over 2 servers: " in cluster.hsctl("why", str(job)).stdout, "why says so", 60)
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=180)
+    assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
+    same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
+    for rank in range(2):
+        assert losses(learned(tmp_path / "wide", rank)) == losses(same[rank])

@@ -62,25 +62,25 @@ def test_a_job_starts_beside_another_on_its_gpu_and_accumulates_to_the_gradient_
         )
         return cluster.submit(*words, "--", *train(tmp_path / name, steps), user="ann")
 
-    first = submit("first", 2_000)
+    first = submit("first", 20_000)
     until(lambda: cluster.json("show", str(first))["rates"], "its class was measured", 180)
-    rigid = submit("rigid", 500)
-    parted = submit("parted", 300, "--gpu-mem-fixed", "2G", "--accumulation", "8")
+    rigid = submit("rigid", 5_000)
+    parted = submit("parted", 500, "--gpu-mem-fixed", "2G", "--accumulation", "8")
     until(lambda: len(losses(tmp_path / "parted")) > 20, "it trains", 180)
     before = len(losses(tmp_path / "first"))
     until(lambda: len(losses(tmp_path / "first")) > before + 20, "and so does the one whose GPU it shares")
-    views = {job: cluster.json("show", str(job)) for job in (first, parted, rigid)}
-    assert (views[first]["state"], views[parted]["state"]) == ("running", "running")
-    assert views[first]["gpu_ids"] == views[parted]["gpu_ids"]
-    assert (views[first]["beside"], views[parted]["beside"]) == ([parted], [first])
-    assert views[parted]["accumulation"] == 2, "the fewest parts with which 10 GiB fit beside 10 on 16"
-    assert views[rigid]["state"] == "queued"
+    views = cluster.views()
+    assert (views[first].state, views[parted].state) == ("running", "running")
+    assert views[first].gpu_ids == views[parted].gpu_ids
+    assert (list(views[first].beside), list(views[parted].beside)) == ([parted], [first])
+    assert views[parted].accumulation == 2, "the fewest parts with which 10 GiB fit beside 10 on 16"
+    assert views[rigid].state == "queued"
     assert losses(tmp_path / "rigid") == []
 
     ended = cluster.until_state(parted, "succeeded", "failed", within_s=180)
     assert (ended.state, ended.epoch) == ("succeeded", 0), ended.exit
     assert '"parts": 2' in cluster.hsctl("logs", str(parted)).stdout
-    assert losses(tmp_path / "parted") == pytest.approx(whole_batches(tmp_path / "whole", 300), abs=1e-4)
+    assert losses(tmp_path / "parted") == pytest.approx(whole_batches(tmp_path / "whole", 500), abs=1e-4)
 
     used = cluster.view(first).gpu_s + ended.gpu_s
     clock = max(cluster.view(first).run_s, ended.run_s)

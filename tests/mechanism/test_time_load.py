@@ -32,6 +32,11 @@ def test_jobs_that_all_run_at_once_need_no_more_than_their_tickets_per_gpu() -> 
     assert load(4, 1, 2, weight=0.8) == pytest.approx(0.6)
 
 
+def test_a_job_that_lacks_much_cannot_run_more_than_all_the_time() -> None:
+    lacks, others = jobs(1, user="lacks"), jobs(1, 1, 1, 1)
+    assert time_load(4, [*lacks, *others], {UserName("lacks"): 1.5, UserName("u"): 0.5}) == 1.0
+
+
 def test_gangs_of_more_than_half_run_one_after_the_other() -> None:
     assert load(4, 4, 3, weight=0.5) == pytest.approx(1.0)
 

@@ -229,12 +229,29 @@ def test_servers_that_nobody_waits_on_are_left_alone() -> None:
 
 
 def test_a_job_is_not_moved_before_its_cool_down() -> None:
+    jobs = [*at("a", *sweep(1, 9, "A")), *at("b", *sweep(10, 7, "A"))]
+    world = run([host("a"), host("b")], [replace(one, settled_s=LONG_AGO) for one in jobs])
+    world.go(14)
+    assert world.moved == []
+    world.go(3)
+    assert len(world.moved) == 1
+
+
+def test_where_loads_are_far_apart_its_cool_down_is_short() -> None:
     jobs = [replace(one, settled_s=LONG_AGO) for one in at("a", *sweep(1, 8, "A"))]
     world = run([host("a"), host("b")], jobs)
-    world.go(5)
+    world.go(2)
     assert world.moved == []
-    world.go(20)
+    world.go(3)
     assert len(world.moved) == 4
+
+
+def test_a_small_job_that_should_run_all_the_time_goes_where_nothing_else_helps() -> None:
+    """Its GPU idles beside three others', and it is in the way of gangs of two."""
+    jobs = [*at("a", *sweep(1, 3, "A")), *at("b", *sweep(4, 1, "A"), *sweep(5, 3, "B", 2))]
+    world = run([host("a"), host("b")], jobs)
+    world.go(30)
+    assert [int(moved) for _, moved in world.moved] == [4]
 
 
 def test_moves_stay_within_the_budget_and_a_few_a_quantum() -> None:

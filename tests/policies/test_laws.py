@@ -143,7 +143,8 @@ def test_who_does_not_run_is_told_why_in_one_line(policy: Policy, asked: Snapsho
         # A gang over several servers runs in turns that it was given, and never by a server's own stride.
         runs = {job.id for job in asked.jobs if job.running and (job.nodes == 1 or job.id in runs)}
     assert verdict.why.keys() == {job.id for job in asked.jobs} - runs
-    assert all(line and "\n" not in line for line in verdict.why.values())
+    assert verdict.how.keys() <= runs, "how a job runs is said of those that do"
+    assert all(line and "\n" not in line for line in [*verdict.why.values(), *verdict.how.values()])
 
 
 @every_policy

@@ -115,9 +115,11 @@ def after(
             else job.settled_s,
             started=job.started or job.id in running,
             running=job.id in running,
-            gang=verdict.plan.per_node(job) * job.nodes,
+            gang=verdict.plan.per_node(job) * verdict.plan.nodes(job),
             shape=(shape := verdict.plan.shapes.get(job.id, job.shape)),
             job_class=another(job.job_class, shape) if isinstance(shape, Strategy) else job.job_class,
+            nodes=verdict.plan.nodes(job),
+            spreads=() if job.id in verdict.plan.homes else job.spreads,
             attained_gpu_s=job.attained_gpu_s
             + (job.gang * asked.quantum_s * quanta if job.id in running else 0.0),
             gpus=_seats_of(job, verdict.plan),
@@ -254,7 +256,10 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             made = _elastic(draw, made)
         elif draw(st.sampled_from([False, False, True])):
             made = _with_strategies(made)
-        jobs.append(_laid(draw, _live_somewhere(draw, made, hosts, left)))
+        made = _laid(draw, _live_somewhere(draw, made, hosts, left))
+        if not (made.hosts or made.elastic or made.strategies) and draw(st.booleans()):
+            made = replace(made, spreads=tuple(n for n in range(1, made.gang + 1) if made.gang % n == 0))
+        jobs.append(made)
     users = {job.user for job in jobs}
     tickets = {
         user: draw(st.fractions(Fraction(1, 9), Fraction(500), max_denominator=12)) for user in sorted(users)

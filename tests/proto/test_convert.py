@@ -30,6 +30,7 @@ SPECS = st.builds(
         model.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,
         batch_per_gpu_max=NON_NEGATIVE, noise_scale=st.floats(0, 1e9),
     ),
+    topology=st.sampled_from(model.Topology),
     strategies=st.lists(
         st.builds(Strategy, data=st.integers(1, 99), tensor=st.integers(1, 99), pipeline=st.integers(1, 99), layers=st.lists(st.integers(1, 99), max_size=3).map(tuple)),
         max_size=2,
@@ -46,6 +47,7 @@ REPORTS = st.builds(
     suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
     lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(model.Tier), sliceable=st.booleans(), note=TEXT,
     device_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99),
+    noise_scale=st.floats(0, 1e9), noise_samples=NON_NEGATIVE,
     rendezvous=TEXT, can_checkpoint=st.booleans(), in_turn=st.booleans(), beside=st.lists(NON_NEGATIVE, max_size=2).map(tuple), exit=EXITS,
 )  # fmt: skip
 

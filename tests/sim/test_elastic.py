@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from hs_core.cluster.rates import ENOUGH
 from hs_core.errors import RefusedError
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import Elastic, Shape, UserName
-from hs_sim.elastic import declared_rates, steps_per_s, told_per_s
+from hs_core.profile import Profile, RateSample
+from hs_job import noise as hs_job_noise
+from hs_sim.elastic import NOISE_EVERY, declared_rates, noise_samples, shapes_to_know, steps_per_s, told_per_s
 from hs_sim.files import dump_csv, dump_yaml, load
 from hs_sim.machines import run_machines
 from hs_sim.machines.laws import Laws
@@ -99,7 +102,7 @@ def test_both_depths_agree_on_when_each_ends_and_what_it_received(jobs: tuple[Si
 
 
 def test_a_file_says_what_an_elastic_job_allows_and_how_fast_its_class_is(tmp_path: Path) -> None:
-    workload = an_experiment(a_job(1), fixed(2, 5.0, 2, 100)).workload
+    workload = an_experiment(a_job(1, noise_scale=1_800.0), fixed(2, 5.0, 2, 100)).workload
     for name, dump in (("w.yaml", dump_yaml), ("w.csv", dump_csv)):
         (tmp_path / name).write_text(dump(workload))
         again = load(tmp_path / name)
@@ -145,7 +148,58 @@ def test_what_contradicts_itself_in_a_file_is_named(
     assert said in str(refused.value)
 
 
+def test_a_true_noise_scale_is_of_an_elastic_job(tmp_path: Path) -> None:
+    job = "{user: A, arrival_s: 0, steps: 10, job_class: net, noise_scale: 3}"
+    (tmp_path / "w.yaml").write_text(f"name: w\nrates: {{net: {{V100: 1.0}}}}\njobs:\n  - {job}\n")
+    with pytest.raises(RefusedError, match=r"w\.yaml:4: noise_scale: .*an elastic job to go with it"):
+        load(tmp_path / "w.yaml")
+
+
+def with_speeds_known(experiment: Experiment) -> World:
+    """As the cheap depth has them where rates are known: the controller has measured such jobs before."""
+    world, profile = World(experiment, timing=IDEAL), Profile()
+    for shape in shapes_to_know(ELASTIC):
+        rate = told_per_s(NET, shape)
+        for _ in range(ENOUGH):
+            profile.add(
+                RateSample(
+                    job_class="A/net",
+                    model="V100",
+                    steps_per_s=rate,
+                    now_s=0.0,
+                    since_resume_s=60.0,
+                    shape=shape,
+                )
+            )
+    world.controller.journal.profile = profile.dump()
+    return world
+
+
+@pytest.mark.parametrize("declared", [0.0, 20.0], ids=["not declared", "declared far too small"])
+def test_gradients_that_were_measured_count_more_than_what_was_declared(declared: float) -> None:
+    wrong = replace(ELASTIC, noise_scale=declared)
+    experiment = an_experiment(
+        a_job(1, gpus=2, steps=60_000, elastic=wrong, noise_scale=1_000.0), known_rates=True
+    )
+    right = an_experiment(a_job(1, gpus=2, steps=60_000), known_rates=True)
+    never = replace(
+        experiment,
+        workload=replace(experiment.workload, jobs=(a_job(1, gpus=2, steps=60_000, elastic=wrong),)),
+    )
+    quick, best, unmeasured = (ends(run_quanta(one))[0] for one in (experiment, right, never))
+    assert quick == pytest.approx(best, rel=0.02), "it trains with large mini-batches soon"
+    assert unmeasured > 1.5 * quick, "as where its examples are really worth no more in them"
+    assert ends(with_speeds_known(experiment).run())[0] == pytest.approx(quick, rel=0.03)
+
+
 def test_the_same_experiment_gives_the_same_result() -> None:
     experiment = an_experiment(a_job(1), a_job(2, 300.0), fixed(3, 400.0, 2, 3_000))
     assert ends(run_quanta(experiment)) == ends(run_quanta(experiment))
     assert ends(run_machines(experiment)) == ends(run_machines(experiment))
+
+
+def test_a_process_measures_noise_as_often_as_the_simulated_one_and_never_from_one_part_on_one_gpu() -> None:
+    assert hs_job_noise.EVERY == NOISE_EVERY
+    shape = Shape(gpus=2, per_gpu=32)
+    assert noise_samples(NET, shape, 1_000.0) == int(1_000.0 * told_per_s(NET, shape) / NOISE_EVERY)
+    assert noise_samples(NET, Shape(gpus=1, per_gpu=64), 1_000.0) == 0

@@ -149,6 +149,19 @@ def test_bursts_cost_those_who_are_there_no_more_than_the_share_that_is_due_to_t
     assert used(result, 5, 200) > 0.97 * 32
 
 
+def test_after_a_burst_nobody_stays_where_it_leaves_gpus_idle():
+    """Of four jobs that filled a server one was moved, for a burst, to another one, where gangs wait."""
+    result = run(
+        [*jobs("a", 4), *jobs("b", 3, 2), *jobs("burst", 7, at=22, minutes=3)], {"V100": 2}, quanta=100
+    )
+    left = max(job.ended_s or 0.0 for job in result.jobs if job.user == "burst")
+    first = round(left / QUANTUM_S) + SETTLED
+    assert first < 60
+    for user, gang in (("a", 1), ("b", 2)):
+        assert farthest(result, user, gang, first, 100) <= 1
+    assert used(result, first, 100) > 0.97 * 8
+
+
 @pytest.mark.slow
 def test_a_hundred_users_who_flip_between_idle_and_busy_each_get_theirs():
     dice = roll(3, "flips")

@@ -196,6 +196,10 @@ def _elastic(view: wire.JobView) -> str:
         return ""
     may, shape = view.elastic, view.shape
     text = f"{may.gpus_min} to {may.gpus_max} GPUs, mini-batches of {may.batch} to {may.batch_max} examples"
+    if view.noise_samples:
+        text += f", noise scale {view.noise_scale:.4g} (measured {view.noise_samples} times)"
+    elif may.noise_scale:
+        text += f", noise scale {may.noise_scale:.4g} (as declared)"
     if not view.HasField("shape"):
         return text
     parts = f" in {shape.parts} parts" if shape.parts > 1 else ""

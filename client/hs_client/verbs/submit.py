@@ -40,6 +40,7 @@ _FIELDS: dict[str, tuple[Path_, Callable[[Any], Any]]] = {
     "output": (("output",), str),
     "torchrun": (("torchrun",), bool),
     "migrate": (("placement", "migrate"), str),
+    "topology": (("placement", "topology"), str),
     "suspend": (("suspend",), str),
     "on_partition": (("on_partition",), str),
     "retry": (("retry", "max"), int),
@@ -94,6 +95,9 @@ def job_options(function: F) -> F:
             "-o", "--output", metavar="FILE", help="write the log there too; %x: job's name, %a: task number"
         ),
         click.option("--torchrun", is_flag=True, default=None, help="a process per GPU, through torchrun"),
+        click.option(
+            "--topology", metavar="auto|any", help="any: over as many servers as it fits on  [auto: --nodes]"
+        ),
         click.option("--migrate", metavar="auto|same-type|never", help="where the job may be moved  [auto]"),
         click.option(
             "--suspend", metavar="auto|hook|transparent|none", help="how it may be suspended  [auto]"

@@ -19,6 +19,7 @@ from hs_core.model import (
     JobSpec,
     JobState,
     SuspendMode,
+    Topology,
     UserName,
 )
 from hs_core.strategy import obstacle
@@ -43,6 +44,7 @@ def check_spec(spec: JobSpec, limits: Limits) -> None:
     _check_numbers(spec, limits)
     _check_elastic(spec, limits)
     _check_strategies(spec)
+    _check_topology(spec)
     _check_env(spec, limits)
     if not spec.command or not spec.command[0]:
         raise RefusedError("command: missing; a program and its arguments were expected")
@@ -168,6 +170,18 @@ def _check_strategies(spec: JobSpec) -> None:
     if spec.elastic is not None:
         raise refuse(
             "strategies", said[0].text, "are for jobs on a fixed number of GPUs; this one is elastic"
+        )
+
+
+def _check_topology(spec: JobSpec) -> None:
+    if spec.topology is Topology.AUTO:
+        return
+    for field, is_said in (("elastic", spec.elastic is not None), ("strategies", bool(spec.strategies))):
+        if is_said:
+            raise RefusedError(f"topology: 'any' is not for jobs with {field}; expected one of the two")
+    if spec.suspend is SuspendMode.TRANSPARENT:
+        raise refuse(
+            "suspend", "transparent", "is for jobs on one server: a gang over several stops at one step"
         )
 
 

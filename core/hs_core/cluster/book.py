@@ -73,9 +73,11 @@ class Book:
                 _drop(self.at_host, host, row.id)
             for host in homes:
                 self.at_host.setdefault(host, set()).add(row.id)
-            if row.spec.nodes > 1:
-                (self.spanning.add if homes else self.spanning.discard)(row.id)
+            if old is not None and old.nodes > 1:
+                self.spanning.discard(row.id)
                 self.spanned.subtract(were)
+            if new is not None and new.nodes > 1 and homes:
+                self.spanning.add(row.id)
                 self.spanned.update(homes)
         keepers = new.stored.hosts if new and new.stored else ()
         kept = old.stored.hosts if old and old.stored else ()

@@ -47,6 +47,7 @@ from hs_core.model import (
     OnPartition,
     Phase,
     Shape,
+    Topology,
     UserName,
 )
 from hs_core.policy import Policy
@@ -312,6 +313,8 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                 wishes[key] = tuple(value.split())
             case "workdir" | "output" | "job_class" | "dataset":
                 wishes[key] = value
+            case "topology":
+                wishes[key] = Topology(value)
             case "on_partition":
                 wishes[key] = OnPartition(value)
             case "max_duration_s":

@@ -9,7 +9,7 @@ from hs_core.cluster import states
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
 from hs_core.events import Wanted
-from hs_core.model import HostName, Job, JobId, Shape
+from hs_core.model import HostName, Job, JobId, Shape, Spread, spreads
 from hs_core.policy import Snapshot, Verdict
 from hs_core.strategy import Strategy
 
@@ -37,12 +37,14 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, "an exit and a time of it come together")
     if (row.id in book.live) == state.ended:
         _broken(row, f"{state}, yet listed otherwise")
-    if hosts and len(hosts) != (len(row.portions) or spec.nodes):
-        _broken(row, f"has {spec.nodes} nodes, and lives on {hosts}")
-    if row.portions and (spec.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
+    if hosts and len(hosts) != (len(row.portions) or row.nodes):
+        _broken(row, f"has {row.nodes} nodes, and lives on {hosts}")
+    if row.portions and (row.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
         _broken(row, f"has copies that do {row.portions} steps from {row.base_step} on {hosts}")
     if isinstance(row.shape, Strategy) and (row.shape not in spec.strategies or not hosts):
         _broken(row, f"has {row.shape}, and declares {spec.strategies}, on {hosts}")
+    if isinstance(row.shape, Spread) and (row.shape.nodes not in spreads(spec) or not (hosts or row.stored)):
+        _broken(row, f"has {row.shape}, and may be laid over {spreads(spec)}, on {hosts}")
     if isinstance(row.shape, Shape) and (spec.elastic is None or not hosts):
         _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
@@ -110,7 +112,7 @@ def _check_move(book: Book, row: Job) -> None:
         return
     if stored.epoch > row.epoch:
         _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
-    if len(stored.hosts) != (len(stored.copies) or row.spec.nodes):
+    if len(stored.hosts) != (len(stored.copies) or row.nodes):
         _broken(row, f"its checkpoint is on {stored.hosts}")
     for host in stored.hosts:
         if host not in book.hosts:

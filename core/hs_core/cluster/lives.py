@@ -8,6 +8,7 @@ from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
 from hs_core.datasets import after_use
 from hs_core.model import (
+    ENOUGH_NOISE,
     Dataset,
     Exit,
     Host,
@@ -16,9 +17,11 @@ from hs_core.model import (
     JobId,
     JobReport,
     JobState,
+    NoiseScale,
     OnPartition,
     Phase,
     Shape,
+    Spread,
     Stored,
 )
 
@@ -41,6 +44,8 @@ class Lives(Views):
         ran = happening is Happening.RAN
         first_run_s = now_s if ran and row.first_run_s is None else row.first_run_s
         new = replace(row, reports=said, state=state, first_run_s=first_run_s)
+        if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
+            new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
             self._stale = True
         self._tell_state(row, new, now_s)
@@ -235,7 +240,7 @@ class Lives(Views):
             self._next_epoch(row),
             state=state,
             hosts=hosts,
-            shape=row.shape if stays else None,
+            shape=row.shape if stays or (stored is not None and isinstance(row.shape, Spread)) else None,
             stored=stored,
             portions=(),
             base_step=0,

@@ -61,15 +61,15 @@ class Orders:
             paused=row.paused,
             cancelled=bool(row.cancelled_by) or evicted or reports.broken(row),
             time_limit_s=limit_s - row.past_run_s if limit_s else 0.0,
-            node_rank=rank if row.spec.nodes > 1 else 0,
-            nodes=self._peers(row) if row.spec.nodes > 1 else (),
+            node_rank=rank if row.nodes > 1 else 0,
+            nodes=self._peers(row) if row.nodes > 1 else (),
             rendezvous=rendezvous(row),
             hold=bool(row.unconfirmed),
             leave=row.move is not None,
             source=source,
             accumulation=row.accumulation,
             shape=row.shape,
-            grant=self.grant(row.id, row.epoch) if source or row.spec.nodes > 1 else "",
+            grant=self.grant(row.id, row.epoch) if source or row.nodes > 1 else "",
             copy=rank if row.portions else -1,
             copies=len(row.portions) or 1,
             last_step=row.base_step + row.portions[rank] if row.portions else 0,
@@ -86,7 +86,7 @@ class Orders:
         stored = row.stored
         if stored is not None and (row.portions or stored.copies):
             return self._average(stored)
-        if stored is None or (row.spec.nodes == 1 and stored.hosts[rank] == row.hosts[rank]):
+        if stored is None or (row.nodes == 1 and stored.hosts[rank] == row.hosts[rank]):
             return None
         host = self._book.hosts[stored.hosts[rank]]
         return Source(
@@ -141,7 +141,7 @@ class Orders:
 
 def rendezvous(row: Job) -> str:
     """What node 0 reserved for this incarnation."""
-    if row.spec.nodes < 2 or not row.hosts:
+    if row.nodes < 2 or not row.hosts:
         return ""
     first = row.reports.get(row.hosts[0])
     return first.rendezvous if first is not None else ""

@@ -7,7 +7,19 @@ from fractions import Fraction
 from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.model import Host, HostName, Job, JobId, Phase, SuspendMode, UserName, job_class, split_memory
+from hs_core.model import (
+    Host,
+    HostName,
+    Job,
+    JobId,
+    Phase,
+    SuspendMode,
+    UserName,
+    class_over,
+    job_class,
+    split_memory,
+    spreads,
+)
 from hs_core.policy import HostFacts, JobFacts, Needs
 from hs_core.strategy import class_as
 
@@ -38,6 +50,8 @@ class Sight:
         found = self._classes.get(row.id)
         if found is None:
             found = self._classes[row.id] = job_class(row.user, row.spec)
+        if row.nodes != row.spec.nodes:
+            found = class_over(found, row.spec.nodes, row.nodes)
         return class_as(found, row.strategy)
 
     def serve(self, needs: Needs) -> None:
@@ -145,7 +159,7 @@ class Sight:
             return all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
         if book.beyond_array_limit(row.id) or self.source_away(row):
             return False
-        return self.fits.misfit(row.spec, book.hosts, book.hosts_version, healthy_only=True) is None
+        return self.fits.misfit(row.laid, book.hosts, book.hosts_version, healthy_only=True) is None
 
     def source_away(self, row: Job) -> tuple[HostName, ...]:
         """Servers that have its checkpoint and are not here, where it needs one of theirs to start."""
@@ -178,7 +192,7 @@ class Sight:
             user=row.user,
             gang=row.gang,
             arrival_s=row.arrival_s,
-            nodes=row.spec.nodes,
+            nodes=row.nodes,
             priority=row.spec.priority,
             gpu_types=row.spec.gpu_types,
             gpu_memory_bytes=row.spec.gpu_memory_bytes,
@@ -202,8 +216,9 @@ class Sight:
             sliceable=row.spec.suspend is not SuspendMode.NONE and (report is None or report.sliceable),
             gpus=self._bound(row),
             dataset=row.spec.dataset,
-            elastic=row.spec.elastic,
+            elastic=row.elastic,
             strategies=row.spec.strategies,
+            spreads=spreads(row.spec) if not hosts and row.stored is None else (),
             shape=row.shape,
             migrations=row.migrations,
         )

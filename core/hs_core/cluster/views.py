@@ -137,9 +137,9 @@ class Views(Held):
         for name in row.hosts:
             host = self._book.hosts.get(name)
             there = self._book.at_host.get(name, ())
-            total = sum(self.job_tickets(other) / self._book.live[other].spec.nodes for other in there)
+            total = sum(self.job_tickets(other) / self._book.live[other].nodes for other in there)
             if total > 0 and host is not None:
-                part = self.job_tickets(job) / row.spec.nodes / total
+                part = self.job_tickets(job) / row.nodes / total
                 share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
 

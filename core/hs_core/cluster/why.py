@@ -220,7 +220,7 @@ def _starting(job: Job) -> Why:
     text = f"it is being started on {_at(job)}"
     if job.unconfirmed:
         text += f" once {', '.join(job.unconfirmed)}, where it was to start before, has said that it does not"
-    if job.spec.nodes > 1 and not job.reports:
+    if job.nodes > 1 and not job.reports:
         text += ", its servers are told of one another"
     if job.stored is not None:
         source = "" if job.stored.hosts == job.hosts else f" on {', '.join(job.stored.hosts)}"
@@ -243,7 +243,7 @@ def _on_its_host(scene: Scene) -> Why:
             return _unhealthy(
                 f"it needs {job.gpus}, its server {host.name} has {healthy} of {len(host.gpus)}"
             )
-    if scene.central or job.spec.nodes > 1:
+    if scene.central or job.nodes > 1:
         return _for_gpus(scene)
     return _for_turn(scene)
 

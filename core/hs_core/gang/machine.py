@@ -483,13 +483,22 @@ class GangMachine:
             or seconds < 0
         ):
             raise MalformedError
+        noise = message.get("noise_scale", 0.0)
+        if isinstance(noise, bool) or not isinstance(noise, int | float) or not isfinite(noise) or noise < 0:
+            raise MalformedError
+        samples = whole_number(message, "noise_samples", 0)
         rank.device_bytes = max(rank.device_bytes, whole_number(message, "device_bytes", 0))
         rank.step = max(rank.step, step)
         if number == 0 and seconds > 0:
             most = max(each.device_bytes for each in crew.ranks.values())
             crew.events.append(
                 JobProgressed(
-                    **crew.at, step=crew.step, steps_per_s=steps / seconds, device_memory_bytes=most
+                    **crew.at,
+                    step=crew.step,
+                    steps_per_s=steps / seconds,
+                    device_memory_bytes=most,
+                    noise_scale=float(noise),
+                    noise_samples=samples,
                 )
             )
 

@@ -65,6 +65,8 @@ class HostedJob:
     step: int = 0
     steps_per_s: float = 0.0
     device_memory_bytes: int = 0
+    noise_scale: float = 0.0
+    noise_samples: int = 0
     parked_bytes: int = 0
     tier: Tier = Tier.NONE
     checkpoint_step: int = -1
@@ -85,7 +87,7 @@ class HostedJob:
     @property
     def part(self) -> bool:
         """Of a job over several hosts: it runs in the turns that the controller gives it, and no others."""
-        return self.wanted.spec.nodes > 1
+        return self.wanted.spans
 
     @property
     def reserves(self) -> bool:
@@ -278,5 +280,5 @@ class HostedJob:
             lost_gpu_s=self.lost_gpu_s, tier=self.tier, sliceable=self.sliceable(can_freeze), note=self.note(can_freeze),
             device_memory_bytes=self.device_memory_bytes, beside=self.beside, in_turn=self.charged_from_s is not None, checkpoint_step=self.checkpoint_step,
             can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation,
-            rendezvous=self.rendezvous, exit=self.exit,
+            rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip

@@ -72,7 +72,7 @@ def _of_orders(board: Board, orders: Collection[HostCommand]) -> Iterator[str]:
         name = f"job {wanted.job}"
         if wanted.leave:
             yield f"{name} is started while it is to leave"
-        if wanted.spec.nodes > 1 and not wanted.rendezvous:
+        if wanted.spans and not wanted.rendezvous:
             yield f"{name} is started before its nodes know where to meet"
         if wanted.source is not None and order.generation < 0:
             yield f"{name} is started without what it is to go on from"

@@ -355,6 +355,8 @@ class HostMachine:
             self._board.went_on(job)
         job.step = max(job.step, event.step)
         job.steps_per_s = event.steps_per_s
+        if event.noise_samples:
+            job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
         job.device_memory_bytes = max(job.device_memory_bytes, event.device_memory_bytes)
 
     def _durable(self, job: HostedJob, step: int, generation: int) -> None:

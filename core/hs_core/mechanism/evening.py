@@ -63,6 +63,7 @@ class _Evening:
         self._limits = mover.limits
         self._load = self._times()
         self._kinds: dict[int, list[JobFacts]] = {}
+        self._lighter: dict[int, list[JobFacts]] = {}
 
     def jobs(self, at: int) -> list[JobFacts]:
         """Jobs of one node that live there."""
@@ -103,6 +104,7 @@ class _Evening:
             self._mover.move(change.job, (names[to],), reason, text)
             for server in (at, to):
                 self._kinds.pop(server, None)
+                self._lighter.pop(server, None)
                 self._load[server] = self.time_of(server, self.jobs(server))
 
     def best(self) -> Sequence[_Change]:
@@ -112,8 +114,9 @@ class _Evening:
         low = [at for at in order if pool.accepts[at]][:tried]
         waits = [at for at in reversed(order) if pool.asked[at] > pool.gpus[at]]
         roomy = [at for at in waits if pool.accepts[at] and self._room(at)][:tried]
-        for source in self._sources(waits):
-            if change := self._best_of(source, dict.fromkeys([*low, *roomy])):
+        sources, targets = self._sources(waits), list(dict.fromkeys([*low, *roomy]))
+        for source in sources:
+            if change := self._best_of(source, targets, self._movable(source)):
                 return (change,)
         for target in low:
             if self._has_gang(target) and (changes := self._fill(target, waits)):
@@ -122,6 +125,9 @@ class _Evening:
         for target in some:
             if self._narrow(target) and (changes := self._vacate(target, some, waits)):
                 return changes
+        for source in sources:
+            if change := self._best_of(source, targets, self._one_of_each(source)):
+                return (change,)
         return ()
 
     def _sources(self, waits: Sequence[int]) -> list[int]:
@@ -149,8 +155,8 @@ class _Evening:
         fill = sum(job.gang for job in self.jobs(at) if 2 * job.gang <= gpus)
         return gpus - fill if 0 < fill < gpus else 0
 
-    def _best_of(self, source: int, targets: Iterable[int]) -> _Change | None:
-        going = list(self._going(source))
+    def _best_of(self, source: int, targets: Iterable[int], jobs: Iterable[JobFacts]) -> _Change | None:
+        going = list(self._going(source, jobs))
         if not going:
             return None
         there = [target for target in targets if target != source and self._pool.accepts[target]]
@@ -158,12 +164,12 @@ class _Evening:
             (change for target in there for change in self._changes(going, source, target)), default=None
         )
 
-    def _going(self, source: int) -> Iterator[_Going]:
-        """Jobs that the server would be so much better off without."""
+    def _going(self, source: int, jobs: Iterable[JobFacts]) -> Iterator[_Going]:
+        """Those of these that the server would be so much better off without."""
         pool, limits, mean = self._pool, self._limits, self._mean
-        there = self.jobs(source)
-        for job in self._movable(source):
-            if not self._mover.may_go(job):
+        there, urgent = self.jobs(source), self._urgent(source)
+        for job in jobs:
+            if not self._mover.may_go(job, urgent=urgent):
                 continue
             after = self.time_of(source, [other for other in there if other.id != job.id])
             saved = float((self._load[source] ** 2 - after**2) * pool.width[source])
@@ -232,21 +238,30 @@ class _Evening:
         return changes if good and self._mover.affords([change.job for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
+        """Of those that could go: a small job that should run all the time is the last, for a move costs it most, and elsewhere it is in the way as much."""
+        if at not in self._lighter:
+            found, weight, gpus = self._one_of_each(at), self._pool.per_gpu, self._pool.gpus[at]
+            lighter = [job for job in found if 2 * job.gang > gpus or weight.get(job.user, 0.0) < 1.0]
+            spared = any(2 * job.gang <= gpus for job in lighter)
+            self._lighter[at] = lighter if spared else found
+        return self._lighter[at]
+
+    def _urgent(self, at: int) -> bool:
+        """So unequal that its jobs need not stay for long."""
+        return float(self._load[at] - self._load.min()) > self._limits.urgent_gap * self._mean
+
+    def _one_of_each(self, at: int) -> list[JobFacts]:
         """One of each kind that could go, the cheapest."""
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}
-            jobs = self.jobs(at)
+            jobs, urgent = self.jobs(at), self._urgent(at)
             for job in jobs if self._mover.moves_started else [job for job in jobs if not job.started]:
                 key = (job.gang, job.user)
-                if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(job):
+                if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(
+                    job, urgent=urgent
+                ):
                     found[key] = job
-            # A small job that should run all the time is the last to go: a move costs it most, and elsewhere it is in the way as much.
-            weight, gpus = self._pool.per_gpu, self._pool.gpus[at]
-            lighter = [
-                job for job in found.values() if 2 * job.gang > gpus or weight.get(job.user, 0.0) < 1.0
-            ]
-            spared = any(2 * job.gang <= gpus for job in lighter)
-            self._kinds[at] = lighter if spared else list(found.values())
+            self._kinds[at] = list(found.values())
         return self._kinds[at]
 
 

@@ -8,6 +8,7 @@ where it gains a tenth, and more than a quantum. Beside another job both have wh
 from collections.abc import Mapping
 
 from hs_core.mechanism.packing import Packer
+from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.tesserae.strategies import RESTARTED, Choice, best_alone, features, next_probe
 from hs_core.model import HostName, JobId
@@ -55,8 +56,9 @@ class Layouts:
             if found is not None:
                 self._give(one, found.placed, f"beside job {guest} both get most done so")
                 self._give(other, found.waiting, f"beside job {partner} both get most done so")
-        for job in sorted(jobs.values(), key=lambda job: (job.arrival_s, job.id)):
-            if job.strategies and self._slots.runs(job) and job.id not in partners and job.id not in pairs:
+        alone = [job for job in jobs.values() if job.strategies and self._slots.runs(job)]
+        for job in sorted(alone, key=by_arrival):
+            if job.id not in partners and job.id not in pairs:
                 self._alone(job)
 
     def _alone(self, job: JobFacts) -> None:

@@ -118,7 +118,7 @@ class Pool:
         gangs = np.bincount(servers[big], weights=weights[big], minlength=size)
         small = np.bincount(servers[~big], weights=(gpus * weights)[~big], minlength=size)
         most = np.zeros(size)
-        np.maximum.at(most, servers[~big], weights[~big])
+        np.maximum.at(most, servers[~big], np.minimum(weights[~big], 1.0))
         asked = np.bincount(servers, weights=gpus, minlength=size)
         spread = np.bincount(servers, weights=gpus * weights, minlength=size)
         load = np.where(asked <= self.gpus, spread / self.width, gangs + np.maximum(small / self.width, most))

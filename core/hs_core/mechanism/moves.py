@@ -27,6 +27,8 @@ class Limits:
     started_a_quantum: int = 8  # moves of jobs that have a process; drains besides
     waiting_a_quantum: int = 64  # of jobs that have none: they cost nothing but words
     cool_down_quanta: float = 15.0  # since a job was placed or last moved
+    urgent_cool_down_quanta: float = 3.0  # where loads are `urgent_gap` of the pool's mean load apart
+    urgent_gap: float = 0.3
     pool_gain: float = 0.1  # of a job's effective rate now, that its user's sum must grow by
     fairer: float = (
         1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
@@ -60,11 +62,13 @@ class Mover:
 
     # --- what all have in common ------------------------------------------------------------------------------------
 
-    def may_go(self, job: JobFacts) -> bool:
-        """Without urgency."""
+    def may_go(self, job: JobFacts, *, urgent: bool = False) -> bool:
+        """Not for a drain: those go at once."""
         if not job.movable or job.id in self._moved or job.id in self.world.effective:
             return False
-        cool_down_s = self.limits.cool_down_quanta * self.world.snapshot.quantum_s
+        limits = self.limits
+        quanta = limits.urgent_cool_down_quanta if urgent else limits.cool_down_quanta
+        cool_down_s = quanta * self.world.snapshot.quantum_s
         if self.world.snapshot.now_s - job.settled_s < cool_down_s:
             self.awaits_s = min(self.awaits_s, job.settled_s + cool_down_s)
             return False

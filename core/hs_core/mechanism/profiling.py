@@ -11,7 +11,8 @@ Departure: the paper starts tasks of their own with the job's script. Here the j
 through its checkpoint, so that no mini-batch is done twice. One that cannot is measured where it is, others of its class elsewhere.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -136,6 +137,7 @@ class _Profiler:
             self._memory[host.model] = max(self._memory[host.model], host.gpu_memory_bytes)
         self._room: dict[HostName, int] = {}  # GPUs that a run could have
         self._idle: dict[HostName, int] = {}  # of these, on which nobody lives
+        self._able: dict[tuple[object, ...], frozenset[str]] = {}  # models for jobs like these
 
     def go(self) -> None:
         book, now_s = self._book, self._snapshot.now_s
@@ -148,8 +150,10 @@ class _Profiler:
             name: at_s for name, at_s in book.given_up.items() if name in classes and now_s - at_s < HOUR_S
         }
         self._look_around()
-        for job_class in self._unmeasured():
-            self._begin_one(job_class)
+        for job_class, jobs in self._unmeasured().items():
+            if not any(self._affords(model, 1) for model in self._pool_gpus):
+                break
+            self._begin_one(job_class, jobs)
         book.quantum = self._snapshot.quantum
 
     # --- those that are on
@@ -208,17 +212,21 @@ class _Profiler:
                 self._idle[name] -= job.per_node
                 self._room[name] -= job.per_node if bound else 0
 
-    def _unmeasured(self) -> Iterator[str]:
-        """Classes that are on no model now, by the arrival of their first job."""
+    def _unmeasured(self) -> Mapping[str, list[JobFacts]]:
+        """Classes that are on no model now and were not measured on all, by the arrival of their first job: jobs that a run may be of."""
         busy = {self._jobs[job].job_class for job in self._book.runs}
-        found: dict[str, None] = {}
+        rates, found = self._snapshot.rates, dict[str, list[JobFacts]]()
         for job in sorted(self._snapshot.jobs, key=by_arrival):
-            if job.job_class not in busy and job.job_class not in self._book.given_up:
-                found[job.job_class] = None
-        yield from found
+            if (jobs := found.get(job.job_class)) is None:
+                known = all((job.job_class, model) in rates for model in self._pool_gpus)
+                if known or job.job_class in busy or job.job_class in self._book.given_up:
+                    continue
+                jobs = found[job.job_class] = []
+            if _plain(job) and job.sliceable and self._there(job.hosts):
+                jobs.append(job)
+        return found
 
-    def _begin_one(self, job_class: str) -> None:
-        jobs = [job for job in self._snapshot.jobs if job.job_class == job_class and self._may_run(job)]
+    def _begin_one(self, job_class: str, jobs: Sequence[JobFacts]) -> None:
         models = sorted(
             {model for job in jobs for model in self._models(job)},
             key=lambda model: (-self._memory[model], pool_rank(model)),
@@ -228,14 +236,16 @@ class _Profiler:
             if model not in known and (self._begin(model, jobs) or not known):
                 return
 
-    def _may_run(self, job: JobFacts) -> bool:
-        return _plain(job) and job.sliceable and self._there(job.hosts)
-
-    def _models(self, job: JobFacts) -> Iterator[str]:
-        for model in self._pool_gpus:
-            able = [host for host in self._snapshot.hosts if host.model == model and self._takes(job, host)]
-            if len(able) >= job.nodes:
-                yield model
+    def _models(self, job: JobFacts) -> frozenset[str]:
+        """Where it could run, everything free."""
+        here = job.hosts if any(not takes_new(self._hosts[name]) for name in job.hosts) else ()
+        peak = self._peaks.get(job.job_class, 0)
+        like = (job.per_node, job.nodes, job.gpu_types, job.gpu_memory_bytes, peak, here)
+        found = self._able.get(like)
+        if found is None:
+            able = Counter(host.model for host in self._snapshot.hosts if self._takes(job, host))
+            found = self._able[like] = frozenset(model for model, n in able.items() if n >= job.nodes)
+        return found
 
     def _takes(self, job: JobFacts, host: HostFacts) -> bool:
         peak = self._peaks.get(job.job_class, 0)
@@ -243,13 +253,13 @@ class _Profiler:
             (takes_new(host) or host.name in job.hosts) and fits(job, host) and peak <= host.gpu_memory_bytes
         )
 
-    def _begin(self, model: str, jobs: list[JobFacts]) -> bool:
+    def _begin(self, model: str, jobs: Sequence[JobFacts]) -> bool:
         ranked = sorted(
             jobs, key=lambda job: (self._models_of(job.hosts) != {model}, job.started, by_arrival(job))
         )
         for job in ranked:
-            home = self._home(job, model)
-            if not home or not self._affords(model, job.gang):
+            home = self._home(job, model) if self._affords(model, job.gang) else ()
+            if not home:
                 continue
             moves = job.started and home != job.hosts
             if moves and self._moves_left <= 0:

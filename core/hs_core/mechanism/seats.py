@@ -6,6 +6,7 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 
 from hs_core.mechanism.layouts import Layouts
@@ -13,13 +14,18 @@ from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId
+from hs_core.model import HostName, JobId, Spread, class_over
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
+
+BEARABLE = 0.9
+"""The part of its speed that a job keeps over more servers, at least, if it is to be spread. Tiresias goes by the skew of a model's tensors, and has no such number."""
 
 
 class Seats:
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, *, spreads: bool = False) -> None:
+        """`spreads`: jobs that may be laid over any number of servers are, where one has no room and they bear it."""
         self._snapshot = snapshot
+        self._spreads = spreads
         self._slots = Slots(snapshot)
         self._hosts = {host.name: host for host in snapshot.hosts}
         self.models = tuple(model for model, _ in pools(snapshot))  # newest first
@@ -191,6 +197,9 @@ class Seats:
         `strategies`: of those that jobs declare it is chosen who has which. `within` a round that is on, with these pairs (guest → partner), nobody is restarted for that.
         `mates`: beside whom others run, if that one has GPUs. `packs`: who then waits may join who was placed; `memory` has, and is given, those pairs as "beside".
         """
+        for job in self._snapshot.jobs if self._spreads else ():
+            if isinstance(job.shape, Spread):
+                self._slots.say(job, f"over {_servers(job.nodes)}: so it had room when it was placed")
         before = self._slots.copy() if renamed else None
         seated = self._hand_out(homes or {})
         self._choices.clear()
@@ -213,14 +222,16 @@ class Seats:
             for job in left:
                 if job.id in mates and not self._slots.runs(job):
                     self._seat(job, self.choices(job), {})
-        layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
-        packer = Packer(self._snapshot, self._slots, layouts.choices if strategies else as_they_are)
+        layouts = None
+        if strategies and any(job.strategies for job in self._snapshot.jobs):
+            layouts = Layouts(self._snapshot, self._slots, restarts=within is None)
+        packer = Packer(self._snapshot, self._slots, layouts.choices if layouts is not None else as_they_are)
         pairs = dict(within or {})
         if packs:
             before_pairs = {JobId(int(job)): JobId(other) for job, other in memory.get("beside", {}).items()}
             pairs = packer.pack(left, before_pairs)
             memory = {"beside": {str(job): other for job, other in sorted(pairs.items())}} if pairs else {}
-        if strategies:
+        if layouts is not None:
             layouts.lay({job.id: job for job in self._snapshot.jobs}, pairs, packer)
         return self._slots.verdict(memory, why)
 
@@ -305,11 +316,39 @@ class Seats:
         drained = any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
             return True
+        if self._spreads and job.spreads:
+            return any(self._lay(job, model, claims) for model in models)
         for model in models:
             there = self._least_disturbing(job, model, claims)
             if there and slots.take(job, there, f"its GPUs of this round are {model} on {', '.join(there)}"):
                 return True
         return drained and bool(models) and slots.take(job, home, "")
+
+    def _lay(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> bool:
+        """Over the fewest servers that have room, as long as it bears that."""
+        able = [host for host in self._takers[model] if fits(replace(job, nodes=job.gang), host)]
+        most = max((host.gpus for host in able), default=0)
+        fewest = next((nodes for nodes in job.spreads if job.gang // nodes <= most), 0)
+        for nodes in job.spreads if fewest else ():
+            bears, why = self._bears(job, model, nodes, fewest)
+            there = self._least_disturbing(replace(job, nodes=nodes), model, claims) if bears else ()
+            if there and self._slots.spread(job, there, why):
+                return True
+        return False
+
+    def _bears(self, job: JobFacts, model: str, nodes: int, fewest: int) -> tuple[bool, str]:
+        """Who was measured to lose by it is not spread over more servers than it must be (Tiresias, 3.3); and how it runs so."""
+        if nodes <= fewest:
+            return True, f"over {_servers(nodes)}, as few as can be"
+        rates = self._snapshot.rates
+        tight, loose = (
+            rates.get((class_over(job.job_class, job.nodes, count), model), 0.0) for count in (fewest, nodes)
+        )
+        text = f"over {_servers(nodes)}: fewer had no room"
+        if not (tight and loose):
+            return True, f"{text}, and how much slower it is so was not measured"
+        text += f", and it does {loose:.3g} steps/s so, {tight:.3g} over {_servers(fewest)}"
+        return loose >= BEARABLE * tight, text
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
         """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, those that have its data, then by name; () if none."""
@@ -329,3 +368,7 @@ class Seats:
 
         found = sorted(filter(able, self._snapshot.hosts), key=cost)
         return tuple(host.name for host in found[: job.nodes]) if len(found) >= job.nodes else ()
+
+
+def _servers(count: int) -> str:
+    return "one server" if count == 1 else f"{count} servers"

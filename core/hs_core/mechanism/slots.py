@@ -17,7 +17,7 @@ from hs_core.mechanism.placing import (
     weigh,
     why_nowhere,
 )
-from hs_core.model import Form, HostName, JobId, Migrate, MoveReason
+from hs_core.model import Form, HostName, JobId, Migrate, MoveReason, Spread
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
 
@@ -40,6 +40,9 @@ class Slots:
         self._moves: dict[JobId, tuple[MoveReason, str]] = {}
         self._shapes: dict[JobId, Form] = {}
         self._how: dict[JobId, str] = {}
+        self._laid: dict[
+            JobId, JobFacts
+        ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         for job in sorted(snapshot.jobs, key=by_arrival):
@@ -71,6 +74,7 @@ class Slots:
             _lent=dict(self._lent),
             _shapes=dict(self._shapes),
             _how=dict(self._how),
+            _laid=dict(self._laid),
         )
         return made
 
@@ -176,6 +180,21 @@ class Slots:
         able = job.movable or job.restartable
         return job.id in self._moves or (able and job.migrate is not Migrate.NEVER and self._moves_left > 0)
 
+    def spread(self, job: JobFacts, home: Home, why: str) -> bool:
+        """These servers, over which it may be laid; False if its part is not free on each."""
+        laid = replace(job, nodes=len(home))
+        if not self._take(laid, home):
+            return False
+        if laid.nodes != job.nodes:
+            self._shapes[job.id] = Spread(nodes=laid.nodes)
+            self._laid[job.id] = laid
+        self._how[job.id] = why
+        return True
+
+    def say(self, job: JobFacts, how: str) -> None:
+        """How it runs, if it does."""
+        self._how[job.id] = how
+
     def lay(self, job: JobFacts, strategy: Strategy, why: str) -> None:
         """It has that strategy in this round, if it has GPUs; one that would have to be restarted and cannot keeps its own."""
         if strategy != job.strategy:
@@ -248,7 +267,12 @@ class Slots:
 
     def verdict(self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False) -> Verdict:
         """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models."""
-        weights = weigh(self._snapshot, self._homes)
+        jobs = (
+            tuple(self._laid.get(job.id, job) for job in self._snapshot.jobs)
+            if self._laid
+            else self._snapshot.jobs
+        )
+        weights = weigh(replace(self._snapshot, jobs=jobs), self._homes)
         turns = {
             name: Turn(
                 gangs=tuple(sorted(gangs)),

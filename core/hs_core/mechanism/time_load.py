@@ -41,7 +41,7 @@ def _time_load(gpus: int, jobs: tuple[tuple[int, float], ...]) -> float:
             gangs += weight
             big.append((width, weight))
         else:
-            most = max(most, weight)
+            most = max(most, min(1.0, weight))  # it cannot run more than all the time, whatever it lacks
             small.append((width, weight))
     if sum(width for width, _ in jobs) <= gpus:
         return sum(width * weight for width, weight in (*big, *small)) / max(1, gpus)

@@ -1,6 +1,6 @@
 """Discretized two-dimensional LAS (Tiresias, NSDI'19, 3.2): two queues by GPU-time attained, first in, first out in each; the lower one waits.
 
-Preemptive, consolidated. No promotion of the starved, as Hadar's comparison sets it (IPDPS'24, IV-B). The demotion threshold is that of Tiresias'
+Preemptive, consolidated; jobs that may be laid over any number of servers only if they are sensitive (3.3), which is measured. No promotion of the starved, as Hadar's comparison sets it (IPDPS'24, IV-B). The demotion threshold is that of Tiresias'
 public simulator.
 """
 
@@ -16,7 +16,7 @@ def queue(job: JobFacts) -> int:
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    seats = Seats(snapshot)
+    seats = Seats(snapshot, spreads=True)
     order = sorted(snapshot.jobs, key=lambda job: (queue(job), by_arrival(job)))
     seats.serve(order)
     why = {

@@ -489,6 +489,7 @@ class WantedJob(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     ACCUMULATION_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     STRATEGY_FIELD_NUMBER: _builtins.int
     COPY_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
@@ -510,6 +511,8 @@ class WantedJob(_message.Message):
     """not to be started yet"""
     accumulation: _builtins.int
     """sub-batches of each mini-batch, told to its training loop; 0: 1"""
+    spread: _builtins.int
+    """servers over which it is laid, where that was chosen; 0: as it asks"""
     copy: _builtins.int
     """its rank among copies that train on their own until they are averaged; -1: the job is not forked"""
     copies: _builtins.int
@@ -553,6 +556,7 @@ class WantedJob(_message.Message):
         hold: _builtins.bool = ...,
         accumulation: _builtins.int = ...,
         shape: _common_pb2.Shape | None = ...,
+        spread: _builtins.int = ...,
         strategy: _common_pb2.Strategy | None = ...,
         copy: _builtins.int = ...,
         copies: _builtins.int = ...,
@@ -560,7 +564,7 @@ class WantedJob(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_source", b"_source", "_strategy", b"_strategy", "accumulation", b"accumulation", "cancelled", b"cancelled", "copies", b"copies", "copy", b"copy", "epoch", b"epoch", "grant", b"grant", "hold", b"hold", "job_class", b"job_class", "job_id", b"job_id", "last_step", b"last_step", "leave", b"leave", "node_rank", b"node_rank", "nodes", b"nodes", "paused", b"paused", "rendezvous", b"rendezvous", "run_as", b"run_as", "shape", b"shape", "source", b"source", "spec", b"spec", "spread", b"spread", "strategy", b"strategy", "tickets", b"tickets", "time_limit_s", b"time_limit_s", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
     _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015

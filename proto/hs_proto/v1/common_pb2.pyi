@@ -75,6 +75,7 @@ class JobSpec(_message.Message):
     DATASET_FIELD_NUMBER: _builtins.int
     DATASET_BYTES_FIELD_NUMBER: _builtins.int
     ELASTIC_FIELD_NUMBER: _builtins.int
+    TOPOLOGY_FIELD_NUMBER: _builtins.int
     STRATEGIES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     gpus: _builtins.int
@@ -111,6 +112,8 @@ class JobSpec(_message.Message):
     dataset: _builtins.str
     """the data that its script reads; empty: not said"""
     dataset_bytes: _builtins.int
+    topology: _builtins.str
+    """auto | any"""
     @_builtins.property
     def command(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -161,11 +164,12 @@ class JobSpec(_message.Message):
         dataset: _builtins.str = ...,
         dataset_bytes: _builtins.int = ...,
         elastic: Global___Elastic | None = ...,
+        topology: _builtins.str = ...,
         strategies: _abc.Iterable[Global___Strategy] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "array_index", b"array_index", "elastic", b"elastic"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "strategies", b"strategies", "suspend", b"suspend", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "accumulation_max", b"accumulation_max", "after", b"after", "array_id", b"array_id", "array_index", b"array_index", "array_limit", b"array_limit", "checkpoint_dir", b"checkpoint_dir", "checkpoint_interval_s", b"checkpoint_interval_s", "command", b"command", "cpus", b"cpus", "dataset", b"dataset", "dataset_bytes", b"dataset_bytes", "elastic", b"elastic", "env", b"env", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_memory_fixed_bytes", b"gpu_memory_fixed_bytes", "gpu_types", b"gpu_types", "gpus", b"gpus", "job_class", b"job_class", "max_duration_s", b"max_duration_s", "memory_bytes", b"memory_bytes", "migrate", b"migrate", "name", b"name", "nodes", b"nodes", "on_partition", b"on_partition", "output", b"output", "priority", b"priority", "retry_max", b"retry_max", "steps", b"steps", "strategies", b"strategies", "suspend", b"suspend", "topology", b"topology", "torchrun", b"torchrun", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -433,6 +437,8 @@ class JobReport(_message.Message):
     CAN_CHECKPOINT_FIELD_NUMBER: _builtins.int
     BESIDE_FIELD_NUMBER: _builtins.int
     IN_TURN_FIELD_NUMBER: _builtins.int
+    NOISE_SCALE_FIELD_NUMBER: _builtins.int
+    NOISE_SAMPLES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     phase: _builtins.str
@@ -458,6 +464,10 @@ class JobReport(_message.Message):
     """another process can go on from what it writes"""
     in_turn: _builtins.bool
     """its GPUs are its own now, also while its process comes up"""
+    noise_scale: _builtins.float
+    """of its gradients, as its process measures it, examples"""
+    noise_samples: _builtins.int
+    """measurements; 0: none"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -493,10 +503,12 @@ class JobReport(_message.Message):
         can_checkpoint: _builtins.bool = ...,
         beside: _abc.Iterable[_builtins.int] | None = ...,
         in_turn: _builtins.bool = ...,
+        noise_scale: _builtins.float = ...,
+        noise_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "exit", b"exit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "beside", b"beside", "can_checkpoint", b"can_checkpoint", "checkpoint_generation", b"checkpoint_generation", "checkpoint_step", b"checkpoint_step", "device_memory_bytes", b"device_memory_bytes", "epoch", b"epoch", "exit", b"exit", "gpu_s", b"gpu_s", "gpus", b"gpus", "in_turn", b"in_turn", "job_id", b"job_id", "lost_gpu_s", b"lost_gpu_s", "note", b"note", "phase", b"phase", "rendezvous", b"rendezvous", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "step", b"step", "steps_per_s", b"steps_per_s", "suspend_s", b"suspend_s", "suspends", b"suspends", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit", b"_exit", "beside", b"beside", "can_checkpoint", b"can_checkpoint", "checkpoint_generation", b"checkpoint_generation", "checkpoint_step", b"checkpoint_step", "device_memory_bytes", b"device_memory_bytes", "epoch", b"epoch", "exit", b"exit", "gpu_s", b"gpu_s", "gpus", b"gpus", "in_turn", b"in_turn", "job_id", b"job_id", "lost_gpu_s", b"lost_gpu_s", "noise_samples", b"noise_samples", "noise_scale", b"noise_scale", "note", b"note", "phase", b"phase", "rendezvous", b"rendezvous", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "sliceable", b"sliceable", "step", b"step", "steps_per_s", b"steps_per_s", "suspend_s", b"suspend_s", "suspends", b"suspends", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit: _TypeAlias = _typing.Literal["exit"]  # noqa: Y015
     _WhichOneofArgType__exit: _TypeAlias = _typing.Literal["_exit", b"_exit"]  # noqa: Y015

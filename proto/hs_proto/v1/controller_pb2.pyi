@@ -916,6 +916,8 @@ class JobView(_message.Message):
     STRATEGIES_FIELD_NUMBER: _builtins.int
     STRATEGY_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
+    NOISE_SCALE_FIELD_NUMBER: _builtins.int
+    NOISE_SAMPLES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
     user: _builtins.str
@@ -963,6 +965,10 @@ class JobView(_message.Message):
     moving_why: _builtins.str
     accumulation: _builtins.int
     """sub-batches of each mini-batch, as told when it was started"""
+    noise_scale: _builtins.float
+    """of an elastic job's gradients, examples, as measured"""
+    noise_samples: _builtins.int
+    """from so many measurements; 0: it was not, what it declared counts"""
     @_builtins.property
     def gpu_types(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1051,10 +1057,12 @@ class JobView(_message.Message):
         strategies: _abc.Iterable[_common_pb2.Strategy] | None = ...,
         strategy: _common_pb2.Strategy | None = ...,
         copies: _abc.Iterable[Global___CopyView] | None = ...,
+        noise_scale: _builtins.float = ...,
+        noise_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "_strategy", b"_strategy", "array_index", b"array_index", "elastic", b"elastic", "exit", b"exit", "shape", b"shape", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "_strategy", b"_strategy", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "copies", b"copies", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "strategies", b"strategies", "strategy", b"strategy", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "_strategy", b"_strategy", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "copies", b"copies", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "noise_samples", b"noise_samples", "noise_scale", b"noise_scale", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "strategies", b"strategies", "strategy", b"strategy", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015

@@ -191,6 +191,12 @@ class Gang:
         since_s = self.since_s
         return self.done if since_s is None else self.done + (self.world.clock.now_s - since_s) * self.rate
 
+    @property
+    def training_s(self) -> float:
+        """In all, up to now."""
+        since_s = self.since_s
+        return self.trained_s + (self.world.clock.now_s - since_s if since_s is not None else 0.0)
+
     def _move(self) -> None:
         """Trains from now on, if nothing is in the way."""
         if self.since_s is not None or not all(
@@ -234,9 +240,10 @@ class Gang:
     def _tell_progress(self, turn: int) -> None:
         if turn != self._turn or self.since_s is None:
             return
-        rate = self.world.told_speed(self)
+        said: dict[str, Any] = {"step": self.step, "steps_per_s": self.world.told_speed(self)}
+        said["noise_scale"], said["noise_samples"] = self.world.told_noise(self)
         for part in self._in_order():
-            part.agent.say(part, JobProgressed, step=self.step, steps_per_s=rate, device_memory_bytes=0)
+            part.agent.say(part, JobProgressed, device_memory_bytes=0, **said)
         self.world.clock.after(self.world.progress_s, self._tell_progress, turn)
 
     def _stand(self) -> None:

@@ -21,7 +21,9 @@ def restless(policy: Policy, likely: float) -> Policy:
         homes = {**plan.homes, **moved}
         moves = {**plan.moves, **dict.fromkeys(moved, (MoveReason.BALANCE, "for the sake of moving"))}
         turns = {host: _without(turn, moved) for host, turn in plan.turns.items()}
-        return replace(verdict, sequel=None, plan=replace(plan, homes=homes, moves=moves, turns=turns))
+        trials = {job: trial for job, trial in plan.trials.items() if job not in moved}
+        made = replace(plan, homes=homes, moves=moves, turns=turns, trials=trials)
+        return replace(verdict, sequel=None, plan=made)
 
     return replace(policy, decide=decide, needs=replace(policy.needs, every_quantum=True))
 

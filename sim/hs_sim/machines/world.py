@@ -38,7 +38,7 @@ from hs_core.model import (
 from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_sim.cluster import slowed_servers
-from hs_sim.elastic import steps_per_s, told_per_s
+from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
@@ -266,12 +266,12 @@ class World:
     def _rate(self, job: JobTruth, model: str, form: Form | None) -> float:
         if isinstance(form, Shape) and job.sim.elastic is not None:
             speed = self.experiment.workload.speeds[job.sim.job_class, model]
-            return steps_per_s(job.sim.elastic, speed, form)
+            return steps_per_s(job.sim.truly or job.sim.elastic, speed, form)
         class_ = job.sim.variant(form)
         rate = self._rates.get((class_, model))
         if rate is None or rate <= 0:
             raise BrokenError(f"the workload has no rate of class {class_!r} on {model}")
-        if job.sim.nodes > 1:
+        if job.sim.nodes_in(form) > 1:
             rate *= self.experiment.workload.spread.get((class_, model), 1.0)
         return rate
 
@@ -382,8 +382,18 @@ class World:
         ):  # they count mini-batches of its size
             (part,) = gang.parts.values()
             speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
-            rate *= told_per_s(speed, gang.shape) / steps_per_s(gang.job.sim.elastic, speed, gang.shape)
+            truly = gang.job.sim.truly or gang.job.sim.elastic
+            rate *= told_per_s(speed, gang.shape) / steps_per_s(truly, speed, gang.shape)
         return rate * self._noise_of(gang.key[0])
+
+    def told_noise(self, gang: Gang) -> tuple[float, int]:
+        """Noise scale of its gradients, and measurements of it since it was started."""
+        truly = gang.job.sim.truly
+        if not isinstance(gang.shape, Shape) or truly is None:
+            return 0.0, 0
+        (part,) = gang.parts.values()
+        speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
+        return truly.noise_scale, noise_samples(speed, gang.shape, gang.training_s)
 
     def _noise_of(self, job: JobId) -> float:
         cv = self.experiment.noise.rate_cv

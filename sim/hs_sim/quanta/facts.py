@@ -29,7 +29,6 @@ class Columns:
             "user": [job.user for job in jobs],
             "gang": [job.gang for job in jobs],
             "arrival_s": [job.arrival_s for job in jobs],
-            "nodes": [job.nodes for job in jobs],
             "priority": [job.priority for job in jobs],
             "gpu_types": [job.gpu_types for job in jobs],
             "gpu_memory_bytes": [job.gpu_memory_bytes for job in jobs],
@@ -39,7 +38,6 @@ class Columns:
             "state_bytes": [job.state_bytes for job in jobs],
             "sliceable": [job.sliceable for job in jobs],
             "dataset": [job.dataset for job in jobs],
-            "elastic": [job.elastic for job in jobs],
             "strategies": [job.strategies for job in jobs],
         }
 

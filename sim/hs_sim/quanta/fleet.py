@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
 
 from hs_core.datasets import after_use
-from hs_core.model import Dataset, Form, HostName, Shape, UserName, job_class, split_memory
+from hs_core.model import ENOUGH_NOISE, Dataset, Form, HostName, Shape, UserName, job_class, split_memory
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.strategy import class_as
 from hs_sim.cluster import check_fits, servers
-from hs_sim.elastic import steps_per_s, told_per_s
+from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
@@ -61,10 +61,12 @@ class Fleet:
         self.jobs = jobs
         self.user: Ints = np.array([users[job.user] for job in jobs], dtype=np.int64)
         self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
+        self.nodes: Ints = np.array([job.nodes for job in jobs], dtype=np.int64)
         self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
         self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
         self.steps: Floats = np.array([job.steps for job in jobs], dtype=np.float64)  # of its size of batches
         self.steps_left: Floats = self.steps.copy()
+        self._spreads = {at: found for at, job in enumerate(jobs) if (found := job.spreads)}
         self._classes(experiment)
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
@@ -79,6 +81,9 @@ class Fleet:
             count
         )  # how many times as long it takes on its GPUs as on middling ones
         self.speeds = workload.speeds
+        self.elastic = [job.elastic for job in jobs]  # as declared, until the noise scale was measured
+        self.unsure = {at for at, job in enumerate(jobs) if job.elastic != job.truly}
+        self._left_then: Floats = self.steps_left.copy()  # as it came to its home
         self.shapes: dict[int, Form] = {}  # of jobs that have others than they declared
         self._bound: dict[int, tuple[tuple[int, ...], ...]] = {}  # by node rank, where GPUs differ
         self.charged: Floats = self.gang.astype(np.float64)  # GPUs, of those that it shares its part
@@ -111,12 +116,12 @@ class Fleet:
         pair_of = np.zeros(len(self.jobs), dtype=np.int64)
         rates: list[list[float]] = []
         for at, job in enumerate(self.jobs):
-            for number, class_ in enumerate(job.classes):
-                key = (job.user, class_, job.nodes)
+            for (number, class_), nodes in product(enumerate(job.classes), job.spreads or (job.nodes,)):
+                key = (job.user, class_, nodes)
                 if key not in self._known:
                     self._known[key] = len(names)
-                    names.append(_name(job, number))
-                    rates.append([_told(workload, job, class_, model) for model in self.models])
+                    names.append(_name(job, number, nodes))
+                    rates.append([_told(workload, job, class_, model, nodes) for model in self.models])
             pair_of[at] = self._known[job.user, job.classes[0], job.nodes]
             self.job_class.append(names[pair_of[at]])
         self._class_names = names
@@ -133,7 +138,7 @@ class Fleet:
         self._odd[job] = True
 
     def _is_of(self, job: int, class_: str) -> None:
-        self.class_of[job] = found = self._known[self.jobs[job].user, class_, self.jobs[job].nodes]
+        self.class_of[job] = found = self._known[self.jobs[job].user, class_, int(self.nodes[job])]
         self.job_class[job] = self._class_names[found]
 
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
@@ -157,6 +162,8 @@ class Fleet:
         if isinstance(shape, Shape):
             self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
         elif shape is not None:
+            self.nodes[job] = self.jobs[job].nodes_in(shape)
+            self.per_node[job] = self.gang[job] // self.nodes[job]
             self._is_of(job, self.jobs[job].variant(shape))
         self._bound.pop(job, None)
         if len(home) > self.rows_of.shape[1]:
@@ -171,6 +178,7 @@ class Fleet:
             self.copies[job] = copies
         self._pace(job)
         self.settled_s[job] = now_s
+        self._left_then[job] = self.steps_left[job]
         self._odd[job] = True
 
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
@@ -179,9 +187,10 @@ class Fleet:
         mine = [at for at, job in enumerate(self.jobs) if job_class in job.classes]
         for job in mine:
             spec = self.jobs[job]
-            part = self._spread.get((job_class, model), 1.0) if spec.nodes > 1 else 1.0
-            row = self._known[spec.user, job_class, spec.nodes]
-            self.rates[row, self.models.index(model)] = steps_per_s * part
+            for nodes in spec.spreads or (spec.nodes,):
+                part = self._spread.get((job_class, model), 1.0) if nodes > 1 else 1.0
+                row = self._known[spec.user, job_class, nodes]
+                self.rates[row, self.models.index(model)] = steps_per_s * part
         for job in mine:
             if self.home[job]:
                 self._pace(job)
@@ -207,12 +216,29 @@ class Fleet:
 
     def _elastic_rate(self, job: int, model: int) -> float:
         """Steps a second in the shape that it has."""
-        elastic, class_ = self.jobs[job].elastic, self.jobs[job].job_class
+        elastic, class_ = self.jobs[job].truly, self.jobs[job].job_class
         assert elastic is not None
         shape = self.shapes.get(job)
         if not isinstance(shape, Shape):
             shape = elastic.on(self.jobs[job].gpus)
         return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
+
+    def learn_noise(self, jobs: Iterable[int]) -> None:
+        """Of those of these, which train, that have measured the noise scale of their gradients often enough."""
+        for job in jobs:
+            said, truly = self.elastic[job], self.jobs[job].truly
+            assert said is not None
+            if not self.rate[job] > 0:
+                continue
+            shape = self.shapes.get(job)
+            if not isinstance(shape, Shape):
+                shape = said.on(self.jobs[job].gpus)
+            speed = self.speeds[self.jobs[job].job_class, self.models[self.model[job]]]
+            trained_s = (self._left_then[job] - self.steps_left[job]) / self.rate[job]
+            if noise_samples(speed, shape, float(trained_s)) >= ENOUGH_NOISE:
+                self.elastic[job] = truly
+                self.unsure.discard(job)
+                self._odd[job] = True
 
     def read(self, job: int) -> float:
         """Bytes of its data set that have to be fetched to some server of its home, on which it lies from now on."""
@@ -294,6 +320,11 @@ class Fleet:
             "hosts": list(map(self.home_names.__getitem__, which)),
             "gang": self.gang[jobs].tolist(),
             "shape": list(map(self.shapes.get, which)),
+            "nodes": self.nodes[jobs].tolist(),
+            "spreads": [() if self.home[job] else self._spreads.get(job, ()) for job in which]
+            if self._spreads
+            else repeat(()),
+            "elastic": list(map(self.elastic.__getitem__, which)),
             "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
@@ -315,16 +346,17 @@ class Fleet:
         return memory
 
 
-def _name(job: SimJob, number: int) -> str:
-    """Of one of its classes, as the controller has it."""
+def _name(job: SimJob, number: int, nodes: int) -> str:
+    """Of one of its classes, over so many servers, as the controller has it."""
+    spec = replace(job.spec(), nodes=nodes, gpus=job.gang // nodes)
     if job.strategies:
-        return class_as(job_class(job.user, job.spec()), job.strategies[number])
-    return job_class(job.user, replace(job.spec(), job_class=job.classes[number]))
+        return class_as(job_class(job.user, spec), job.strategies[number])
+    return job_class(job.user, replace(spec, job_class=job.classes[number]))
 
 
-def _told(workload: Workload, job: SimJob, class_: str, model: str) -> float:
+def _told(workload: Workload, job: SimJob, class_: str, model: str, nodes: int) -> float:
     """What jobs of the class report as declared."""
     speed = workload.speeds.get((class_, model))
     if job.elastic is not None and speed is not None:
         return told_per_s(speed, job.elastic.on(job.gpus))
-    return workload.rate(class_, model, job.nodes)
+    return workload.rate(class_, model, nodes)

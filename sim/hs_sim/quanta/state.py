@@ -90,6 +90,8 @@ class State:
         self._charge(self._run_now, end_s)
         if training.size:
             alone = self._pairs.alone(training)
+            if fleet.unsure:
+                fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
             shapes = fleet.shapes  # a strategy's rates are of a class of its own
             if shapes and (shaped := [job for job in alone.tolist() if isinstance(shapes.get(job), Shape)]):
                 alone = np.setdiff1d(alone, shaped)

@@ -1,0 +1,85 @@
+"""Consolidated or spread (Tiresias, 3.3): jobs that may be laid over any number of servers are consolidated where that has room, spread where they bear it."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.model import JobId, Spread
+from hs_core.policies import find
+from hs_core.policy import JobFacts, Snapshot, Verdict
+
+from .worlds import Run, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+TIRESIAS = find("tiresias")
+ANY = (1, 2, 4)
+ONE, TWO = ("c", "V100"), ("c on 2 servers", "V100")
+
+
+def some(at: int, gang: int = 4, **facts: object) -> JobFacts:
+    return job(at, gang=gang, job_class="c", **({"movable": True, "spreads": ANY} | facts))
+
+
+def world(*jobs: JobFacts, rates: dict[tuple[str, str], float] | None = None) -> Snapshot:
+    """Two servers of four, and two jobs of one GPU that have one of each."""
+    small = [
+        job(at, hosts=(one.name,), started=True, running=True, job_class="small")
+        for at, one in ((8, host("a")), (9, host("b")))
+    ]
+    return snapshot([host("a"), host("b")], [*jobs, *small], rates=rates or {}, migrations_left=0)
+
+
+def shape(verdict: Verdict) -> object:
+    return verdict.plan.shapes.get(JobId(10))
+
+
+def asked(**facts: object) -> JobFacts:
+    return replace(some(10), **facts)  # type: ignore[arg-type]  # the tests' own facts
+
+
+def test_it_is_consolidated_where_one_server_has_room() -> None:
+    verdict = TIRESIAS.decide(snapshot([host("a"), host("b")], [asked()]), {})
+    assert (homes_of(verdict)[10], shape(verdict)) == ("a", None)
+    assert verdict.how[JobId(10)] == "over one server, as few as can be"
+
+
+def test_where_none_has_room_it_is_spread_over_the_fewest_that_have() -> None:
+    verdict = TIRESIAS.decide(world(asked()), {})
+    assert (homes_of(verdict)[10], shape(verdict)) == ("a+b", Spread(nodes=2))
+    assert "how much slower it is so was not measured" in verdict.how[JobId(10)]
+
+
+@pytest.mark.parametrize(("loose", "is_spread"), [(0.95, True), (0.85, False)])
+def test_who_was_measured_to_lose_by_it_waits_for_one_server(loose: float, *, is_spread: bool) -> None:
+    verdict = TIRESIAS.decide(world(asked(), rates={ONE: 1.0, TWO: loose}), {})
+    assert (10 in homes_of(verdict)) is is_spread
+    if is_spread:
+        assert "does 0.95 steps/s so, 1 over one server" in verdict.how[JobId(10)]
+    else:
+        assert JobId(10) in verdict.why
+
+
+def test_who_does_not_say_that_it_may_is_not() -> None:
+    assert 10 not in homes_of(TIRESIAS.decide(world(asked(spreads=())), {}))
+
+
+def test_one_that_asks_for_several_servers_is_consolidated_too() -> None:
+    verdict = TIRESIAS.decide(
+        snapshot([host("a"), host("b")], [asked(nodes=2, job_class="c on 2 servers")]), {}
+    )
+    assert (homes_of(verdict)[10], shape(verdict)) == ("a", Spread(nodes=1))
+
+
+def test_once_placed_it_stays_as_it_is() -> None:
+    run = Run(TIRESIAS, world(asked()))
+    verdict = run.go(3)
+    assert verdict.how[JobId(10)] == "over 2 servers: so it had room when it was placed"
+    here = {one.id: one for one in run.asked.jobs}[JobId(10)]
+    assert (here.hosts, here.nodes, here.per_node) == (("a", "b"), 2, 2)
+    run.change(jobs=tuple(one for one in run.asked.jobs if one.id == 10))
+    run.go(3)
+    assert run.moved == []
+
+
+def test_other_policies_take_it_as_it_asks() -> None:
+    for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las", "hadar", "pal"):
+        assert shape(find(name).decide(world(asked()), {})) is None, name

@@ -1,0 +1,84 @@
+"""Consolidated or spread, simulated: both depths lay a job over the servers that the policy says, at the speed of its class there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hs_core.errors import RefusedError
+from hs_core.model import Topology, UserName
+from hs_sim.files import dump_csv, dump_yaml, load
+from hs_sim.machines import run_machines
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+FILE = """\
+rates: {net: {V100: 1.0}}
+jobs:
+  - {user: ann, arrival_s: 0, steps: 100, job_class: net, gpus: 2, topology: any}
+"""
+
+
+def a_job(number: int, arrival_s: float = 0.0, steps: int = 1_000, gpus: int = 2, **more: object) -> SimJob:
+    made = SimJob(id=number, user=UserName("A"), arrival_s=arrival_s, steps=steps, job_class="net", gpus=gpus)
+    return replace(made, **more)  # type: ignore[arg-type]  # the tests' own wishes
+
+
+def an_experiment(part: float, *jobs: SimJob, **wishes: object) -> Experiment:
+    """Two servers of three GPUs. `part`: of its rate that a job keeps over several."""
+    workload = Workload(
+        name="w",
+        jobs=jobs,
+        tickets={UserName("A"): 100.0},
+        rates={("net", "V100"): 1.0, ("long", "V100"): 1.0},
+        spread={("net", "V100"): part},
+    )
+    made = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=2, gpus_per_server=3),)),
+        workload=workload,
+        policy="tiresias",
+        costs=Costs(suspend_s=0.0, resume_s=0.0, start_s=5.0),
+    )
+    return replace(made, **wishes)  # type: ignore[arg-type]
+
+
+def filled(topology: Topology) -> tuple[SimJob, ...]:
+    """Each server has one GPU left for three hours."""
+    long = [a_job(number, steps=10_000, job_class="long") for number in (1, 2)]
+    return (*long, a_job(3, arrival_s=60.0, topology=topology))
+
+
+def third(result: Result) -> float:
+    ended = result.jobs[2].ended_s
+    assert ended is not None
+    return ended
+
+
+@pytest.mark.parametrize("run", [run_quanta, run_machines])
+def test_it_runs_on_what_is_left_of_both_servers_at_the_speed_that_it_has_there(run) -> None:  # type: ignore[no-untyped-def]
+    spread = third(run(an_experiment(0.5, *filled(Topology.ANY))))
+    assert spread == pytest.approx(60.0 + 1_000 / 0.5, abs=130.0)
+    assert third(run(an_experiment(0.5, *filled(Topology.AUTO)))) > 10_000.0, "it waits for one server"
+
+
+@pytest.mark.parametrize(("part", "waits"), [(0.95, False), (0.5, True)])
+def test_where_speeds_are_known_who_loses_by_it_waits(part: float, *, waits: bool) -> None:
+    measured = a_job(4, arrival_s=30_000.0, steps=10, nodes=2, gpus=1)  # so both speeds are in the table
+    asked = an_experiment(part, *filled(Topology.ANY), measured, known_rates=True)
+    assert (third(run_quanta(asked)) > 10_000.0) is waits
+
+
+def test_other_policies_run_it_as_it_asks() -> None:
+    assert third(run_quanta(an_experiment(0.5, *filled(Topology.ANY), policy="las"))) > 10_000.0
+
+
+def test_files_say_it(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(FILE)
+    found = load(tmp_path / "w.yaml")
+    assert found.jobs[0].topology is Topology.ANY
+    for name, dump in (("again.yaml", dump_yaml), ("again.csv", dump_csv)):
+        (tmp_path / name).write_text(dump(found))
+        assert load(tmp_path / name).jobs == found.jobs
+    (tmp_path / "w.yaml").write_text(FILE.replace("any", "some"))
+    with pytest.raises(RefusedError, match=r"w\.yaml:3: topology: .some.; expected auto or any"):
+        load(tmp_path / "w.yaml")
