@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from hs_controller import garbage
 from hs_core.dice import Random, roll
-from hs_core.model import HostName, JobId, UserName
+from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict

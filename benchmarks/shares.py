@@ -5,7 +5,7 @@ import time
 from fractions import Fraction
 
 from hs_core.dice import roll
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.shares import entitle
 
 RUNS = 9

@@ -2,7 +2,7 @@
 
 import time
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.machines import World
 from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
 

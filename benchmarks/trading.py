@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from hs_core.dice import roll
 from hs_core.mechanism.trade import Market, Needs
-from hs_core.model import UserName
+from hs_core.names import UserName
 
 MODELS = {"V100": 1.0, "P100": 0.6, "P40": 0.45, "K80": 0.2}
 RUNS = 9

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hs_agent.procs import Identity
-from hs_core.model import Exit, JobId
+from hs_core.names import JobId
+from hs_core.reports import Exit
 
 LOG_TAIL_LINES = 40
 LOG_TAIL_BYTES = 8 << 10

@@ -31,7 +31,7 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.gang import GangMachine
-from hs_core.model import Tier
+from hs_core.reports import Tier
 from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0

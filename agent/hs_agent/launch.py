@@ -21,7 +21,8 @@ from hs_agent.folder import Folder, Key, read_json, write_atomically
 from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import WantedJob
-from hs_core.model import Gpu, JobId, OnPartition, SuspendMode
+from hs_core.model import Gpu, OnPartition, SuspendMode
+from hs_core.names import JobId
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

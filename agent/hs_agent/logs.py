@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hs_agent.folder import parse_key
-from hs_core.model import JobId
+from hs_core.names import JobId
 
 CHUNK = 64 << 10
 POLL_S = 0.25

@@ -47,7 +47,9 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Exit, Gpu, GpuId, JobId, JobReport, Phase
+from hs_core.model import Gpu
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Exit, JobReport, Phase
 
 SAVE_EVERY_S = 1.0
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05

@@ -9,7 +9,7 @@ import grpc
 from hs_agent import identity
 from hs_agent.config import Config
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import HostName
+from hs_core.names import HostName
 
 Options = Sequence[tuple[str, Any]]
 

@@ -23,7 +23,8 @@ from hs_core.events import (
     PolicySet,
     UserSet,
 )
-from hs_core.model import Host, HostName, JobId, JobState, UserName
+from hs_core.model import Host, JobState
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_proto.v1 import controller_pb2 as pb
 

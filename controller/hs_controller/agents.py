@@ -15,7 +15,7 @@ from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostJoined, HostLeft, HostReported
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 

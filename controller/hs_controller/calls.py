@@ -13,7 +13,7 @@ from hs_controller.loop import Key, Loop
 from hs_controller.permissions import Caller, Reach
 from hs_core.errors import RefusedError
 from hs_core.events import Fact
-from hs_core.model import HostName, UserName
+from hs_core.names import HostName, UserName
 from hs_proto.v1 import controller_pb2_grpc
 
 KEY_CHARS = 128

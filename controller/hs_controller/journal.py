@@ -64,7 +64,8 @@ from hs_controller.tables import (
     upsert,
     usage_of,
 )
-from hs_core.model import Job, JobId
+from hs_core.model import Job
+from hs_core.names import JobId
 
 
 class Journal:

@@ -29,7 +29,8 @@ from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, HostJoined, QuantumEnded, UserSet, Wanted
-from hs_core.model import HostName, Job, JobId, UserName
+from hs_core.model import Job
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy
 
 log = structlog.get_logger("hs_controller.loop")

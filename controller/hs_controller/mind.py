@@ -13,9 +13,11 @@ from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake, Wanted
-from hs_core.model import Host, HostName, Job, JobId, Phase, User, UserName
+from hs_core.model import Host, Job, User
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy, Profiling
+from hs_core.reports import Phase
 
 KEYS_KEPT = 50_000
 KEYS_KEPT_S = 24 * 3600.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hs_controller.permissions import Caller
 from hs_controller.rows import Credential, JoinToken, Kept, NodeIdentity, UserToken
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import HostName, UserName
+from hs_core.names import HostName, UserName
 
 TOKENS_PER_USER = 100  # that can still be used
 KEPT_S = 30 * 86_400.0  # what can no longer be used is shown for so long

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hs_core.events import Fact
-from hs_core.model import Host, HostName, Job, JobId, User, UserName
+from hs_core.model import Host, Job, User
+from hs_core.names import HostName, JobId, UserName
 
 JOB = TypeAdapter(Job)
 USER = TypeAdapter(User)

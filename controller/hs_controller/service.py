@@ -20,7 +20,9 @@ from hs_controller.token_service import TokenCalls
 from hs_core.cluster import ClusterMachine, Outcome, State
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
-from hs_core.model import ENDED_STATES, Job, JobId, JobSpec, JobState, Phase, SuspendMode, User, UserName
+from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode, User
+from hs_core.names import JobId, UserName
+from hs_core.reports import Phase
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2 as pb
 

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from hs_controller.rows import CREDENTIAL_KINDS, JOB, Account, Credential, Event, NodeIdentity, Sample, Usage
 from hs_core.events import Fact
-from hs_core.model import ENDED_STATES, HostName, Job, JobId, UserName
+from hs_core.model import ENDED_STATES, Job
+from hs_core.names import HostName, JobId, UserName
 
 FINE, COARSE = 0, 1  # tiers of usage samples
 

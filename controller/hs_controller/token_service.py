@@ -18,7 +18,7 @@ from hs_controller.registry import digest_of
 from hs_controller.rows import JoinToken, Kept, UserToken
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import HostName, UserName
+from hs_core.names import HostName, UserName
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 

@@ -6,8 +6,10 @@ from hs_controller.links import Hub, Link
 from hs_controller.mind import Mind
 from hs_controller.rows import Event, Usage
 from hs_core.cluster import ClusterMachine, Why
-from hs_core.model import Host, Job, JobId, JobReport, JobState, Phase, User, UserName, job_class
+from hs_core.model import Host, Job, JobState, User, job_class
+from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
+from hs_core.reports import JobReport, Phase
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2
 

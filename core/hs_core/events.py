@@ -8,23 +8,10 @@ the next it may leap ahead, so none may outlast its term.
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from hs_core.model import (
-    Exit,
-    Form,
-    Gpu,
-    GpuId,
-    Host,
-    HostName,
-    JobId,
-    JobReport,
-    JobSpec,
-    Shape,
-    Tier,
-    UserName,
-    gpus_as,
-    nodes_as,
-    strategy_as,
-)
+from hs_core.forms import Form, Shape
+from hs_core.model import Gpu, Host, JobSpec, gpus_as, nodes_as, strategy_as
+from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.reports import Exit, JobReport, Tier
 from hs_core.strategy import Strategy
 
 

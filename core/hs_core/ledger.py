@@ -12,7 +12,7 @@ from math import fsum, isfinite
 from typing import Any
 
 from hs_core.errors import BrokenError
-from hs_core.model import JobId, UserName
+from hs_core.names import JobId, UserName
 
 RING = 512  # samples kept of each (user, model)
 SAMPLES_PER_WINDOW = 256  # a window is not looked at closer than this

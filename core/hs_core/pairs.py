@@ -5,7 +5,7 @@ from math import inf
 
 from hs_core.errors import BrokenError
 from hs_core.events import Guest, Turn
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
 
 

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, Migrate, MoveReason, Spread
+from hs_core.forms import Spread
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.pairs import check_guests
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 from hs_core.strategy import Strategy

@@ -9,18 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.events import Turn
-from hs_core.model import (
-    Elastic,
-    Form,
-    HostName,
-    JobId,
-    Migrate,
-    MoveReason,
-    Shape,
-    Spread,
-    UserName,
-    split_memory,
-)
+from hs_core.forms import Elastic, Form, Shape, Spread
+from hs_core.model import Migrate, MoveReason, split_memory
+from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import Strategy
 
 Memory = Mapping[str, Any]

@@ -13,7 +13,7 @@ from math import fsum, isfinite
 from statistics import median
 from typing import Any
 
-from hs_core.model import Shape
+from hs_core.forms import Shape
 
 KEEP = 16  # most recent samples
 SETTLE_S = 5.0  # after a resume: caches are cold, clocks are low

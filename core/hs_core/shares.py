@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hs_core.errors import BrokenError
-from hs_core.model import JobId, UserName
+from hs_core.names import JobId, UserName
 from hs_core.waterline import Waterline, one_by_one
 
 ZERO = Fraction(0)

@@ -9,7 +9,8 @@ from collections.abc import Collection
 from statistics import median
 from typing import Any
 
-from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, GpuId
+from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN
+from hs_core.names import GpuId
 
 KEEP = 8  # most recent samples of one gang's GPUs of which the median counts
 ENOUGH = 3  # samples, before they count

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
 
-from hs_core import model
+from hs_core import forms, model, names, reports
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
 from hs_core.strategy import Strategy
@@ -43,7 +43,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
     """Words and shapes are checked here; ranges and limits by `ClusterMachine` (it knows the cluster)."""
     after = tuple(
         model.After(
-            job=model.JobId(a.job_id),
+            job=names.JobId(a.job_id),
             condition=word(model.AfterCondition, a.condition, "after", model.AfterCondition.OK),
         )
         for a in pb.after
@@ -79,7 +79,7 @@ def to_spec(pb: common_pb2.JobSpec) -> model.JobSpec:
         elastic=_to_elastic(pb.elastic) if pb.HasField("elastic") else None,
         strategies=tuple(map(_to_strategy, pb.strategies)),
         topology=word(model.Topology, pb.topology, "topology", model.Topology.AUTO),
-        array_id=model.JobId(pb.array_id) if pb.array_id else None,
+        array_id=names.JobId(pb.array_id) if pb.array_id else None,
         array_index=pb.array_index if pb.HasField("array_index") else None,
         array_limit=pb.array_limit,
     )
@@ -126,8 +126,8 @@ def from_spec(spec: model.JobSpec) -> common_pb2.JobSpec:
     return pb
 
 
-def _to_elastic(pb: common_pb2.Elastic) -> model.Elastic:
-    return model.Elastic(
+def _to_elastic(pb: common_pb2.Elastic) -> forms.Elastic:
+    return forms.Elastic(
         gpus_min=pb.gpus_min,
         gpus_max=pb.gpus_max,
         batch=pb.batch,
@@ -137,7 +137,7 @@ def _to_elastic(pb: common_pb2.Elastic) -> model.Elastic:
     )
 
 
-def from_elastic(elastic: model.Elastic) -> common_pb2.Elastic:
+def from_elastic(elastic: forms.Elastic) -> common_pb2.Elastic:
     return common_pb2.Elastic(
         gpus_min=elastic.gpus_min,
         gpus_max=elastic.gpus_max,
@@ -158,12 +158,12 @@ def from_strategy(strategy: Strategy) -> common_pb2.Strategy:
     )
 
 
-def _to_shape(pb: common_pb2.Shape) -> model.Shape:
-    return model.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts)
+def _to_shape(pb: common_pb2.Shape) -> forms.Shape:
+    return forms.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts)
 
 
-def from_shape(shape: model.Form | None) -> common_pb2.Shape | None:
-    if not isinstance(shape, model.Shape):
+def from_shape(shape: forms.Form | None) -> common_pb2.Shape | None:
+    if not isinstance(shape, forms.Shape):
         return None
     return common_pb2.Shape(gpus=shape.gpus, per_gpu=shape.per_gpu, parts=shape.parts)
 
@@ -173,7 +173,7 @@ def from_shape(shape: model.Form | None) -> common_pb2.Shape | None:
 
 def to_gpu(pb: common_pb2.Gpu) -> model.Gpu:
     return model.Gpu(
-        id=model.GpuId(pb.id),
+        id=names.GpuId(pb.id),
         index=pb.index,
         model=pb.model,
         memory_bytes=pb.memory_bytes,
@@ -208,20 +208,20 @@ def from_gpu(gpu: model.Gpu, *, utilization_percent: int = 0, memory_used_bytes:
     )
 
 
-def to_exit(pb: common_pb2.Exit) -> model.Exit:
-    return model.Exit(code=pb.code, signal=pb.signal, why=pb.why, log_tail=pb.log_tail)
+def to_exit(pb: common_pb2.Exit) -> reports.Exit:
+    return reports.Exit(code=pb.code, signal=pb.signal, why=pb.why, log_tail=pb.log_tail)
 
 
-def from_exit(ended: model.Exit) -> common_pb2.Exit:
+def from_exit(ended: reports.Exit) -> common_pb2.Exit:
     return common_pb2.Exit(code=ended.code, signal=ended.signal, why=ended.why, log_tail=ended.log_tail)
 
 
-def to_report(pb: common_pb2.JobReport) -> model.JobReport:
-    return model.JobReport(
-        job=model.JobId(pb.job_id),
+def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
+    return reports.JobReport(
+        job=names.JobId(pb.job_id),
         epoch=pb.epoch,
-        phase=word(model.Phase, pb.phase, "phase"),
-        gpus=tuple(model.GpuId(g) for g in pb.gpus),
+        phase=word(reports.Phase, pb.phase, "phase"),
+        gpus=tuple(names.GpuId(g) for g in pb.gpus),
         step=pb.step,
         steps_per_s=pb.steps_per_s,
         gpu_s=pb.gpu_s,
@@ -231,7 +231,7 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         suspend_s=pb.suspend_s,
         resume_s=pb.resume_s,
         lost_gpu_s=pb.lost_gpu_s,
-        tier=word(model.Tier, pb.tier, "tier", model.Tier.NONE),
+        tier=word(reports.Tier, pb.tier, "tier", reports.Tier.NONE),
         sliceable=pb.sliceable,
         note=pb.note,
         device_memory_bytes=pb.device_memory_bytes,
@@ -241,13 +241,13 @@ def to_report(pb: common_pb2.JobReport) -> model.JobReport:
         checkpoint_generation=pb.checkpoint_generation,
         rendezvous=pb.rendezvous,
         can_checkpoint=pb.can_checkpoint,
-        beside=tuple(model.JobId(job) for job in pb.beside),
+        beside=tuple(names.JobId(job) for job in pb.beside),
         in_turn=pb.in_turn,
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
 
 
-def from_report(report: model.JobReport) -> common_pb2.JobReport:
+def from_report(report: reports.JobReport) -> common_pb2.JobReport:
     return common_pb2.JobReport(
         job_id=report.job,
         epoch=report.epoch,
@@ -291,7 +291,7 @@ def to_host(hello: agent_pb2.Hello) -> model.Host:
             f"host {hello.host!r} offers GPUs of several models ({', '.join(models)}); one model a host is supported"
         )
     return model.Host(
-        name=model.HostName(hello.host),
+        name=names.HostName(hello.host),
         boot_id=hello.boot_id,
         gpus=gpus,
         warnings=tuple(hello.warnings),
@@ -318,18 +318,18 @@ def to_wanted(pb: agent_pb2.Wanted) -> Wanted:
         edge_in_s=pb.edge_in_s if pb.HasField("edge_in_s") else None,
         next_turn=_to_turn(pb.next_turn) if pb.HasField("next_turn") else None,
         lends=tuple(map(_to_lend, pb.lends)),
-        drained_gpus=frozenset(model.GpuId(gpu) for gpu in pb.drained_gpus),
+        drained_gpus=frozenset(names.GpuId(gpu) for gpu in pb.drained_gpus),
         fence_after_s=pb.fence_after_s,
     )
 
 
 def _to_turn(pb: agent_pb2.Turn) -> Turn:
     guests = tuple(
-        Guest(job=model.JobId(g.job_id), beside=tuple(map(model.JobId, g.beside)), gpus=tuple(g.gpus))
+        Guest(job=names.JobId(g.job_id), beside=tuple(map(names.JobId, g.beside)), gpus=tuple(g.gpus))
         for g in pb.guests
     )
-    seats = tuple(Seat(job=model.JobId(seat.job_id), gpus=tuple(seat.gpus)) for seat in pb.seats)
-    gangs = tuple(model.JobId(j) for j in pb.gangs)
+    seats = tuple(Seat(job=names.JobId(seat.job_id), gpus=tuple(seat.gpus)) for seat in pb.seats)
+    gangs = tuple(names.JobId(j) for j in pb.gangs)
     return Turn(gangs=gangs, local=pb.local, guests=guests, seats=seats)
 
 
@@ -357,7 +357,7 @@ def from_wanted(wanted: Wanted) -> agent_pb2.Wanted:
 
 def _to_lend(pb: agent_pb2.Lend) -> Lend:
     return Lend(
-        job=model.JobId(pb.job_id), epoch=pb.epoch, generation=pb.generation, grant=pb.grant, copy=pb.copy
+        job=names.JobId(pb.job_id), epoch=pb.epoch, generation=pb.generation, grant=pb.grant, copy=pb.copy
     )
 
 
@@ -369,9 +369,9 @@ def _from_lend(lend: Lend) -> agent_pb2.Lend:
 
 def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
     return WantedJob(
-        job=model.JobId(pb.job_id),
+        job=names.JobId(pb.job_id),
         epoch=pb.epoch,
-        user=model.UserName(pb.user),
+        user=names.UserName(pb.user),
         run_as=pb.run_as,
         job_class=pb.job_class,
         spec=to_spec(pb.spec),
@@ -394,16 +394,16 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
     )
 
 
-def _to_form(pb: agent_pb2.WantedJob) -> model.Form | None:
+def _to_form(pb: agent_pb2.WantedJob) -> forms.Form | None:
     if pb.spread:
-        return model.Spread(nodes=pb.spread)
+        return forms.Spread(nodes=pb.spread)
     if pb.HasField("strategy"):
         return _to_strategy(pb.strategy)
     return _to_shape(pb.shape) if pb.HasField("shape") else None
 
 
 def _to_peer(pb: agent_pb2.Peer) -> Peer:
-    return Peer(host=model.HostName(pb.host), address=pb.address)
+    return Peer(host=names.HostName(pb.host), address=pb.address)
 
 
 def _from_peer(peer: Peer) -> agent_pb2.Peer:
@@ -461,5 +461,5 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         last_step=job.last_step,
         shape=from_shape(job.shape),
         strategy=from_strategy(job.shape) if isinstance(job.shape, Strategy) else None,
-        spread=job.shape.nodes if isinstance(job.shape, model.Spread) else 0,
+        spread=job.shape.nodes if isinstance(job.shape, forms.Spread) else 0,
     )

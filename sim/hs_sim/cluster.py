@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_core.shares import NEWEST_FIRST
 from hs_sim.model import ClusterSpec, Pool, SimJob, Workload
 from hs_sim.reading import Sieve

@@ -6,7 +6,7 @@ from itertools import accumulate, pairwise
 
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.batches import stages
 from hs_sim.cluster import nodes_of
 from hs_sim.model import SimJob, Workload

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic
 from hs_sim.reading import Where, expect, known, number
 
 

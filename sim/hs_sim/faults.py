@@ -14,7 +14,8 @@ from multiprocessing import get_context
 from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
-from hs_core.model import HostName, JobSpec, OnPartition, UserName
+from hs_core.model import JobSpec, OnPartition
+from hs_core.names import HostName, UserName
 from hs_core.policies import find
 from hs_sim.cluster import servers
 from hs_sim.machines.laws import Laws

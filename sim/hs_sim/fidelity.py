@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.machines import Timing
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
+from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, Migrate, Topology, UserName
+from hs_core.model import Migrate, Topology
+from hs_core.names import UserName
 from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.colocated import Ratios

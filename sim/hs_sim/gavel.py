@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.batches import stages
 from hs_sim.cluster import canonical, nodes_of
 from hs_sim.colocated import load_interference

@@ -6,7 +6,7 @@ from math import exp
 
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.model import SimJob, Workload
 
 MiB = 1 << 20

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, fsum
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.model import Experiment, JobOutcome, Result, SimJob
 
 MEASURED = ("decision_s_mean", "decision_s_max", "cpu_s")

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from hs_core.forms import Elastic, Form
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, Form, JobSpec, Migrate, Topology, UserName, nodes_as, spreads
+from hs_core.model import JobSpec, Migrate, Topology, nodes_as, spreads
+from hs_core.names import UserName
 from hs_core.policy import Profiling
 from hs_core.strategy import Strategy, class_as
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
+from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, UserName
+from hs_core.names import UserName
 from hs_sim.cluster import nodes_of
 from hs_sim.drawn import SIZES, STATIC, Rates, Speeds, gavel_like, shockwave_like, workload
 from hs_sim.model import ClusterSpec, Costs, Pool, SimJob, Workload

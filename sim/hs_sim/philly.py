@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.cluster import nodes_of
 from hs_sim.files import assemble
 from hs_sim.generate import TABLE_1, MiB, rates_of

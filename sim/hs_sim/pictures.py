@@ -10,7 +10,7 @@ mpl.use("Agg")
 
 from matplotlib import pyplot as plt
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.compare import Outcome
 from hs_sim.metrics import utilization
 from hs_sim.model import Result

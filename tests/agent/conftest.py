@@ -22,7 +22,9 @@ from hs_agent import cgroup, config, procs, shim
 from hs_agent.config import CgroupUse
 from hs_agent.folder import Folder, Key
 from hs_core.events import Turn, Wanted, WantedJob
-from hs_core.model import JobId, JobReport, JobSpec, UserName
+from hs_core.model import JobSpec
+from hs_core.names import JobId, UserName
+from hs_core.reports import JobReport
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hs_core.events import Peer, Turn, WantedJob
-from hs_core.model import JobReport
+from hs_core.reports import JobReport
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hs_agent import procs
-from hs_core.model import Phase, SuspendMode, Tier
+from hs_core.model import SuspendMode
+from hs_core.reports import Phase, Tier
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 UNSUSPENDED = {"suspend": SuspendMode.NONE}

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
 from hosts import ENV, Hosts, free_port
 
 from conftest import wait_for
-from hs_core.model import Phase
+from hs_core.reports import Phase
 
 TRAIN = str(Path(__file__).parent.parent / "job/train.py")
 

@@ -12,7 +12,9 @@ import pytest
 from hs_agent import cgroup, folder, launch, logs, memory, procs
 from hs_agent.config import CgroupUse, DeviceKind
 from hs_core.errors import RefusedError
-from hs_core.model import Elastic, Gpu, GpuId, JobId, Shape, SuspendMode
+from hs_core.forms import Elastic, Shape
+from hs_core.model import Gpu, SuspendMode
+from hs_core.names import GpuId, JobId
 
 RUN = [
     "-m",

@@ -27,7 +27,7 @@ from hs_core.events import (
     Wanted,
     WantedJob,
 )
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 
 GENERATION, STEP = 4, 120
 MIB = 1 << 20

@@ -17,7 +17,7 @@ from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.rows import Event
 from hs_core.events import Fact
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import Trade
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import PLAIN, spec, started, until

@@ -23,7 +23,7 @@ from hs_agent.identity import Identity, Keeper
 from hs_controller import pki
 from hs_controller.pki import Authority
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 from tests.controller.kit import FakeAgent, channel_to, until

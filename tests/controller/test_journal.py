@@ -16,25 +16,9 @@ from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
 from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError
 from hs_controller.tables import COARSE, FINE
 from hs_core.events import Fact
-from hs_core.model import (
-    After,
-    AfterCondition,
-    Exit,
-    Gpu,
-    GpuId,
-    Host,
-    HostName,
-    Job,
-    JobId,
-    JobReport,
-    JobSpec,
-    JobState,
-    Migrate,
-    Phase,
-    Tier,
-    User,
-    UserName,
-)
+from hs_core.model import After, AfterCondition, Gpu, Host, Job, JobSpec, JobState, Migrate, User
+from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.reports import Exit, JobReport, Phase, Tier
 
 ANN = UserName("ann")
 

@@ -18,7 +18,9 @@ from hs_controller.sqlite import StoreBrokenError, told
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet, Wanted
-from hs_core.model import Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Phase, UserName
+from hs_core.model import Gpu, Host, JobSpec
+from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.reports import JobReport, Phase
 from tests.controller.kit import PLAIN, until
 
 ANN = UserName("ann")

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from hs_controller.rows import Sample, Usage
 from hs_controller.usage import Ledger
-from hs_core.model import Exit, HostName, Job, JobId, JobReport, JobSpec, JobState, Phase, UserName
+from hs_core.model import Job, JobSpec, JobState
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import Exit, JobReport, Phase
 
 ANN = UserName("ann")
 H1 = HostName("h1")

@@ -24,7 +24,9 @@ from hs_core.events import (
     Suspend,
     SuspendFailed,
 )
-from hs_core.model import Exit, JobId, SuspendMode, Tier
+from hs_core.model import SuspendMode
+from hs_core.names import JobId
+from hs_core.reports import Exit, Tier
 
 
 @dataclass

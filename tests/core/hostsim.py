@@ -39,7 +39,9 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Gpu, GpuId, HostName, JobId, JobSpec, Phase, SuspendMode, UserName
+from hs_core.model import Gpu, JobSpec, SuspendMode
+from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.reports import Phase
 
 GIB = 1 << 30
 ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "hold", "leave", "source")

@@ -11,7 +11,9 @@ from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, Turn, UserSet
-from hs_core.model import Drain, Elastic, HostName, JobId, JobSpec, SuspendMode, UserName
+from hs_core.forms import Elastic
+from hs_core.model import Drain, JobSpec, SuspendMode
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 ALICE = UserName("alice")

@@ -30,7 +30,9 @@ from hs_core.events import (
     Wanted,
     WantedJob,
 )
-from hs_core.model import Exit, HostName, JobId, JobReport, MoveReason, OnPartition, Phase, UserName
+from hs_core.model import MoveReason, OnPartition
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import Exit, JobReport, Phase
 
 NAMES = [HostName(name) for name in ("n1", "n2", "n3")]
 ALICE, ROOT = UserName("alice"), UserName("root")

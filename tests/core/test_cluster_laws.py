@@ -37,22 +37,11 @@ from hs_core.events import (
     QuantumEnded,
     UserSet,
 )
-from hs_core.model import (
-    After,
-    AfterCondition,
-    Exit,
-    HostName,
-    Job,
-    JobId,
-    JobReport,
-    JobState,
-    MoveReason,
-    OnPartition,
-    Phase,
-    UserName,
-)
+from hs_core.model import After, AfterCondition, Job, JobState, MoveReason, OnPartition
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy
+from hs_core.reports import Exit, JobReport, Phase
 
 HOSTS = {HostName("n1"): 4, HostName("n2"): 2, HostName("n3"): 4}
 USERS = [UserName("alice"), UserName("bob")]

@@ -2,7 +2,8 @@
 
 from hs_core.cluster import Settings
 from hs_core.cluster.harness import World
-from hs_core.model import ENOUGH_NOISE, Elastic, JobId, NoiseScale
+from hs_core.forms import ENOUGH_NOISE, Elastic, NoiseScale
+from hs_core.names import JobId
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 

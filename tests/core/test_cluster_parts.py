@@ -12,8 +12,11 @@ from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
 from hs_core.cluster.rates import Rates
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, JobReport, MoveReason, Phase, Shape, UserName
+from hs_core.forms import Shape
+from hs_core.model import MoveReason
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Trade, TradeNews, Verdict
+from hs_core.reports import JobReport, Phase
 
 ALICE, BOB = UserName("alice"), UserName("bob")
 

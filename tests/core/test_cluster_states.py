@@ -7,7 +7,9 @@ import pytest
 from hs_core.cluster import TRANSITIONS, Happening, states
 from hs_core.cluster.harness import a_spec
 from hs_core.errors import BrokenError
-from hs_core.model import ENDED_STATES, Job, JobId, JobState, Phase, UserName
+from hs_core.model import ENDED_STATES, Job, JobState
+from hs_core.names import JobId, UserName
+from hs_core.reports import Phase
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 HEAD = """# States of a job

@@ -21,21 +21,11 @@ from hs_core.events import (
     UserSet,
     WantedJob,
 )
-from hs_core.model import (
-    Copied,
-    Exit,
-    HostName,
-    Job,
-    JobId,
-    JobReport,
-    JobState,
-    MoveReason,
-    Phase,
-    Stored,
-    UserName,
-)
+from hs_core.model import Copied, Job, JobState, MoveReason, Stored
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.reports import Exit, JobReport, Phase
 
 ANN = UserName("ann")
 JOB = JobId(1)

@@ -15,7 +15,8 @@ from test_copies import ANN, JOB, MODELS, TOTAL, A, B, C, Cluster
 
 from hs_core.cluster import copies
 from hs_core.events import HostLeft, HostReported, JobsPaused, JobsUnpaused, QuantumEnded
-from hs_core.model import Exit, HostName, JobReport, Phase
+from hs_core.names import HostName
+from hs_core.reports import Exit, JobReport, Phase
 
 LIVE = [Phase.WAITING, Phase.STARTING, Phase.HELD, Phase.RUNNING, Phase.SUSPENDING, Phase.CHECKPOINTED]
 UP = {Phase.HELD, Phase.RUNNING, Phase.SUSPENDING, Phase.CHECKPOINTED}

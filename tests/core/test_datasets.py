@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hs_core.cluster import ClusterMachine, Settings
 from hs_core.cluster.harness import World
 from hs_core.datasets import MOST, after_use
-from hs_core.model import Dataset, HostName, JobId
+from hs_core.model import Dataset
+from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
 
 A, B, C = (Dataset(name=name, bytes=40) for name in "ABC")

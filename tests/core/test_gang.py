@@ -20,7 +20,8 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.gang import GangMachine, Step
-from hs_core.model import JobId, Tier
+from hs_core.names import JobId
+from hs_core.reports import Tier
 
 JOB = JobId(3)
 HOLD, SWAP, CHECKPOINT = Tier.HOLD, Tier.SWAP, Tier.CHECKPOINT

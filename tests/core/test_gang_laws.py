@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from hs_core.events import Checkpoint, JobHeld, JobWentOn, Resume, Suspend
 from hs_core.gang import GangMachine, Step
-from hs_core.model import JobId, Tier
+from hs_core.names import JobId
+from hs_core.reports import Tier
 
 JOB = JobId(1)
 

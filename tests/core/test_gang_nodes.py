@@ -7,7 +7,7 @@ import pytest
 from test_gang import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
 from hs_core.events import Checkpoint, JobHeld, JobHooked, JobReady, JobWentOn, Resume, Suspend, SuspendFailed
-from hs_core.model import Tier
+from hs_core.reports import Tier
 
 RESUME = Resume(job=JOB, epoch=1)
 

@@ -6,7 +6,8 @@ from hostsim import HostSim
 
 from hs_core.events import LaunchFailed, Turn, Wanted, WantedChanged
 from hs_core.host import HostConfig
-from hs_core.model import Exit, JobId, Phase
+from hs_core.names import JobId
+from hs_core.reports import Exit, Phase
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 

@@ -4,7 +4,8 @@ from fakejob import Ways
 from hostsim import HostSim
 
 from hs_core.events import Lend, Peer, Source, SourcePart, Turn
-from hs_core.model import HostName, JobId, Phase
+from hs_core.names import HostName, JobId
+from hs_core.reports import Phase
 
 ONE, TWO = JobId(1), JobId(2)
 AWAY = Peer(host=HostName("v9"), address="v9:7444")

@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from hs_core.events import Turn
 from hs_core.host import HostConfig
-from hs_core.model import JobId, OnPartition, Phase, SuspendMode, Tier
+from hs_core.model import OnPartition, SuspendMode
+from hs_core.names import JobId
+from hs_core.reports import Phase, Tier
 
 COUNTERS = ("gpu_s", "run_s", "suspends", "resumes", "suspend_s", "resume_s", "lost_gpu_s")
 STARVED_QUANTA = 200

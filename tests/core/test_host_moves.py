@@ -8,9 +8,12 @@ from hostsim import GIB, HostSim
 
 from hs_core.cluster import reports
 from hs_core.events import ControllerHeard, Woke
+from hs_core.forms import Shape
 from hs_core.host import HostConfig
 from hs_core.host.away import LOST
-from hs_core.model import JobId, OnPartition, Phase, Shape, SuspendMode
+from hs_core.model import OnPartition, SuspendMode
+from hs_core.names import JobId
+from hs_core.reports import Phase
 
 ONE, TWO = JobId(1), JobId(2)
 

@@ -10,7 +10,8 @@ from hostsim import HostSim
 from hs_core.errors import BrokenError
 from hs_core.events import JobExited, JobHeld, JobWentOn
 from hs_core.host import HostMachine
-from hs_core.model import Exit, JobId, Tier
+from hs_core.names import JobId
+from hs_core.reports import Exit, Tier
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 

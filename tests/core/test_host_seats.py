@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.events import Seat, Turn
-from hs_core.model import JobId
+from hs_core.names import JobId
 
 
 def seats(**named: tuple[int, ...]) -> Turn:

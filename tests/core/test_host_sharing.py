@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.events import Guest, Turn
-from hs_core.model import JobId
+from hs_core.names import JobId
 
 
 def turn(*gangs: int, guests: Sequence[tuple[int, dict[int, int]]] = ()) -> Turn:

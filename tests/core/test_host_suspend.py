@@ -5,7 +5,9 @@ from fakejob import Ways
 from hostsim import GIB, HostSim
 
 from hs_core.host import HostConfig
-from hs_core.model import JobId, Phase, SuspendMode
+from hs_core.model import SuspendMode
+from hs_core.names import JobId
+from hs_core.reports import Phase
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 

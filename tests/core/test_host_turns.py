@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from hs_core.events import Launch, Reserve, Resume, Suspend, Turn, Wanted, WantedChanged, Woke
 from hs_core.host.agenda import REMEMBERED, Agenda
-from hs_core.model import JobId, OnPartition, Phase
+from hs_core.model import OnPartition
+from hs_core.names import JobId
+from hs_core.reports import Phase
 
 QUICK = {"hook_s": 0.1, "ready_s": 0.2, "hold_s": 0.1}
 GANG, ONE, TWO = JobId(1), JobId(2), JobId(3)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hs_core.errors import BrokenError
 from hs_core.ledger import RING, Ledger
-from hs_core.model import JobId, UserName
+from hs_core.names import JobId, UserName
 
 ANN, BOB = UserName("ann"), UserName("bob")
 ONE, TWO = JobId(1), JobId(2)

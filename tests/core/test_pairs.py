@@ -8,7 +8,7 @@ import pytest
 
 from hs_core.errors import BrokenError
 from hs_core.events import Guest, Turn
-from hs_core.model import HostName, JobId, UserName
+from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 

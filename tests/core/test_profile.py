@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.model import Shape
+from hs_core.forms import Shape
 from hs_core.profile import FASTEST, KEEP, SETTLE_S, SLOWEST, Profile, RateSample, mean_speedup
 
 

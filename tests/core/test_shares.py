@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_core.errors import BrokenError
-from hs_core.model import JobId, UserName
+from hs_core.names import JobId, UserName
 from hs_core.shares import Demand, entitle, entitle_pools, job_tickets, pool_rank
 
 A, B, C = (UserName(name) for name in "ABC")

@@ -8,7 +8,8 @@ from hs_core.cluster import ClusterMachine, Settings
 from hs_core.cluster.harness import World
 from hs_core.cluster.plain import a_host
 from hs_core.cluster.slowdowns import Slowdowns
-from hs_core.model import GpuId, HostName, JobId, Slowdown
+from hs_core.model import Slowdown
+from hs_core.names import GpuId, HostName, JobId
 from hs_core.policies.pal import PAL
 from hs_core.speeds import ENOUGH, MOST_GANGS, GpuSpeeds
 

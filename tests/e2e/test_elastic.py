@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from hs_core.model import ENOUGH_NOISE
+from hs_core.forms import ENOUGH_NOISE
 from tests.e2e.harness import Cluster, until
 
 NewCluster = Callable[..., Cluster]

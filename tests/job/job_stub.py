@@ -18,7 +18,8 @@ from typing import Any, Self, TypeVar
 import hs_job
 from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
-from hs_core.model import JobId, Tier
+from hs_core.names import JobId
+from hs_core.reports import Tier
 
 JOB = JobId(7)
 EPOCH = 1

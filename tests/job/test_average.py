@@ -11,7 +11,7 @@ import torch
 from job_stub import StubAgent
 
 from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
-from hs_core.model import Tier
+from hs_core.reports import Tier
 from hs_job import average
 from hs_job.checkpoint import Folder
 

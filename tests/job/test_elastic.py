@@ -11,7 +11,7 @@ from test_exact import let_go
 
 import hs_job
 from hs_core.events import JobHeld, JobRestored
-from hs_core.model import Tier
+from hs_core.reports import Tier
 from hs_job.checkpoint import Folder, TornError
 
 SAMPLES, MINI_BATCH = 384, 24

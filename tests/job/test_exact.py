@@ -18,7 +18,7 @@ from hs_core.events import (
     JobRestored,
     JobWentOn,
 )
-from hs_core.model import Tier
+from hs_core.reports import Tier
 
 TRAIN = str(Path(__file__).parent / "train.py")
 GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")

@@ -21,7 +21,7 @@ from hs_core.events import (
     JobWentOn,
     SuspendFailed,
 )
-from hs_core.model import Tier
+from hs_core.reports import Tier
 
 TRAIN = str(Path(__file__).parent / "train.py")
 

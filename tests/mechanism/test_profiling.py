@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from hs_core.errors import BrokenError
-from hs_core.model import JobId, Migrate, MoveReason
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import JobFacts, Memory, Profiling, Snapshot, Trial, Verdict

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_core.mechanism.time_load import leave_gaps, left_over, occupied, time_load
-from hs_core.model import JobId, UserName
+from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
 

@@ -8,7 +8,8 @@ from math import sqrt
 
 import pytest
 
-from hs_core.model import HostName, JobId, MoveReason
+from hs_core.model import MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 

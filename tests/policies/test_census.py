@@ -9,7 +9,8 @@ import pytest
 from hs_core.mechanism.census import Band, Census
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.world import look
-from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 
 HOSTS = tuple(

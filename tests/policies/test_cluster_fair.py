@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policies.gandiva_fair import LIMITS
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict

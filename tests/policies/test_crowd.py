@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hs_core.mechanism.crowd import FEW, Crowd, table
 from hs_core.mechanism.split import Few, Gang, Server
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 
 Drawn = tuple[list[Gang], list[Server]]
 

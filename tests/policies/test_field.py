@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 

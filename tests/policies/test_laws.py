@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hs_core.errors import RefusedError
 from hs_core.events import Turn
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import Policy, Snapshot, Verdict

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policies import POLICIES, find
 from hs_core.policy import JobFacts, Policy, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hs_core.errors import BrokenError
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies.las import LAS
 from hs_core.policies.pal import PAL

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.pollux import Speed, iteration_s
-from hs_core.model import Elastic, HostName, Migrate, MoveReason, Shape
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot
 

@@ -4,7 +4,8 @@ import pytest
 
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.seats import Seats
-from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Plan
 
 from .worlds import host, job, snapshot  # noqa: TID252 — tests are no package on the path

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hs_core.events import Guest
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 

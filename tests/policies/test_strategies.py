@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import HostName, JobId, Migrate, MoveReason
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 from hs_core.strategy import Strategy, class_as, parse

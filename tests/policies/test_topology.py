@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import JobId, Spread
+from hs_core.forms import Spread
+from hs_core.names import JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 

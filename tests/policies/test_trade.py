@@ -25,7 +25,7 @@ from hs_core.mechanism.trade import (
     load,
     price_of,
 )
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import Trade
 
 A, B, C = (UserName(name) for name in "ABC")

@@ -10,8 +10,10 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from hs_core.events import Turn
+from hs_core.forms import Elastic
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.model import Elastic, HostName, JobId, Migrate, UserName
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
 from hs_core.strategy import Strategy, another, class_as

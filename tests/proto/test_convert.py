@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core import model
+from hs_core import forms, model, names, reports
 from hs_core.errors import RefusedError
 from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_core.strategy import Strategy
@@ -27,7 +27,7 @@ SPECS = st.builds(
     gpu_memory_fixed_bytes=NON_NEGATIVE, accumulation_max=st.integers(1, 64), dataset=st.text(max_size=8), dataset_bytes=NON_NEGATIVE, array_id=st.none() | st.integers(1, 9),
     array_index=st.none() | NON_NEGATIVE, array_limit=NON_NEGATIVE,
     elastic=st.none() | st.builds(
-        model.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,
+        forms.Elastic, gpus_min=NON_NEGATIVE, gpus_max=NON_NEGATIVE, batch=NON_NEGATIVE, batch_max=NON_NEGATIVE,
         batch_per_gpu_max=NON_NEGATIVE, noise_scale=st.floats(0, 1e9),
     ),
     topology=st.sampled_from(model.Topology),
@@ -36,16 +36,16 @@ SPECS = st.builds(
         max_size=2,
     ).map(tuple),
 )  # fmt: skip
-PEER = Peer(host=model.HostName("v1"), address="10.0.0.2:7444")
+PEER = Peer(host=names.HostName("v1"), address="10.0.0.2:7444")
 EXITS = st.none() | st.builds(
-    model.Exit, code=st.integers(-9, 300), signal=st.integers(0, 64), why=TEXT, log_tail=TEXT
+    reports.Exit, code=st.integers(-9, 300), signal=st.integers(0, 64), why=TEXT, log_tail=TEXT
 )
 REPORTS = st.builds(
-    model.JobReport,
-    job=NON_NEGATIVE, epoch=NON_NEGATIVE, phase=st.sampled_from(model.Phase), gpus=st.lists(TEXT, max_size=2).map(tuple),
+    reports.JobReport,
+    job=NON_NEGATIVE, epoch=NON_NEGATIVE, phase=st.sampled_from(reports.Phase), gpus=st.lists(TEXT, max_size=2).map(tuple),
     step=NON_NEGATIVE, steps_per_s=st.floats(0, 1e9), gpu_s=st.floats(0, 1e9), run_s=st.floats(0, 1e9),
     suspends=NON_NEGATIVE, resumes=NON_NEGATIVE, suspend_s=st.floats(0, 1e9), resume_s=st.floats(0, 1e9),
-    lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(model.Tier), sliceable=st.booleans(), note=TEXT,
+    lost_gpu_s=st.floats(0, 1e9), tier=st.sampled_from(reports.Tier), sliceable=st.booleans(), note=TEXT,
     device_memory_bytes=NON_NEGATIVE, checkpoint_step=st.integers(-1, 99), checkpoint_generation=st.integers(-1, 99),
     noise_scale=st.floats(0, 1e9), noise_samples=NON_NEGATIVE,
     rendezvous=TEXT, can_checkpoint=st.booleans(), in_turn=st.booleans(), beside=st.lists(NON_NEGATIVE, max_size=2).map(tuple), exit=EXITS,
@@ -59,7 +59,7 @@ def test_a_spec_survives_the_wire(spec: model.JobSpec) -> None:
 
 
 @given(REPORTS)
-def test_a_report_survives_the_wire(report: model.JobReport) -> None:
+def test_a_report_survives_the_wire(report: reports.JobReport) -> None:
     wire = convert.from_report(report).SerializeToString()
     assert convert.to_report(common_pb2.JobReport.FromString(wire)) == report
 
@@ -68,14 +68,14 @@ def test_a_report_survives_the_wire(report: model.JobReport) -> None:
 def test_what_is_wanted_of_a_host_survives_the_wire(
     spec: model.JobSpec, gangs: list[Any], flag: bool
 ) -> None:
-    job = WantedJob(job=model.JobId(7), epoch=3, user=model.UserName("a"), run_as="b", job_class="c", spec=spec,
+    job = WantedJob(job=names.JobId(7), epoch=3, user=names.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
                     nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4,
-                    shape=model.Shape(gpus=4, per_gpu=32, parts=2) if flag else Strategy(2, 1, 2, (3, 4)),
+                    shape=forms.Shape(gpus=4, per_gpu=32, parts=2) if flag else Strategy(2, 1, 2, (3, 4)),
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
-    guest = Guest(job=model.JobId(9), beside=(model.JobId(7), model.JobId(8)), gpus=(1, 2))
+    guest = Guest(job=names.JobId(9), beside=(names.JobId(7), names.JobId(8)), gpus=(1, 2))
     turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())
-    lend = Lend(job=model.JobId(8), epoch=2, generation=3, grant="other")
+    lend = Lend(job=names.JobId(8), epoch=2, generation=3, grant="other")
     wanted = Wanted(term=1, seq=2, quantum_s=60.0, turn=turn, jobs=(job,), quantum=5, edge_in_s=0.5 if flag else None,
                     next_turn=turn if flag else None, lends=(lend,), fence_after_s=90.0)  # fmt: skip
     wire = convert.from_wanted(wanted).SerializeToString()
@@ -84,7 +84,7 @@ def test_what_is_wanted_of_a_host_survives_the_wire(
 
 def test_every_field_of_the_model_is_under_the_round_trip() -> None:
     # A field added to the model and forgotten in convert.py would keep its default and pass unnoticed.
-    for kind, strategy in ((model.JobSpec, SPECS), (model.JobReport, REPORTS)):
+    for kind, strategy in ((model.JobSpec, SPECS), (reports.JobReport, REPORTS)):
         drawn = set(
             strategy.wrapped_strategy.kwargs if hasattr(strategy, "wrapped_strategy") else strategy.kwargs
         )

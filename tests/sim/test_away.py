@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from hs_core.cluster import Settings
-from hs_core.model import HostName, JobId, JobSpec, JobState, OnPartition, UserName
+from hs_core.model import JobSpec, JobState, OnPartition
+from hs_core.names import HostName, JobId, UserName
 from hs_sim.machines import Fault, FaultPlan, Kind
 from hs_sim.machines.gang import Way
 from hs_sim.machines.laws import Laws

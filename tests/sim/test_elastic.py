@@ -7,8 +7,9 @@ import pytest
 
 from hs_core.cluster.rates import ENOUGH
 from hs_core.errors import RefusedError
+from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Elastic, Shape, UserName
+from hs_core.names import UserName
 from hs_core.profile import Profile, RateSample
 from hs_job import noise as hs_job_noise
 from hs_sim.elastic import NOISE_EVERY, declared_rates, noise_samples, shapes_to_know, steps_per_s, told_per_s

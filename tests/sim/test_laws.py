@@ -6,7 +6,7 @@ from math import fsum
 import pytest
 
 from hs_core.dice import roll
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.model import ClusterSpec, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 

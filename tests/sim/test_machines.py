@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import HostName, Migrate, UserName
+from hs_core.model import Migrate
+from hs_core.names import HostName, UserName
 from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.world import World

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policies.hadare import HADARE
 from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster

@@ -7,7 +7,7 @@ import pytest
 
 from hs_core.dice import roll
 from hs_core.mechanism.sharing import ends
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policies import POLICIES
 from hs_sim.cluster import parse_cluster
 from hs_sim.drawn import STATIC, shockwave_like

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import Profiling
 from hs_sim.cluster import parse_cluster
 from hs_sim.machines.laws import Laws

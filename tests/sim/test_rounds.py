@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.cluster import parse_cluster
 from hs_sim.machines import run_machines
 from hs_sim.model import SHOCKWAVE, Costs, Experiment, Growth, SimJob, Stage, Workload, gavel_compat

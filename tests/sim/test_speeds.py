@@ -6,7 +6,7 @@ from math import fsum, inf, nan
 
 import pytest
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policies import POLICIES, find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.machines import World

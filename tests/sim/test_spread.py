@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_sim.files import dump_csv, dump_yaml, load

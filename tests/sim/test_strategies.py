@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hs_core.errors import RefusedError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.strategy import parse
 from hs_sim.files import dump_csv, dump_yaml, load
 from hs_sim.machines import run_machines

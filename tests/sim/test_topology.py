@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from hs_core.errors import RefusedError
-from hs_core.model import Topology, UserName
+from hs_core.model import Topology
+from hs_core.names import UserName
 from hs_sim.files import dump_csv, dump_yaml, load
 from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hs_agent.config import Config, DeviceKind
-from hs_core.model import Gpu, GpuId
+from hs_core.model import Gpu
+from hs_core.names import GpuId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ from collections.abc import Set as AbstractSet
 
 from hs_agent.config import EmulatedGpus
 from hs_agent.devices import DeviceEvent, GpuProcess, Reading
-from hs_core.model import Gpu, GpuId
+from hs_core.model import Gpu
+from hs_core.names import GpuId
 
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "emulated.heteroshare")
 

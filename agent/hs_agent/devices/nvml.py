@@ -9,7 +9,8 @@ from typing import Any
 from hs_agent.devices import DeviceEvent, GpuProcess, Reading
 from hs_agent.devices.names import short_model
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import Gpu, GpuId
+from hs_core.model import Gpu
+from hs_core.names import GpuId
 
 JOBS_OWN_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """A program's own fault: they never drain a GPU."""

@@ -9,7 +9,8 @@ from hs_core.cluster import reports
 from hs_core.cluster.hosts import Hosts
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
-from hs_core.model import Drain, Host, HostName, JobId
+from hs_core.model import Drain, Host
+from hs_core.names import HostName, JobId
 
 _TEXT_CHARS = 1000
 

@@ -9,19 +9,8 @@ from math import isfinite
 
 from hs_core.cluster.state import Limits
 from hs_core.errors import Kind, RefusedError
-from hs_core.model import (
-    After,
-    AfterCondition,
-    Host,
-    HostName,
-    Job,
-    JobId,
-    JobSpec,
-    JobState,
-    SuspendMode,
-    Topology,
-    UserName,
-)
+from hs_core.model import After, AfterCondition, Host, Job, JobSpec, JobState, SuspendMode, Topology
+from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import obstacle
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

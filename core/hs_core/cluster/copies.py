@@ -3,7 +3,9 @@
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from hs_core.model import Copied, HostName, Job, JobReport, Phase, Stored
+from hs_core.model import Copied, Job, Stored
+from hs_core.names import HostName
+from hs_core.reports import JobReport, Phase
 
 _LEFT = frozenset({Phase.CHECKPOINTED, Phase.WAITING})
 _STANDS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phase.CHECKPOINTED})

@@ -9,7 +9,9 @@ from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
-from hs_core.model import Form, HostName, Job, JobId, MoveReason
+from hs_core.forms import Form
+from hs_core.model import Job, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 
 

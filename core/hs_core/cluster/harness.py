@@ -32,25 +32,11 @@ from hs_core.events import (
     Wanted,
     WantedJob,
 )
-from hs_core.model import (
-    After,
-    AfterCondition,
-    Elastic,
-    Exit,
-    Form,
-    GpuId,
-    HostName,
-    JobId,
-    JobReport,
-    JobSpec,
-    MoveReason,
-    OnPartition,
-    Phase,
-    Shape,
-    Topology,
-    UserName,
-)
+from hs_core.forms import Elastic, Form, Shape
+from hs_core.model import After, AfterCondition, JobSpec, MoveReason, OnPartition, Topology
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy
+from hs_core.reports import Exit, JobReport, Phase
 from hs_core.strategy import parse
 
 __all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]

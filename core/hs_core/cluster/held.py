@@ -15,7 +15,8 @@ from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
 from hs_core.events import Fact, Turn, Wanted
 from hs_core.ledger import Ledger
-from hs_core.model import HostName, Job, JobId, Move, UserName
+from hs_core.model import Job, Move
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy, Trade, Trial
 
 

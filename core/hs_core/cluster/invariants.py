@@ -9,7 +9,9 @@ from hs_core.cluster import states
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
 from hs_core.events import Wanted
-from hs_core.model import HostName, Job, JobId, Shape, Spread, spreads
+from hs_core.forms import Shape, Spread
+from hs_core.model import Job, spreads
+from hs_core.names import HostName, JobId
 from hs_core.policy import Snapshot, Verdict
 from hs_core.strategy import Strategy
 

@@ -7,23 +7,10 @@ from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
 from hs_core.datasets import after_use
-from hs_core.model import (
-    ENOUGH_NOISE,
-    Dataset,
-    Exit,
-    Host,
-    HostName,
-    Job,
-    JobId,
-    JobReport,
-    JobState,
-    NoiseScale,
-    OnPartition,
-    Phase,
-    Shape,
-    Spread,
-    Stored,
-)
+from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
+from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
+from hs_core.names import HostName, JobId
+from hs_core.reports import Exit, JobReport, Phase
 
 
 class Lives(Views):

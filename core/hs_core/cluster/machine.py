@@ -31,7 +31,8 @@ from hs_core.events import (
     QuantumEnded,
     UserSet,
 )
-from hs_core.model import Job, JobId
+from hs_core.model import Job
+from hs_core.names import JobId
 from hs_core.policy import Policy
 
 _SAMPLE = 1024  # rows that are looked at at each edge, one after the other

@@ -6,7 +6,10 @@ from dataclasses import replace
 from hs_core.cluster import copies, reports, states
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
-from hs_core.model import Form, HostName, Job, Move, MoveReason, Phase, Stored, gpus_as
+from hs_core.forms import Form
+from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
+from hs_core.names import HostName
+from hs_core.reports import Phase
 
 
 class Moves(Lives):

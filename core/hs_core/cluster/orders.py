@@ -8,7 +8,8 @@ from hashlib import sha256
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
 from hs_core.events import Lend, Peer, Source, SourcePart, Turn, WantedJob
-from hs_core.model import Copied, HostName, Job, JobId, Stored, User
+from hs_core.model import Copied, Job, Stored, User
+from hs_core.names import HostName, JobId
 
 
 class Orders:

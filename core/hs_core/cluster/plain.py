@@ -5,7 +5,9 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hs_core.events import Turn
-from hs_core.model import Form, Gpu, GpuId, Host, HostName, JobId, JobSpec, MoveReason, Shape, UserName
+from hs_core.forms import Form, Shape
+from hs_core.model import Gpu, Host, JobSpec, MoveReason
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 
 GiB = 1 << 30

@@ -4,8 +4,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hs_core.model import GpuId, JobId, JobReport, Phase, Shape
+from hs_core.forms import Shape
+from hs_core.names import GpuId, JobId
 from hs_core.profile import SETTLE_S, Profile, RateSample
+from hs_core.reports import JobReport, Phase
 from hs_core.speeds import GpuSpeeds
 
 ENOUGH = 3  # samples, before a policy sees the rate

@@ -5,7 +5,9 @@ from dataclasses import replace
 from math import isfinite
 
 from hs_core.cluster import copies
-from hs_core.model import FOLLOWED, Exit, GpuId, Job, JobReport, Phase, Stored
+from hs_core.model import Job, Stored
+from hs_core.names import GpuId
+from hs_core.reports import FOLLOWED, Exit, JobReport, Phase
 
 LOST = "lost with its host"  # an exit's reason begins with it where the job is not to blame
 TIME_LIMIT = "time limit"

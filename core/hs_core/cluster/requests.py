@@ -8,7 +8,8 @@ from hs_core.cluster.admin import Admin
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
-from hs_core.model import Job, JobId, JobSpec, JobState, User, UserName
+from hs_core.model import Job, JobSpec, JobState, User
+from hs_core.names import JobId, UserName
 
 
 class Requests(Admin):

@@ -7,20 +7,10 @@ from fractions import Fraction
 from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.model import (
-    Host,
-    HostName,
-    Job,
-    JobId,
-    Phase,
-    SuspendMode,
-    UserName,
-    class_over,
-    job_class,
-    split_memory,
-    spreads,
-)
+from hs_core.model import Host, Job, SuspendMode, class_over, job_class, split_memory, spreads
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
+from hs_core.reports import Phase
 from hs_core.strategy import class_as
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from statistics import median
 
-from hs_core.model import Gpu, GpuId, Host, HostName
+from hs_core.model import Gpu, Host
+from hs_core.names import GpuId, HostName
 from hs_core.speeds import GpuSpeeds
 
 _Table = Mapping[tuple[str, HostName], tuple[float, ...]]

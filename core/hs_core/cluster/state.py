@@ -6,7 +6,8 @@ from math import isfinite
 from typing import Any
 
 from hs_core.events import ClusterCommand, Fact
-from hs_core.model import Host, HostName, Job, JobId, User, UserName
+from hs_core.model import Host, Job, User
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Profiling
 
 KiB = 1 << 10

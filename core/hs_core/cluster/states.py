@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from hs_core.errors import BrokenError
-from hs_core.model import Job, JobReport, JobState, Phase
+from hs_core.model import Job, JobState
+from hs_core.reports import JobReport, Phase
 
 
 class Happening(StrEnum):

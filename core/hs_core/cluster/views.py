@@ -11,7 +11,8 @@ from hs_core.cluster.state import State
 from hs_core.cluster.why import Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
-from hs_core.model import After, Host, HostName, Job, JobId, JobSpec, JobState, User, UserName
+from hs_core.model import After, Host, Job, JobSpec, JobState, User
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Trade
 
 

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
-from hs_core.model import After, Exit, Host, HostName, Job, JobState, Move, OnPartition, Phase
+from hs_core.model import After, Host, Job, JobState, Move, OnPartition
+from hs_core.names import HostName
+from hs_core.reports import Exit, Phase
 
 
 class Reason(StrEnum):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hs_core.gang.crew import Crew
-from hs_core.model import Tier
+from hs_core.reports import Tier
 
 MAX_MARGIN = 1 << 16
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from hs_core.events import HostEvent, JobCapable, JobHeld, JobReady
 from hs_core.gang.messages import Connection, MalformedError, Message
-from hs_core.model import JobId, Tier
+from hs_core.names import JobId
+from hs_core.reports import Tier
 
 
 class Standing(Enum):

@@ -50,7 +50,8 @@ from hs_core.gang.messages import (
     tier_of,
     whole_number,
 )
-from hs_core.model import JobId, Tier
+from hs_core.names import JobId
+from hs_core.reports import Tier
 
 Order = Suspend | Resume | Checkpoint
 

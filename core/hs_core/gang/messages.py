@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from hs_core.model import Tier
+from hs_core.reports import Tier
 
 PROTOCOL = 1
 MAX_RANKS = 4096

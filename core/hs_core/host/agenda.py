@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from math import floor
 
 from hs_core.events import Turn, Wanted
-from hs_core.model import JobId
+from hs_core.names import JobId
 
 REMEMBERED = 16
 """Turns by quantum number. A quantum that nobody spoke of repeats the one a multiple of so many before it: servers that

@@ -7,7 +7,7 @@ every GPU carries the same tickets; so a start goes where the bound tickets are 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from hs_core.model import GpuId
+from hs_core.names import GpuId
 
 
 def choose(

@@ -13,7 +13,9 @@ from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
 from hs_core.mechanism.stride import StrideQueue, exact
-from hs_core.model import Exit, Gpu, GpuId, JobId, OnPartition, Phase, SuspendMode, Tier
+from hs_core.model import Gpu, OnPartition, SuspendMode
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Exit, Phase, Tier
 
 STORY_LENGTH = 2_000
 MEAN_WEIGHT = 1 / 8

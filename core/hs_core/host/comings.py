@@ -5,7 +5,7 @@ from math import inf
 from hs_core.events import Fetch, Reserve
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.model import Exit, Phase, Tier
+from hs_core.reports import Exit, Phase, Tier
 
 FETCH_AGAIN_S, FETCH_AGAIN_AT_MOST_S = 5.0, 60.0
 HOPELESS = 5  # fetches, the last of them without hope: then its owner is to know

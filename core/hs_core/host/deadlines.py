@@ -7,7 +7,8 @@ from hs_core.host import comings
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.turns import make_way
-from hs_core.model import Phase, SuspendMode, Tier
+from hs_core.model import SuspendMode
+from hs_core.reports import Phase, Tier
 
 
 def due_s(job: HostedJob) -> float:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from hs_core.events import Source, WantedJob
-from hs_core.model import Exit, GpuId, JobId, JobReport, Phase, SuspendMode, Tier, split_memory
+from hs_core.model import SuspendMode, split_memory
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Exit, JobReport, Phase, Tier
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -7,7 +7,8 @@ from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
 from hs_core.host.room import parked_bytes
-from hs_core.model import GpuId, Phase, Tier
+from hs_core.names import GpuId
+from hs_core.reports import Phase, Tier
 
 WITHOUT_PROCESS = frozenset({Phase.WAITING, Phase.CHECKPOINTED, Phase.EXITED})
 OFF_THE_GPU = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.CHECKPOINTED})

@@ -63,7 +63,9 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.laws import broken_laws
 from hs_core.host.mates import share_out
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.model import Exit, Gpu, JobId, JobReport, Phase, Tier
+from hs_core.model import Gpu
+from hs_core.names import JobId
+from hs_core.reports import Exit, JobReport, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
 """How a process exits once its checkpoint is durable (docs/job-protocol.md)."""

@@ -9,7 +9,7 @@ from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.plain import plain, revive
 from hs_core.mechanism.stride import StrideQueue
-from hs_core.model import GpuId
+from hs_core.names import GpuId
 
 VERSION = 2
 _NUMBERS = (

@@ -8,7 +8,7 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
 from hs_core.host.seating import astray
 from hs_core.host.walk import Walk, able, fills, local
-from hs_core.model import Phase, Tier
+from hs_core.reports import Phase, Tier
 
 
 def misplaced(board: Board, this: Walk) -> list[HostedJob]:

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.model import GpuId, JobId, Phase, Tier
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Phase, Tier
 
 
 def excess_bytes(board: Board, job: HostedJob, gpu: GpuId, others: Sequence[HostedJob]) -> int:

@@ -7,7 +7,8 @@ from collections.abc import Collection
 
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.model import GpuId, JobId, Phase, Tier
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Phase, Tier
 
 
 def seat_of(board: Board, job: HostedJob) -> tuple[GpuId, ...]:

@@ -9,7 +9,8 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import are_mates
 from hs_core.host.room import fits_now
 from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn, local, may_start_ahead, walk
-from hs_core.model import JobId, Phase, Tier
+from hs_core.names import JobId
+from hs_core.reports import Phase, Tier
 
 
 def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:

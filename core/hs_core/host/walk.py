@@ -9,7 +9,8 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates
 from hs_core.host.room import make_room, residents, spare_for_preload
 from hs_core.host.seating import awaited, others_seats, seat_of
-from hs_core.model import GpuId, JobId, Phase, Tier
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Phase, Tier
 
 
 @dataclass(slots=True)

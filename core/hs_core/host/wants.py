@@ -3,7 +3,7 @@
 from hs_core.events import WantedJob
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.model import Exit, Phase, Tier
+from hs_core.reports import Exit, Phase, Tier
 
 
 def want(board: Board, entry: WantedJob) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from hs_core.mechanism.placing import by_arrival
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import JobFacts, Snapshot
 
 

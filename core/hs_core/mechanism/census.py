@@ -13,7 +13,8 @@ from typing import Any
 
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
-from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
 
 Kind = tuple[UserName, str, str]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import time_load
-from hs_core.model import JobId, MoveReason, UserName
+from hs_core.model import MoveReason
+from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.placing import pools_of, takes_new
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_core.policy import HostFacts, JobFacts
 
 Ints = NDArray[np.int64]

@@ -21,7 +21,7 @@ from hs_core.mechanism.packing import ratios
 from hs_core.mechanism.rounds import CREDIT_S, RESET_S, Books, Staleness, Unit, pick, receive, reset, units_of
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import Memory, Snapshot, Verdict
 from hs_core.solve import Method
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from hs_core.events import Turn
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 
 
 class GangTurns(Mapping[HostName, Turn]):

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import Plan, Snapshot
 
 

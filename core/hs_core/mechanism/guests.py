@@ -15,7 +15,7 @@ from hs_core.mechanism.lengths import Lengths
 from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
 from hs_core.mechanism.sharing import UNMEASURED, Interference, Pending, Running, fitting, table, willing
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 Beside = Mapping[HostName, Mapping[JobId, int]]

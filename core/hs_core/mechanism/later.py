@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
-from hs_core.model import JobId
+from hs_core.names import JobId
 
 
 class Later(Mapping[JobId, str]):

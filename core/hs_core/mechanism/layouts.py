@@ -11,7 +11,7 @@ from hs_core.mechanism.packing import Packer
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.tesserae.strategies import RESTARTED, Choice, best_alone, features, next_probe
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.strategy import Strategy, another
 

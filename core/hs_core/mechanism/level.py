@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 
 Floats = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.time_load import leave_gaps
 from hs_core.mechanism.world import At, World
-from hs_core.model import HostName, UserName
+from hs_core.names import HostName, UserName
 from hs_core.policy import JobFacts
 
 DIGITS = 9

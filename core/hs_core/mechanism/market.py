@@ -14,7 +14,8 @@ from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
 from hs_core.mechanism.prices import Jobs
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, Migrate
+from hs_core.model import Migrate
+from hs_core.names import HostName
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 

@@ -16,7 +16,8 @@ from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.worth import SLACK, Worth
-from hs_core.model import JobId, Migrate, MoveReason, UserName
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
 

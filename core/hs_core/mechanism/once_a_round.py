@@ -14,7 +14,7 @@ from zlib import crc32
 
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 
 Decide = Callable[[Snapshot, Memory], Verdict]

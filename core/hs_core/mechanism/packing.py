@@ -16,7 +16,7 @@ from hs_core.mechanism.sharing import UNMEASURED
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.tesserae.pack import Side, pack
 from hs_core.mechanism.tesserae.strategies import Choice, Pair, best_pair
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 
 

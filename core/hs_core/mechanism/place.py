@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.rates import Speeds
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
 

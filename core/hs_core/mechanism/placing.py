@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hs_core.model import HostName, JobId, UserName
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import Demand, entitle_pools, job_tickets, pool_rank
 

@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any
 
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Trial, Verdict
 from hs_core.shares import pool_rank
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from math import fsum, inf
 
 from hs_core.mechanism.world import World
-from hs_core.model import UserName
+from hs_core.names import UserName
 
 
 class Speeds:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.tesserae.migrate import FREE, settle
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import JobFacts, Snapshot
 
 Floats = NDArray[np.float64]

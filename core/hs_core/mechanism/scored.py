@@ -15,7 +15,8 @@ from hs_core.events import Seat, Turn
 from hs_core.mechanism.pal import Bools, Floats, Place, Pool, Want, binned, large_first, place
 from hs_core.mechanism.placing import Home, fits, takes_new
 from hs_core.mechanism.seats import Seats
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
 
 

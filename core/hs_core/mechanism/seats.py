@@ -9,12 +9,14 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+from hs_core.forms import Spread
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId, Spread, class_over
+from hs_core.model import class_over
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
 BEARABLE = 0.9

@@ -18,7 +18,7 @@ from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.loads import find_levels
 from hs_core.mechanism.split import Few
 from hs_core.mechanism.world import At, World
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import Had, Memory, Onward
 
 REVIEW = 15  # quanta

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hs_core.dice import Random
+from hs_core.forms import Shape
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.pollux import (
     Candidate,
@@ -19,7 +20,7 @@ from hs_core.mechanism.pollux import (
     optimize,
     tune,
 )
-from hs_core.model import HostName, JobId, Shape
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Snapshot
 
 UNKNOWN = Speed(grad_s=0.0, grad_per_example_s=1.0)

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import replace
 
 from hs_core.events import Guest, Turn
+from hs_core.forms import Form, Spread
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
@@ -17,7 +18,8 @@ from hs_core.mechanism.placing import (
     weigh,
     why_nowhere,
 )
-from hs_core.model import Form, HostName, JobId, Migrate, MoveReason, Spread
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
 Ints = NDArray[np.int64]

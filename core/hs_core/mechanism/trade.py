@@ -17,7 +17,7 @@ from math import lcm
 from typing import Any
 
 from hs_core.errors import BrokenError
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import Trade, TradeNews
 
 ZERO = Fraction(0)

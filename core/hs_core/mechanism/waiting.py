@@ -9,7 +9,7 @@ from hs_core.mechanism.loads import Board
 from hs_core.mechanism.placing import Home, why_nowhere
 from hs_core.mechanism.slots import lost
 from hs_core.mechanism.world import World
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts
 
 

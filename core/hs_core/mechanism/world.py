@@ -9,7 +9,8 @@ from hs_core.mechanism.census import Ask, Band, Census, Kind, census
 from hs_core.mechanism.floor import Floor, floor
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.trade import Needs
-from hs_core.model import HostName, JobId, Migrate, UserName
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import Demand
 

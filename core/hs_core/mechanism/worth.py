@@ -6,7 +6,7 @@ from math import inf
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.rates import Speeds
 from hs_core.mechanism.world import At
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
 SLACK = 1e-9

@@ -16,7 +16,7 @@ from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is

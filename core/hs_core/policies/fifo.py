@@ -6,7 +6,7 @@ in office before keep their servers and queue up there.
 
 from hs_core.mechanism.placing import by_arrival, why_nowhere
 from hs_core.mechanism.slots import Slots
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 

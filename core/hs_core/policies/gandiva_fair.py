@@ -24,7 +24,7 @@ from hs_core.mechanism.rates import Bids, Speeds
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look
-from hs_core.model import HostName, JobId
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.shares import entitle_pools
 

@@ -22,7 +22,8 @@ from hs_core.mechanism.hadare import Jobs, portions, spread
 from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId, Migrate
+from hs_core.model import Migrate
+from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 Copies = dict[JobId, tuple[int, ...]]

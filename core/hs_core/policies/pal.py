@@ -6,7 +6,7 @@ The order is that of `las`, as in the paper; GPUs are found by `mechanism.pal`.
 from hs_core.mechanism.attained import least_attained_first, why_attained
 from hs_core.mechanism.scored import Scored, Spot, homes_of, seated
 from hs_core.mechanism.seats import Seats
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 

@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hs_core.dice import roll
+from hs_core.forms import Shape
 from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
 from hs_core.mechanism.pollux import Search
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.shaping import Given, Pool
 from hs_core.mechanism.slots import Slots
-from hs_core.model import HostName, JobId, Migrate, MoveReason, Shape
+from hs_core.model import Migrate, MoveReason
+from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 SEARCH = Search()

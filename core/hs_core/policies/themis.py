@@ -14,7 +14,7 @@ from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.mechanism.themis import auction
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 LEASE_S = 1200.0

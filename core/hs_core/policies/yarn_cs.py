@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 

@@ -442,7 +442,7 @@ class JobReport(_message.Message):
     job_id: _builtins.int
     epoch: _builtins.int
     phase: _builtins.str
-    """words of hs_core.model.Phase"""
+    """words of hs_core.reports.Phase"""
     step: _builtins.int
     steps_per_s: _builtins.float
     gpu_s: _builtins.float

@@ -1103,7 +1103,7 @@ class CopyView(_message.Message):
     portion: _builtins.int
     """to be done until then"""
     phase: _builtins.str
-    """words of hs_core.model.Phase; empty: nothing was heard of it yet"""
+    """words of hs_core.reports.Phase; empty: nothing was heard of it yet"""
     def __init__(
         self,
         *,

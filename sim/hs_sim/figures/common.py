@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import fsum
 from pathlib import Path
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.generate import TABLE_1
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, Sample, SimJob, Workload
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from hs_core.dice import roll
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.figures.common import (
     HOUR_S,
     QUANTUM_S,

@@ -3,7 +3,7 @@
 from math import sqrt
 from pathlib import Path
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.figures.common import (
     HOUR_S,
     QUANTUM_S,

@@ -33,7 +33,9 @@ from hs_core.events import (
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
-from hs_core.model import Dataset, Exit, Gpu, GpuId, Host, HostName, JobId, JobReport, JobSpec, Tier
+from hs_core.model import Dataset, Gpu, Host, JobSpec
+from hs_core.names import GpuId, HostName, JobId
+from hs_core.reports import Exit, JobReport, Tier
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line

@@ -21,8 +21,10 @@ from hs_core.events import (
     Wake,
     Wanted,
 )
-from hs_core.model import Gpu, Host, HostName, JobId, JobReport, Phase
+from hs_core.model import Gpu, Host
+from hs_core.names import HostName, JobId
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.reports import JobReport, Phase
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.journal import Draft, Journal
 from hs_sim.machines.network import DOWN, UP, Line, Network

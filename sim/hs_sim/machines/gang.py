@@ -22,7 +22,9 @@ from hs_core.events import (
     JobWentOn,
     WantedJob,
 )
-from hs_core.model import Exit, GpuId, JobId, OnPartition, Tier
+from hs_core.model import OnPartition
+from hs_core.names import GpuId, JobId
+from hs_core.reports import Exit, Tier
 from hs_sim.machines.truth import JobTruth, LawBrokenError
 
 if TYPE_CHECKING:

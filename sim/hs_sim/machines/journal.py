@@ -7,7 +7,8 @@ from typing import Any
 
 from hs_core.cluster import ClusterMachine, Outcome, State
 from hs_core.events import ClusterEvent, HostReported
-from hs_core.model import Host, HostName, Job, JobId, User, UserName
+from hs_core.model import Host, Job, User
+from hs_core.names import HostName, JobId, UserName
 
 
 @dataclass(slots=True)

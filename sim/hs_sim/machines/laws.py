@@ -5,7 +5,8 @@ What must hold at every single event (a GPU used by one, a job trained once, no 
 
 from collections.abc import Collection, Iterator
 
-from hs_core.model import GpuId, HostName, JobState
+from hs_core.model import JobState
+from hs_core.names import GpuId, HostName
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.truth import JobTruth, LawBrokenError

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hs_core.dice import Random
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.timing import Timing
 

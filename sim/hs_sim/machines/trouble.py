@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hs_core.model import Exit, HostName
+from hs_core.names import HostName
+from hs_core.reports import Exit
 from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.network import DOWN, UP, Line
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hs_core.events import Turn
-from hs_core.model import Form, GpuId, HostName, JobId, JobSpec, OnPartition
+from hs_core.forms import Form
+from hs_core.model import JobSpec, OnPartition
+from hs_core.names import GpuId, HostName, JobId
 from hs_sim.model import SimJob
 
 Owner = tuple[JobId, int, int]

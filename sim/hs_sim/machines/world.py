@@ -21,22 +21,13 @@ from hs_core.events import (
     WakeHost,
     WantedJob,
 )
+from hs_core.forms import Form, Shape
 from hs_core.host import HostConfig
-from hs_core.model import (
-    Exit,
-    Form,
-    Gpu,
-    GpuId,
-    HostName,
-    JobId,
-    JobSpec,
-    Shape,
-    Slowdown,
-    UserName,
-    job_class,
-)
+from hs_core.model import Gpu, JobSpec, Slowdown, job_class
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Policy
+from hs_core.reports import Exit
 from hs_sim.cluster import slowed_servers
 from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.garbage import rare_collections

@@ -18,7 +18,7 @@ from operator import attrgetter
 import numpy as np
 
 from hs_core import plan as plans
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policies import find
 from hs_core.policy import Had, Plan, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs

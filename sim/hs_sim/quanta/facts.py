@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 from itertools import repeat
 from typing import Any
 
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import JobFacts
 from hs_sim.model import SimJob
 

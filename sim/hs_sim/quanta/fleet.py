@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from hs_core.datasets import after_use
-from hs_core.model import ENOUGH_NOISE, Dataset, Form, HostName, Shape, UserName, job_class, split_memory
+from hs_core.forms import ENOUGH_NOISE, Form, Shape
+from hs_core.model import Dataset, job_class, split_memory
+from hs_core.names import HostName, UserName
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.strategy import class_as
 from hs_sim.cluster import check_fits, servers

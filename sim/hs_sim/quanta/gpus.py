@@ -7,7 +7,7 @@ a turn names costs what it costs a host: a checkpoint written, a start, the chec
 from collections.abc import Container, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_sim.cluster import slowed_servers
 from hs_sim.model import Costs, Experiment
 from hs_sim.quanta.fleet import Fleet

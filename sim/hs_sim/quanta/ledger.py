@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hs_core.model import UserName
+from hs_core.names import UserName
 from hs_sim.model import Sample
 from hs_sim.quanta.rows import Floats, Ints
 

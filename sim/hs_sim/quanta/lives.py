@@ -4,7 +4,8 @@ from heapq import heappush
 
 import numpy as np
 
-from hs_core.model import Form, Migrate
+from hs_core.forms import Form
+from hs_core.model import Migrate
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
 

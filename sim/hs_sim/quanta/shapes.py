@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from hs_core.model import Shape
+from hs_core.forms import Shape
 from hs_sim.elastic import shapes_to_know, told_per_s
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.profile import ENOUGH

@@ -6,7 +6,7 @@ from heapq import heapify, heappush
 import numpy as np
 
 from hs_core.cluster.budget import Budget
-from hs_core.model import Form, Shape
+from hs_core.forms import Form, Shape
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from hs_core.cluster.rates import ENOUGH
-from hs_core.model import JobId
+from hs_core.names import JobId
 from hs_core.policy import Trial
 from hs_core.profile import SETTLE_S
 from hs_sim.quanta.fleet import Fleet

@@ -8,7 +8,7 @@ import numpy as np
 
 from hs_core.events import Turn
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.model import HostName
+from hs_core.names import HostName
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.rows import Bools, Ints
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hs_core.events import Turn
-from hs_core.model import JobId, OnPartition, SuspendMode
+from hs_core.model import OnPartition, SuspendMode
+from hs_core.names import JobId
 
 sys.path.append(str(Path(__file__).parents[2] / "core"))
 from fakejob import Ways

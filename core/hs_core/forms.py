@@ -1,0 +1,76 @@
+"""How a job may run, and how it does: shapes of elastic jobs, over how many servers it is laid. Frozen facts."""
+
+from dataclasses import dataclass
+
+from hs_core.strategy import Strategy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elastic:
+    """What a job allows that may be restarted on another number of GPUs of one server. Batches are in examples."""
+
+    gpus_min: int
+    gpus_max: int
+    batch: int  # of the user's own mini-batches
+    batch_max: int  # of a mini-batch, at most
+    batch_per_gpu_max: int  # that fit into a GPU at once
+    noise_scale: float = (
+        0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known; until it is measured
+    )
+
+    def on(self, gpus: int) -> "Shape":
+        """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
+        parts = -(-self.batch // (gpus * self.batch_per_gpu_max))
+        return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
+
+    def allows(self, shape: "Shape") -> bool:
+        """Between its limits; a batch may be rounded up to what all GPUs have alike."""
+        if not (self.gpus_min <= shape.gpus <= self.gpus_max and shape.parts >= 1):
+            return False
+        if not (1 <= shape.per_gpu <= self.batch_per_gpu_max and self.batch <= shape.batch):
+            return False
+        return shape.batch <= self.batch_max or shape.gpus * shape.parts * (shape.per_gpu - 1) < self.batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How an elastic job runs, fixed for an epoch: mini-batches of `gpus * per_gpu * parts` examples."""
+
+    gpus: int
+    per_gpu: int  # examples on a GPU at once
+    parts: int = 1  # in which each mini-batch is worked through, one after another
+
+    @property
+    def batch(self) -> int:
+        return self.gpus * self.per_gpu * self.parts
+
+    def __str__(self) -> str:
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+        parts = "" if self.parts == 1 else f" in {self.parts} parts"
+        return f"{gpus}, mini-batches of {self.batch} examples{parts}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A job that may be laid over any number of servers, in equal parts: over so many. Its checkpoints are of as many parts, so it stays as long as it has any."""
+
+    nodes: int
+
+    def __str__(self) -> str:
+        return "all GPUs on one server" if self.nodes == 1 else f"its GPUs on {self.nodes} servers"
+
+
+Form = Shape | Strategy | Spread
+"""How a job runs, fixed for an epoch: the shape of an elastic one, one of the strategies that its script can do, or over how many servers it is laid."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseScale:
+    """Of a job's gradients, as measured."""
+
+    examples: float
+    samples: int  # mini-batches
+
+
+ENOUGH_NOISE = 50
+"""Measurements before a noise scale is believed: of one, the error is as large as what is measured."""

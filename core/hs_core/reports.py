@@ -1,0 +1,182 @@
+"""What agents say of jobs, and what several of them say as if it were one."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import fsum
+
+from hs_core.names import GpuId, JobId
+
+
+class Tier(StrEnum):
+    """How a job's state is kept while it is suspended, cheapest first."""
+
+    HOLD = "hold"  # stopped at a step edge, state stays on the GPU
+    SWAP = "swap"  # device memory moved to pinned host memory, process lives
+    CHECKPOINT = "checkpoint"  # durable on disk, process gone
+    FREEZE = "freeze"  # cgroup freezer: for what cannot be hooked; state stays on the GPU
+    NONE = "none"  # cannot be suspended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How a process ended: exactly one of code and signal says so, or `why` where there was no process."""
+
+    code: int = 0
+    signal: int = 0
+    why: str = ""  # "", "launch failed: …", "time limit", "lost with its host"
+    log_tail: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.code == 0 and self.signal == 0 and not self.why
+
+
+class Phase(StrEnum):
+    """Where a job stands on its host, as the agent sees it."""
+
+    WAITING = "waiting"  # known, not launched yet
+    STARTING = "starting"  # process is up, has not reached a step edge
+    HELD = "held"  # suspended, tier hold (or: started ahead of its turn and waiting at its first step edge)
+    SWAPPED = "swapped"
+    FROZEN = "frozen"
+    RUNNING = "running"
+    SUSPENDING = "suspending"  # told to stop, GPUs not free yet
+    CHECKPOINTED = "checkpointed"  # durable, process gone, can be started again anywhere
+    KILLING = "killing"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """What an agent says of one job. Counters are cumulative over one (job, epoch): repeats change nothing."""
+
+    job: JobId
+    epoch: int
+    phase: Phase
+    gpus: tuple[GpuId, ...] = ()  # bound to the job, whether in its turn or held
+    step: int = 0  # mini-batches done
+    steps_per_s: float = 0.0  # over the last turn, 0: not known
+    gpu_s: float = 0.0  # GPU-seconds charged in this epoch
+    run_s: float = 0.0  # seconds in turns in this epoch
+    suspends: int = 0
+    resumes: int = 0
+    suspend_s: float = 0.0  # sum over all suspends, request to GPUs free
+    resume_s: float = 0.0  # sum over all resumes, order to first step under way
+    lost_gpu_s: float = 0.0  # GPU-seconds of work that had to be done again
+    tier: Tier = Tier.NONE  # last used
+    sliceable: bool = True
+    note: str = ""  # e.g. why it is not sliceable
+    device_memory_bytes: int = 0  # per GPU, largest seen
+    noise_scale: float = 0.0  # of its gradients, as its process measures it, examples
+    noise_samples: int = 0  # measurements; 0: none
+    beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
+    in_turn: bool = False  # its GPUs are its own now, also while its process comes up
+    can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
+    checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
+    checkpoint_generation: int = -1
+    rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
+    exit: Exit | None = None
+
+
+FOLLOWED = "ended because another part of it had"
+"""Why a part of a job over several servers ended that was not the first to."""
+
+
+_BEFORE_RUNNING = (Phase.WAITING, Phase.CHECKPOINTED, Phase.STARTING, Phase.SUSPENDING)
+"""Of several servers the phase that comes first here is the job's."""
+
+
+def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
+    """What the servers of one job say, as if it were one: sums of what adds up, the least of what all must have."""
+    if len(reports) <= 1 and nodes <= 1:
+        return reports[0] if reports else None
+    if not reports:
+        return None
+    first = reports[0]
+    failed = [r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok]
+    ended = next((r for r in failed if r.exit and r.exit.why != FOLLOWED), failed[0] if failed else None)
+    phases = [r.phase for r in reports]
+    if ended is not None:
+        gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)
+        phase = Phase.EXITED if gone else Phase.KILLING
+    elif len(reports) < nodes:
+        phase = next((p for p in _BEFORE_RUNNING if p in phases), Phase.WAITING)
+    else:
+        odd = [p for p in _BEFORE_RUNNING if p in phases]
+        live = [p for p in phases if p is not Phase.EXITED]
+        phase = odd[0] if odd else (live[0] if live else Phase.EXITED)
+    return replace(
+        _together(first, reports, nodes),
+        phase=phase,
+        step=min(r.step for r in reports),
+        sliceable=all(r.sliceable for r in reports),
+        can_checkpoint=len(reports) == nodes and all(r.can_checkpoint for r in reports),
+        in_turn=len(reports) == nodes and all(r.in_turn for r in reports),
+        checkpoint_step=min(r.checkpoint_step for r in reports),
+        exit=(ended or first).exit if phase is Phase.EXITED else None,
+    )
+
+
+_OF_COPIES = (
+    Phase.RUNNING,
+    Phase.SUSPENDING,
+    Phase.STARTING,
+    Phase.FROZEN,
+    Phase.HELD,
+    Phase.SWAPPED,
+    Phase.WAITING,
+    Phase.CHECKPOINTED,
+    Phase.KILLING,
+)
+"""Of several copies that have not ended the phase that comes first here is the job's."""
+
+
+def copies_as_one(reports: tuple[JobReport, ...], copies: int, base_step: int) -> JobReport | None:
+    """What the servers of a job's copies say, as if it were one: what each did since they began adds up.
+
+    It has ended when all copies have; well, if one did: then its script was through.
+    """
+    if not reports:
+        return None
+    live = [r for r in reports if r.phase is not Phase.EXITED]
+    phases = {r.phase for r in live} | ({Phase.WAITING} if len(reports) < copies else set())
+    ended = [r.exit for r in reports if r.exit is not None]
+    done = next((e for e in ended if e.ok), None)
+    why = done or next((e for e in ended if not e.why), ended[0] if ended else None)
+    phase = next((p for p in _OF_COPIES if p in phases), Phase.EXITED)
+    if done is not None and phases:
+        phase = Phase.KILLING
+    among = live or reports
+    return replace(
+        _together(among[0], reports, copies),
+        phase=phase,
+        step=base_step + sum(max(0, r.step - base_step) for r in reports),
+        steps_per_s=fsum(r.steps_per_s for r in live),
+        suspends=max(r.suspends for r in reports),
+        resumes=max(r.resumes for r in reports),
+        sliceable=all(r.sliceable for r in among),
+        can_checkpoint=all(r.can_checkpoint for r in among),
+        in_turn=any(r.in_turn for r in live),
+        # Of what they have written since they began each is a part: what all have is where they began.
+        checkpoint_step=min(base_step, *(r.checkpoint_step for r in reports)),
+        exit=why if phase is Phase.EXITED else None,
+    )
+
+
+def _together(first: JobReport, reports: tuple[JobReport, ...], servers: int) -> JobReport:
+    """`first`, with what is added up alike for parts of a gang and for copies."""
+    return replace(
+        first,
+        gpus=tuple(gpu for r in reports for gpu in r.gpus),
+        gpu_s=fsum(r.gpu_s for r in reports),
+        run_s=max(r.run_s for r in reports),
+        suspend_s=max(r.suspend_s for r in reports),
+        resume_s=max(r.resume_s for r in reports),
+        lost_gpu_s=fsum(r.lost_gpu_s for r in reports),
+        note=next((r.note for r in reports if r.note), ""),
+        device_memory_bytes=max(r.device_memory_bytes for r in reports),
+        beside=tuple(sorted({job for r in reports for job in r.beside})),
+        checkpoint_generation=min(r.checkpoint_generation for r in reports)
+        if len(reports) == servers
+        else -1,
+    )
