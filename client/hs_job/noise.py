@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import weakref
 from typing import Any, Dict, List, Optional, Tuple
 
 EVERY = 10  # mini-batches from one measurement to the next: a norm reads all gradients once
@@ -54,7 +55,7 @@ class Meter:
         self._torch = torch
         self._batch, self._parts = batch, parts
         self.estimate: Optional[Estimate] = None
-        self._optimizer: Optional[int] = None
+        self._optimizer: Optional["weakref.ref[Any]"] = None
         self._world = 1
         self._steps = 0
         self._on = False  # this mini-batch is measured
@@ -78,7 +79,7 @@ class Meter:
         if self._optimizer is None:
             self._watch(optimizer, world)
             return
-        if self._optimizer != id(optimizer) or world != self._world:
+        if self._optimizer() is not optimizer or world != self._world:
             self.give_up()  # which of several optimizers' gradients would it be of?
             return
         if self._on:
@@ -90,7 +91,7 @@ class Meter:
         self._last.clear()
 
     def _watch(self, optimizer: Any, world: int) -> None:
-        self._optimizer, self._world = id(optimizer), world
+        self._optimizer, self._world = weakref.ref(optimizer), world
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         if world * self._parts < 2 or any(type(p).__name__ in _SHARDED for p in parameters):
             self.give_up()

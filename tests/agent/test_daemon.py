@@ -379,7 +379,7 @@ def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> 
 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(place / "notify"))
-        manager.settimeout(20)
+        manager.settimeout(120)
         monkeypatch.setenv("NOTIFY_SOCKET", str(place / "notify"))
         monkeypatch.setenv("WATCHDOG_USEC", "400000")
         daemon.start()

@@ -116,7 +116,7 @@ def test_a_daemon_that_was_killed_is_started_again_and_the_other_is_left_alone(c
     call(*UP)
     before = cluster_files.read_cluster(state).daemons
     process.send(before["controller"], signal.SIGKILL)
-    assert process.wait_gone(before["controller"], 5)
+    assert process.wait_gone(before["controller"], 60)
     ran = call("up")
     assert ran.code == 0, ran.err
     assert "controller was not running" in ran.err

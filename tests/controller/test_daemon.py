@@ -42,7 +42,7 @@ class Daemon:
             address = self.folder / "notify"
             address.unlink(missing_ok=True)
             told.bind(str(address))
-            told.settimeout(30)
+            told.settimeout(120)
             environment = {**os.environ, "NOTIFY_SOCKET": str(address)}
             with self.log.open("a") as log:
                 self.process = subprocess.Popen(self.argv(), env=environment, stderr=log, text=True)
@@ -300,7 +300,7 @@ def test_connections_have_a_limit(tmp_path: Path) -> None:
         held = []
         for _ in range(5):
             one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            one.settimeout(5)
+            one.settimeout(60)
             one.connect(str(daemon.socket))
             held.append(one)
         # HTTP/2 servers speak first; those beyond the limit are hung up on instead.
