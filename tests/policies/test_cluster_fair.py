@@ -244,6 +244,8 @@ def test_where_loads_are_far_apart_its_cool_down_is_short() -> None:
     world.go(2)
     assert world.moved == []
     world.go(3)
+    assert len(world.moved) == 3, "the last one's gap is half the mean load, no more"
+    world.go(12)
     assert len(world.moved) == 4
 
 

@@ -29,7 +29,7 @@ class Limits:
     waiting_a_quantum: int = 64  # of jobs that have none: they cost nothing but words
     cool_down_quanta: float = 15.0  # since a job was placed or last moved
     urgent_cool_down_quanta: float = 3.0  # where loads are `urgent_gap` of the pool's mean load apart
-    urgent_gap: float = 0.3
+    urgent_gap: float = 0.5
     pool_gain: float = 0.1  # of a job's effective rate now, that its user's sum must grow by
     fairer: float = (
         1.5  # times its effective rate now, for a move that costs its user nothing and gains it nothing
