@@ -67,7 +67,11 @@ class FakeAgent:
 
     async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
         hello = agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs)
-        await self._call.write(agent_pb2.FromAgent(hello=hello))
+        try:
+            await self._call.write(agent_pb2.FromAgent(hello=hello))
+        except grpc.aio.AioRpcError:
+            await self._call.read()  # refused before it could speak: this says by what
+            raise
         self._reading = asyncio.create_task(self._read())
         await self.until(lambda: self.welcome is not None)
         return self
