@@ -183,7 +183,7 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
         for job_id in turn.gangs:
             if name not in (home := plan.homes.get(job_id, ())):
                 raise BrokenError(f"job {job_id} is in the turn of {name}; its home is {home}")
-            if others := [other for other in home if job_id not in _gangs(plan, other)]:
+            if len(home) > 1 and (others := [at for at in home if job_id not in _gangs(plan, at)]):
                 raise BrokenError(
                     f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
                 )

@@ -259,6 +259,8 @@ class _Path:
         # Column by column, as both are multiplied from the left as often as from the right.
         g, e = (np.asfortranarray(g), np.asfortranarray(e)) if self.small else (g, e.tocsc())
         self.c, self.g, self.h, self.e, self.f, self.bounded = c / self.size, g, h, e, f, bounded
+        self.most_h = _most(h)
+        self.at = np.flatnonzero(bounded)
         self.x = np.where(bounded, 1.0, 0.0)
         self.v = np.where(bounded, 1.0, 0.0)
         self.s = np.maximum(1.0, h - g @ self.x)
@@ -284,9 +286,9 @@ class _Path:
         for _ in range(self.STEPS):
             dual = -(self.c + self.g.T @ self.z + self.e.T @ self.y - self.v)
             primal, equal = self.h - self.g @ self.x - self.s, self.f - self.e @ self.x
-            products = np.concatenate([self.s * self.z, (self.x * self.v)[self.bounded]])
+            products = self._limited(self.s, self.x) * self._limited(self.z, self.v)
             gap = float(products.mean()) if len(products) else 0.0
-            wrong = max(_most(dual), _most(primal) / (1 + _most(self.h)), _most(equal))
+            wrong = max(_most(dual), _most(primal) / (1 + self.most_h), _most(equal))
             if not np.isfinite(wrong + gap) or max(_most(self.x), _most(self.z)) > 1e14:
                 return False
             close = wrong < self.CLOSE and gap * len(products) < self.CLOSE * (
@@ -324,22 +326,26 @@ class _Path:
             dv = np.where(self.bounded, (of_x - self.v * dx) / inside, 0.0)
             return dx, ds, dz, dv, dy
 
-        b = self.bounded
+        at, inner, prices = self.at, self._limited(self.s, self.x), self._limited(self.z, self.v)
         if stay:
             dx, ds, dz, dv, dy = move(gap - self.s * self.z, gap - self.x * self.v)
         else:
             dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
-            long, price = self._reach(dx, ds, self.x, self.s), self._reach(dv, dz, self.v, self.z)
-            long, price = min(1.0, long), min(1.0, price)
+            long = min(1.0, _reach(self._limited(ds, dx), inner))
+            price = min(1.0, _reach(self._limited(dz, dv), prices))
             ahead = (self.s + long * ds) @ (self.z + price * dz)
-            ahead += (self.x + long * dx)[b] @ (self.v + price * dv)[b]
-            aim = gap * (ahead / max(1e-300, gap * (len(self.s) + int(b.sum())))) ** 3
+            ahead += (self.x + long * dx)[at] @ (self.v + price * dv)[at]
+            aim = gap * (ahead / max(1e-300, gap * len(inner))) ** 3
             dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
-        long = min(1.0, self.NEAR_WALL * self._reach(dx, ds, self.x, self.s))
-        price = min(1.0, self.NEAR_WALL * self._reach(dv, dz, self.v, self.z))
+        long = min(1.0, self.NEAR_WALL * _reach(self._limited(ds, dx), inner))
+        price = min(1.0, self.NEAR_WALL * _reach(self._limited(dz, dv), prices))
         self.x, self.s = self.x + long * dx, self.s + long * ds
         self.z, self.y, self.v = self.z + price * dz, self.y + price * dy, self.v + price * dv
         return True
+
+    def _limited(self, of_rows: Floats, of_columns: Floats) -> Floats:
+        """Of slacks and bounded columns, or of their prices: what may not be negative."""
+        return np.concatenate([of_rows, of_columns[self.at]])
 
     def _factor(self, diagonal: Floats) -> Callable[[Floats], Floats] | None:
         """Solves for the matrix of one step: what all have in common, and this diagonal. None: it is singular."""
@@ -348,7 +354,7 @@ class _Path:
             from scipy.linalg.lapack import dgetrs as getrs  # noqa: PLC0415
 
             matrix = self.common.copy(order="F")
-            np.fill_diagonal(matrix, diagonal)
+            matrix.reshape(-1, order="F")[:: len(diagonal) + 1] = diagonal
             lu, pivots, failed = getrf(matrix, overwrite_a=True)
             return None if failed else lambda right: getrs(lu, pivots, right)[0]
         from scipy.sparse import diags  # noqa: PLC0415
@@ -366,11 +372,11 @@ class _Path:
             return None
         return factor.solve  # type: ignore[no-any-return]
 
-    def _reach(self, of_x: Floats, of_s: Floats, x: Floats, s: Floats) -> float:
-        """How far until something that may not be negative is 0."""
-        b = self.bounded & (of_x < 0)
-        n = of_s < 0
-        return float(min((-x[b] / of_x[b]).min(initial=1e3), (-s[n] / of_s[n]).min(initial=1e3)))
+
+def _reach(moves: Floats, now: Floats) -> float:
+    """How far until one of these is 0."""
+    falls = moves < 0
+    return float((now[falls] / -moves[falls]).min(initial=1e3))
 
 
 def _most(values: Floats) -> float:

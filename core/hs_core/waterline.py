@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from math import inf, lcm
 from typing import Any
 
@@ -106,7 +107,7 @@ def one_by_one(
     if min(asked) < 0:
         raise BrokenError(f"demands of {min(demands)} GPUs; expected 0 or more")
     if sum(asked) <= left:
-        return [Fraction(one, unit) for one in asked]
+        return [_fraction(one, unit) for one in asked]
     open_ = sum(weights)
     shares = [ZERO] * len(asked)
     ratios = [one / weight for one, weight in zip(asked, weights, strict=True)]
@@ -117,12 +118,18 @@ def one_by_one(
     for place, user in enumerate(order):
         if asked[user] * open_ > left * weights[user]:
             for dry in order[place:]:
-                shares[dry] = Fraction(left * weights[dry], open_ * unit)
+                shares[dry] = _fraction(left * weights[dry], open_ * unit)
             break
-        shares[user] = Fraction(asked[user], unit)
+        shares[user] = _fraction(asked[user], unit)
         left -= asked[user]
         open_ -= weights[user]
     return shares
+
+
+@lru_cache(maxsize=4096)
+def _fraction(numerator: int, denominator: int) -> Fraction:
+    """In lowest terms, which takes longer to find than to remember: most users ask for the same few numbers."""
+    return Fraction(numerator, denominator)
 
 
 def _line(capacity: float, asked: Floats, weights: Floats, ratio: Floats) -> float:

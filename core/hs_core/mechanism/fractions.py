@@ -180,7 +180,9 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
     """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
     place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
     place = np.array([place_of.get(unit[0], -1) for unit in books.units], dtype=np.int64)
-    other = np.array([place_of.get(unit[-1], -1) for unit in books.units], dtype=np.int64)
+    other = place
+    if style.packed:
+        other = np.array([place_of.get(unit[-1], -1) for unit in books.units], dtype=np.int64)
     here = ((place >= 0) & (other >= 0))[:, None]
     able = (table.speed > 0)[place] & (table.speed > 0)[other] & here
     gang = np.where(place >= 0, table.gang[place], 1)

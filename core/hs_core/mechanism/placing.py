@@ -108,21 +108,18 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     For policies that move nothing: a job that lives somewhere is demand for that pool only.
     """
     hosts = {host.name: host for host in snapshot.hosts}
-    able = [job for job in snapshot.jobs if job.id in homes and runs_at(job, homes[job.id], hosts)]
+    settled = [(job, homes[job.id]) for job in snapshot.jobs if job.id in homes]
     parts = [
         (job.id, job.user, model, job.per_node * nodes)
-        for job in able
-        for model, nodes in _nodes_on(homes[job.id], hosts)
+        for job, home in settled
+        if runs_at(job, home, hosts)
+        for model, nodes in _nodes_on(home, hosts)
     ]
     alone = {model: frozenset({model}) for _, _, model, _ in parts}
     demands = [Demand(user, alone[model], gpus) for _, user, model, gpus in parts]
     entitled = entitle_pools(pools(snapshot), demands, snapshot.tickets)
     tickets = job_tickets(entitled, parts)
-    weights = {
-        job.id: weight if (weight := tickets.get(job.id)) else LEAST * job.gang
-        for job in snapshot.jobs
-        if job.id in homes
-    }
+    weights = {job.id: tickets.get(job.id) or LEAST * job.gang for job, _ in settled}
     return Weights(weights, entitled)
 
 
@@ -135,6 +132,8 @@ def _nodes_on(home: Home, hosts: Mapping[HostName, HostFacts]) -> Iterable[tuple
 
 def runs_at(job: JobFacts, home: Home, hosts: Mapping[HostName, HostFacts]) -> bool:
     """Whether the servers have GPUs enough for it just now, all of them free."""
+    if len(home) == 1:
+        return job.per_node <= hosts[home[0]].gpus
     return all(job.per_node <= hosts[name].gpus for name in home)
 
 

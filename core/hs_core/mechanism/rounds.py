@@ -35,16 +35,25 @@ class Books:
     def dump(self) -> dict[str, Any]:
         """JSON-able."""
         tables = {name: getattr(self, name).tolist() for name in ("fraction", "deficit_s", "received_s")}
-        return {"units": [list(unit) for unit in self.units], "reset_s": self.reset_s, **tables}
+        dumped = {"units": [list(unit) for unit in self.units], "reset_s": self.reset_s, **tables}
+        _dumped[:] = [(dumped, self)]
+        return dumped
 
     @classmethod
     def load(cls, dumped: Mapping[str, Any], types: int) -> "Books":
+        for newest, books in _dumped:
+            if newest is dumped and books.fraction.shape[1] == types:
+                return books
         units = tuple(tuple(unit) for unit in dumped["units"])
         tables = {
             name: np.array(dumped[name], float).reshape(len(units), types)
             for name in ("fraction", "deficit_s", "received_s")
         }
         return cls(units=units, reset_s=dumped["reset_s"], **tables)
+
+
+_dumped: list[tuple[Mapping[str, Any], Books]] = []
+"""What was dumped last, and from what: a simulation hands it back as it was."""
 
 
 def units_of(jobs: Sequence[int], pairs: NDArray[np.int64]) -> tuple[Unit, ...]:
@@ -130,14 +139,13 @@ def pick(
         shapes = f"gang {gang.shape}, able {able.shape} and gpus {gpus.shape}"
         raise BrokenError(f"{shapes} don't fit books of {shape[0]} units and {shape[1]} types")
     priority = np.where(able, priorities(books), 0.0)
+    fits = able & (gang[:, None] <= gpus) & (priority > (0.0 if skip_zero else -1.0))
+    ranks = np.lexsort((-books.fraction.T, -books.deficit_s.T, -priority.T))  # on each type; of equals the first
     placed: set[int] = set()
     chosen: list[tuple[int, int]] = []
     for on in range(shape[1]) if types is None else types:
         left = int(gpus[on])
-        fits = able[:, on] & (gang <= left) & (priority[:, on] > (0.0 if skip_zero else -1.0))
-        at = np.flatnonzero(fits)
-        rank = np.lexsort((at, -books.fraction[at, on], -books.deficit_s[at, on], -priority[at, on]))
-        order = at[rank]
+        order = ranks[on][fits[ranks[on], on]]
         for unit, size in zip(order.tolist(), gang[order].tolist(), strict=True):
             if left == 0:
                 break

@@ -357,10 +357,8 @@ class Seats:
 
         def able(host: HostFacts) -> bool:
             return (
-                host.model == model
-                and takes_new(host)
+                self._slots.free(host.name) >= job.per_node
                 and fits(job, host)
-                and self._slots.free(host.name) >= job.per_node
                 and self._slots.may_go(job, host)
             )
 
@@ -368,7 +366,7 @@ class Seats:
             left = self._slots.free(host.name) - job.per_node
             return max(0, claims.get(host.name, 0) - left), left, is_cold(job, host), host.name
 
-        found = sorted(filter(able, self._snapshot.hosts), key=cost)
+        found = sorted(filter(able, self._takers.get(model, ())), key=cost)
         return tuple(host.name for host in found[: job.nodes]) if len(found) >= job.nodes else ()
 
 

@@ -23,6 +23,8 @@ from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
 
+NOBODY = Turn(local=False)
+
 
 class Slots:
     """Homes and turns while they are being made. A home, once given, stays, but for servers that are drained."""
@@ -46,13 +48,14 @@ class Slots:
             JobId, JobFacts
         ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
+        self._away = any(not host.connected for host in snapshot.hosts)
+        running = [job for job in snapshot.jobs if job.running and job.id not in guests]
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
-        for job in sorted(snapshot.jobs, key=by_arrival):
-            if job.running and not self.reachable(job) and job.id not in guests:
-                self._take(job, self._homes.get(job.id, ()))
-        for job in sorted(snapshot.jobs, key=by_arrival):
-            if job.started and job.running and not job.sliceable and job.id not in guests:
-                self._take(job, self._homes.get(job.id, ()))
+        out_of_reach = (job for job in running if not self.reachable(job))
+        for job in sorted(out_of_reach, key=by_arrival):
+            self._take(job, self._homes.get(job.id, ()))
+        for job in sorted((job for job in running if job.started and not job.sliceable), key=by_arrival):
+            self._take(job, self._homes.get(job.id, ()))
         for job in sorted(snapshot.jobs, key=by_arrival) if snapshot.reserved else ():
             if (home := snapshot.reserved.get(job.id)) is not None:
                 if job.started and job.hosts != home and not job.movable:
@@ -94,9 +97,7 @@ class Slots:
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
-        if len(home) == 1:
-            return self._hosts[home[0]].connected
-        return all(self._hosts[name].connected for name in home)
+        return not self._away or all(self._hosts[name].connected for name in home)
 
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
@@ -222,7 +223,12 @@ class Slots:
             return self._fit(job)
         if self._should_leave(job) and (elsewhere := self._elsewhere(job, home)):
             return elsewhere
-        return home if all(self._free[name] >= job.per_node for name in home) else ()
+        return home if self._has_room(job, home) else ()
+
+    def _has_room(self, job: JobFacts, home: Home) -> bool:
+        if len(home) == 1:
+            return self._free[home[0]] >= job.per_node
+        return all(self._free[name] >= job.per_node for name in home)
 
     def _fit(self, job: JobFacts) -> Home:
         """Servers never get GPUs back: where one like it found none, it does not either."""
@@ -250,7 +256,7 @@ class Slots:
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
     def _take(self, job: JobFacts, home: Home, reason: tuple[MoveReason, str] | None = None) -> bool:
-        if not home or self.runs(job) or any(self._free[name] < job.per_node for name in home):
+        if not home or self.runs(job) or not self._has_room(job, home):
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
@@ -269,20 +275,11 @@ class Slots:
 
     def verdict(self, memory: Memory, why: Mapping[JobId, str], *, mixed: bool = False) -> Verdict:
         """`why` is completed for those that cannot run at all. `mixed`: servers may be of several models."""
-        jobs = (
-            tuple(self._laid.get(job.id, job) for job in self._snapshot.jobs)
-            if self._laid
-            else self._snapshot.jobs
-        )
-        weights = weigh(replace(self._snapshot, jobs=jobs), self._homes)
-        turns = {
-            name: Turn(
-                gangs=tuple(sorted(gangs)),
-                local=False,
-                guests=tuple(sorted(self._guests.get(name, ()), key=lambda guest: guest.job)),
-            )
-            for name, gangs in self._gangs.items()
-        }
+        asked = self._snapshot
+        if self._laid:
+            asked = replace(asked, jobs=tuple(self._laid.get(job.id, job) for job in asked.jobs))
+        weights = weigh(asked, self._homes)
+        turns = {name: self._turn(name, gangs) for name, gangs in self._gangs.items()}
         return Verdict(
             plan=Plan(
                 homes=self._homes,
@@ -296,6 +293,12 @@ class Slots:
             how={job: text for job, text in self._how.items() if job in self._in_turn},
             entitled=weights.entitled,
         )
+
+    def _turn(self, name: HostName, gangs: list[JobId]) -> Turn:
+        if not gangs:
+            return NOBODY
+        guests = tuple(sorted(self._guests.get(name, ()), key=lambda guest: guest.job))
+        return Turn(gangs=tuple(sorted(gangs)), local=False, guests=guests)
 
     def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
         return {job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)}

@@ -8,24 +8,49 @@ import numpy as np
 
 from hs_core.names import UserName
 from hs_sim.model import Sample
-from hs_sim.quanta.rows import Floats, Ints
+from hs_sim.quanta.rows import Bools, Floats, Ints
 
 K = TypeVar("K", bound=Hashable)
 
 MOST_NUMBERS = 2_000_000  # held in samples; beyond it neighbours become one
 
 
+class _Sums:
+    """A number for each of very many places, of which few are added to between two samples: no others are looked at."""
+
+    def __init__(self, places: int) -> None:
+        self._sums: Floats = np.zeros(places)
+        self._part: Floats = np.zeros(places)
+        self._touched: Bools = np.zeros(places, dtype=np.bool_)
+
+    def add(self, places: Ints, amounts: Floats) -> None:
+        """What comes to one place several times is added up first."""
+        np.add.at(self._part, places, amounts)
+        self._sums[places] += self._part[places]
+        self._part[places] = 0.0
+        self._touched[places] = True
+
+    def take(self) -> tuple[list[int], Floats]:
+        """The places that have something, in order, and what. From then on they have nothing."""
+        at = np.flatnonzero(self._touched)
+        sums = self._sums[at]
+        self._sums[at], self._touched[at] = 0.0, False
+        some = sums != 0.0
+        return at[some].tolist(), sums[some]
+
+
 class Series:
-    def __init__(self, users: list[UserName], models: list[str], sample_s: float) -> None:
-        self.users, self.models = users, models
-        self._user = {user: at for at, user in enumerate(users)}
-        self._model = {model: at for at, model in enumerate(models)}
+    def __init__(self, users: list[UserName], owners: Mapping[tuple[UserName, str], int], sample_s: float) -> None:
+        """`owners`: users in pools, and the place of each."""
+        self._users = users
+        self._owners, self._place = [*owners], owners
         self._sample_s = sample_s
         self._began_s = 0.0
-        self._gpu_s: Floats = np.zeros(len(users) * len(models))
-        self._entitled_s: Floats = np.zeros(len(users) * len(models))
-        self._steps: Floats = np.zeros(len(users))
-        self._entitled: Floats = np.zeros(len(users) * len(models))
+        self._gpu_s = _Sums(len(owners))
+        self._entitled_s = _Sums(len(owners))
+        self._steps = _Sums(len(users))
+        self._entitled_at: Ints = np.empty(0, dtype=np.int64)
+        self._entitled: Floats = np.empty(0)  # of those
         self._entitled_from_s = 0.0
         self._samples: list[Sample] = []
         self._spans: list[float] = []
@@ -33,17 +58,18 @@ class Series:
 
     def received(self, owner: Ints, gpu_s: Floats, users: Ints, steps: Floats) -> None:
         """`owner`: user and model as one number."""
-        self._gpu_s += np.bincount(owner, weights=gpu_s, minlength=self._gpu_s.size)
-        self._steps += np.bincount(users, weights=steps, minlength=self._steps.size)
+        self._gpu_s.add(owner, gpu_s)
+        self._steps.add(users, steps)
 
     def entitled(self, shares: Mapping[tuple[UserName, str], Fraction], now_s: float) -> None:
         self._accrue(now_s)
-        self._entitled[:] = 0.0
-        for (user, model), share in shares.items():
-            self._entitled[self._user[user] * len(self.models) + self._model[model]] = float(share)
+        of, count = map(self._place.__getitem__, shares), len(shares)
+        self._entitled_at = np.fromiter(of, dtype=np.int64, count=count)
+        values = (share.numerator / share.denominator for share in shares.values())
+        self._entitled = np.fromiter(values, dtype=np.float64, count=count)
 
     def _accrue(self, now_s: float) -> None:
-        self._entitled_s += self._entitled * (now_s - self._entitled_from_s)
+        self._entitled_s.add(self._entitled_at, self._entitled * (now_s - self._entitled_from_s))
         self._entitled_from_s = now_s
 
     def tick(self, now_s: float, *, last: bool = False) -> None:
@@ -51,29 +77,23 @@ class Series:
         if span_s <= 0 or (span_s < self._sample_s * (1 - 1e-9) and not last):
             return
         self._accrue(now_s)
+        users, steps = self._steps.take()
         sample = Sample(
             at_s=now_s,
-            gpus=self._named(self._gpu_s / span_s),
-            entitled=self._named(self._entitled_s / span_s),
-            steps_per_s={
-                self.users[at]: float(self._steps[at] / span_s) for at in np.flatnonzero(self._steps).tolist()
-            },
+            gpus=self._named(self._gpu_s, span_s),
+            entitled=self._named(self._entitled_s, span_s),
+            steps_per_s=dict(zip(map(self._users.__getitem__, users), (steps / span_s).tolist(), strict=True)),
         )
         self._samples.append(sample)
         self._spans.append(span_s)
         self._numbers += _size(sample)
         self._began_s = now_s
-        self._gpu_s[:] = self._entitled_s[:] = 0.0
-        self._steps[:] = 0.0
         if self._numbers > MOST_NUMBERS:
             self._thin()
 
-    def _named(self, values: Floats) -> dict[tuple[UserName, str], float]:
-        models = len(self.models)
-        return {
-            (self.users[at // models], self.models[at % models]): float(values[at])
-            for at in np.flatnonzero(values).tolist()
-        }
+    def _named(self, sums: _Sums, span_s: float) -> dict[tuple[UserName, str], float]:
+        at, values = sums.take()
+        return dict(zip(map(self._owners.__getitem__, at), (values / span_s).tolist(), strict=True))
 
     def _thin(self) -> None:
         """Two samples become one, and from now on one takes twice as long."""

@@ -80,6 +80,8 @@ class Running(Lives):
     def _less(self, left: Ints, jobs: Ints, shared: Iterable[Share] = ()) -> Ints:
         """Without those jobs' GPUs, some of which two of them share. Raises BrokenError if there are not so many."""
         fleet = self._fleet
+        if not jobs.size:
+            return left
         which, rows = self._parts(jobs)
         taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
         left = left - taken.astype(np.int64)

@@ -34,7 +34,7 @@ class State:
         self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
         count = len(fleet.jobs)
         self._rows = Rows(len(fleet.hosts), count)
-        self._series = Series(fleet.users, fleet.models, experiment.sample_s)
+        self._series = Series(fleet.users, fleet.owners, experiment.sample_s)
         self._measured = Measured(
             fleet.pairs,
             fleet.rates.ravel(),
@@ -97,7 +97,8 @@ class State:
                 alone = np.setdiff1d(alone, shaped)
                 self._stale |= self._measured_shapes.report(shaped)
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
-            pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
+            if fleet.copies:
+                pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
             self._learnt |= self._measured.report(pairs)
             if self._pairs.any and self._pairs.report(training.tolist()):
                 self._stale = True
@@ -108,8 +109,6 @@ class State:
         """Classes with the faster models: each copy says how fast it is."""
         fleet = self._fleet
         found: list[Ints] = []
-        if not fleet.copies:
-            return found
         for job in fleet.copies.keys() & set(training.tolist()):
             models = set(fleet.model_of_row[list(fleet.home[job])].tolist()) - {int(fleet.model[job])}
             pairs = fleet.class_of[job] * len(fleet.models) + np.array(sorted(models), dtype=np.int64)

@@ -56,7 +56,7 @@ class Turns:
         self._nothing = _Told(fleet, GangTurns(()))
         self._planned = self._nothing  # as decided last
         self._ahead = self._nothing  # as decided before this quantum began
-        self._now = _Now(self._nothing, self._nothing, self._parts > 0)
+        self._now: _Told | _Now = self._nothing
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
         self.gangs: tuple[int, ...] = ()  # jobs in the turn of every server of their home
         self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
@@ -100,8 +100,11 @@ class Turns:
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
-        late = np.zeros_like(self.local) if self._rounds else self._parts > 0
-        self._now = _Now(self._ahead, self._planned, late)
+        late = self._parts > 0
+        if self._rounds or not late.any():
+            self._now = self._planned
+        else:
+            self._now = _Now(self._ahead, self._planned, late)
         self.local[:] = True
         self.guests, self.seats = {}, {}
         if self._ahead.gangs is not None and self._planned.gangs is not None and not self._rounds:
