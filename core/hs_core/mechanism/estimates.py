@@ -5,6 +5,7 @@ median). One that was measured nowhere is taken as the median class. That serves
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from statistics import median
 
 import numpy as np
@@ -13,16 +14,33 @@ from numpy.typing import NDArray
 from hs_core.policy import Snapshot
 
 Floats = NDArray[np.float64]
+Rates = Mapping[tuple[str, str], float]
 
 
 class Estimates:
     """Mini-batches a second on `models`, by class."""
 
-    def __init__(self, snapshot: Snapshot, models: Sequence[str]) -> None:
+    def __init__(self, rates: Rates, models: Sequence[str]) -> None:
+        """`rates`: as in a snapshot."""
         self._models = tuple(models)
-        self._rates = snapshot.rates
+        self._rates = rates
         self._found: dict[str, tuple[float, ...]] = {}
+        self._fastest: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
         self._typical: Floats | None = None
+
+    def are_of(self, rates: Rates, models: Sequence[str]) -> bool:
+        """Made of just these rates."""
+        return rates is self._rates and self._models == tuple(models)
+
+    def fastest(self, job_class: str, models: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of these models where the class runs, the fastest first; equals and those not measured as they come."""
+        found = self._fastest.get((job_class, models))
+        if found is None:
+            rated = [(self._rates.get((job_class, model)), model) for model in models]
+            able = [(-(rate or 0.0), model) for rate, model in rated if rate != 0.0]
+            able.sort(key=itemgetter(0))
+            found = self._fastest[job_class, models] = tuple(model for _, model in able)
+        return found
 
     def measured(self, job_class: str) -> bool:
         """On any of the models."""
@@ -62,3 +80,13 @@ class Estimates:
                 found[at] = found[at - 1] * (median(ratios) if ratios else 1.0)
             self._typical = found
         return self._typical
+
+
+_newest: list[Estimates] = []
+"""Of the last decision: in a simulation rates are the same object as long as none has become known."""
+
+
+def estimated(snapshot: Snapshot, models: Sequence[str]) -> Estimates:
+    if not any(found.are_of(snapshot.rates, models) for found in _newest):
+        _newest[:] = [Estimates(snapshot.rates, models)]
+    return _newest[0]

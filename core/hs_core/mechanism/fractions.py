@@ -194,11 +194,11 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
     found = pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
     chosen: dict[Unit, int] = {}
     for at, on in zip(found.unit, found.on, strict=True):
-        first, *joins = sorted(
-            (table.jobs[place_of[job]] for job in books.units[at]), key=lambda job: (job.movable, job.id)
-        )
-        if seats.choose(first, table.models[on]):
-            chosen[int(first.id), *(int(job.id) for job in joins)] = on
+        jobs = [table.jobs[place_of[job]] for job in books.units[at]]
+        if len(jobs) > 1:
+            jobs.sort(key=lambda job: (job.movable, job.id))
+        if seats.choose(jobs[0], table.models[on]):
+            chosen[tuple([int(job.id) for job in jobs])] = on
     return chosen
 
 

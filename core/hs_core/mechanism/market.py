@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadar import Decision, Seats
 from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
@@ -105,7 +105,7 @@ def _speed(
 ) -> NDArray[np.float64]:
     """(J, R) of whole gangs; 0: not there."""
     models = list(dict.fromkeys(model for model, _ in kinds))
-    estimates = Estimates(snapshot, models)
+    estimates = estimated(snapshot, models)
     example = {(host.model, host.gpu_memory_bytes): host for host in hosts}
     known: dict[tuple[Any, ...], NDArray[np.float64]] = {}
     here = {host.name: host.model for host in hosts}

@@ -140,7 +140,9 @@ def pick(
         raise BrokenError(f"{shapes} don't fit books of {shape[0]} units and {shape[1]} types")
     priority = np.where(able, priorities(books), 0.0)
     fits = able & (gang[:, None] <= gpus) & (priority > (0.0 if skip_zero else -1.0))
-    ranks = np.lexsort((-books.fraction.T, -books.deficit_s.T, -priority.T))  # on each type; of equals the first
+    ranks = np.lexsort(
+        (-books.fraction.T, -books.deficit_s.T, -priority.T)
+    )  # on each type; of equals the first
     placed: set[int] = set()
     chosen: list[tuple[int, int]] = []
     for on in range(shape[1]) if types is None else types:

@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import UserName
@@ -79,7 +79,7 @@ def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = Non
     offered = [entry for entry in offered if entry[1]]
     offered.sort(key=lambda entry: by_arrival(entry[0]))
     models = seats.models
-    estimates = Estimates(snapshot, models)
+    estimates = estimated(snapshot, models)
     speeds = []
     for job, able in offered:
         found = estimates.speeds(job.job_class)

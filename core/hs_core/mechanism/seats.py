@@ -7,9 +7,9 @@ where they take GPUs from the fewest that could have stayed. What finds no room 
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 
 from hs_core.forms import Spread
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
@@ -31,6 +31,7 @@ class Seats:
         self._slots = Slots(snapshot)
         self._hosts = {host.name: host for host in snapshot.hosts}
         self.models = tuple(model for model, _ in pools(snapshot))  # newest first
+        self._estimates = estimated(snapshot, self.models)
         self._free = dict.fromkeys(self.models, 0)
         for host in snapshot.hosts:
             if host.connected:
@@ -42,7 +43,7 @@ class Seats:
                 self._takers[host.model].append(host)
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
-        self._able: dict[tuple[object, ...], list[str]] = {}
+        self._able: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -60,14 +61,11 @@ class Seats:
             return ()
         found = self._choices.get(job.id)
         if found is None:
-            rates = self._snapshot.rates
-            rated = [(rates.get((job.job_class, model)), model) for model in self._models_for(job)]
-            able = [(-(rate or 0.0), model) for rate, model in rated if rate != 0.0]
-            able.sort(key=itemgetter(0))
-            found = self._choices[job.id] = tuple(model for _, model in able)
+            found = self._estimates.fastest(job.job_class, self._models_for(job))
+            self._choices[job.id] = found
         return found
 
-    def _models_for(self, job: JobFacts) -> list[str]:
+    def _models_for(self, job: JobFacts) -> tuple[str, ...]:
         """Newest first."""
         home = self._slots.home(job)
         here = self._hosts[home[0]].model if home and self._room_at_home(job, home) else ""
@@ -77,9 +75,8 @@ class Seats:
         )  # fmt: skip
         found = self._able.get(key)
         if found is None:
-            found = self._able[key] = [
-                model for model in self.models if model == here or self._takes(job, self._takers[model])
-            ]
+            able = (m for m in self.models if m == here or self._takes(job, self._takers[m]))
+            found = self._able[key] = tuple(able)
         return found
 
     def _takes(self, job: JobFacts, pool: Sequence[HostFacts]) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.allox import allox
-from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
@@ -51,7 +51,7 @@ def _devices(
     """Kinds of GPUs as AlloX sees them: the free ones of each model, then those of each job that holds some (model, number, free in s)."""
     models = list(range(len(table.models)))
     counts, free_in_s = table.gpus.tolist(), [0.0] * len(models)
-    estimates = Estimates(snapshot, table.models)
+    estimates = estimated(snapshot, table.models)
     hosts = {host.name: host.model for host in snapshot.hosts}
     for job in holding:
         on = table.models.index(hosts[job.hosts[0]])

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.estimates import Estimates
+from hs_core.mechanism.estimates import estimated
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadare import Jobs, portions, spread
 from hs_core.mechanism.placing import Home, by_arrival, fits, pools, takes_new
@@ -173,7 +173,7 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
         return None
     models = [model for model, _ in pools(snapshot)]
     of = [models.index(host.model) for host in hosts]
-    estimates = Estimates(snapshot, models)
+    estimates = estimated(snapshot, models)
     speed = np.array([estimates.speeds(job.job_class) for job in jobs])[:, of]
     left = steps_left(jobs, speed.max(axis=1).tolist())
     may = _may(jobs, hosts, slots)

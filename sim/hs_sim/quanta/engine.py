@@ -279,7 +279,7 @@ class _Run(Running):
         self._told_trials(plan, now_s)
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts
-            fleet.changed([job_id - 1])
+            fleet.changed(job_id - 1)
         for job in self._up:
             self._stand(job, now_s, edge=now_s <= self._edge_s)
         self._up.clear()

@@ -286,10 +286,10 @@ class Fleet:
         counts = np.bincount(self.user[live], minlength=len(self.users))
         return [self.users[at] for at in np.flatnonzero(counts).tolist()]
 
-    def changed(self, jobs: Sequence[int] | Ints) -> None:
+    def changed(self, jobs: int | Sequence[int] | Ints) -> None:
         self._odd[jobs] = True
 
-    def switched(self, jobs: Sequence[int] | Ints) -> None:
+    def switched(self, jobs: int | Sequence[int] | Ints) -> None:
         """They run now, or no more. Most that have run since the last decision have stopped again: who does not go by progress need not know."""
         if self._progress:
             self._odd[jobs] = True

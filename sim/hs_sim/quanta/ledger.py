@@ -40,7 +40,9 @@ class _Sums:
 
 
 class Series:
-    def __init__(self, users: list[UserName], owners: Mapping[tuple[UserName, str], int], sample_s: float) -> None:
+    def __init__(
+        self, users: list[UserName], owners: Mapping[tuple[UserName, str], int], sample_s: float
+    ) -> None:
         """`owners`: users in pools, and the place of each."""
         self._users = users
         self._owners, self._place = [*owners], owners
@@ -82,7 +84,9 @@ class Series:
             at_s=now_s,
             gpus=self._named(self._gpu_s, span_s),
             entitled=self._named(self._entitled_s, span_s),
-            steps_per_s=dict(zip(map(self._users.__getitem__, users), (steps / span_s).tolist(), strict=True)),
+            steps_per_s=dict(
+                zip(map(self._users.__getitem__, users), (steps / span_s).tolist(), strict=True)
+            ),
         )
         self._samples.append(sample)
         self._spans.append(span_s)

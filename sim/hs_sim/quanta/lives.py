@@ -26,7 +26,7 @@ class Lives(State):
         self._turns.ends(job)
         fleet.copies.pop(job, None)
         del fleet.live[job]
-        fleet.changed([job])
+        fleet.changed(job)
         self._ended += 1
         self._stale = True
         return home
@@ -37,7 +37,7 @@ class Lives(State):
             return
         del self._rising[job]
         self._fleet.started[job] = True
-        self._fleet.changed([job])
+        self._fleet.changed(job)
         self._asks_at_once |= self._policy.needs.copies
         migrate = self._fleet.jobs[job].migrate
         self._movable[job] = migrate is not Migrate.NEVER
@@ -52,7 +52,7 @@ class Lives(State):
             return
         fleet = self._fleet
         self._charge_one(job, now_s)
-        fleet.changed([job])
+        fleet.changed(job)
         self._measured.learn(int(fleet.class_of[job] * len(fleet.models) + fleet.model[job]))
         self._stale = self._asks_at_once = True
 
@@ -94,7 +94,7 @@ class Lives(State):
         self._trials.stops([job])
         self._free(job)
         fleet.suspends[job] += 1
-        fleet.switched([job])
+        fleet.switched(job)
 
     def _free(self, job: int) -> None:
         """It runs no more; GPUs that it shared are its partners' still."""
@@ -131,7 +131,7 @@ class Lives(State):
         fleet.started[job] = False
         self._movable[job] = True
         fleet.ready_s[job] = from_s + self._costs.start_s + fleet.read(job) / self._costs.network_bytes_per_s
-        fleet.changed([job])
+        fleet.changed(job)
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
             self._rows.add(
@@ -155,7 +155,7 @@ class Lives(State):
         self._copies[job] = copies
         self._shapes[job] = shape
         self._moving[job] = home
-        self._fleet.changed([job])
+        self._fleet.changed(job)
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
         if self._fleet.running[job]:
             self._charge_one(job, now_s)

@@ -16,11 +16,14 @@ class Running(Lives):
         fleet = self._fleet
         staying = [job for job in self._moving if fleet.running[job]]
         forced = self._ready_gangs(staying)
-        held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
         gangs = np.array([*staying, *forced], dtype=np.int64)
         free = self.gpus_left(gangs)
         local = self._turns.local
-        picks = self._rows.pick(np.where(local, free, 0), held) if local.any() else self._rows.rest()
+        if local.any():
+            held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
+            picks = self._rows.pick(np.where(local, free, 0), held)
+        else:
+            picks = self._rows.rest()
         chosen = np.concatenate([gangs, picks])
         used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else self._less(free, picks))
         late = []
@@ -192,5 +195,5 @@ class Running(Lives):
                 one = np.array([job])
                 self._enter(one, np.array([now_s]))
                 self._run_now = np.append(self._run_now, job)
-                fleet.switched([job])
+                fleet.switched(job)
                 self._foresee(one, end_s)
