@@ -178,6 +178,8 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
     if unknown := sorted(plan.turns.keys() - hosts.keys()):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
     for name, turn in plan.turns.items():
+        if not turn.gangs:
+            continue
         if len(set(turn.gangs)) != len(turn.gangs):
             raise BrokenError(f"a job is twice in the turn of {name}: {list(turn.gangs)}")
         for job_id in turn.gangs:
@@ -187,8 +189,8 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
                 raise BrokenError(
                     f"job {job_id} is in the turn of {name} and not of {others[0]}: gangs run whole"
                 )
-        shared = sum(sum(guest.gpus) for guest in turn.guests)
-        needed = sum(plan.per_node(jobs[job_id]) for job_id in turn.gangs) - shared
+        needed = sum([plan.per_node(jobs[job_id]) for job_id in turn.gangs])
+        needed -= sum([sum(guest.gpus) for guest in turn.guests])
         if needed > hosts[name].gpus:
             raise BrokenError(
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"

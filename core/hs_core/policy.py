@@ -197,7 +197,9 @@ class Plan:
 
     def per_node(self, job: JobFacts) -> int:
         """GPUs that it gets on each of its servers."""
-        shape = self.shapes.get(job.id)
+        shape = self.shapes.get(job.id) if self.shapes else None
+        if shape is None:
+            return job.per_node
         if isinstance(shape, Spread):
             return job.gang // shape.nodes
         return shape.gpus if isinstance(shape, Shape) else job.per_node

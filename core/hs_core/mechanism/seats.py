@@ -57,12 +57,12 @@ class Seats:
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
         """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
-        if self._slots.runs(job) or not self._slots.reachable(job):
+        if self._slots.runs(job):
             return ()
         found = self._choices.get(job.id)
         if found is None:
-            found = self._estimates.fastest(job.job_class, self._models_for(job))
-            self._choices[job.id] = found
+            able = self._models_for(job) if self._slots.reachable(job) else ()
+            found = self._choices[job.id] = self._estimates.fastest(job.job_class, able)
         return found
 
     def _models_for(self, job: JobFacts) -> tuple[str, ...]:
@@ -351,20 +351,15 @@ class Seats:
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
         """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, those that have its data, then by name; () if none."""
-
-        def able(host: HostFacts) -> bool:
-            return (
-                self._slots.free(host.name) >= job.per_node
-                and fits(job, host)
-                and self._slots.may_go(job, host)
-            )
-
-        def cost(host: HostFacts) -> tuple[int, int, bool, HostName]:
-            left = self._slots.free(host.name) - job.per_node
-            return max(0, claims.get(host.name, 0) - left), left, is_cold(job, host), host.name
-
-        found = sorted(filter(able, self._takers.get(model, ())), key=cost)
-        return tuple(host.name for host in found[: job.nodes]) if len(found) >= job.nodes else ()
+        slots, per_node = self._slots, job.per_node
+        found = []
+        for host in self._takers.get(model, ()):
+            left = slots.free(host.name) - per_node
+            if left >= 0 and fits(job, host) and slots.may_go(job, host):
+                claimed = max(0, claims.get(host.name, 0) - left)
+                found.append((claimed, left, is_cold(job, host), host.name))
+        found.sort()
+        return tuple([name for _, _, _, name in found[: job.nodes]]) if len(found) >= job.nodes else ()
 
 
 def _servers(count: int) -> str:

@@ -69,7 +69,10 @@ class Turns:
 
     def lives(self, job: int) -> None:
         """It has a home from now on. Where quanta become common by that, the turn that is on stands until the next."""
-        for row in self._fleet.home[job] if len(self._fleet.home[job]) > 1 else ():
+        home = self._fleet.home[job]
+        if len(home) < 2:
+            return
+        for row in home:
             if not self._parts[row] and (turn := self._now.rows.get(row)) is not None:
                 self._ahead = self._ahead.and_(row, turn)
         self._count(job, 1)
