@@ -257,7 +257,7 @@ class _Run(Running):
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
-        homes = zip(snapshot.jobs, map(plan.homes.get, map(_id_of, snapshot.jobs)), strict=True)
+        homes = [*zip(snapshot.jobs, map(plan.homes.get, map(_id_of, snapshot.jobs)), strict=True)]
         if not plan.copies and not plan.shapes:
             homes = [(facts, names) for facts, names in homes if names is not facts.hosts]  # few do not stay
         for facts, names in homes:
