@@ -12,6 +12,7 @@ from hs_sim.quanta.rows import Bools, Floats, Ints
 
 K = TypeVar("K", bound=Hashable)
 
+FEW = 256  # times fewer than places: so many are added one by one
 MOST_NUMBERS = 2_000_000  # held in samples; beyond it neighbours become one
 
 
@@ -25,10 +26,13 @@ class _Sums:
 
     def add(self, places: Ints, amounts: Floats) -> None:
         """What comes to one place several times is added up first."""
+        self._touched[places] = True
+        if places.size * FEW > self._sums.size:
+            self._sums += np.bincount(places, weights=amounts, minlength=self._sums.size)
+            return
         np.add.at(self._part, places, amounts)
         self._sums[places] += self._part[places]
         self._part[places] = 0.0
-        self._touched[places] = True
 
     def take(self) -> tuple[list[int], Floats]:
         """The places that have something, in order, and what. From then on they have nothing."""
@@ -58,10 +62,11 @@ class Series:
         self._spans: list[float] = []
         self._numbers = 0
 
-    def received(self, owner: Ints, gpu_s: Floats, users: Ints, steps: Floats) -> None:
-        """`owner`: user and model as one number."""
+    def received(self, owner: Ints, gpu_s: Floats, users: Ints, steps: Floats | None) -> None:
+        """`owner`: user and model as one number. `steps`: None if there were none."""
         self._gpu_s.add(owner, gpu_s)
-        self._steps.add(users, steps)
+        if steps is not None:
+            self._steps.add(users, steps)
 
     def entitled(self, shares: Mapping[tuple[UserName, str], Fraction], now_s: float) -> None:
         self._accrue(now_s)
