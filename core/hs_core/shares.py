@@ -100,17 +100,13 @@ def _entitle_pools(
     for demand in demands:
         kinds = open_.setdefault(demand.user, {})
         kinds[demand.models] = kinds.get(demand.models, 0) + demand.gpus
-    asking: dict[str, list[UserName]] = {}
-    for user, kinds in open_.items():
-        for model in frozenset[str]().union(*kinds):
-            asking.setdefault(model, []).append(user)
     entitled: dict[tuple[UserName, str], Fraction] = {}
     for at, (model, capacity) in enumerate(pools):
         later = {name for name, _ in pools[at + 1 :]}
         wanted = {
             user: gpus
-            for user in asking.get(model, ())
-            if (gpus := sum([gpus for models, gpus in open_[user].items() if model in models])) > 0
+            for user, kinds in open_.items()
+            if (gpus := sum(gpus for models, gpus in kinds.items() if model in models)) > 0
         }
         for user, share in entitle(capacity, wanted, tickets).items():
             if share.numerator > 0:

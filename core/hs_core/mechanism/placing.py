@@ -4,10 +4,11 @@ from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
-from hs_core.shares import Demand, entitle_pools, job_tickets, pool_rank
+from hs_core.shares import Demand, entitle, entitle_pools, job_tickets, pool_rank
 
 Home = tuple[HostName, ...]
 """A job's servers, by node rank."""
@@ -102,6 +103,17 @@ class Weights:
     entitled: Mapping[tuple[UserName, str], Fraction]  # (user, model) → GPUs
 
 
+class _Asked(NamedTuple):
+    pools: list[tuple[str, int]]
+    gangs: list[tuple[JobId, int]]  # of jobs that have homes
+    parts: list[tuple[JobId, UserName, str, int]]  # of those that can run there: (job, user, model, GPUs)
+    tickets: dict[UserName, Fraction]
+
+
+_weighed: list[tuple[_Asked, Weights]] = []
+"""The newest question and its answer: who moves within a pool weighs what it did."""
+
+
 def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     """Entitlements of the users whose jobs have homes, and the tickets that follow for each job.
 
@@ -115,12 +127,24 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
         if runs_at(job, home, hosts)
         for model, nodes in _nodes_on(home, hosts)
     ]
-    alone = {model: frozenset({model}) for _, _, model, _ in parts}
-    demands = [Demand(user, alone[model], gpus) for _, user, model, gpus in parts]
-    entitled = entitle_pools(pools(snapshot), demands, snapshot.tickets)
-    tickets = job_tickets(entitled, parts)
-    weights = {job.id: tickets.get(job.id) or LEAST * job.gang for job, _ in settled}
-    return Weights(weights, entitled)
+    asked = _Asked(pools(snapshot), [(job.id, job.gang) for job, _ in settled], parts, dict(snapshot.tickets))
+    if not any(before == asked for before, _ in _weighed):
+        _weighed[:] = [(asked, _weigh(asked))]
+    return _weighed[0][1]
+
+
+def _weigh(asked: _Asked) -> Weights:
+    wanted: dict[str, dict[UserName, int]] = {model: {} for model, _ in asked.pools}
+    for _, user, model, gpus in asked.parts:
+        wanted[model][user] = wanted[model].get(user, 0) + gpus
+    entitled = {
+        (user, model): share
+        for model, capacity in asked.pools
+        for user, share in entitle(capacity, wanted[model], asked.tickets).items()
+        if share
+    }
+    tickets = job_tickets(entitled, asked.parts)
+    return Weights({job: tickets.get(job) or LEAST * gang for job, gang in asked.gangs}, entitled)
 
 
 def _nodes_on(home: Home, hosts: Mapping[HostName, HostFacts]) -> Iterable[tuple[str, int]]:

@@ -3,6 +3,7 @@
 from collections.abc import Container, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import lru_cache
 
 from hs_core.events import Guest, Turn
 from hs_core.forms import Form, Spread
@@ -22,8 +23,6 @@ from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
-
-NOBODY = Turn(local=False)
 
 
 class Slots:
@@ -295,10 +294,11 @@ class Slots:
         )
 
     def _turn(self, name: HostName, gangs: list[JobId]) -> Turn:
-        if not gangs:
-            return NOBODY
-        guests = tuple(sorted(self._guests.get(name, ()), key=lambda guest: guest.job))
-        return Turn(gangs=tuple(sorted(gangs)), local=False, guests=guests)
+        named = tuple(sorted(gangs))
+        if name not in self._guests:
+            return _alone(named)
+        guests = sorted(self._guests[name], key=lambda guest: guest.job)
+        return Turn(gangs=named, local=False, guests=tuple(guests))
 
     def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
         return {job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)}
@@ -318,6 +318,12 @@ class Slots:
             short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
             return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
         return why.get(job.id, f"waiting for its turn on {home[0]}")
+
+
+@lru_cache(maxsize=4096)
+def _alone(gangs: tuple[JobId, ...]) -> Turn:
+    """On GPUs of their own; on most servers the same from round to round."""
+    return Turn(gangs=gangs, local=False)
 
 
 def _like(job: JobFacts) -> tuple[object, ...]:

@@ -296,6 +296,9 @@ class _Run(Running):
         self._foresee_trials(here)
 
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
+        if tickets is self._told:
+            return
+        self._told = tickets
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
         # Most jobs share a few numbers: each is looked at once.
         few = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))

@@ -55,6 +55,7 @@ class Series:
         self._gpu_s = _Sums(len(owners))
         self._entitled_s = _Sums(len(owners))
         self._steps = _Sums(len(users))
+        self._shares: Mapping[tuple[UserName, str], Fraction] = {}  # as told last
         self._entitled_at: Ints = np.empty(0, dtype=np.int64)
         self._entitled: Floats = np.empty(0)  # of those
         self._entitled_from_s = 0.0
@@ -70,6 +71,9 @@ class Series:
 
     def entitled(self, shares: Mapping[tuple[UserName, str], Fraction], now_s: float) -> None:
         self._accrue(now_s)
+        if shares is self._shares:
+            return
+        self._shares = shares
         of, count = map(self._place.__getitem__, shares), len(shares)
         self._entitled_at = np.fromiter(of, dtype=np.int64, count=count)
         values = (share.numerator / share.denominator for share in shares.values())

@@ -1,12 +1,14 @@
 """What a run has, and what jobs get of it: time on GPUs, charged, and steps."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from heapq import heapify, heappush
 
 import numpy as np
 
 from hs_core.cluster.budget import Budget
 from hs_core.forms import Form, Shape
+from hs_core.names import JobId
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
@@ -57,6 +59,7 @@ class State:
         self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
         self._trials = Trials(fleet, self._quantum_s)
         self._tickets: Floats = np.ones(count)  # as last told
+        self._told: Mapping[JobId, Fraction] = {}  # the same, as it was said
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
         self._up: list[int] = []  # placed, and nothing has to be waited for
