@@ -128,7 +128,7 @@ def test_fft_owes_who_waits() -> None:
 
 def test_pop_solves_parts_and_shares_like_the_whole() -> None:
     jobs = [sized(at, 1e9) for at in range(1, 33)]
-    got = gpu_quanta(find("pop"), snapshot([host("h", 8)], jobs), 200)
+    got = gpu_quanta(find("pop"), snapshot([host("h", 8)], jobs, rates=RATES), 200)
     assert set(got) == set(range(1, 33))
     assert max(got.values()) / min(got.values()) < 1.3
 
