@@ -56,7 +56,9 @@ def test_the_blind_one_gives_both_as_much_of_either() -> None:
 
 def test_gavel_max_min_gives_gpu_time_by_tickets() -> None:
     jobs = [sized(at, 1e9, user=user) for at, user in enumerate("AABB", start=1)]
-    got = gpu_quanta(find("gavel-max-min"), snapshot([host("h", 1)], jobs, {"A": 300, "B": 100}, rates=RATES), 400)
+    got = gpu_quanta(
+        find("gavel-max-min"), snapshot([host("h", 1)], jobs, {"A": 300, "B": 100}, rates=RATES), 400
+    )
     assert got[1] + got[2] == pytest.approx(300, rel=0.05)
     assert got[3] + got[4] == pytest.approx(100, rel=0.15)
 
