@@ -317,7 +317,11 @@ class Seats:
         slots, home = self._slots, self._slots.home(job)
         if target and (target == home or all(slots.may_go(job, self._hosts[name]) for name in target)):
             text = f"its GPUs of this round are on {', '.join(target)}"
-            if slots.take(job, target, text):
+            if self._spreads and job.spreads:
+                laid = slots.spread(job, target, f"over {_servers(len(target))}: so it is slowed least")
+            else:
+                laid = slots.take(job, target, text)
+            if laid:
                 return True
         drained = any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
