@@ -56,7 +56,11 @@ class Seats:
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
         """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
-        if self._slots.runs(job) or not self._slots.reachable(job):
+        return () if self._slots.runs(job) else self.suits(job)
+
+    def suits(self, job: JobFacts) -> tuple[str, ...]:
+        """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`)."""
+        if not self._slots.reachable(job):
             return ()
         found = self._choices.get(job.id)
         if found is None:
@@ -159,7 +163,7 @@ class Seats:
         if slots.runs(job) or not slots.reachable(job):
             return slots.runs(job)
         home = slots.home(job)
-        if home and self._room_at_home(job, home) and slots.take(job, home, ""):
+        if home and self._hosts[home[0]].model in self.choices(job) and slots.take(job, home, ""):
             return True
         free_to_go = not job.started and (not home or job.movable)
         return free_to_go and any(slots.start(job, model) for model in self.choices(job))
