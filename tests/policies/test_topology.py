@@ -82,5 +82,5 @@ def test_once_placed_it_stays_as_it_is() -> None:
 
 
 def test_other_policies_take_it_as_it_asks() -> None:
-    for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las", "hadar", "pal"):
+    for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las", "hadar"):
         assert shape(find(name).decide(world(asked()), {})) is None, name

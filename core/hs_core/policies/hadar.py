@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.hadar import Decision, Terms
 from hs_core.mechanism.hadar import decide as sell
 from hs_core.mechanism.market import Market, trade
+from hs_core.mechanism.profiling import profiled
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
@@ -23,4 +24,6 @@ def _greedily(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decis
     return sell(market.facts, market.capacity, held=market.held, terms=terms, fixed=fixed)
 
 
-HADAR = Policy(name="hadar", needs=Needs(every_quantum=True, lengths=True, mixed=True), decide=decide)
+HADAR = profiled(
+    Policy(name="hadar", needs=Needs(every_quantum=True, lengths=True, mixed=True), decide=decide)
+)

@@ -257,10 +257,11 @@ class _Run(Running):
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
-        homes = [*zip(snapshot.jobs, map(plan.homes.get, map(_id_of, snapshot.jobs)), strict=True)]
-        if not plan.copies and not plan.shapes:
-            homes = [(facts, names) for facts, names in homes if names is not facts.hosts]  # few do not stay
-        for facts, names in homes:
+        homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
+        plain = not plan.copies and not plan.shapes
+        for facts, names in zip(snapshot.jobs, homes, strict=True):
+            if plain and names is facts.hosts:
+                continue  # it stays, as nearly all do
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
             shape = plan.shapes.get(facts.id, facts.shape)
