@@ -186,6 +186,15 @@ def test_who_cannot_leave_is_measured_where_it_is_and_another_of_its_class_elsew
     assert {int(at): one.model for at, one in second.plan.trials.items()} == {1: "K80"}
 
 
+def test_a_job_that_may_be_laid_over_servers_is_placed_by_the_policy_before_it_is_measured() -> None:
+    asked = snapshot([V], [sized(1, gang=2, spreads=(1, 2))], now_s=1e6)
+    first = decide(asked)
+    assert (first.plan.trials, len(first.plan.homes[JobId(1)])) == ({}, 1)
+    placed = later(asked, first, 60.0, edge=True)
+    placed = replace(placed, jobs=tuple(replace(one, spreads=()) for one in placed.jobs))
+    assert decide(placed, first.memory).plan.trials
+
+
 def test_without_migrations_left_nobody_is_moved_to_be_measured() -> None:
     here = sized(1, hosts=("v",), started=True, running=True, movable=True)
     verdict = decide(known(snapshot([V, K], [here], migrations_left=0, now_s=1e6), "V100"))

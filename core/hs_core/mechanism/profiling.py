@@ -330,5 +330,5 @@ class _Profiler:
 
 
 def _plain(job: JobFacts) -> bool:
-    """Its rate is its class's: it has one size, and trains as one."""
-    return job.elastic is None and len(job.hosts) in (0, job.nodes)
+    """Its rate is its class's: it has one size, and trains as one. Over how many servers it is laid is the policy's to choose first."""
+    return job.elastic is None and not job.spreads and len(job.hosts) in (0, job.nodes)
