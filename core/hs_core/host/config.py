@@ -19,10 +19,10 @@ class HostConfig:
     switch_ratio: float = 20.0  # a quantum is at least so many times suspend + resume
     can_freeze: bool = True
     park_retry_quanta: int = 10  # after a failed swap or checkpoint, for that job
-    move_owed_quanta: float = 1.0(
-        1.0  # that those bound to a GPU are behind together, for one of them to be moved to others …
+    move_owed_quanta: float = (
+        1.0  # by which those bound to a GPU are behind together: one of them is moved to others …
     )
-    move_relief_quanta: float = 2.0  # … which are so many less sought after in the next 20
+    move_relief_quanta: float = 2.0  # … that are so many less sought after in the next 20
 
     def __post_init__(self) -> None:
         for name in ("preload", "host_memory_budget_bytes", "kill_grace_s", "switch_ratio"):
