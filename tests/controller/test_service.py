@@ -190,7 +190,9 @@ def test_a_job_that_ends_while_jobs_are_listed_is_in_the_list(config, monkeypatc
             monkeypatch.setattr(here.loop.store, "read", end_meanwhile)
             listed = await here.client.stub.ListJobs(pb.ListJobsRequest(all=True))
             assert [view.id for view in listed.jobs] == [job]
-            assert (await here.client.stub.ListJobs(pb.ListJobsRequest(all=True))).jobs[0].state == "succeeded"
+            assert (await here.client.stub.ListJobs(pb.ListJobsRequest(all=True))).jobs[
+                0
+            ].state == "succeeded"
             await agent.leave()
 
     asyncio.run(story())

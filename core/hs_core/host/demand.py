@@ -15,12 +15,17 @@ HORIZON_QUANTA = 20
 
 
 def dues(board: Board) -> dict[JobId, Fraction]:
-    """Quanta due to each job, on each of its GPUs, within the horizon; what it is behind counts in, what it is ahead does not."""
+    """Quanta due to each job, on each of its GPUs, within the horizon.
+
+    What it is behind counts in, what it is ahead does not. Up to one turn either way only says whose turn it is.
+    """
     horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
-    return {
-        id_: max(Fraction(0), horizon - lag) * _per_gpu(board.jobs[id_])
-        for id_, lag in board.queue.passes().items()
-    }
+    found = {}
+    for id_, lag in board.queue.passes().items():
+        per_gpu = _per_gpu(board.jobs[id_])
+        settled = abs(lag) * per_gpu <= 1  # in strides
+        found[id_] = max(Fraction(0), horizon - (0 if settled else lag)) * per_gpu
+    return found
 
 
 def demand(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:
