@@ -249,6 +249,9 @@ def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs)
             raise BrokenError(f"job {job_id} is profiled on {trial.model} and has no turn")
         if {hosts[name].model for name in home} != {trial.model}:
             raise BrokenError(f"job {job_id} is profiled on {trial.model}; its home is {', '.join(home)}")
+        guests = [guest for name in home for guest in plan.turns[name].guests]
+        if any(job_id in (guest.job, *guest.beside) for guest in guests):
+            raise BrokenError(f"job {job_id} is profiled on {trial.model} and shares GPUs; expected it alone")
 
 
 def _check_unsliceable(

@@ -11,12 +11,17 @@ from hs_core.model import Migrate, MoveReason
 from hs_core.names import JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
-from hs_core.policy import JobFacts, Memory, Profiling, Snapshot, Trial, Verdict
+from hs_core.policy import JobFacts, Memory, Policy, Profiling, Snapshot, Trial, Verdict
 from tests.policies.worlds import GIB, Strides, after, homes_of, host, job, snapshot
 
 FFT = find("fft")
 V, K, Q = host("v", 4, "V100"), host("k", 4, "K80"), host("q", 4, "Q9")  # 16, 12 and 8 GiB
 OLD = {("old", model): rate for model, rate in (("V100", 4.0), ("K80", 1.0), ("Q9", 0.5))}
+measures = pytest.mark.parametrize(
+    "policy",
+    [find(name) for name in ("fft", "hadar", "hadar-exact", "gavel-max-min", "gavel-sjf", "pop")],
+    ids=lambda policy: policy.name,
+)
 SPEED = {"V100": 4.0, "K80": 2.0, "Q9": 1.0}
 
 
@@ -24,9 +29,9 @@ def sized(at: int, job_class: str = "new", gang: int = 1, **facts: object) -> Jo
     return replace(job(at, f"u{at}", gang, steps=1e6, job_class=job_class), **facts)  # type: ignore[arg-type]
 
 
-def decide(asked: Snapshot, memory: Memory | None = None) -> Verdict:
-    verdict = FFT.decide(asked, json.loads(json.dumps(memory or {})))
-    check(asked, verdict.plan, FFT.needs)
+def decide(asked: Snapshot, memory: Memory | None = None, policy: Policy = FFT) -> Verdict:
+    verdict = policy.decide(asked, json.loads(json.dumps(memory or {})))
+    check(asked, verdict.plan, policy.needs)
     return verdict
 
 
@@ -76,35 +81,39 @@ def busy(*hosts: str) -> list[JobFacts]:
     ]
 
 
-def test_a_class_is_measured_on_each_model_most_memory_first_and_then_no_more() -> None:
+@measures
+def test_a_class_is_measured_on_each_model_most_memory_first_and_then_no_more(policy: Policy) -> None:
     asked = snapshot([Q, K, V], [sized(1), *busy("v", "k", "q")], rates=OLD, migrations_left=9, now_s=1e6)
-    verdict, seen = decide(asked), []
+    verdict, seen = decide(asked, policy=policy), []
     for model in ("V100", "K80", "Q9"):
-        while not verdict.plan.trials:  # on its way
-            asked = later(asked, verdict, 5.0, edge=True)
-            verdict = decide(asked, verdict.memory)
+        for _ in range(9):
+            if verdict.plan.trials:
+                break
+            asked = later(asked, verdict, 5.0, edge=True)  # it is on its way
+            verdict = decide(asked, verdict.memory, policy)
         seen.append(trial(verdict))
         assert verdict.plan.homes[JobId(1)] == ({"V100": "v", "K80": "k", "Q9": "q"}[model],)
         asked = known(later(asked, verdict, 8.0, steps=30.0, edge=True), model)
-        verdict = decide(asked, verdict.memory)
+        verdict = decide(asked, verdict.memory, policy)
     assert seen == ["V100", "K80", "Q9"]
     for _ in range(3):
         asked = later(asked, verdict, 60.0, edge=True)
-        verdict = decide(asked, verdict.memory)
+        verdict = decide(asked, verdict.memory, policy)
         assert not verdict.plan.trials
 
 
-def test_a_run_goes_on_until_both_its_mini_batches_are_done_and_the_rate_is_known() -> None:
+@measures
+def test_a_run_goes_on_until_both_its_mini_batches_are_done_and_the_rate_is_known(policy: Policy) -> None:
     asked = snapshot([V], [sized(1)], now_s=1e6)
-    first = decide(asked)
+    first = decide(asked, policy=policy)
     assert first.plan.trials[JobId(1)] == Trial(model="V100", from_step=0.0, batches=20)
     fast = later(asked, first, 3.0, steps=100.0)
-    second = decide(fast, first.memory)
+    second = decide(fast, first.memory, policy)
     assert second.plan.trials, "its rate is not known yet"
     slow = known(later(asked, first, 9.0, steps=12.0), "V100")
-    third = decide(slow, first.memory)
+    third = decide(slow, first.memory, policy)
     assert third.plan.trials[JobId(1)].text(12) == "profiled on V100: 12 of 20 mini-batches"
-    assert not decide(later(slow, third, 6.0, steps=8.0), third.memory).plan.trials
+    assert not decide(later(slow, third, 6.0, steps=8.0), third.memory, policy).plan.trials
 
 
 def test_a_slow_job_is_not_kept_longer_than_a_quantum_once_its_rate_is_known() -> None:
@@ -130,18 +139,19 @@ def test_who_was_put_aside_for_a_run_goes_on_when_it_is_over_within_the_round() 
     assert (set(turn(second)), second.plan.trials) == ({2, 3}, {})
 
 
-def test_between_edges_a_run_begins_only_where_nobody_lives() -> None:
+@measures
+def test_between_edges_a_run_begins_only_where_nobody_lives(policy: Policy) -> None:
     asked = snapshot([V, K], busy("v"), rates=OLD, now_s=1e6)
-    first = decide(asked)
+    first = decide(asked, policy=policy)
     there = later(asked, first, 5.0)
     came = replace(there, jobs=(*there.jobs, sized(1)), tickets={**there.tickets, sized(1).user: 1})
-    assert not decide(came, first.memory).plan.trials, (
+    assert not decide(came, first.memory, policy).plan.trials, (
         "most memory comes first, and it is taken until the edge"
     )
-    at_the_edge = decide(replace(came, quantum=came.quantum + 1), first.memory)
+    at_the_edge = decide(replace(came, quantum=came.quantum + 1), first.memory, policy)
     assert trial(at_the_edge) == "V100"
     empty = replace(came, hosts=(*came.hosts, host("v2", 4, "V100")))
-    idle = decide(empty, FFT.decide(replace(asked, hosts=empty.hosts), {}).memory)
+    idle = decide(empty, policy.decide(replace(asked, hosts=empty.hosts), {}).memory, policy)
     assert (trial(idle), homes_of(idle)[1]) == ("V100", "v2")
 
 
@@ -174,6 +184,15 @@ def test_who_cannot_leave_is_measured_where_it_is_and_another_of_its_class_elsew
     assert {int(at): one.model for at, one in first.plan.trials.items()} == {2: "V100"}
     second = decide(known(later(both, first, 9.0, steps=30.0, edge=True), "V100"), first.memory)
     assert {int(at): one.model for at, one in second.plan.trials.items()} == {1: "K80"}
+
+
+def test_a_job_that_may_be_laid_over_servers_is_placed_by_the_policy_before_it_is_measured() -> None:
+    asked = snapshot([V], [sized(1, gang=2, spreads=(1, 2))], now_s=1e6)
+    first = decide(asked)
+    assert (first.plan.trials, len(first.plan.homes[JobId(1)])) == ({}, 1)
+    placed = later(asked, first, 60.0, edge=True)
+    placed = replace(placed, jobs=tuple(replace(one, spreads=()) for one in placed.jobs))
+    assert decide(placed, first.memory).plan.trials
 
 
 def test_without_migrations_left_nobody_is_moved_to_be_measured() -> None:
@@ -244,10 +263,11 @@ def test_who_never_gets_there_does_not_keep_gpus_for_ever() -> None:
     assert at == 10
 
 
-def test_where_rates_are_known_or_runs_are_switched_off_there_are_none() -> None:
+@measures
+def test_where_rates_are_known_or_runs_are_switched_off_there_are_none(policy: Policy) -> None:
     asked = snapshot([V, K], [sized(1)], now_s=1e6)
-    assert not decide(known(asked, "V100", "K80")).plan.trials
-    off = decide(replace(asked, profiling=Profiling(batches=0)))
+    assert not decide(known(asked, "V100", "K80"), policy=policy).plan.trials
+    off = decide(replace(asked, profiling=Profiling(batches=0)), policy=policy)
     assert not off.plan.trials
     assert "profiling" not in off.memory
 
@@ -257,6 +277,56 @@ def test_a_run_that_is_on_ends_when_runs_are_switched_off() -> None:
     first = decide(asked)
     assert first.plan.trials
     assert not decide(replace(asked, profiling=Profiling(batches=0)), first.memory).plan.trials
+
+
+def test_between_two_edges_at_which_all_was_known_a_new_class_puts_nobody_aside() -> None:
+    asked = snapshot([V], busy("v"), rates=OLD, now_s=1e6)
+    first = decide(asked)
+    there = later(asked, first, 60.0, edge=True)
+    second = decide(there, first.memory)
+    came = replace(there, jobs=(*there.jobs, sized(1)), tickets={**there.tickets, sized(1).user: 1})
+    assert not decide(came, second.memory).plan.trials
+    assert decide(replace(came, quantum=came.quantum + 1), second.memory).plan.trials
+
+
+def test_who_runs_to_be_measured_keeps_its_part_of_gavels_time_which_is_divided_anew_once_speeds_are_known() -> (
+    None
+):
+    gavel = find("gavel-max-sum")
+    asked = snapshot([V, K], [sized(1), sized(2, "old")], rates=OLD, migrations_left=9, now_s=1e6)
+    first = decide(asked, policy=gavel)
+    assert list(first.plan.trials) == [1]
+    books = first.memory["policy"]["books"]
+    assert {unit[0]: sum(part) for unit, part in zip(books["units"], books["fraction"], strict=True)} == {
+        1: 1.0,
+        2: 1.0,
+    }
+    nothing_new = later(asked, first, 60.0, edge=True)
+    second = decide(nothing_new, first.memory, gavel)
+    assert second.memory["policy"]["books"]["reset_s"] == 1e6, "1,920 s are not over"
+    third = decide(later(known(nothing_new, "V100", "K80"), second, 60.0, edge=True), second.memory, gavel)
+    assert not third.plan.trials
+    assert third.memory["policy"]["books"]["reset_s"] == 1e6 + 120.0, "it had rested on guesses"
+
+
+def test_nobody_shares_the_gpus_of_one_that_is_measured() -> None:
+    packed = find("gavel-max-min-packed")
+    jobs = [sized(at, "old", 4, gpu_memory_bytes=GIB, memory_bytes=GIB) for at in (2, 3, 4)]
+    facts = {("old", "old", model): 1.0 for model in ("V100", "K80")}
+    asked = snapshot([V], jobs, rates=OLD, interference=facts, now_s=1e6)
+    first = decide(asked, policy=packed)
+    (guest,) = first.plan.turns[V.name].guests
+    # The rate of their class is lost: one of the two is measured where it is, and the other may not go on beside it.
+    lost = replace(later(asked, first, 60.0, edge=True), rates={})
+    second = decide(lost, first.memory, packed)
+    assert len(second.plan.trials) == 1
+    assert not second.plan.turns[V.name].guests
+    (alone,) = second.plan.trials
+    shared = replace(
+        second.plan.turns[V.name], gangs=(alone, guest.job), guests=(replace(guest, beside=(alone,)),)
+    )
+    with pytest.raises(BrokenError, match="is profiled on V100 and shares GPUs"):
+        check(lost, replace(second.plan, turns={V.name: shared}), packed.needs)
 
 
 def test_a_plan_with_runs_needs_a_policy_that_says_so_and_a_turn_on_that_model() -> None:
@@ -275,6 +345,14 @@ def test_a_plan_with_runs_needs_a_policy_that_says_so_and_a_turn_on_that_model()
 def test_senseless_settings_are_refused(batches: int, share: float) -> None:
     with pytest.raises(ValueError, match=r"profile_(batches|share): "):
         Profiling(batches=batches, share=share)
+
+
+def test_those_whose_papers_measure_have_such_runs_but_for_those_blind_to_speeds_and_those_that_suspend_nobody() -> (
+    None
+):
+    have = {name for name, policy in POLICIES.items() if policy.needs.profiles}
+    gavels = {name for name in POLICIES if name.startswith("gavel-")} - {"gavel-max-min-blind"}
+    assert have == {"fft", "hadar", "hadar-exact", "pop"} | gavels
 
 
 def test_those_that_have_such_runs_suspend_jobs() -> None:

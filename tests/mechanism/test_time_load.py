@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.mechanism.time_load import leave_gaps, left_over, occupied, time_load
+from hs_core.mechanism.time_load import leave_gaps, left_over, occupied, time_load, weighed
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
@@ -20,7 +20,7 @@ def jobs(*widths: int, user: str = "u") -> list[JobFacts]:
 
 
 def load(gpus: int, *widths: int, weight: float) -> float:
-    return time_load(gpus, jobs(*widths), {UserName("u"): weight})
+    return time_load(gpus, weighed(jobs(*widths), {UserName("u"): weight}))
 
 
 def test_jobs_that_fill_the_server_need_their_tickets_per_gpu() -> None:
@@ -34,7 +34,7 @@ def test_jobs_that_all_run_at_once_need_no_more_than_their_tickets_per_gpu() -> 
 
 def test_a_job_that_lacks_much_cannot_run_more_than_all_the_time() -> None:
     lacks, others = jobs(1, user="lacks"), jobs(1, 1, 1, 1)
-    assert time_load(4, [*lacks, *others], {UserName("lacks"): 1.5, UserName("u"): 0.5}) == 1.0
+    assert time_load(4, weighed([*lacks, *others], {UserName("lacks"): 1.5, UserName("u"): 0.5})) == 1.0
 
 
 def test_gangs_of_more_than_half_run_one_after_the_other() -> None:

@@ -56,14 +56,16 @@ def test_the_blind_one_gives_both_as_much_of_either() -> None:
 
 def test_gavel_max_min_gives_gpu_time_by_tickets() -> None:
     jobs = [sized(at, 1e9, user=user) for at, user in enumerate("AABB", start=1)]
-    got = gpu_quanta(find("gavel-max-min"), snapshot([host("h", 1)], jobs, {"A": 300, "B": 100}), 400)
+    got = gpu_quanta(
+        find("gavel-max-min"), snapshot([host("h", 1)], jobs, {"A": 300, "B": 100}, rates=RATES), 400
+    )
     assert got[1] + got[2] == pytest.approx(300, rel=0.05)
     assert got[3] + got[4] == pytest.approx(100, rel=0.15)
 
 
 def test_gavel_hierarchical_shares_among_users_and_not_among_jobs() -> None:
     jobs = [sized(1, 1e9, user="A")] + [sized(at, 1e9, user="B") for at in range(2, 6)]
-    got = gpu_quanta(find("gavel-hierarchical"), snapshot([host("h", 1)], jobs), 400)
+    got = gpu_quanta(find("gavel-hierarchical"), snapshot([host("h", 1)], jobs, rates=RATES), 400)
     assert got[1] == pytest.approx(200, rel=0.05)
 
 
@@ -128,7 +130,7 @@ def test_fft_owes_who_waits() -> None:
 
 def test_pop_solves_parts_and_shares_like_the_whole() -> None:
     jobs = [sized(at, 1e9) for at in range(1, 33)]
-    got = gpu_quanta(find("pop"), snapshot([host("h", 8)], jobs), 200)
+    got = gpu_quanta(find("pop"), snapshot([host("h", 8)], jobs, rates=RATES), 200)
     assert set(got) == set(range(1, 33))
     assert max(got.values()) / min(got.values()) < 1.3
 

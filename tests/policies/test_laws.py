@@ -52,7 +52,7 @@ def test_no_gpu_is_promised_twice_and_gangs_are_whole_or_absent(policy: Policy, 
     jobs = {job.id: job for job in asked.jobs}
     placed = Counter(job for turn in plan.turns.values() for job in turn.gangs)
     assert all(times == len(plan.homes[job]) for job, times in placed.items())
-    assert all(len(home) == jobs[job].nodes or job in plan.copies for job, home in plan.homes.items())
+    assert all(len(home) == plan.nodes(jobs[job]) or job in plan.copies for job, home in plan.homes.items())
     for host in asked.hosts:  # `gpus` counts healthy ones only: the others are unused
         turn = plan.turns.get(host.name, Turn())
         shared = sum(sum(guest.gpus) for guest in turn.guests)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hs_core.errors import BrokenError
+from hs_core.forms import Spread
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.plan import check
@@ -58,6 +59,41 @@ def test_a_gang_over_several_servers_has_the_best_of_each() -> None:
     verdict = decide(asked)
     assert homes_of(verdict) == {1: "a+b"}
     assert seats(verdict) == {1: ["a1", "b0"]}
+
+
+MAY = {"gang": 2, "job_class": "felt", "movable": True, "spreads": (1, 2)}
+FELT, APART = ("felt", "V100"), ("felt on 2 servers", "V100")
+
+
+@pytest.mark.parametrize(("slow", "servers"), [(1.4, 1), (1.6, 2)])
+def test_a_job_that_may_is_laid_over_servers_where_their_fast_gpus_gain_more_than_the_network_costs(
+    slow: float, servers: int
+) -> None:
+    times = {("felt", A): (slow, 1.0), ("felt", B): (1.0, slow)}
+    verdict = decide(uneven(job(1, **MAY), slowdowns=times))  # type: ignore[arg-type]  # the tests' own facts
+    assert len(verdict.plan.homes[JobId(1)]) == servers
+    if servers == 2:
+        assert seats(verdict) == {1: ["a1", "b0"]}
+        assert verdict.plan.shapes == {1: Spread(nodes=2)}
+        assert verdict.how[JobId(1)] == "over 2 servers: so it is slowed least"
+    fixed = decide(uneven(job(1, **MAY | {"spreads": ()}), slowdowns=times))  # type: ignore[arg-type]
+    assert len(fixed.plan.homes[JobId(1)]) == 1
+
+
+@pytest.mark.parametrize(("loose", "servers"), [(0.7, 1), (0.9, 2)])
+def test_what_the_network_costs_a_class_is_taken_as_measured(loose: float, servers: int) -> None:
+    times = {
+        (name, host): slow for name, _ in (FELT, APART) for host, slow in ((A, (1.3, 1.0)), (B, (1.0, 1.3)))
+    }
+    asked = uneven(job(1, **MAY), slowdowns=times, rates={FELT: 1.0, APART: loose})  # type: ignore[arg-type]
+    assert len(decide(asked).plan.homes[JobId(1)]) == servers
+
+
+def test_a_job_that_may_be_anywhere_is_spread_where_no_server_has_room() -> None:
+    here = {"started": True, "movable": True, "running": True, "job_class": "felt"}
+    small = [job(at, host=name, gpus=((0,),), **here) for at, name in ((8, A), (9, B))]
+    asked = uneven(*small, job(10, **MAY), migrations_left=0)  # type: ignore[arg-type]
+    assert homes_of(decide(asked))[10] == "a+b"
 
 
 def test_jobs_that_feel_it_alike_do_not_change_places() -> None:

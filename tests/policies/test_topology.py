@@ -6,6 +6,7 @@ import pytest
 
 from hs_core.forms import Spread
 from hs_core.names import JobId
+from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 
@@ -81,6 +82,32 @@ def test_once_placed_it_stays_as_it_is() -> None:
     assert run.moved == []
 
 
+@pytest.mark.parametrize("name", ["hadar", "hadar-exact"])
+@pytest.mark.parametrize(("loose", "where"), [(1.0, "a+b"), (0.3, "k")])
+def test_hadars_lay_it_where_it_is_worth_most_less_what_communication_costs(
+    name: str, loose: float, where: str
+) -> None:
+    hosts = [host("a", 2), host("b", 2), host("k", 4, "K80")]
+    rates = {ONE: 1.0, TWO: loose, ("c", "K80"): 0.5, ("c on 2 servers", "K80"): 0.5 * loose}
+    found = find(name).decide(
+        snapshot(hosts, [asked(spreads=(1, 2, 4), steps=1e4)], rates=rates, migrations_left=9), {}
+    )
+    check(snapshot(hosts, [asked(spreads=(1, 2, 4))]), found.plan, find(name).needs)
+    assert homes_of(found)[10] == where
+    assert shape(found) == (Spread(nodes=2) if where == "a+b" else None)
+    assert "as it is worth most there" in found.how[JobId(10)]
+
+
+@pytest.mark.parametrize("name", ["hadar", "hadar-exact"])
+def test_hadars_spread_it_where_no_server_has_room_and_keep_it_there_for_the_round(name: str) -> None:
+    run = Run(find(name), world(asked(steps=1e4)))
+    verdict = run.go(3)
+    here = {one.id: one for one in run.asked.jobs}[JobId(10)]
+    assert (here.hosts, here.nodes, here.per_node) == (("a", "b"), 2, 2)
+    assert 10 in verdict.plan.turns[here.hosts[0]].gangs
+    assert run.moved == []
+
+
 def test_other_policies_take_it_as_it_asks() -> None:
-    for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las", "hadar", "pal"):
+    for name in ("las", "gandiva-fair", "fifo", "gavel-max-min", "tesserae-las"):
         assert shape(find(name).decide(world(asked()), {})) is None, name

@@ -37,6 +37,9 @@ def test_arrays_pick_the_jobs_that_the_exact_queue_picks(servers, data) -> None:
     for _ in range(3):
         for _ in range(data.draw(st.integers(1, 25))):
             picked = sorted(rows.pick(free, NOBODY).tolist())
+            gangs = [int(rows.gang[rows.row_of(job), rows.job[rows.row_of(job)] == job][0]) for job in picked]
+            at = [rows.row_of(job) for job in picked]
+            assert rows.handed.tolist() == np.bincount(at, gangs, minlength=len(servers)).tolist()
             assert picked == sorted(job for queue in queues for job in queue.pick(4))
         row = data.draw(st.integers(0, len(servers) - 1))
         members = queues[row].order()

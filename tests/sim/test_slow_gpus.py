@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from hs_core.errors import RefusedError
+from hs_core.model import Topology
 from hs_core.names import UserName
 from hs_sim.cluster import parse_cluster
 from hs_sim.machines import run_machines
@@ -72,6 +73,26 @@ def test_who_comes_and_feels_it_more_takes_the_gpu_over_and_a_free_one_is_moved_
     assert first == pytest.approx(300.0)
     assert second == pytest.approx(300.0 + 800.0, abs=61.0), (
         "a third of 300 steps done, then alone on the fast one"
+    )
+
+
+@pytest.mark.parametrize(
+    ("run", "part", "ends_s"),
+    [
+        (run_quanta, 0.8, 750.0),
+        (run_machines, 0.8, 750.0),
+        (run_quanta, 0.2, 1_800.0),
+    ],  # machines measure what is lost
+)
+def test_a_job_that_may_be_laid_over_servers_is_where_the_slow_gpus_and_the_network_cost_it_least(
+    run, part: float, ends_s: float
+) -> None:
+    pool = Pool(model="V100", servers=2, gpus_per_server=2, slowdowns={"felt*": (3.0, 1.0, 3.0, 1.0)})
+    made = asked(one(1, gpus=2, topology=Topology.ANY))
+    load = replace(made.workload, spread={("felt", "V100"): part})
+    found = run(replace(made, workload=load, cluster=ClusterSpec(pools=(pool,))))
+    assert ends(found) == pytest.approx([ends_s], abs=61.0), (
+        "turns over several servers begin with the second quantum"
     )
 
 

@@ -55,11 +55,16 @@ def third(result: Result) -> float:
     return ended
 
 
+@pytest.mark.parametrize("policy", ["tiresias", "hadar", "hadar-exact"])
 @pytest.mark.parametrize("run", [run_quanta, run_machines])
-def test_it_runs_on_what_is_left_of_both_servers_at_the_speed_that_it_has_there(run) -> None:  # type: ignore[no-untyped-def]
-    spread = third(run(an_experiment(0.5, *filled(Topology.ANY))))
+def test_it_runs_on_what_is_left_of_both_servers_at_the_speed_that_it_has_there(run, policy: str) -> None:  # type: ignore[no-untyped-def]
+    spread = third(run(an_experiment(0.5, *filled(Topology.ANY), policy=policy)))
     assert spread == pytest.approx(60.0 + 1_000 / 0.5, abs=130.0)
-    assert third(run(an_experiment(0.5, *filled(Topology.AUTO)))) > 10_000.0, "it waits for one server"
+
+
+@pytest.mark.parametrize("run", [run_quanta, run_machines])
+def test_one_that_does_not_say_so_waits_for_one_server(run) -> None:  # type: ignore[no-untyped-def]
+    assert third(run(an_experiment(0.5, *filled(Topology.AUTO)))) > 10_000.0
 
 
 @pytest.mark.parametrize(("part", "waits"), [(0.95, False), (0.5, True)])

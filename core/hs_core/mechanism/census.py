@@ -29,6 +29,7 @@ _Plain = tuple[UserName, str, str, int, int, tuple[str, ...]]
 
 _id_of, _gang_of, _user_of = attrgetter("id"), attrgetter("gang"), attrgetter("user")
 _hosts_of = attrgetter("hosts")
+_is_started, _is_sliceable = attrgetter("started"), attrgetter("sliceable")
 _counted = attrgetter(
     "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
 )  # fmt: skip
@@ -97,11 +98,15 @@ class Band:
     @cached_property
     def waiting(self) -> tuple[JobFacts, ...]:
         """Those without a process."""
+        if all(map(_is_started, self.jobs)):
+            return ()
         return tuple(job for job in self.jobs if not job.started)
 
     @cached_property
     def stuck(self) -> tuple[JobFacts, ...]:
         """Those that nothing can suspend once they run."""
+        if all(map(_is_sliceable, self.jobs)):
+            return ()
         return tuple(job for job in self.jobs if not job.sliceable)
 
 

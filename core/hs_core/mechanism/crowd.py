@@ -48,6 +48,7 @@ class Crowd:
         self._nodes = _ints([len(home) for home in homes])
         self._entity = np.repeat(np.arange(len(homes)), self._nodes)  # by part: whose …
         self._server = _ints(list(chain.from_iterable(homes)))  # … and where
+        self._first = np.cumsum(self._nodes) - self._nodes  # part of each
         wants = [min(server.gpus, sum(server.small)) for server in own]
         self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
         self._tickets = np.array(
@@ -80,7 +81,9 @@ class Crowd:
             return GangTurns(())
         self._clamp()
         lags = np.round(self._got / self._tickets, TIE)
-        order = np.lexsort((np.arange(len(lags)), lags, self._last))
+        order = np.argsort(lags, kind="stable")
+        if not self._last.all():
+            order = order[np.argsort(self._last[order], kind="stable")]
         runs, left = self._walk(order)
         given = np.where(runs, self._gpus * self._nodes, 0)
         own = self._server[: self._small]
@@ -107,21 +110,22 @@ class Crowd:
 
     def _walk(self, order: Ints) -> tuple[Bools, Ints]:
         """Who has its turn, and the GPUs that are left on each server."""
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
         wants = self._gpus.copy()
         own = self._server[: self._small]
         wants[: self._small] = np.maximum(0, wants[: self._small] - self._stuck[own])
-        parts = np.argsort(place[self._entity], kind="stable")
+        # Entity by entity in their order: the parts of each are beside one another.
+        nodes = self._nodes[order]
+        parts = np.arange(len(self._entity)) + np.repeat(self._first[order] - np.cumsum(nodes) + nodes, nodes)
         entity, server = self._entity[parts], self._server[parts]
         free, runs = self._free.copy(), np.zeros(len(order), dtype=np.bool_)
         first = np.empty(len(free), dtype=np.int64)
         while True:
             fits = free[server] >= wants[entity]
-            out = np.zeros(len(order), dtype=np.bool_)
-            out[entity[~fits]] = True
-            stays = ~out[entity]
-            entity, server = entity[stays], server[stays]
+            if not fits.all():
+                out = np.zeros(len(order), dtype=np.bool_)
+                out[entity[~fits]] = True
+                stays = ~out[entity]
+                entity, server = entity[stays], server[stays]
             if not entity.size:
                 return runs, free
             first[server[::-1]] = entity[

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.floor import shape_of
 from hs_core.mechanism.loads import Pool
-from hs_core.mechanism.time_load import time_load
+from hs_core.mechanism.time_load import Weighed, time_load, weighed
 from hs_core.model import MoveReason
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
@@ -62,6 +62,11 @@ class _Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
+        # By server, until somebody comes or goes there: its jobs and its parts of gangs. What jobs weigh stays, as none changes its pool.
+        self._weighed: dict[int, tuple[Weighed, Weighed]] = {}
+        self._with: dict[
+            int, dict[Weighed, float]
+        ] = {}  # by server and by what may come: jobs of one kind are as good as one another
         self._load = self._times()
         self._kinds: dict[int, list[JobFacts]] = {}
         self._lighter: dict[int, list[JobFacts]] = {}
@@ -80,12 +85,38 @@ class _Evening:
         pool = self._pool
         load, odd = pool.time_loads()
         for at in odd:
-            load[at] = self.time_of(at, self.jobs(at))
+            load[at] = self._time_of(at)
         return load
 
-    def time_of(self, at: int, jobs: Sequence[JobFacts]) -> float:
-        gangs = self._parts(at)
-        return time_load(int(self._pool.gpus[at]), [*jobs, *gangs] if gangs else jobs, self._pool.per_gpu)
+    def weigh(self, at: int) -> Weighed:
+        """Its jobs of one node, in the order of `jobs`."""
+        return self._there(at)[0]
+
+    def _there(self, at: int) -> tuple[Weighed, Weighed]:
+        found = self._weighed.get(at)
+        if found is None:
+            weigh = self._pool.per_gpu
+            found = self._weighed[at] = weighed(self.jobs(at), weigh), weighed(self._parts(at), weigh)
+        return found
+
+    def one(self, job: JobFacts) -> Weighed:
+        """One node's part of it."""
+        return weighed((job,), self._pool.per_gpu)
+
+    def time_of(self, at: int, jobs: Weighed) -> float:
+        """Of the server with those jobs of one node on it."""
+        return time_load(int(self._pool.gpus[at]), jobs + self._there(at)[1])
+
+    def time_with(self, at: int, one: Weighed) -> float:
+        """Of the server with one job more."""
+        known = self._with.setdefault(at, {})
+        found = known.get(one)
+        if found is None:
+            found = known[one] = self.time_of(at, self.weigh(at) + one)
+        return found
+
+    def _time_of(self, at: int) -> float:
+        return self.time_of(at, self.weigh(at))
 
     def load(self, at: int) -> float:
         return float(self._load[at])
@@ -106,7 +137,9 @@ class _Evening:
             for server in (at, to):
                 self._kinds.pop(server, None)
                 self._lighter.pop(server, None)
-                self._load[server] = self.time_of(server, self.jobs(server))
+                self._weighed.pop(server, None)
+                self._with.pop(server, None)
+                self._load[server] = self._time_of(server)
 
     def best(self) -> Sequence[_Change]:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
@@ -127,7 +160,7 @@ class _Evening:
             if self._narrow(target) and (changes := self._vacate(target, some, waits)):
                 return changes
         for source in sources:
-            if change := self._best_of(source, targets, self._one_of_each(source)):
+            if change := self._best_of(source, targets, self._spared(source)):
                 return (change,)
         return ()
 
@@ -168,11 +201,11 @@ class _Evening:
     def _going(self, source: int, jobs: Iterable[JobFacts]) -> Iterator[_Going]:
         """Those of these that the server would be so much better off without."""
         pool, limits, mean = self._pool, self._limits, self._mean
-        there, urgent = self.jobs(source), self._urgent(source)
+        there, own, urgent = self.weigh(source), self.jobs(source), self._urgent(source)
         for job in jobs:
             if not self._mover.may_go(job, urgent=urgent):
                 continue
-            after = self.time_of(source, [other for other in there if other.id != job.id])
+            after = self.time_of(source, without(there, own, job))
             saved = float((self._load[source] ** 2 - after**2) * pool.width[source])
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
@@ -181,11 +214,11 @@ class _Evening:
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
         pool, mean = self._pool, self._mean
-        here, load, width = self.jobs(target), float(self._load[target]), int(pool.width[target])
+        load, width = float(self._load[target]), int(pool.width[target])
         for job, saved, least in going:
             if not pool.fits(shape_of(job))[target]:
                 continue
-            then = self.time_of(target, [*here, job])
+            then = self.time_with(target, self.one(job))
             squares = ((then**2 - load**2) * width - saved) / mean**2
             if squares <= -least:
                 yield _Change(round(squares, 9), cost_of(job), target, source, job)
@@ -247,6 +280,12 @@ class _Evening:
             self._lighter[at] = lighter if spared else found
         return self._lighter[at]
 
+    def _spared(self, at: int) -> list[JobFacts]:
+        """Of those that could go the ones that are not `_movable`."""
+        found, lighter = self._one_of_each(at), self._movable(at)
+        seen = {job.id for job in lighter}
+        return [job for job in found if job.id not in seen]
+
     def _urgent(self, at: int) -> bool:
         """So unequal that its jobs need not stay for long."""
         return float(self._load[at] - self._load.min()) > self._limits.urgent_gap * self._mean
@@ -266,35 +305,62 @@ class _Evening:
         return self._kinds[at]
 
 
+def without(weighed: Weighed, jobs: Sequence[JobFacts], job: JobFacts) -> Weighed:
+    """`weighed`: of those jobs, of which it is one."""
+    at = next(at for at, other in enumerate(jobs) if other.id == job.id)
+    return weighed[:at] + weighed[at + 1 :]
+
+
 class _Draft:
     """Several moves thought of together."""
 
     def __init__(self, evening: _Evening) -> None:
         self._evening = evening
         self._jobs: dict[int, list[JobFacts]] = {}
+        self._weighed: dict[int, Weighed] = {}
         self._load: dict[int, float] = {}
+        self._left: dict[tuple[JobId, int], float] = {}  # squares, until the next is put somewhere
         self.changes: list[_Change] = []
         self.squares = 0.0  # times GPUs: more than before
 
     def put(self, job: JobFacts, source: int, target: int) -> None:
         self.squares = self.after(job, source, target)
+        left, came = without(self.weigh(source), self.jobs(source), job), self.weigh(target) + self._one(job)
         self._jobs[source] = [other for other in self.jobs(source) if other.id != job.id]
         self._jobs[target] = [*self.jobs(target), job]
+        self._weighed[source], self._weighed[target] = left, came
         for at in (source, target):
-            self._load[at] = self._evening.time_of(at, self._jobs[at])
+            self._load[at] = self._evening.time_of(at, self._weighed[at])
+        self._left.clear()
         self.changes.append(_Change(0.0, cost_of(job), target, source, job))
 
     def after(self, job: JobFacts, source: int, target: int) -> float:
         """What `squares` would be with it there."""
-        left = [other for other in self.jobs(source) if other.id != job.id]
-        both = ((source, left), (target, [*self.jobs(target), job]))
-        return self.squares + sum(
-            (self._evening.time_of(at, jobs) ** 2 - self.load(at) ** 2) * self._evening.width(at)
-            for at, jobs in both
-        )
+        left = self._left.get((job.id, source))
+        if left is None:
+            rest = without(self.weigh(source), self.jobs(source), job)
+            left = self._left[job.id, source] = self._more(source, self._evening.time_of(source, rest))
+        return self.squares + (left + self._more(target, self._time_with(target, job)))
+
+    def _time_with(self, at: int, job: JobFacts) -> float:
+        one = self._one(job)
+        if at in self._weighed:
+            return self._evening.time_of(at, self._weighed[at] + one)
+        return self._evening.time_with(at, one)
+
+    def _more(self, at: int, load: float) -> float:
+        """Squares of the server with that load."""
+        return (load**2 - self.load(at) ** 2) * self._evening.width(at)
+
+    def _one(self, job: JobFacts) -> Weighed:
+        return self._evening.one(job)
 
     def jobs(self, at: int) -> list[JobFacts]:
         return self._jobs[at] if at in self._jobs else self._evening.jobs(at)
+
+    def weigh(self, at: int) -> Weighed:
+        """Its jobs of one node, in the order of `jobs`."""
+        return self._weighed[at] if at in self._weighed else self._evening.weigh(at)
 
     def load(self, at: int) -> float:
         return self._load[at] if at in self._load else self._evening.load(at)

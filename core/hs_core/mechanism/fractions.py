@@ -4,7 +4,7 @@ Between two allocations jobs are served by what they were promised over what the
 jobs' own GPU-seconds, so a move, a failure or an edge that came late is not taken for service.
 
 Departures, outside `compat`: a newcomer, who has no fraction before the next allocation, may use GPUs that would idle; a rate measured
-for the first time counts as a change; where nobody said how many steps there are, `rows` fills in.
+for the first time counts as a change, and one of which the allocation had only a guess makes it anew at the next edge; where nobody said how many steps there are, `rows` fills in.
 """
 
 from collections.abc import Callable, Mapping
@@ -67,22 +67,26 @@ class Style:
 
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
     seats = Seats(snapshot)
-    table = rows(snapshot, seats)
+    # Who runs to be measured has its part in the time all the same, and so have the GPUs on which it does.
+    table = rows(snapshot, seats, though=snapshot.reserved)
+    gpus = table.gpus + _reserved(snapshot, table)
     books, lives = _past(memory, table)
-    signature, asked = _signature(snapshot, table, style), memory.get("asked")
+    signature, asked = _signature(snapshot, table, gpus, style), memory.get("asked")
     idle = not any(job.running for job in snapshot.jobs)
     if style.compat:
         idle = idle and not snapshot.more_to_come  # it waits for the next allocation beside idle GPUs
     if not table.jobs:
         return seats.verdict(memory, {}, () if style.compat else None)
+    guessed = memory.get("guessed", {})
+    learnt = not style.compat and _learnt(snapshot, table, guessed)
     if books is None or Staleness(least_s=style.reset_s, zero_is_never=style.compat).due(
-        books, snapshot.now_s, changed=signature != asked, idle=idle
+        books, snapshot.now_s, changed=signature != asked, idle=idle or learnt
     ):
-        asked = signature
+        asked, guessed = signature, _guessed(snapshot, table)
         question = Question(
             speed=table.speed,
             gang=table.gang,
-            gpus=table.gpus,
+            gpus=gpus,
             weight=table.tickets * len(table.jobs),
             sharing=sharing(snapshot, table) if style.packed else None,
         )
@@ -100,6 +104,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         "models": list(table.models),
         "books": books.dump(),
         "asked": asked,
+        "guessed": guessed,
         "alone": lives,
         "chosen": [[list(unit), on] for unit, on in sorted(chosen.items())],
         "attained": {str(job.id): job.attained_gpu_s for job in table.jobs if job.id in ran},
@@ -137,11 +142,40 @@ def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
     return Sharing(kind=kind, speed=speed)
 
 
-def _signature(snapshot: Snapshot, table: Rows, style: Style) -> list[Any]:
+def _reserved(snapshot: Snapshot, table: Rows) -> NDArray[np.int64]:
+    """(T,) GPUs that profiling runs have."""
+    hosts = {host.name: host for host in snapshot.hosts}
+    per_node = {job.id: job.per_node for job in table.jobs if job.id in snapshot.reserved}
+    found = np.zeros(len(table.models), dtype=np.int64)
+    for job, home in snapshot.reserved.items():
+        for name in home if job in per_node else ():
+            found[table.models.index(hosts[name].model)] += per_node[job]
+    return found
+
+
+def _signature(snapshot: Snapshot, table: Rows, gpus: NDArray[np.int64], style: Style) -> list[Any]:
     """Changes with whatever makes an allocation stale."""
     classes = {job.job_class for job in table.jobs}
     known = 0 if style.compat else sum(name in classes for name, _ in snapshot.rates)
-    return [[int(job.id) for job in table.jobs], known, table.gpus.tolist(), list(table.models)]
+    return [[int(job.id) for job in table.jobs], known, gpus.tolist(), list(table.models)]
+
+
+def _guessed(snapshot: Snapshot, table: Rows) -> dict[str, int]:
+    """Classes whose speeds are not all known, and on how many models they are."""
+    known = {
+        name: sum((name, model) in snapshot.rates for model in table.models)
+        for name in sorted({job.job_class for job in table.jobs})
+    }
+    return {name: models for name, models in known.items() if models < len(table.models)}
+
+
+def _learnt(snapshot: Snapshot, table: Rows, guessed: Mapping[str, int]) -> bool:
+    """Speeds of which the allocation had only guesses have become known."""
+    if not guessed:
+        return False
+    now = _guessed(snapshot, table)
+    here = {job.job_class for job in table.jobs}
+    return any(now.get(name, len(table.models)) > models for name, models in guessed.items() if name in here)
 
 
 def _past(memory: Memory, table: Rows) -> tuple[Books | None, Mapping[str, Any]]:
@@ -181,7 +215,8 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
     place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
     place = np.array([place_of.get(unit[0], -1) for unit in books.units], dtype=np.int64)
     other = np.array([place_of.get(unit[-1], -1) for unit in books.units], dtype=np.int64)
-    here = ((place >= 0) & (other >= 0))[:, None]
+    free = np.array([job.id not in snapshot.reserved for job in table.jobs], dtype=np.bool_)
+    here = ((place >= 0) & (other >= 0) & free[place] & free[other])[:, None]
     able = (table.speed > 0)[place] & (table.speed > 0)[other] & here
     gang = np.where(place >= 0, table.gang[place], 1)
     types = list(range(len(table.models)))

@@ -5,6 +5,7 @@ from functools import partial
 
 from hs_core.mechanism.fractions import Allocate, Style, decide
 from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.profiling import profiled
 from hs_core.policy import Needs, Policy
 
 
@@ -14,9 +15,11 @@ class Gavels:
     allocate: Allocate
     style: Style = field(default_factory=Style)
     lengths: bool = False  # it goes by how long jobs are
+    speeds: bool = True  # and by how fast: on each model it asks for performance measurements (OSDI'20, section 3, throughput estimator)
 
     def policy(self) -> Policy:
-        return once_a_round(self._made(self.style, work_conserving=True))
+        made = once_a_round(self._made(self.style, work_conserving=True))
+        return profiled(made) if self.speeds else made
 
     def compat(self, reset_s: float) -> Policy:
         """As in Gavel's simulator, with so long between two allocations at least."""

@@ -48,6 +48,10 @@ class Terms:
     preempt: bool = True  # False: who holds GPUs keeps them, and only the rest is decided
     fill: bool = False  # hand out what is left over even to jobs that it is worth less than its price
 
+    def kept(self, servers: int) -> float:
+        """The part of a job's worth that communication over so many servers leaves."""
+        return max(0.0, 1 - self.apart * (servers - 1))
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -80,34 +84,49 @@ class Table:
 
     groups: tuple[Group, ...]
     held: tuple[tuple[float, int, tuple[Pick, ...], float], ...]  # (worth/GPU, job, picks, worth), most first
-    apart: float  # part of the worth that each server beyond the first costs
+    terms: Terms
 
 
 def _table(
     jobs: Jobs, held: Seats, utility: Utility, terms: Terms, fixed: NDArray[np.bool_] | None = None
 ) -> Table:
-    can = jobs.rates > 0
+    nodes, of_job, rates, ends_s = _asks(jobs, terms)
+    can = rates > 0
     if fixed is not None:
-        can &= ~fixed[:, None]
-    move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
+        can &= ~fixed[of_job, None]
+    move = np.where(can, utility(ends_s).reshape(can.shape), 0.0)
     # Jobs alike in their slowest type, those no slower and the gang ask for the same: as bits, instead of tuples for each job.
     types = can.shape[1]
-    no_slower = (jobs.rates[:, None, :] >= jobs.rates[:, :, None]) & can[:, None, :]
+    no_slower = (rates[:, None, :] >= rates[:, :, None]) & can[:, None, :]
     masks = no_slower @ (1 << np.arange(types, dtype=np.int64))
     rows, slowest = np.nonzero(can)
-    nodes = np.zeros_like(jobs.workers) if jobs.nodes is None else jobs.nodes
-    keys = np.column_stack([masks[rows, slowest], slowest, jobs.workers[rows], nodes[rows]])
+    keys = np.column_stack([masks[rows, slowest], slowest, jobs.workers[of_job[rows]], nodes[rows]])
     alike, of = np.unique(keys, axis=0, return_inverse=True)
     values = move[rows, slowest]
-    order = np.lexsort((rows, -values, of))
+    who = of_job[rows]
+    order = np.lexsort((who, -values, of))
     ends = np.cumsum(np.bincount(of, minlength=len(alike))).tolist()
     groups = []
     for (mask, kind, workers, servers), begin, end in zip(alike.tolist(), [0, *ends], ends, strict=False):
         others = [other for other in range(types) if mask >> other & 1 and other != kind]
         mine = order[begin:end]
-        asks = tuple(zip(values[mine].tolist(), rows[mine].tolist(), strict=True))
+        asks = tuple(zip(values[mine].tolist(), who[mine].tolist(), strict=True))
         groups.append(Group((kind, *others), workers, servers, asks))
-    return Table(tuple(groups), _stays(jobs, held, utility), terms.apart)
+    return Table(tuple(groups), _stays(jobs, held, utility), terms)
+
+
+def _asks(jobs: Jobs, terms: Terms) -> tuple[Ints, Ints, Floats, Floats]:
+    """Each number of servers of each job: (A,) servers, (A,) job, (A, R) rates; (J, A/J * R) ends."""
+    count, types = jobs.rates.shape
+    nodes = np.zeros_like(jobs.workers) if jobs.nodes is None else jobs.nodes
+    ends_s = jobs.ends_s(terms.restart_s)
+    if jobs.laid is None:
+        return nodes, np.arange(count), jobs.rates, ends_s
+    over = np.column_stack([nodes, jobs.laid.nodes])
+    others = np.where(jobs.laid.nodes[:, :, None] > 0, jobs.laid.rates, 0.0)
+    rates = np.concatenate([jobs.rates[:, None, :], others], axis=1)
+    ends_s = np.column_stack([ends_s, jobs.laid_ends_s(terms.restart_s)])
+    return over.ravel(), np.repeat(np.arange(count), over.shape[1]), rates.reshape(-1, types), ends_s
 
 
 def _stays(
@@ -186,7 +205,7 @@ class Auction:
             if job < 0 or worth / group.gpus < best[0]:
                 continue
             for offer in self.servers.offers(group.kinds, group.gpus, group.nodes):
-                payoff = worth * max(0.0, 1 - self.table.apart * (offer.servers - 1)) - offer.cost
+                payoff = worth * self.table.terms.kept(offer.servers) - offer.cost
                 rank = (payoff / group.gpus, 0, -job)
                 if rank > best:
                     best, choice = rank, Choice(job, offer.picks, payoff, worth)

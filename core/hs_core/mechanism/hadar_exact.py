@@ -2,10 +2,12 @@
 
 The LP needs single-type gangs only: one over several types is, in worth and in GPUs, never better than a mixture of single-type ones in the
 same proportions. So FFT's program gives prices, bound and choice; mixed gangs then use what is left over, and where the gap is still too
-large (few jobs on few GPUs) a whole program over mixed gangs decides. Servers come after types; communication between them has no cost here.
+large (few jobs on few GPUs) a whole program over mixed gangs decides. Servers come after types. A gang that says how many servers it has pays for
+communication between them as in the greedy round. One that may be laid over several numbers of them is taken to find the fewest; those that did not are worth what
+they got, and the round is decided again. Of a few such rounds and the greedy one the best is taken: with such gangs this is no optimum, but the bound holds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +16,16 @@ from hs_core import solve
 from hs_core.errors import BrokenError
 from hs_core.mechanism.fft.program import decide as single_types
 from hs_core.mechanism.hadar import NOBODY, Seats, Terms
+from hs_core.mechanism.hadar import decide as greedily
 from hs_core.mechanism.prices import Floats, Ints, Jobs, Utility, effective_throughput
 
 GAP = 1e-3
 MIXED_JOBS = 256  # the whole program is for small cases; large ones have small gaps
 FINE = 1e7
 EFFORT = 4.0
+TRIES = 4  # where gangs were laid over more servers than was counted on
+SAME = 1e-9
+LEAST_KEPT = 1e-6  # of a worth: who pays all of it for communication may still have what nobody wants
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,43 @@ def exact(
     Where jobs want so many servers, who finds no room on those of its types goes without: `worth` is then what is left.
     """
     terms = terms or Terms()
-    values = _values(jobs, held, utility or effective_throughput(jobs), terms, fixed)
+    utility = utility or effective_throughput(jobs)
+    laid = _laid(jobs, utility, terms)
+    truth = _values(jobs, held, utility, terms, fixed)
+    seats, bound = _round(jobs, capacity, held, truth, fixed)
+    counts = _counts(jobs, seats)
+    if laid is None:
+        return Exact(seats, truth.each(counts), truth.of(counts), bound)
+    tried = [(seats, _each(jobs, seats, truth, laid))]
+    believed = truth
+    for _ in range(1, TRIES):
+        seats, each = tried[-1]
+        counts = _counts(jobs, seats)
+        over = np.flatnonzero(each < believed.each(counts) * (1 - SAME))
+        if not len(over):
+            break
+        believed = believed.but(over, counts[over].argmax(axis=1), each[over])
+        seats, _ = _round(jobs, capacity, held, believed, fixed)
+        tried.append((seats, _each(jobs, seats, truth, laid)))
+    seats = greedily(
+        jobs, capacity, held=held, utility=utility, terms=replace(terms, fill=True), fixed=fixed
+    ).seats
+    tried.append((seats, _each(jobs, seats, truth, laid)))
+    seats, each = max(tried, key=lambda found: float(found[1].sum()))
+    return Exact(seats, each, float(each.sum()), max(bound, float(each.sum())))
+
+
+def _counts(jobs: Jobs, seats: Seats) -> Ints:
+    """(J, R) GPUs."""
+    found = np.zeros(jobs.rates.shape, np.int64)
+    np.add.at(found, (seats.job, seats.kind), seats.gpus)
+    return found
+
+
+def _round(
+    jobs: Jobs, capacity: Ints, held: Seats, values: "_Values", fixed: NDArray[np.bool_] | None
+) -> tuple[Seats, float]:
+    """Who has which GPUs, and more than what no choice is worth."""
     worth = values.single
     free = capacity.sum(axis=0)
     found = single_types(np.where(worth > 0, -worth, np.inf), jobs.workers, free, busy=False)
@@ -58,14 +100,41 @@ def exact(
     _leftovers(jobs, worth, counts, free)
     bound = -found.relaxed
     if bound - values.of(counts) > GAP * bound and len(worth) <= MIXED_JOBS:
-        counts, bound = _mixed(jobs, values, free, counts, bound)
+        counts, tighter = _mixed(jobs, values, free, counts, bound)
+        # Gangs that may be laid over more servers than one more have more choices than that program.
+        bound = tighter if jobs.laid is None else bound
     if jobs.nodes is None:
-        seats = seat(counts, capacity, held)
-    else:
-        seats = seat_nodes(counts, jobs.workers // jobs.nodes, capacity, held, fixed)
-        counts = np.zeros_like(counts)
-        np.add.at(counts, (seats.job, seats.kind), seats.gpus)
-    return Exact(seats, values.each(counts), values.of(counts), bound)
+        return seat(counts, capacity, held), bound
+    over = jobs.nodes[:, None] if jobs.laid is None else np.column_stack([jobs.nodes, jobs.laid.nodes])
+    return seat_nodes(counts, over, capacity, held, fixed), bound
+
+
+def _laid(jobs: Jobs, utility: Utility, terms: Terms) -> Floats | None:
+    """(J, K, R) worth over other numbers of servers, with that type as the slowest."""
+    if jobs.laid is None:
+        return None
+    worth = utility(jobs.laid_ends_s(terms.restart_s)).reshape(jobs.laid.rates.shape)
+    kept = _kept(jobs.laid.nodes, terms)
+    return np.where(jobs.laid.nodes[:, :, None] > 0, worth * kept[:, :, None], 0.0)
+
+
+def _kept(nodes: Ints, terms: Terms) -> Floats:
+    most = int(nodes.max(initial=1))
+    parts = [1.0, *(max(LEAST_KEPT, terms.kept(servers)) for servers in range(1, most + 1))]
+    return np.array(parts)[nodes]
+
+
+def _each(jobs: Jobs, seats: Seats, values: "_Values", laid: Floats) -> Floats:
+    """(J,) worth on those seats; 0: waits."""
+    counts = _counts(jobs, seats)
+    each = values.each(counts)
+    if jobs.laid is None:
+        return each
+    servers = np.bincount(seats.job, minlength=len(each))
+    for job in np.flatnonzero((jobs.laid.nodes == servers[:, None]).any(axis=1) & (servers > 0)).tolist():
+        option = int(np.flatnonzero(jobs.laid.nodes[job] == servers[job])[0])
+        each[job] = laid[job, option, counts[job] > 0].min()
+    return each
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +145,12 @@ class _Values:
 
     def of(self, counts: Ints) -> float:
         return float(self.each(counts).sum())
+
+    def but(self, jobs: Ints, kinds: Ints, worth: Floats) -> "_Values":
+        """These jobs are worth only so much on these types."""
+        single = self.single.copy()
+        single[jobs, kinds] = worth
+        return _Values(self.rates, single, np.minimum(self.mixed, single))
 
     def each(self, counts: Ints) -> Floats:
         found = np.zeros(len(counts))
@@ -96,13 +171,27 @@ def _values(
     if fixed is not None:  # of several types: as if it could not run
         can &= ~fixed[:, None] | (holds == jobs.workers[:, None])
     move = np.where(can, utility(jobs.ends_s(terms.restart_s)), 0.0)
+    if jobs.nodes is not None:
+        move *= _kept(jobs.nodes, terms)[:, None]
     stay = np.where(can, utility(jobs.ends_s()), 0.0)
-    return _Values(jobs.rates, np.where(holds == jobs.workers[:, None], stay, move), move)
+    mixed = move
+    if (laid := _laid(jobs, utility, terms)) is not None and jobs.nodes is not None:
+        several = can & np.asarray((jobs.nodes == 1) & (laid > 0).any(axis=(1, 2)))[:, None]
+        mixed = np.where(
+            several, np.minimum(move, laid.max(axis=1)), move
+        )  # on one server all are of one type
+    return _Values(jobs.rates, np.where(holds == jobs.workers[:, None], stay, move), mixed)
 
 
 def _parts(jobs: Jobs) -> Ints:
-    """(J,) GPUs that come together."""
-    return np.ones_like(jobs.workers) if jobs.nodes is None else jobs.workers // jobs.nodes
+    """(J,) GPUs of one type that come together."""
+    if jobs.nodes is None:
+        return np.ones_like(jobs.workers)
+    if jobs.laid is None:
+        return jobs.workers // jobs.nodes
+    return jobs.workers // np.where(
+        (jobs.nodes == 1) & (jobs.laid.nodes[:, 0] > 0), jobs.laid.nodes[:, 0], jobs.nodes
+    )
 
 
 def _leftovers(jobs: Jobs, worth: Floats, counts: Ints, free: Ints) -> None:
@@ -215,9 +304,13 @@ def _seat_one(need: Ints, free: Ints) -> list[tuple[int, int, int]]:
 
 
 def seat_nodes(
-    counts: Ints, each: Ints, capacity: Ints, held: Seats, fixed: NDArray[np.bool_] | None
+    counts: Ints, over: Ints, capacity: Ints, held: Seats, fixed: NDArray[np.bool_] | None
 ) -> Seats:
-    """Servers for `counts` (J, R), `each` (J,) GPUs on one: who needs what it holds stays if it can; then the largest on the fullest that take them."""
+    """Servers for `counts` (J, R): who needs what it holds stays if it can; then the largest on the fullest that take them.
+
+    `over` (J, 1 + K): numbers of servers, with as many GPUs on each, in the order in which they are tried; 0: no more of them.
+    """
+    gangs = counts.sum(axis=1)
     free = capacity.copy()
     rows: list[tuple[int, int, int, int]] = []
     homes: dict[int, list[tuple[int, int, int]]] = {}
@@ -241,12 +334,15 @@ def seat_nodes(
                 rows.append((job, server, kind, gpus))
         elif fixed is None or not fixed[job]:
             rest.append(job)
-    rest.sort(key=lambda job: (-each[job], -counts[job].sum(), job))
+    rest.sort(key=lambda job: (-gangs[job] // over[job, 0], -gangs[job], job))
     for job in rest:
-        picks = _nodes(counts[job], int(each[job]), free)
-        for server, kind in picks:
-            free[server, kind] -= each[job]
-            rows.append((job, server, kind, int(each[job])))
+        for each in (int(gangs[job]) // nodes for nodes in over[job].tolist() if nodes):
+            picks = [] if (counts[job] % each).any() else _nodes(counts[job], each, free)
+            for server, kind in picks:
+                free[server, kind] -= each
+                rows.append((job, server, kind, each))
+            if picks:
+                break
     return Seats(*np.array(sorted(rows), np.int64).reshape(-1, 4).T)
 
 

@@ -5,7 +5,7 @@ Departure: tickets count for a load up to one per GPU. A user who has few jobs i
 server looked full to everybody else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 from operator import attrgetter
@@ -181,7 +181,7 @@ class Pool:
 
 
 class Board:
-    """All pools, while jobs are placed and moved."""
+    """All pools, while jobs are placed and moved. A pool is filled when it is asked for first: many decisions ask for none."""
 
     def __init__(
         self,
@@ -194,16 +194,24 @@ class Board:
         self.entitled = {at: float(gpus) for at, gpus in entitled.items()}
         self._levels = levels
         self._factors = {at: float(factor) for at, factor in factors.items()}
-        self.pools = {model: Pool(world, model) for model in world.models}
-        for user, model in world.gpus:
-            self.pools[model].per_gpu[user] = self.per_gpu(user, model)
-        for pool in self.pools.values():
-            pool.fill(world)
+        self._pools: dict[str, Pool] = {}
+
+    def pools(self) -> list[Pool]:
+        """Newest first."""
+        return [self.pool(model) for model in self.world.models]
+
+    def pool(self, model: str) -> Pool:
+        found = self._pools.get(model)
+        if found is None:
+            found = self._pools[model] = Pool(self.world, model)
+            found.per_gpu = {user: self.per_gpu(user, model) for user, at in self.world.gpus if at == model}
+            found.fill(self.world)
+        return found
 
     def loads(self) -> dict[HostName, float]:
         return {
             name: float(load)
-            for pool in self.pools.values()
+            for pool in self.pools()
             for name, load in zip(pool.names, pool.load(), strict=True)
         }
 
@@ -219,27 +227,28 @@ class Board:
 
     def find(self, job: JobFacts, model: str, *, comes: bool = True) -> Home:
         """The best home for it in the pool; `comes`: it is not in the pool yet."""
-        return self.pools[model].best(job, self.per_gpu(job.user, model, job.gang if comes else 0))
+        return self.pool(model).best(job, self.per_gpu(job.user, model, job.gang if comes else 0))
 
     def add(self, job: JobFacts, home: Home) -> None:
+        there = self._of(home)
         self.world.settle(job, home)
-        self._put(job, home, 1)
+        self._put(job, home, there, 1)
 
     def remove(self, job: JobFacts, home: Home) -> None:
+        there = self._of(home)
         self.world.unsettle(job, home)
-        self._put(job, home, -1)
+        self._put(job, home, there, -1)
 
-    def _put(self, job: JobFacts, home: Home, sign: int) -> None:
-        model = self.world.model(home)
-        pool = self.pools[model]
+    def _of(self, home: Home) -> list[Pool]:
+        """Of each of these servers the pool, filled with what is there before anything changes."""
+        return [self.pool(self.world.hosts[name].model) for name in home]
+
+    def _put(self, job: JobFacts, home: Home, there: Sequence[Pool], sign: int) -> None:
+        model, pool = there[0].model, there[0]
         pool.revalue(job.user, self.per_gpu(job.user, model))
         self._levels[model].ask(job.user, sign * job.gang)
-        for name in home:
-            self._lay(job.user, name, sign * job.per_node)
-
-    def _lay(self, user: UserName, name: HostName, gpus: int) -> None:
-        pool = self.pools[self.world.hosts[name].model]
-        pool.put(user, pool.index[name], gpus)
+        for name, own in zip(home, there, strict=True):
+            own.put(job.user, own.index[name], sign * job.per_node)
 
 
 def find_levels(world: World, shares: Mapping[At, Fraction]) -> dict[str, Level]:

@@ -1,7 +1,7 @@
 """A round of a market: who buys, what is for sale, and what becomes of it. What Hadar's policies are made of."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.given import given, keep
 from hs_core.mechanism.hadar import Decision, Seats
 from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
-from hs_core.mechanism.prices import Jobs
+from hs_core.mechanism.prices import Jobs, Laid
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
-from hs_core.model import Migrate
+from hs_core.model import Migrate, class_over
 from hs_core.names import HostName
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
@@ -48,7 +48,11 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
         found = _within_budget(market, snapshot, buy)
         for at, home in _homes(market, found).items():
             job = market.jobs[at]
-            slots.take(job, home, f"its GPUs of this round are on {', '.join(home)}")
+            where = ", ".join(home)
+            if job.spreads:
+                slots.spread(job, home, f"its GPUs of this round are on {where}, as it is worth most there")
+            else:
+                slots.take(job, home, f"its GPUs of this round are on {where}")
         for job, worth in zip(market.jobs, found.worth.tolist(), strict=True):
             if not worth:
                 why[job.id] = "other jobs gain more from each GPU that it could have in this round"
@@ -56,7 +60,7 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
         slots.offer(job)
     verdict = slots.verdict({}, why, mixed=True)
     kept = {"quantum": snapshot.quantum, "homes": given(verdict.plan, on_its_way, snapshot.reserved.keys())}
-    return Verdict(plan=verdict.plan, memory=kept, why=verdict.why, entitled=verdict.entitled)
+    return replace(verdict, memory=kept)
 
 
 def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, settled: bool) -> Market | None:
@@ -85,15 +89,48 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
         np.array([job.steps_done for job in jobs]) / unit[:, 0],
     )
     gang = np.array([job.gang for job in jobs], dtype=np.int64)
+    largest = max((host.gpus for host in hosts), default=0)
+    over = [_over(job, largest) for job in jobs]
     facts = Jobs(
         rates=speed / gang[:, None],
         workers=gang,
         iterations=left + done,
         left=left,
         age_s=np.array([max(0.0, snapshot.now_s - job.arrival_s) for job in jobs], dtype=float),
-        nodes=np.array([job.nodes for job in jobs], dtype=np.int64),
+        nodes=np.array([nodes for nodes, *_ in over], dtype=np.int64),
+        laid=_laid(snapshot, jobs, over, speed / gang[:, None], kinds),
     )
     return Market(jobs, hosts, kind, capacity, facts, held, fixed)
+
+
+def _over(job: JobFacts, largest: int) -> tuple[int, ...]:
+    """Numbers of servers over which it may be laid, the fewest first; servers have so many GPUs at most."""
+    return tuple(nodes for nodes in job.spreads if job.gang // nodes <= largest) or (job.nodes,)
+
+
+def _laid(
+    snapshot: Snapshot,
+    jobs: Sequence[JobFacts],
+    over: Sequence[tuple[int, ...]],
+    rates: NDArray[np.float64],
+    kinds: Sequence[tuple[str, int]],
+) -> Laid | None:
+    """Over the fewest servers they are as fast as `rates` (J, R) says; over more as that was measured beside it, else as fast."""
+    most = max(map(len, over)) - 1
+    if not most:
+        return None
+    found = Laid(np.zeros((len(jobs), most), np.int64), np.repeat(rates[:, None, :], most, axis=1))
+    for at, (job, (fewest, *more)) in enumerate(zip(jobs, over, strict=True)):
+        found.nodes[at, : len(more)] = more
+        for option, nodes in enumerate(more):
+            for kind, (model, _) in enumerate(kinds):
+                tight, loose = (
+                    snapshot.rates.get((class_over(job.job_class, job.nodes, count), model), 0.0)
+                    for count in (fewest, nodes)
+                )
+                if tight and loose:
+                    found.rates[at, option, kind] *= loose / tight
+    return found
 
 
 def _speed(

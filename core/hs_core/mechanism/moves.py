@@ -60,6 +60,9 @@ class Mover:
         self._budget = self.world.snapshot.migrations_left
         self._started_left = limits.started_a_quantum
         self._waiting_left = limits.waiting_a_quantum
+        self._now_s = self.world.snapshot.now_s
+        self._cool_down_s = limits.cool_down_quanta * self.world.snapshot.quantum_s
+        self._urgent_s = limits.urgent_cool_down_quanta * self.world.snapshot.quantum_s
 
     # --- what all have in common ------------------------------------------------------------------------------------
 
@@ -67,10 +70,8 @@ class Mover:
         """Not for a drain: those go at once."""
         if not job.movable or job.id in self._moved or job.id in self.world.effective:
             return False
-        limits = self.limits
-        quanta = limits.urgent_cool_down_quanta if urgent else limits.cool_down_quanta
-        cool_down_s = quanta * self.world.snapshot.quantum_s
-        if self.world.snapshot.now_s - job.settled_s < cool_down_s:
+        cool_down_s = self._urgent_s if urgent else self._cool_down_s
+        if self._now_s - job.settled_s < cool_down_s:
             self.awaits_s = min(self.awaits_s, job.settled_s + cool_down_s)
             return False
         if job.started and (job.migrate is Migrate.NEVER or not self._connected(job.hosts)):
@@ -222,6 +223,6 @@ def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> M
     mover.drain()
     if not calm:
         mover.change_pools()
-        for pool in board.pools.values():
+        for pool in board.pools():
             even_out(mover, pool)
     return mover

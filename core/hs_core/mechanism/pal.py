@@ -2,7 +2,7 @@
 
 A GPU's score says how much longer a step of some class of jobs takes on it than on the middling one (1.0). A gang waits for its slowest member, and
 for the network where it is spread: its slowdown is the worst score times the penalty for spreading. Each job gets the least slowdown that is left;
-the paper walks a table of (locality, score) combinations in order of that product, which finds the same.
+the paper walks a table of (locality, score) combinations in order of that product, which finds the same. A gang has equally many GPUs on each of its servers.
 """
 
 from collections.abc import Sequence
@@ -46,9 +46,8 @@ class Want:
 
     gang: int
     feels: int = 0  # class of the job: row of the scores
-    spread: float = 1.0  # what spreading over servers multiplies its time by; at least 1
-    whole: bool = False  # on no more servers than `nodes`, gang / nodes GPUs on each
-    nodes: int = 1
+    over: tuple[tuple[int, float], ...] = ((1, 1.0),)
+    """Numbers of servers over which it may be laid, the fewest first, and what each multiplies its time by: 1 or more."""
     has: tuple[int, ...] = ()  # positions of the GPUs that it is bound to
     home: tuple[int, ...] = ()  # servers that it lives on
     started: bool = False  # leaving them is a move
@@ -69,43 +68,40 @@ def sensitive_first(pool: Pool, wants: Sequence[Want]) -> list[int]:
 
 def large_first(pool: Pool, wants: Sequence[Want]) -> list[int]:
     """As `sensitive_first` among those with as many GPUs on one server: gangs fit together that would not in that order."""
-    return sorted(sensitive_first(pool, wants), key=lambda at: -(wants[at].gang // wants[at].nodes))
+    return sorted(sensitive_first(pool, wants), key=lambda at: -(wants[at].gang // wants[at].over[0][0]))
 
 
 def place(
     pool: Pool,
     wants: Sequence[Want],
     *,
-    by_score: bool = True,
-    by_locality: bool = True,
     order: Sequence[int] | None = None,
     moves: int | None = None,
 ) -> list[Place | None]:
     """A place for each, in the `order` of positions, by default that of `sensitive_first`; None: not enough GPUs are left.
 
     `wants` are who runs this round, by the order of the policy.
-    `by_score=False`: as if all GPUs were equal (locality alone). `by_locality=False`: the best scores wherever they are (the paper's PM-First).
     `moves`: how many started ones may leave their servers; None: all.
-    Among places of one slowdown: where it is, at home, where the fewest others are bound, then the server with the fewest free GPUs that suffices, so
+    Among places of one slowdown: on the fewest servers, where it is, at home, where the fewest others are bound, then the server with the fewest free GPUs that suffices, so
     that large gangs find whole servers later.
     """
     free = pool.free.copy()
-    score = pool.score if by_score else np.ones_like(pool.score)
     held = np.zeros(len(free), np.bool_)
     for want in wants:
         held[list(want.has)] = True
     places: list[Place | None] = [None] * len(wants)
     for at in sensitive_first(pool, wants) if order is None else order:
         want = wants[at]
-        if want.gang < 1 or want.spread < 1 or want.gang % want.nodes or not 0 <= want.feels < len(score):
+        even = all(nodes >= 1 and want.gang % nodes == 0 and times >= 1 for nodes, times in want.over)
+        if want.gang < 1 or not even or not 0 <= want.feels < len(pool.score):
             raise BrokenError(
-                f"job {at} wants {want}; expected a gang and a spread of 1 or more, a class below {len(score)}"
+                f"job {at} wants {want}; expected a gang of 1 or more in equal parts, penalties of 1 or more, a class below {len(pool.score)}"
             )
         open_ = free if want.able is None else free & want.able
         if moves is not None and moves <= 0 and want.started:
             open_ = open_ & np.isin(pool.host, want.home)
         held[list(want.has)] = False
-        found = _best(pool.host, score[want.feels], open_, held, want, by_locality=by_locality)
+        found = _best(pool.host, pool.score[want.feels], open_, held, want)
         if found is not None:
             places[at] = found
             taken = list(found.gpus)
@@ -115,24 +111,21 @@ def place(
     return places
 
 
-def _best(
-    host: Ints, score: Floats, free: Bools, held: Bools, want: Want, *, by_locality: bool
-) -> Place | None:
-    within = _within(host, score, free, held, want)
-    across = None if want.whole else _across(host, score, free, want)
-    if within is None or across is None:
-        return within or across
-    if not by_locality:
-        return across if across.slowdown / want.spread < within.slowdown - SAME else within
-    return across if across.slowdown < within.slowdown - SAME else within
+def _best(host: Ints, score: Floats, free: Bools, held: Bools, want: Want) -> Place | None:
+    best: Place | None = None
+    for nodes, times in want.over:
+        found = _within(host, score, free, held, want, nodes=nodes)
+        if found is not None and (best is None or found.slowdown * times < best.slowdown - SAME):
+            best = Place(gpus=found.gpus, slowdown=found.slowdown * times)
+    return best
 
 
-def _within(host: Ints, score: Floats, free: Bools, held: Bools, want: Want) -> Place | None:
+def _within(host: Ints, score: Floats, free: Bools, held: Bools, want: Want, *, nodes: int) -> Place | None:
     """The servers whose best free GPUs are the best; then as `place` says."""
-    each = want.gang // want.nodes
+    each = want.gang // nodes
     counts = np.bincount(host[free], minlength=int(host.max(initial=-1)) + 1)
     able = np.flatnonzero(counts >= each)
-    if len(able) < want.nodes:
+    if len(able) < nodes:
         return None
     here = np.flatnonzero(free & np.isin(host, able))
     here = here[np.lexsort((here, held[here], score[here], host[here]))]
@@ -140,25 +133,11 @@ def _within(host: Ints, score: Floats, free: Bools, held: Bools, want: Want) -> 
     taken = here[first[:, None] + np.arange(each)]
     away = ~np.isin(able, want.home)
     worst = np.round(score[taken[:, -1]], 9)
-    best = np.lexsort((able, counts[able], held[taken].sum(axis=1), away, worst))[: want.nodes]
+    best = np.lexsort((able, counts[able], held[taken].sum(axis=1), away, worst))[:nodes]
     chosen = taken[best].ravel()
     if want.has and free[list(want.has)].all() and score[list(want.has)].max() <= score[chosen].max() + SAME:
         chosen = np.array(want.has, dtype=np.int64)
     return Place(gpus=tuple(sorted(chosen.tolist())), slowdown=float(score[chosen].max()))
-
-
-def _across(host: Ints, score: Floats, free: Bools, want: Want) -> Place | None:
-    """The best GPUs wherever they are; of equal ones those of servers with many, to cross few borders."""
-    here = np.flatnonzero(free)
-    if len(here) < want.gang:
-        return None
-    worst = float(np.sort(score[here])[want.gang - 1])
-    good = here[score[here] <= worst + SAME]
-    many = np.bincount(host[good], minlength=int(host.max(initial=-1)) + 1)
-    order = np.lexsort((good, score[good], host[good], -many[host[good]]))
-    taken = good[order[: want.gang]]
-    spread = want.spread if len(np.unique(host[taken])) > 1 else 1.0
-    return Place(gpus=tuple(sorted(taken.tolist())), slowdown=float(score[taken].max()) * spread)
 
 
 def binned(score: Floats, most: int = MOST_BINS) -> Floats:

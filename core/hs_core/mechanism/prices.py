@@ -17,6 +17,14 @@ Utility = Callable[[Floats], Floats]
 """(J, n) completion times in s, a row per job → (J, n) what they are worth: at least 0, never more for a later end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Other numbers of servers over which jobs may be laid, K at most."""
+
+    nodes: Ints  # (J, K), the fewest first, more than `Jobs.nodes`; 0: no more of them
+    rates: Floats  # (J, K, R) as `Jobs.rates`, over so many
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jobs:
     """The unfinished jobs of one round: J of them, R types of GPU."""
@@ -27,6 +35,7 @@ class Jobs:
     left: Floats  # (J,) of these
     age_s: Floats  # (J,) since it came
     nodes: Ints | None = None  # (J,) servers, with as many workers on each; None: workers are anywhere
+    laid: Laid | None = None  # only where `nodes` are said
 
     def __post_init__(self) -> None:
         jobs = len(self.rates)
@@ -36,12 +45,26 @@ class Jobs:
                 raise BrokenError(f"{name} has shape {values.shape}; expected {(jobs,)}")
             if not (values >= least).all():
                 raise RefusedError(f"{name} has {values.min()}; expected at least {least:.3g}")
+        if self.laid is not None and self.laid.rates.shape != (*self.laid.nodes.shape, self.rates.shape[1]):
+            raise BrokenError(
+                f"laid.rates has shape {self.laid.rates.shape}; expected {(*self.laid.nodes.shape, self.rates.shape[1])}"
+            )
         if not (self.rates >= 0).all():
             raise RefusedError(f"rates has {self.rates.min()}; expected at least 0")
 
     def ends_s(self, restart_s: float = 0.0) -> Floats:
         """(J, R) completion time since arrival if the slowest GPU is of that type from now on; inf where it can't run."""
-        gang = self.rates * self.workers[:, None]
+        return self._ends_s(self.rates, restart_s)
+
+    def laid_ends_s(self, restart_s: float = 0.0) -> Floats:
+        """(J, K * R) the same over each other number of servers; inf where there is none."""
+        if self.laid is None:
+            return np.zeros((len(self.rates), 0))
+        rates = np.where(self.laid.nodes[:, :, None] > 0, self.laid.rates, 0.0)
+        return self._ends_s(rates.reshape(len(rates), -1), restart_s)
+
+    def _ends_s(self, rates: Floats, restart_s: float) -> Floats:
+        gang = rates * self.workers[:, None]
         rest = np.divide(self.left[:, None], gang, out=np.full(gang.shape, np.inf), where=gang > 0)
         ends: Floats = self.age_s[:, None] + restart_s + rest
         return ends

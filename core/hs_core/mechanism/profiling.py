@@ -1,4 +1,4 @@
-"""Profiling runs (FFT, ICS'25, section 5): a class that nobody measured runs for a few mini-batches on each GPU model, the one with most memory first.
+"""Profiling runs (FFT, ICS'25, section 5; measurements on every model are what Hadar's and Gavel's throughput estimators ask for): a class that nobody measured runs for a few mini-batches on each GPU model, the one with most memory first.
 
 A job that does not fit there fits nowhere; with the memory that it was seen to take there, models that are too small are left out. A run is a turn of an
 ordinary job, kept and paid for like any other, and ends within the quantum: as soon as the class's rate is known and the job has done its
@@ -75,15 +75,27 @@ def profiled(policy: Policy) -> Policy:
 def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide) -> Verdict:
     own = {key: value for key, value in memory.items() if key != "profiling"}
     book = _Book.load(memory.get("profiling", {}))
-    if snapshot.profiling.batches:
-        _Profiler(snapshot, book).go()
-    else:
+    if not snapshot.profiling.batches:
         book.runs = {}
-    homes = {job: tuple(map(HostName, run.home)) for job, run in book.runs.items()}
-    verdict = whole(replace(snapshot, reserved=homes, rates=_with_misfits(snapshot)), own)
+    if book.runs or not _all_known(snapshot):
+        if snapshot.profiling.batches:
+            _Profiler(snapshot, book).go()
+        homes = {job: tuple(map(HostName, run.home)) for job, run in book.runs.items()}
+        snapshot = replace(snapshot, reserved=homes, rates=_with_misfits(snapshot))
+    book.quantum = snapshot.quantum
+    verdict = whole(snapshot, own)
     kept = {"profiling": book.dump()} if snapshot.profiling.batches else {}
     plan = replace(verdict.plan, trials=_trials(snapshot, book, verdict.plan))
     return replace(verdict, plan=plan, memory={**verdict.memory, **kept})
+
+
+def _all_known(snapshot: Snapshot) -> bool:
+    models = {host.model for host in snapshot.hosts}
+    return all(
+        (job_class, model) in snapshot.rates
+        for job_class in {job.job_class for job in snapshot.jobs}
+        for model in models
+    )
 
 
 def _trials(snapshot: Snapshot, book: _Book, plan: Plan) -> dict[JobId, Trial]:
@@ -155,7 +167,6 @@ class _Profiler:
             if not any(self._affords(model, 1) for model in self._pool_gpus):
                 break
             self._begin_one(job_class, jobs)
-        book.quantum = self._snapshot.quantum
 
     # --- those that are on
 
@@ -319,5 +330,5 @@ class _Profiler:
 
 
 def _plain(job: JobFacts) -> bool:
-    """Its rate is its class's: it has one size, and trains as one."""
-    return job.elastic is None and len(job.hosts) in (0, job.nodes)
+    """Its rate is its class's: it has one size, and trains as one. Over how many servers it is laid is the policy's to choose first."""
+    return job.elastic is None and not job.spreads and len(job.hosts) in (0, job.nodes)

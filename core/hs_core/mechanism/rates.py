@@ -1,6 +1,6 @@
 """Speeds of job classes on pools, as ratios that can be compared between users."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, inf
 
 from hs_core.mechanism.world import World
@@ -12,7 +12,7 @@ class Speeds:
 
     def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
         known = set(models)
-        self._rates = rates
+        self._rates = dict(rates)
         slowest: dict[str, float] = {}
         for (job_class, model), rate in rates.items():
             if model in known and 0 < rate < slowest.get(job_class, inf):
@@ -28,6 +28,17 @@ class Speeds:
 
     def measured(self, job_class: str, models: Iterable[str]) -> bool:
         return all((job_class, model) in self._rates for model in models)
+
+
+_newest: list[tuple[Mapping[tuple[str, str], float], list[str], Speeds]] = []
+"""From one decision to the next rates are mostly the same."""
+
+
+def speeds_of(rates: Mapping[tuple[str, str], float], models: Sequence[str]) -> Speeds:
+    """Worked out anew where they are not those of the decision before."""
+    if not _newest or _newest[0][0] != rates or _newest[0][1] != models:
+        _newest[:] = [(dict(rates), list(models), Speeds(rates, models))]
+    return _newest[0][2]
 
 
 AWAITED_QUANTA = 15  # since a job was placed: its rate should be known by then

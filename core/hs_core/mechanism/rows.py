@@ -1,6 +1,6 @@
 """The jobs of a round as arrays: what policies hand to solvers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import lcm
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.estimates import Estimates
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
-from hs_core.names import UserName
+from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts, Snapshot
 
 Floats = NDArray[np.float64]
@@ -73,9 +73,18 @@ def steps_left(jobs: Sequence[JobFacts], rates: Sequence[float]) -> Floats:
     )
 
 
-def rows(snapshot: Snapshot, seats: Seats, jobs: Sequence[JobFacts] | None = None) -> Rows:
-    """Of `jobs`, or all that are not bound to where they run and could run somewhere."""
-    offered = [(job, seats.choices(job)) for job in (snapshot.jobs if jobs is None else jobs)]
+def rows(
+    snapshot: Snapshot,
+    seats: Seats,
+    jobs: Sequence[JobFacts] | None = None,
+    *,
+    though: Collection[JobId] = (),
+) -> Rows:
+    """Of `jobs`, or all that are not bound to where they run and could run somewhere. `though`: these too, though they have their GPUs."""
+    offered = [
+        (job, seats.suits(job) if job.id in though else seats.choices(job))
+        for job in (snapshot.jobs if jobs is None else jobs)
+    ]
     offered = [entry for entry in offered if entry[1]]
     offered.sort(key=lambda entry: by_arrival(entry[0]))
     models = seats.models

@@ -15,9 +15,12 @@ from hs_core.events import Seat, Turn
 from hs_core.mechanism.pal import Bools, Floats, Place, Pool, Want, binned, large_first, place
 from hs_core.mechanism.placing import Home, fits, takes_new
 from hs_core.mechanism.seats import Seats
-from hs_core.model import Migrate
+from hs_core.model import Migrate, class_over
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
+
+ACROSS = 1.5
+"""How many times as long a step takes over several servers, where nobody has measured that; the paper has one number for the whole cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class Scored:
     def __init__(self, snapshot: Snapshot, model: str) -> None:
         hosts = sorted((h for h in snapshot.hosts if h.model == model and h.connected), key=lambda h: h.name)
         self._snapshot = snapshot
+        self._model = model
         self.hosts = hosts
         self.spots = [Spot(host.name, index) for host in hosts for index in host.numbers]
         self._at = {spot: at for at, spot in enumerate(self.spots)}
@@ -91,12 +95,26 @@ class Scored:
         return Want(
             gang=job.gang,
             feels=self._kind_of[job.job_class],
-            whole=True,
-            nodes=job.nodes,
+            over=self._over(job),
             has=self.has(job) if whole else (),
             home=home if whole else (),
             started=job.started,
             able=self._able(job, seats, home if whole else ()),
+        )
+
+    def _over(self, job: JobFacts) -> tuple[tuple[int, float], ...]:
+        """Numbers of servers and what each makes of its time: as measured, against the fewest that could hold it; `ACROSS` where that was not."""
+        largest = max((host.gpus for host in self.hosts if takes_new(host)), default=0)
+        over = [nodes for nodes in job.spreads if job.gang // nodes <= largest]
+        if not over:
+            return ((job.nodes, 1.0),)
+        rates = [
+            self._snapshot.rates.get((class_over(job.job_class, job.nodes, nodes), self._model), 0.0)
+            for nodes in over
+        ]
+        return tuple(
+            (nodes, 1.0 if nodes == over[0] else max(1.0, rates[0] / rate) if rates[0] and rate else ACROSS)
+            for nodes, rate in zip(over, rates, strict=True)
         )
 
     def _slowed(self, job: JobFacts) -> float:
@@ -114,9 +132,12 @@ class Scored:
             only = np.zeros(len(self.spots), np.bool_)
             only[list(has)] = True
             return only
+        part = (
+            replace(job, nodes=job.gang) if job.spreads else job
+        )  # how many of its GPUs a server can take is asked later
         stays = job.started and (job.migrate is Migrate.NEVER or not job.movable)
         servers = [
-            at in home or (not stays and takes_new(host) and fits(job, host) and seats.may_go(job, host))
+            at in home or (not stays and takes_new(host) and fits(part, host) and seats.may_go(job, host))
             for at, host in enumerate(self.hosts)
         ]
         return np.array(servers, dtype=np.bool_)[self._server]
@@ -164,7 +185,8 @@ def seated(
     for host in snapshot.hosts:
         pool, turn = pools.get(host.model), turns.get(host.name)
         if pool is not None and turn is not None and turn.gangs and host.connected:
-            turns[host.name] = _seat(turn, host, pool, jobs, spots)
+            per_node = {job: verdict.plan.per_node(jobs[job]) for job in turn.gangs}
+            turns[host.name] = _seat(turn, host, pool, jobs, per_node=per_node, spots=spots)
     return replace(verdict, plan=replace(verdict.plan, turns=turns))
 
 
@@ -173,6 +195,8 @@ def _seat(
     host: HostFacts,
     pool: Scored,
     jobs: Mapping[JobId, JobFacts],
+    *,
+    per_node: Mapping[JobId, int],
     spots: Mapping[JobId, Sequence[Spot]],
 ) -> Turn:
     left = dict.fromkeys(host.numbers)
@@ -187,14 +211,14 @@ def _seat(
     for said in (known, has):
         for job in turn.gangs:
             gpus = said[job]
-            if job not in found and len(gpus) == jobs[job].per_node and left.keys() >= set(gpus):
+            if job not in found and len(gpus) == per_node[job] and left.keys() >= set(gpus):
                 found[job] = gpus
                 for gpu in gpus:
                     del left[gpu]
     for job in turn.gangs:
         if job not in found:
             best = sorted(left, key=lambda gpu: (pool.score(jobs[job], Spot(host.name, gpu)), gpu))
-            found[job] = tuple(sorted(best[: jobs[job].per_node]))
+            found[job] = tuple(sorted(best[: per_node[job]]))
             for gpu in found[job]:
                 del left[gpu]
     return replace(turn, seats=tuple(Seat(job=job, gpus=found[job]) for job in sorted(found)))

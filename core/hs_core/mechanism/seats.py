@@ -56,7 +56,11 @@ class Seats:
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
         """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
-        if self._slots.runs(job) or not self._slots.reachable(job):
+        return () if self._slots.runs(job) else self.suits(job)
+
+    def suits(self, job: JobFacts) -> tuple[str, ...]:
+        """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`)."""
+        if not self._slots.reachable(job):
             return ()
         found = self._choices.get(job.id)
         if found is None:
@@ -159,7 +163,7 @@ class Seats:
         if slots.runs(job) or not slots.reachable(job):
             return slots.runs(job)
         home = slots.home(job)
-        if home and self._room_at_home(job, home) and slots.take(job, home, ""):
+        if home and self._hosts[home[0]].model in self.choices(job) and slots.take(job, home, ""):
             return True
         free_to_go = not job.started and (not home or job.movable)
         return free_to_go and any(slots.start(job, model) for model in self.choices(job))
@@ -313,7 +317,11 @@ class Seats:
         slots, home = self._slots, self._slots.home(job)
         if target and (target == home or all(slots.may_go(job, self._hosts[name]) for name in target)):
             text = f"its GPUs of this round are on {', '.join(target)}"
-            if slots.take(job, target, text):
+            if self._spreads and job.spreads:
+                laid = slots.spread(job, target, f"over {_servers(len(target))}: so it is slowed least")
+            else:
+                laid = slots.take(job, target, text)
+            if laid:
                 return True
         drained = any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):

@@ -148,7 +148,8 @@ class Slots:
     def lends(self, job: JobFacts, name: HostName) -> int:
         """GPUs of a job in its turn there that no other shares yet; none of a guest's."""
         guest = any(guest.job == job.id for guest in self._guests.get(name, ()))
-        return 0 if guest or not self.runs(job) else job.per_node - self._lent.get((name, job.id), 0)
+        alone = job.id in self._snapshot.reserved  # what is measured beside another says nothing of its class
+        return 0 if guest or alone or not self.runs(job) else job.per_node - self._lent.get((name, job.id), 0)
 
     def share(
         self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]], why: str | None = None
@@ -159,7 +160,8 @@ class Slots:
         """
         home = tuple(beside)
         own = {name: job.per_node - sum(beside[name].values()) for name in home}
-        if self.runs(job) or any(self._free[name] < own[name] for name in home):
+        alone = any(partner in self._snapshot.reserved for gpus in beside.values() for partner in gpus)
+        if alone or self.runs(job) or any(self._free[name] < own[name] for name in home):
             return False
         if job.started and self._homes.get(job.id, home) != home:
             assert why is not None, "nothing moves without a reason"

@@ -5,7 +5,7 @@ fill the server this is ticketLoadPerGPU (eq 2); with jobs that leave GPUs idle 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -20,19 +20,20 @@ ASKED = 1 << 13
 """Questions whose answers are kept: whoever looks for a better server asks most of them again, within a decision and in the next ones."""
 
 
-def time_load(gpus: int, jobs: Sequence[JobFacts], per_gpu: Mapping[UserName, float]) -> float:
-    """Where all run at once: ticketLoadPerGPU. `per_gpu`: tickets per GPU of each user there."""
-    return _time_load(
-        gpus,
-        tuple([
-            (job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)) for job in jobs
-        ]),
-    )  # fmt: skip
+Weighed = tuple[tuple[int, float], ...]
+"""Of jobs on a server, in their order: GPUs there, and tickets per GPU."""
+
+
+def weighed(jobs: Iterable[JobFacts], per_gpu: Mapping[UserName, float]) -> Weighed:
+    """`per_gpu`: tickets per GPU of each user there."""
+    return tuple([
+        (job.gang if job.nodes == 1 else job.per_node, per_gpu.get(job.user, 0.0)) for job in jobs
+    ])  # fmt: skip
 
 
 @lru_cache(maxsize=ASKED)
-def _time_load(gpus: int, jobs: tuple[tuple[int, float], ...]) -> float:
-    """`jobs`: width, and tickets per GPU; in their order, as floats do not add up the same otherwise."""
+def time_load(gpus: int, jobs: Weighed) -> float:
+    """Where all run at once: ticketLoadPerGPU. In the order of jobs, as floats do not add up the same otherwise."""
     gangs = most = 0.0
     big: list[tuple[int, float]] = []
     small: list[tuple[int, float]] = []

@@ -20,7 +20,7 @@ from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.placing import LEAST
-from hs_core.mechanism.rates import Bids, Speeds
+from hs_core.mechanism.rates import Bids, speeds_of
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look
@@ -34,7 +34,7 @@ LIMITS = Limits()
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     told = {JobId(int(job)): tuple(home) for job, home in memory.get("leaving", {}).items()}
     world = look(snapshot, told)
-    speeds = Speeds(snapshot.rates, world.models)
+    speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     bids = Bids(world, speeds)
     market = trade.Market(
@@ -131,7 +131,7 @@ def _tickets_of(
     tickets: dict[JobId, Fraction] = {}
     known: dict[At, dict[int, Fraction]] = {}
     for (user, _, model), jobs in world.kinds.items():
-        if not jobs or (at := (user, model)) not in users:
+        if not jobs.jobs or (at := (user, model)) not in users:
             continue
         by_gang = known.get(at)
         if by_gang is None:
@@ -197,6 +197,7 @@ def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> spl
 
 def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
     servers = []
+    rounded: dict[int, int] = {}
     for name in sorted(shared):
         gpus, jobs = world.hosts[name].gpus, world.at[name]
         stuck = sum(job.gang for job in jobs.stuck if job.running)
@@ -206,19 +207,26 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
                 gpus=gpus,
                 small=jobs.gangs,
                 stuck=min(gpus, stuck),
-                tickets=_sum(list(map(tickets.__getitem__, jobs.ids))),
+                tickets=_sum(list(map(tickets.__getitem__, jobs.ids)), rounded),
             )
         )
     return servers
 
 
-def _sum(tickets: Sequence[Fraction]) -> Fraction:
-    """Exact as long as the common denominator is short; many users' odd tickets are added to 2^-48."""
+def _sum(tickets: Sequence[Fraction], rounded: dict[int, int]) -> Fraction:
+    """Exact as long as the common denominator is short; many users' odd tickets are added to 2^-48.
+
+    `rounded`: to that, by identity. Many jobs share a few numbers, so each is rounded once.
+    """
     unit = 1
     for some in tickets:
         unit = lcm(unit, some.denominator)
         if unit.bit_length() > split.FINEST:
-            return Fraction(sum((some.numerator << 48) // some.denominator for some in tickets), 1 << 48)
+            which = list(map(id, tickets))
+            for at, one in zip(which, tickets, strict=True):
+                if at not in rounded:
+                    rounded[at] = (one.numerator << 48) // one.denominator
+            return Fraction(sum(map(rounded.__getitem__, which)), 1 << 48)
     return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
 
 

@@ -14,6 +14,6 @@ def allocate(case: Case) -> Allocation:
     return max_min(case.question.blind(everywhere=case.compat), method=Method.CENTRE)
 
 
-_THIS = Gavels("gavel-max-min-blind", allocate, Style(shuffled=True))
+_THIS = Gavels("gavel-max-min-blind", allocate, Style(shuffled=True), speeds=False)
 GAVEL_MAX_MIN_BLIND = _THIS.policy()
 compat = _THIS.compat

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.hadar import Decision, Terms
 from hs_core.mechanism.hadar_exact import exact
 from hs_core.mechanism.market import Market, trade
+from hs_core.mechanism.profiling import profiled
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
@@ -23,6 +24,6 @@ def _exactly(market: Market, fixed: NDArray[np.bool_], round_s: float) -> Decisi
     return Decision(found.seats, found.each, found.each)
 
 
-HADAR_EXACT = Policy(
-    name="hadar-exact", needs=Needs(every_quantum=True, lengths=True, mixed=True), decide=decide
+HADAR_EXACT = profiled(
+    Policy(name="hadar-exact", needs=Needs(every_quantum=True, lengths=True, mixed=True), decide=decide)
 )

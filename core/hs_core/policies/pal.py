@@ -1,6 +1,7 @@
 """PAL (SC'24): who had least runs, and who feels the differences between GPUs of one model most has the even ones, on few servers.
 
-The order is that of `las`, as in the paper; GPUs are found by `mechanism.pal`.
+The order is that of `las`, as in the paper; GPUs are found by `mechanism.pal`. Jobs that may be laid over any number of servers have those on which their slowest GPU
+and the network together slow them least; where all GPUs of a model are alike, the fewest that they bear (`mechanism.seats`).
 """
 
 from hs_core.mechanism.attained import least_attained_first, why_attained
@@ -11,7 +12,7 @@ from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    seats = Seats(snapshot)
+    seats = Seats(snapshot, spreads=True)
     order = least_attained_first(snapshot)
     seats.serve(order)
     pools = {model: pool for model in seats.models if (pool := Scored(snapshot, model)).uneven}

@@ -258,8 +258,9 @@ class _Run(Running):
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
         homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
+        plain = not plan.copies and not plan.shapes
         for facts, names in zip(snapshot.jobs, homes, strict=True):
-            if names is facts.hosts and not plan.copies and not plan.shapes:
+            if plain and names is facts.hosts:
                 continue  # it stays, as nearly all do
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving

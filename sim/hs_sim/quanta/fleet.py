@@ -73,7 +73,9 @@ class Fleet:
         self.home: list[tuple[int, ...]] = [()] * count  # rows, by node rank
         self.home_names: list[tuple[HostName, ...]] = [()] * count  # the same, by name
         most = max((job.nodes for job in jobs), default=1)
-        self.rows_of: Ints = np.full((count, most), -1, dtype=np.int64)  # the same, filled up with -1
+        self.rows_of: Ints = np.full(
+            (most, count), -1, dtype=np.int64
+        )  # the same, rank by rank, filled up with -1
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
@@ -168,12 +170,12 @@ class Fleet:
             self.per_node[job] = self.gang[job] // self.nodes[job]
             self._is_of(job, self.jobs[job].variant(shape))
         self._bound.pop(job, None)
-        if len(home) > self.rows_of.shape[1]:
-            wider = ((0, 0), (0, len(home) - self.rows_of.shape[1]))
-            self.rows_of = np.pad(self.rows_of, wider, constant_values=-1)
+        if len(home) > len(self.rows_of):
+            more = ((0, len(home) - len(self.rows_of)), (0, 0))
+            self.rows_of = np.pad(self.rows_of, more, constant_values=-1)
         self.home_names[job] = self.names(home)
-        self.rows_of[job] = -1
-        self.rows_of[job, : len(home)] = home
+        self.rows_of[:, job] = -1
+        self.rows_of[: len(home), job] = home
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:

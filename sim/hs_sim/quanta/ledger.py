@@ -31,10 +31,11 @@ class Series:
         self._spans: list[float] = []
         self._numbers = 0
 
-    def received(self, owner: Ints, gpu_s: Floats, users: Ints, steps: Floats) -> None:
-        """`owner`: user and model as one number."""
+    def received(self, owner: Ints, gpu_s: Floats, users: Ints, steps: Floats | None) -> None:
+        """`owner`: user and model as one number. `steps`: None if there were none."""
         self._gpu_s += np.bincount(owner, weights=gpu_s, minlength=self._gpu_s.size)
-        self._steps += np.bincount(users, weights=steps, minlength=self._steps.size)
+        if steps is not None:
+            self._steps += np.bincount(users, weights=steps, minlength=self._steps.size)
 
     def entitled(self, shares: Mapping[tuple[UserName, str], Fraction], now_s: float) -> None:
         self._accrue(now_s)

@@ -41,6 +41,7 @@ class Rows:
         self._keys: Ints = np.full((servers, 8), CLOSED, dtype=np.int64)
         self.count: Ints = np.zeros(servers, dtype=np.int64)
         self._virtual: Floats = np.zeros(servers)
+        self.handed: Ints = np.zeros(servers, dtype=np.int64)  # GPUs, at the edge of the newest quantum
         self._advance: Floats = np.zeros(servers)  # of the virtual time, in the newest quantum
         self._total: Floats = np.zeros(servers)  # tickets of those who compete
         self._smallest: Ints = np.ones(servers, dtype=np.int64)
@@ -145,6 +146,7 @@ class Rows:
         self._settle()
         width = self._width
         if width == 0:
+            self.handed = np.zeros_like(free)
             return np.empty(0, dtype=np.int64)
         keys = self._keys[:, :width].copy()
         if held.size:
@@ -153,8 +155,8 @@ class Rows:
         keys.sort(axis=1)
         left = free.copy()
         rows = np.flatnonzero((left >= self._smallest) & (keys[:, 0] != CLOSED))
-        ran_rows: list[Ints] = []
-        ran_columns: list[Ints] = []
+        places, gang = self._places, self.gang.reshape(-1)
+        ran: list[Ints] = []
         for place in range(width):
             if not rows.size:
                 break
@@ -162,27 +164,28 @@ class Rows:
             if key.max() == CLOSED:
                 still = key != CLOSED
                 rows, key = rows[still], key[still]
-            columns = key & COLUMNS
-            gangs = self.gang[rows, columns]
+            at = rows * places + (key & COLUMNS)
+            gangs = gang[at]
             fits = gangs <= left[rows]
-            ran_rows.append(rows[fits])
-            ran_columns.append(columns[fits])
+            ran.append(at[fits])
             left[rows] -= gangs * fits
             rows = rows[left[rows] >= self._smallest[rows]]
-        if not ran_rows:
+        self.handed = free - left
+        if not ran:
             self._advance[:] = 0.0
             return np.empty(0, dtype=np.int64)
-        at, columns = np.concatenate(ran_rows), np.concatenate(ran_columns)
-        self._charge(at, columns, 1.0)
+        at = np.concatenate(ran)
+        self._charge(at, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            self._advance = np.where(self._total > 0, (free - left) / self._total, 0.0)
+            self._advance = np.where(self._total > 0, self.handed / self._total, 0.0)
         self._virtual += self._advance
-        picked: Ints = self.job[at, columns]
+        picked: Ints = self.job.reshape(-1)[at]
         return picked
 
     def rest(self) -> Ints:
         """A quantum in which no server has anything to share out: nobody is picked."""
         self._advance[:] = 0.0
+        self.handed = np.zeros_like(self.count)
         return np.empty(0, dtype=np.int64)
 
     def fill(self, row: int, free: int, part: float, busy: Bools, waiting: Iterable[int] = ()) -> list[int]:
@@ -204,7 +207,7 @@ class Rows:
                 free -= gang
                 handed += gang
         if chosen:
-            self._charge(np.full(len(columns), row), np.array(columns), part)
+            self._charge(row * self._places + np.array(columns, dtype=np.int64), part)
             self._virtual[row] += part * handed / self._total[row]
         late = []
         for job in waiting:
@@ -224,19 +227,26 @@ class Rows:
                 self._dirty[self.row[job]] = True
         self._settle()
         rows, columns = self.row[jobs], self._column[jobs]
-        self._charge(rows, columns, part)
+        self._charge(rows * self._places + columns, part)
         handed = np.bincount(rows, weights=self.gang[rows, columns] * part, minlength=self._virtual.size)
         advance = np.divide(handed, self._total, out=np.zeros_like(handed), where=self._total > 0)
         self._virtual += advance
         self._advance += advance
 
-    def _charge(self, rows: Ints, columns: Ints, part: float) -> None:
-        self._pass[rows, columns] += part * self._stride[rows, columns]
-        self._keys[rows, columns] = (
-            np.rint(self._pass[rows, columns] * GRID).astype(np.int64) << COLUMN_BITS
-        ) | columns
-        if rows.size and self._pass[rows, columns].max() > FARTHEST:
-            self._dirty[rows] = True
+    @property
+    def _places(self) -> int:
+        """Columns that there is room for: a power of two. With row and column as one number an array is looked up in one step."""
+        return int(self.job.shape[1])
+
+    def _charge(self, at: Ints, part: float) -> None:
+        """`at`: row and column as one number, each once."""
+        passes, stride = self._pass.reshape(-1), self._stride.reshape(-1)
+        now = passes[at] + part * stride[at]
+        passes[at] = now
+        ticks = np.rint(now * GRID).astype(np.int64)
+        self._keys.reshape(-1)[at] = (ticks << COLUMN_BITS) | (at & (self._places - 1))
+        if at.size and now.max() > FARTHEST:
+            self._dirty[at // self._places] = True
 
     # --- settling what changed --------------------------------------------------------------------------------------
 

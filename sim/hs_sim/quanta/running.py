@@ -16,13 +16,13 @@ class Running(Lives):
         fleet = self._fleet
         staying = [job for job in self._moving if fleet.running[job]]
         forced = self._ready_gangs(staying)
-        held = np.array(sorted({*forced, *self._moving}), dtype=np.int64)
+        held = np.array([*forced, *self._moving], dtype=np.int64)
         gangs = np.array([*staying, *forced], dtype=np.int64)
         free = self.gpus_left(gangs)
         local = self._turns.local
         picks = self._rows.pick(np.where(local, free, 0), held) if local.any() else self._rows.rest()
         chosen = np.concatenate([gangs, picks])
-        used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else self._less(free, picks))
+        used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else free - self._rows.handed)
         late = []
         for job in self._rising:
             row = fleet.home[job][0]
@@ -43,11 +43,10 @@ class Running(Lives):
     def _ready_gangs(self, staying: list[int]) -> list[int]:
         """The turns' gangs that could run now, beside those that are still there."""
         fleet = self._fleet
-        ready = [
-            job
-            for job in self._turns.gangs
-            if job in fleet.live and job not in self._moving and fleet.home[job]
-        ]
+        told = np.array(self._turns.gangs, dtype=np.int64)  # they have homes
+        ready: list[int] = told[np.isnan(fleet.ended_s[told])].tolist()
+        if self._moving:
+            ready = [job for job in ready if job not in self._moving]
         if not staying:
             return ready
         left = self.gpus_left(np.array(staying, dtype=np.int64))
@@ -81,6 +80,7 @@ class Running(Lives):
         """Without those jobs' GPUs, some of which two of them share. Raises BrokenError if there are not so many."""
         fleet = self._fleet
         which, rows = self._parts(jobs)
+        # Whole numbers: they add up the same in any order.
         taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
         left = left - taken.astype(np.int64)
         for row, _, _, gpus in shared:
@@ -116,10 +116,19 @@ class Running(Lives):
         return found
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
-        """Each part of these: whose, by place among them, and on which server."""
-        homes = self._fleet.rows_of[jobs]
-        which, rank = np.nonzero(homes >= 0)
-        return which, homes[which, rank]
+        """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
+        which = np.arange(jobs.size, dtype=np.int64)
+        of, on = [which[:0]], [which[:0]]
+        for servers in self._fleet.rows_of:  # most jobs have one node
+            rows = servers[jobs]
+            there = rows >= 0
+            if not there.all():
+                jobs, which, rows = jobs[there], which[there], rows[there]
+            if not jobs.size:
+                break
+            of.append(which)
+            on.append(rows)
+        return np.concatenate(of), np.concatenate(on)
 
     def _enter(self, jobs: Ints, at_s: Floats) -> None:
         fleet = self._fleet
@@ -130,7 +139,8 @@ class Running(Lives):
             self._lose_restart(jobs)
         first = np.isnan(fleet.first_s[jobs])
         fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
-        self._foresee_trials(jobs.tolist())
+        if self._trials.any:
+            self._foresee_trials(jobs.tolist())
 
     def _lose_restart(self, jobs: Ints) -> None:
         """Who did not run in the round before begins later, if it takes the whole round."""
@@ -143,10 +153,11 @@ class Running(Lives):
     def _leave(self, jobs: Ints) -> None:
         """Its GPUs are its own until it has stopped."""
         fleet = self._fleet
-        self._trials.stops(jobs.tolist())
+        if self._trials.any:
+            self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
         fleet.suspends[jobs] += 1
-        self._receive(jobs, np.full(jobs.size, self._costs.suspend_s), np.zeros(jobs.size))
+        self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
 
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""

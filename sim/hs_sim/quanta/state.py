@@ -119,21 +119,21 @@ class State:
     def _charge(self, jobs: Ints, now_s: float) -> None:
         """Up to now, of what they have had since they were charged last."""
         fleet = self._fleet
-        held_s = np.maximum(0.0, now_s - fleet.held_s[jobs])
-        trained_s = np.maximum(0.0, now_s - fleet.from_s[jobs])
-        steps = np.minimum(trained_s * fleet.rate[jobs], fleet.steps_left[jobs])
+        held_from_s, from_s, left = fleet.held_s[jobs], fleet.from_s[jobs], fleet.steps_left[jobs]
+        steps = np.minimum(np.maximum(0.0, now_s - from_s) * fleet.rate[jobs], left)
         if self._experiment.rounds:
             steps = np.floor(steps + EPSILON_S)  # a step that a round cuts off is done again
-        fleet.steps_left[jobs] -= steps
-        fleet.held_s[jobs] = np.maximum(fleet.held_s[jobs], now_s)
-        fleet.from_s[jobs] = np.maximum(fleet.from_s[jobs], now_s)
-        self._receive(jobs, held_s, steps)
+        fleet.steps_left[jobs] = left - steps
+        fleet.held_s[jobs] = np.maximum(held_from_s, now_s)
+        fleet.from_s[jobs] = np.maximum(from_s, now_s)
+        self._receive(jobs, np.maximum(0.0, now_s - held_from_s), steps)
 
     def _charge_one(self, job: int, now_s: float) -> None:
         if self._fleet.held_s[job] < now_s:
             self._charge(np.array([job]), now_s)
 
-    def _receive(self, jobs: Ints, seconds: Floats, steps: Floats) -> None:
+    def _receive(self, jobs: Ints, seconds: Floats, steps: Floats | None = None) -> None:
+        """`steps`: None if they did none."""
         fleet = self._fleet
         users = fleet.user[jobs]
         owner = users * len(fleet.models)
@@ -145,7 +145,8 @@ class State:
             return
         gpu_s = seconds * fleet.charged[jobs]
         models = fleet.model[jobs]
-        fleet.gpu_s[jobs, models] += gpu_s
+        received = fleet.gpu_s.reshape(-1)  # the same memory, by one number: each job is there once
+        received[jobs * len(fleet.models) + models] += gpu_s
         self._series.received(owner + models, gpu_s, users, steps)
 
     def _foresee(self, jobs: Ints, end_s: float) -> None:

@@ -20,6 +20,11 @@ class Trials:
         self._told: Mapping[JobId, Trial] = {}
         self._due_s: dict[int, float] = {}  # of those that train
 
+    @property
+    def any(self) -> bool:
+        """Somebody is profiled."""
+        return bool(self._told or self._due_s)
+
     def told(self, trials: Mapping[JobId, Trial]) -> None:
         self._told = trials
         self._due_s = {job: due_s for job, due_s in self._due_s.items() if job + 1 in trials}

@@ -106,7 +106,12 @@ class Turns:
         self.guests, self.seats = {}, {}
         if self._ahead.gangs is not None and self._planned.gangs is not None and not self._rounds:
             # Whoever has a home on several servers is told ahead on all of them.
-            self.gangs = tuple(job - 1 for job, home in self._ahead.gangs if self._is_home(job - 1, home))
+            names = self._fleet.home_names
+            self.gangs = tuple([
+                job - 1
+                for job, home in self._ahead.gangs
+                if names[job - 1] is home or self._is_home(job - 1, home)
+            ])  # fmt: skip
             return
         now = self._now.rows
         named = dict.fromkeys(chain.from_iterable(turn.gangs for turn in now.values()))
