@@ -195,24 +195,27 @@ class Service(AdminCalls, TokenCalls):
         if request.limit > LIST_MOST:
             raise RefusedError(f"limit: {request.limit}: at most {LIST_MOST} was expected")
         limit = request.limit or LIST_DEFAULT
-        rows: dict[JobId, Job] = {}
         ended = [state for state in states if state in ENDED_STATES]
-        if ended or (request.all and not states):
-            found = await self._loop.store.read(
-                lambda journal: journal.ended_jobs(user=request.user, states=ended, limit=limit)
-            )
-            rows = {row.id: row for row in found}
-        machine = await self._loop.settled()
         live = [state for state in states if state not in ENDED_STATES]
+        machine = await self._loop.settled()
+        now_s = self._loop.clock.now_s()
+
+        def shown(row: Job) -> pb.JobView:
+            return views.job_view(machine, row, now_s, mine=_mine(row, caller))
+
+        found: dict[JobId, pb.JobView] = {}
         if live or not states:
             user = UserName(request.user) if request.user else None
-            rows |= {row.id: row for row in machine.jobs(user=user, states=live)}
-        newest = sorted(rows, reverse=True)[:limit]
-        now_s = self._loop.clock.now_s()
-        order = newest if request.limit else reversed(newest)
-        return pb.ListJobsReply(
-            jobs=[views.job_view(machine, rows[j], now_s, mine=_mine(rows[j], caller)) for j in order]
-        )
+            there = sorted(machine.jobs(user=user, states=live), key=lambda row: row.id, reverse=True)
+            found = {row.id: shown(row) for row in there[:limit]}
+        # The ended ones after those that go on: one that ends in between is in both; the other way round it would be in neither.
+        if ended or (request.all and not states):
+            rows = await self._loop.store.read(
+                lambda journal: journal.ended_jobs(user=request.user, states=ended, limit=limit)
+            )
+            found |= {row.id: shown(row) for row in rows}
+        newest = sorted(found, reverse=True)[:limit]
+        return pb.ListJobsReply(jobs=[found[j] for j in (newest if request.limit else reversed(newest))])
 
     async def GetJob(self, request: pb.JobRequest, context: Context) -> pb.JobDetail:
         caller = CALLER.get()

@@ -21,6 +21,7 @@ from rich.table import Table
 from examples.common.showing import hsctl, save_text
 from examples.common.training import ENDED, result, same_weights, uninterrupted_all
 from examples.figure4 import report
+from examples.figure4.muster import Muster
 from examples.figure4.record import Recorder
 from examples.figure4.workload import GPUS, PACE_S, PERIOD, TEAMS
 from hs_client import Client
@@ -69,7 +70,11 @@ def live_table(recorder: Recorder, client: Client) -> Group:
         shares.add_row(team.user, f"{share.entitled_gpus if share else 0:.2f}", f"{gpus:.2f}  {'█' * round(gpus * 4):<16}",
                        str(states.count("running")), str(states.count("suspended")), str(states.count("succeeded")))  # fmt: skip
     seconds = recorder.received.end_s - recorder.received.start_s
-    phase = "starting the twelve jobs" if recorder.all_started_s is None else "all twelve share the server"
+    phase = (
+        "starting the twelve jobs; those that are up wait for the others"
+        if recorder.all_started_s is None
+        else "all twelve share the server"
+    )
     if recorder.first_end_s is not None:
         phase = "jobs are ending; those that are left get the rest"
     return Group(f"{seconds:5.0f} s  {phase}", shares)
@@ -77,12 +82,15 @@ def live_table(recorder: Recorder, client: Client) -> Group:
 
 def watch(client: Client, recorder: Recorder, console: Console, limit_s: float) -> bool:
     """Samples until every job has ended; False: not within the limit."""
+    muster = Muster(client)
     started = time.monotonic()
     plain_at = started
     with Live(console=console, refresh_per_second=2, transient=True) as live:
         while not recorder.done:
             now = time.monotonic()
-            recorder.take(now, client.jobs(ended=True))
+            views = client.jobs(ended=True)
+            muster.call(views)
+            recorder.take(now, views, all_there=muster.over)
             if now - started > limit_s:
                 return False
             shown = live_table(recorder, client)

@@ -13,17 +13,16 @@ class Recorder:
     users: Sequence[str]
     received: Curves[str] = field(default_factory=Curves)  # GPU-seconds by user
     views: list[JobView] = field(default_factory=list)
-    all_started_s: float | None = None  # every job has a process that trains, or waits for its turn
+    all_started_s: float | None = None  # every job has a process that has come up, and may have turns
     first_end_s: float | None = None
 
-    def take(self, at_s: float, views: list[JobView]) -> None:
+    def take(self, at_s: float, views: list[JobView], *, all_there: bool) -> None:
         self.views = views
         received = dict.fromkeys(self.users, 0.0)
         for view in views:
             received[view.user] += view.gpu_s
         self.received.take(at_s, received)
-        there = [view for view in views if view.gpu_ids and not _comes_up(view)]
-        if self.all_started_s is None and views and len(there) == len(views):
+        if self.all_started_s is None and all_there:
             self.all_started_s = at_s
         if self.first_end_s is None and any(view.state in ENDED for view in views):
             self.first_end_s = at_s
@@ -34,8 +33,3 @@ class Recorder:
 
     def total(self, of: Callable[[JobView], float]) -> float:
         return sum(of(view) for view in self.views)
-
-
-def _comes_up(view: JobView) -> bool:
-    """Its process has not got to a first step."""
-    return view.state == "starting" or (view.state == "running" and view.step == 0)

@@ -172,6 +172,32 @@ def test_pause_unpause_and_cancel_answer_with_the_jobs_as_they_are_then(lasting)
     asyncio.run(story())
 
 
+def test_a_job_that_ends_while_jobs_are_listed_is_in_the_list(config, monkeypatch):
+    async def story():
+        async with started(config) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec("short"))
+            await agent.until(lambda: agent.wants(job) is not None)
+            read = here.loop.store.read
+
+            async def end_meanwhile(question):
+                monkeypatch.undo()
+                before = await read(question)
+                await agent.report(job, "exited", exit=common_pb2.Exit(code=0))
+                await here.client.until(job, lambda view: view.state == "succeeded")
+                return before
+
+            monkeypatch.setattr(here.loop.store, "read", end_meanwhile)
+            listed = await here.client.stub.ListJobs(pb.ListJobsRequest(all=True))
+            assert [view.id for view in listed.jobs] == [job]
+            assert (await here.client.stub.ListJobs(pb.ListJobsRequest(all=True))).jobs[
+                0
+            ].state == "succeeded"
+            await agent.leave()
+
+    asyncio.run(story())
+
+
 def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
     async def story():
         async with started(lasting) as here:

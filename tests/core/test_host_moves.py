@@ -458,3 +458,48 @@ def test_a_host_says_that_it_knows_when_nothing_is_left_of_what_is_not_wanted() 
     assert sim.machine.heard == (1, 1)
     sim.run(2.0)
     assert sim.machine.heard == (1, 2)
+
+
+# --- other GPUs of the same host
+
+
+def bound(sim: HostSim) -> dict[int, list[str]]:
+    """Where each job was launched, time after time."""
+    found: dict[int, list[str]] = {}
+    for launch in words(sim, "launch"):
+        _, job, _, gpus, *_ = launch.split()
+        found.setdefault(int(job), []).append(gpus)
+    return found
+
+
+def test_a_job_that_shares_its_gpu_goes_to_one_whose_job_is_ahead_and_never_back_to_the_same() -> None:
+    """Five jobs on four GPUs: two of them share one, and the others must give some of their time to them."""
+    sim = HostSim()
+    ways = Ways(hook_s=0.01, ready_s=10.0, hold_s=0.001, resume_s=0.001, can_checkpoint=True)
+    jobs = [sim.job(number, ways=ways) for number in range(1, 6)]
+    sim.send()
+    sim.quanta(20)
+    received = []
+    for _ in range(200):
+        received.append([sim.gpu_s(job) / sim.quantum_s for job in jobs])
+        sim.quanta(1)
+    for before, after in zip(received, received[40:], strict=False):
+        for was, now in zip(before, after, strict=True):
+            assert now - was == pytest.approx(0.8 * 40, abs=4), "over 40 quanta"
+    for launches in bound(sim).values():
+        assert all(one != other for one, other in pairwise(launches))
+    moves = sum(len(launches) - 1 for launches in bound(sim).values())
+    assert 0 < moves < 220 / 3
+
+
+def test_jobs_whose_start_takes_longer_than_many_quanta_are_moved_less_often() -> None:
+    def moves(quantum_s: float) -> int:
+        sim = HostSim(quantum_s=quantum_s)
+        ways = Ways(hook_s=0.01, ready_s=20.0, hold_s=0.001, resume_s=0.001, can_checkpoint=True)
+        for number in range(1, 6):
+            sim.job(number, ways=ways)
+        sim.send()
+        sim.quanta(200)
+        return sum(len(launches) - 1 for launches in bound(sim).values())
+
+    assert 0 < moves(2.0) < moves(60.0) / 2

@@ -111,15 +111,6 @@ class Board:
             if other is not job and not (turn.guests and are_mates(turn, job.id, other.id))
         ]
 
-    def load(self) -> dict[GpuId, Fraction]:
-        """Tickets per GPU of the jobs bound to it."""
-        load = dict.fromkeys(self.gpus, Fraction(0))
-        for job in self.jobs.values():
-            for gpu in job.gpus:
-                if gpu in load and job.id in self.queue:
-                    load[gpu] += tickets_of(job) / job.gang
-        return load
-
     def choosing_quantum_s(self) -> float:
         """The cluster's where it keeps step with that; else as configured, longer where switching is slow (never more than tenfold: shares must be seen within minutes)."""
         if self.agenda.synced:

@@ -36,6 +36,7 @@ class HostedJob:
     start_deadline_s: float = 0.0  # by which it must load the runtime, then reach a suspend point
     hooked: bool | None = None  # None: not known yet
     ready: bool = False  # this process reached its first suspend point: it can be stopped by the hook
+    start_s: float = 0.0  # from launch until then, of the newest process that got there
     resumed: bool = False  # this process was let go at least once
     can_swap: bool = False
     can_checkpoint: bool = False

@@ -295,6 +295,7 @@ class HostMachine:
         job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
         job.step = event.step
         if first:
+            job.start_s = board.now_s - (job.launched_s or board.now_s)
             board.tell("ready", f"stands at its first suspend point, step {job.step}", job)
             if job.ahead:
                 board.begins(job)

@@ -1,13 +1,16 @@
 """Which jobs move to other GPUs of their host, through a checkpoint: they stand in the way, or their own GPUs are never free."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from hs_core.host.binding import choose
-from hs_core.host.board import Board, tickets_of
+from hs_core.host.board import Board
+from hs_core.host.demand import demand, dues, owed
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
 from hs_core.host.seating import astray
 from hs_core.host.walk import Walk, able, fills, local
+from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 
 
@@ -20,8 +23,8 @@ def misplaced(board: Board, this: Walk) -> list[HostedJob]:
 def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[HostedJob]:
     """Jobs to be moved to other GPUs of this host through a checkpoint, `moving` among them.
 
-    First by pass, or as the controller lists them: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one that
-    fell behind its due by several of its turns because its own GPUs carry more tickets than others.
+    First by pass, or as the controller lists them: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one
+    of those whose GPUs owe them several quanta because they are more sought after than others.
     """
     under_way = [
         job
@@ -43,12 +46,7 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
     if not moving and not under_way:
         moving += displaced(board, this)
     if not moving and not under_way and fills(board):
-        late = [
-            j
-            for j in this.misfits
-            if j not in this.picks and movable(board, this, j) and (bound_to_none(board, j) or lags(board, j))
-        ]
-        moving += late[:1]
+        moving += late(board, this)
     for job in moving:
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
     return moving
@@ -75,12 +73,14 @@ def displaced(board: Board, this: Walk) -> list[HostedJob]:
 
 def lands_beside(board: Board, holder: HostedJob, job: HostedJob) -> bool:
     """Started anew it would not be bound to the same GPUs again."""
-    load = board.load()
-    for gpu in holder.gpus:
-        if gpu in load and holder.id in board.queue:
-            load[gpu] -= tickets_of(holder) / holder.gang
-    gpus = choose(holder.gang, [g for g in board.gpus if board.usable(g)], list(board.gpus), load, {})
+    gpus = _anew(board, holder)
     return gpus is not None and set(gpus).isdisjoint(job.gpus)
+
+
+def _anew(board: Board, job: HostedJob) -> tuple[GpuId, ...] | None:
+    """Where it would be started now, were all GPUs free."""
+    usable = [gpu for gpu in board.gpus if board.usable(gpu)]
+    return choose(job.gang, usable, list(board.gpus), demand(board, without=job.id), {})
 
 
 def movable(board: Board, this: Walk, job: HostedJob) -> bool:
@@ -110,7 +110,32 @@ def bound_to_none(board: Board, job: HostedJob) -> bool:
     return not all(board.usable_by(job, gpu) for gpu in job.gpus)
 
 
-def lags(board: Board, job: HostedJob) -> bool:
-    """Behind the virtual time by several of its strides."""
-    stride = job.gang / tickets_of(job)
-    return -board.queue.passes()[job.id] >= board.config.move_lag_strides * stride
+def late(board: Board, this: Walk) -> list[HostedJob]:
+    """One of those that had no turn because their own GPUs are taken: whose GPUs are out of use, or whose move evens out best what is sought after."""
+    wishes = [job for job in this.misfits if job not in this.picks and movable(board, this, job)]
+    for job in wishes:
+        if bound_to_none(board, job):
+            return [job]
+    behind = owed(board)
+    relief: dict[JobId, Fraction] = {}
+    for job in wishes:
+        worth = (
+            1 + job.start_s / board.quantum_s
+        )  # a move costs a start: of long starts and short quanta it takes more
+        if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta * worth:
+            evened = relieved(board, job)
+            if evened >= board.config.move_relief_quanta * worth:
+                relief[job.id] = evened
+    return (
+        [max((job for job in wishes if job.id in relief), key=lambda job: relief[job.id])] if relief else []
+    )
+
+
+def relieved(board: Board, job: HostedJob) -> Fraction:
+    """Quanta by which the GPUs where it would be started anew are less sought after, with it, than those that it leaves."""
+    gpus = _anew(board, job)
+    if gpus is None:
+        return Fraction(0)
+    before, others = demand(board), demand(board, without=job.id)
+    due = dues(board).get(job.id, Fraction(0))
+    return max(before[gpu] for gpu in job.gpus) - max(others[gpu] for gpu in gpus) - due

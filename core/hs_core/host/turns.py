@@ -12,6 +12,8 @@ from hs_core.host.walk import Walk, able, ahead_on, comes_ahead, fills, has_turn
 from hs_core.names import JobId
 from hs_core.reports import Phase, Tier
 
+PATIENCE_TURNS = 3  # that a job waits for its GPUs before a gang of several hosts leaves it one
+
 
 def stride(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
     """The walk by (pass, arrival, id) over jobs other than those that `have` GPUs; then GPUs that stay idle go to jobs without a process.
@@ -119,7 +121,7 @@ def gives_way(board: Board, part: HostedJob) -> bool:
     if sum(job.gang for job in run) > sum(map(board.usable, board.gpus)):
         return False
     bound = [job for job in board.on(part.gpus) if job is not part and job in run]
-    waited = [job for job in bound if job.waited_quanta >= board.config.move_lag_strides]
+    waited = [job for job in bound if job.waited_quanta >= PATIENCE_TURNS]
     return any(not job.part and not job.can_checkpoint for job in waited)
 
 

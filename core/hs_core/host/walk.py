@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
+from hs_core.host.demand import demand
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates
 from hs_core.host.room import make_room, residents, spare_for_preload
@@ -154,7 +155,7 @@ class Walk:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        count, host, load = gpus or job.gang, list(self.board.gpus), self.board.load()
+        count, host, load = gpus or job.gang, list(self.board.gpus), demand(self.board)
         apart = choose(count, self._apart(job, allowed), host, load, gpu_rank)
         return apart or choose(count, allowed, host, load, gpu_rank)
 

@@ -1,0 +1,54 @@
+"""How sought after each GPU is. A process is bound to its GPUs: who shares one with many waits while others, alone on theirs, run on.
+
+The queue's passes tell both: what those bound to a GPU are behind together can come from nothing but the binding (one's gain is another's
+loss where they take turns), and one far ahead will give way, so that there is room beside it.
+"""
+
+from fractions import Fraction
+
+from hs_core.host.board import Board, tickets_of
+from hs_core.host.hosted import HostedJob
+from hs_core.names import GpuId, JobId
+
+HORIZON_QUANTA = 20
+"""The window in which shares are judged: so far ahead GPUs are to be equally sought after."""
+
+
+def dues(board: Board) -> dict[JobId, Fraction]:
+    """Quanta due to each job, on each of its GPUs, within the horizon.
+
+    What it is behind counts in, what it is ahead does not. Up to one turn either way only says whose turn it is.
+    """
+    horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
+    found = {}
+    for id_, lag in board.queue.passes().items():
+        per_gpu = _per_gpu(board.jobs[id_])
+        settled = abs(lag) * per_gpu <= 1  # in strides
+        found[id_] = max(Fraction(0), horizon - (0 if settled else lag)) * per_gpu
+    return found
+
+
+def demand(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:
+    """Quanta due within the horizon to those bound to each GPU."""
+    found = dict.fromkeys(board.gpus, Fraction(0))
+    for id_, due in dues(board).items():
+        for gpu in board.jobs[id_].gpus if id_ != without else ():
+            if gpu in found:
+                found[gpu] += due
+    return found
+
+
+def owed(board: Board) -> dict[GpuId, Fraction]:
+    """Quanta by which those bound to each GPU are behind together."""
+    found = dict.fromkeys(board.gpus, Fraction(0))
+    for id_, lag in board.queue.passes().items():
+        job = board.jobs[id_]
+        for gpu in job.gpus:
+            if gpu in found:
+                found[gpu] -= lag * _per_gpu(job)
+    return found
+
+
+def _per_gpu(job: HostedJob) -> Fraction:
+    """Quanta to the unit of virtual time."""
+    return tickets_of(job) / job.gang
