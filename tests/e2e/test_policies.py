@@ -67,7 +67,10 @@ def test_a_gang_over_two_gpu_models_trains_as_if_alone_and_stays_when_another_po
     assert (ended.state, ended.epoch, ended.lost_gpu_s) == ("succeeded", 0, 0), ended.exit
     assert (sorted(ended.hosts), ended.gpu_model) == (["a", "b"], "K80+V100")
     used = {row["gpu_type"]: row["gpu_seconds"] for row in cluster.json("usage")}
-    assert used["V100"] == pytest.approx(used["K80"], rel=0.1)
+    assert used["V100"] + used["K80"] == pytest.approx(ended.gpu_s, rel=0.01)
+    assert min(used.values()) > ended.gpu_s / 4, (
+        "both are charged; one part may have come up long before the other"
+    )
     same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
     for rank in range(2):
         rows = learned(tmp_path / "gang", rank)
