@@ -109,7 +109,7 @@ class AdminCalls(Calls):
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             mind = self._loop.mind
             host = _known(mind.machine, HostName(request.node))
-            return views.node(mind, host, self._hub.link(host.name)).SerializeToString()
+            return views.node(mind, host, self._hub).SerializeToString()
 
         return pb.NodeView.FromString(await self._loop.ask(make, render, key_of(caller, method, request)))
 

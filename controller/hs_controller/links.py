@@ -180,6 +180,7 @@ class Hub:
 
     def __init__(self) -> None:
         self._links: dict[HostName, Link] = {}
+        self._heard_s: dict[HostName, float] = {}  # from those that are away
         self._told: deque[Link] = deque()  # with something to be sent, in that order
         self._pumping: asyncio.TimerHandle | None = None
 
@@ -197,7 +198,13 @@ class Hub:
         if self._links.get(link.host.name) is not link:
             return False
         del self._links[link.host.name]
+        self._heard_s[link.host.name] = link.last_report_s
         return True
+
+    def heard_s(self, host: HostName) -> float:
+        """When it reported last; 0: not since this controller runs."""
+        link = self._links.get(host)
+        return self._heard_s.get(host, 0.0) if link is None else link.last_report_s
 
     def link(self, host: HostName) -> Link | None:
         return self._links.get(host)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from hs_controller.links import Hub, Link
+from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.rows import Event, Usage
 from hs_core.cluster import ClusterMachine, Why
@@ -242,12 +242,11 @@ def nodes(mind: Mind, hub: Hub) -> controller_pb2.ListNodesReply:
         link = hub.link(name)
         assert link is not None
         known.setdefault(name, link.host)
-    return controller_pb2.ListNodesReply(
-        nodes=[node(mind, known[name], hub.link(name)) for name in sorted(known)]
-    )
+    return controller_pb2.ListNodesReply(nodes=[node(mind, known[name], hub) for name in sorted(known)])
 
 
-def node(mind: Mind, host: Host, link: Link | None) -> controller_pb2.NodeView:
+def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
+    link = hub.link(host.name)
     rows = mind.machine.jobs_at(host.name)
     drain = host.drain
     view = controller_pb2.NodeView(
@@ -256,7 +255,7 @@ def node(mind: Mind, host: Host, link: Link | None) -> controller_pb2.NodeView:
         version=link.version if link else host.version,
         gpus=link.gpus if link else [convert.from_gpu(gpu) for gpu in host.gpus],
         warnings=host.warnings,
-        last_report_at=link.last_report_s if link else 0.0,
+        last_report_at=hub.heard_s(host.name),
         draining=drain is not None,
         drain_reason=drain.reason if drain else "",
         drain_deadline_at=(drain.deadline_s or 0.0) if drain else 0.0,

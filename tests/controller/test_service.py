@@ -284,6 +284,7 @@ def test_nodes_are_shown_up_and_away_with_who_is_on_them(lasting):
             await until(lambda: here.loop.mind.machine.connected == frozenset())
             [node] = (await stub.ListNodes(pb.ListNodesRequest())).nodes
             assert node.state == "away"
+            assert node.last_report_at > 0, "when it was heard last is still known"
             view = await here.client.view(job)
             assert view.state == "running", "what a server did when it went away goes on there"
 
