@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.names import JobId, UserName
+from hs_core.newest import Newest
 from hs_core.waterline import Waterline, one_by_one
 
 ZERO = Fraction(0)
@@ -73,10 +74,6 @@ class _Asked(NamedTuple):
     tickets: dict[UserName, Fraction]
 
 
-_answered: list[tuple[_Asked, Entitled]] = []
-"""The newest question and its answer: from one quantum to the next demands are mostly the same."""
-
-
 def entitle_pools(
     pools: Sequence[tuple[str, int]], demands: Iterable[Demand], tickets: Mapping[UserName, Fraction]
 ) -> dict[tuple[UserName, str], Fraction]:
@@ -84,18 +81,11 @@ def entitle_pools(
 
     Of a user's demand, what has the fewest later pools to turn to is served first.
     """
-    asked = _Asked(list(pools), list(demands), dict(tickets))
-    for before, answer in _answered[-1:]:
-        if before == asked:
-            return dict(answer)
-    found = _entitle_pools(*asked)
-    _answered[:] = [(asked, dict(found))]
-    return found
+    return dict(_entitled(_Asked(list(pools), list(demands), dict(tickets))))
 
 
-def _entitle_pools(
-    pools: Sequence[tuple[str, int]], demands: Sequence[Demand], tickets: Mapping[UserName, Fraction]
-) -> dict[tuple[UserName, str], Fraction]:
+def _entitle_pools(asked: _Asked) -> Entitled:
+    pools, demands, tickets = asked
     open_: dict[UserName, dict[frozenset[str], Fraction | int]] = {}
     for demand in demands:
         kinds = open_.setdefault(demand.user, {})
@@ -114,6 +104,9 @@ def _entitle_pools(
                 if any(model in models and not later.isdisjoint(models) for models in open_[user]):
                     _serve(open_[user], model, later, share)
     return entitled
+
+
+_entitled = Newest(_entitle_pools)
 
 
 def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[str], share: Fraction) -> None:

@@ -445,12 +445,14 @@ def test_a_reader_slower_than_its_log_is_dropped_and_memory_stays_bounded(lastin
             await agent.until(lambda: agent.wants(job) is not None)
             await agent.report(job, "running")
             await here.client.until(job, lambda view: view.state == "running")
-            agent.on_log = lambda request: [data(request, b"x" * (60 << 10)) for _ in range(400)]
+            chunk, chunks, taken = 60 << 10, 400, 0
+            agent.on_log = lambda request: [data(request, b"x" * chunk) for _ in range(chunks)]
             call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1))
             await agent.until(lambda: agent.cancelled)
             async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too slowly"):
-                while await call.read() is not grpc.aio.EOF:
-                    pass
+                while (read := await call.read()) is not grpc.aio.EOF:
+                    taken += len(read.data)
+            assert 0 < taken < chunk * chunks / 4, "what was kept for it, and what was under way"
             await agent.leave()
 
     asyncio.run(story())

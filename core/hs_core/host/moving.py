@@ -116,7 +116,7 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
     for job in wishes:
         if bound_to_none(board, job):
             return [job]
-    behind = owed(board)
+    behind = owed(board) if wishes else {}
     relief: dict[JobId, Fraction] = {}
     for job in wishes:
         worth = (

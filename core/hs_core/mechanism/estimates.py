@@ -11,6 +11,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.newest import Newest
 from hs_core.policy import Snapshot
 
 Floats = NDArray[np.float64]
@@ -27,10 +28,6 @@ class Estimates:
         self._found: dict[str, tuple[float, ...]] = {}
         self._fastest: dict[tuple[str, tuple[str, ...]], tuple[str, ...]] = {}
         self._typical: Floats | None = None
-
-    def are_of(self, rates: Rates, models: Sequence[str]) -> bool:
-        """Made of just these rates."""
-        return rates is self._rates and self._models == tuple(models)
 
     def fastest(self, job_class: str, models: tuple[str, ...]) -> tuple[str, ...]:
         """Those of these models where the class runs, the fastest first; equals and those not measured as they come."""
@@ -82,11 +79,9 @@ class Estimates:
         return self._typical
 
 
-_newest: list[Estimates] = []
-"""Of the last decision: in a simulation rates are the same object as long as none has become known."""
+_estimates: Newest[tuple[Rates, tuple[str, ...]], Estimates] = Newest(lambda asked: Estimates(*asked))
 
 
 def estimated(snapshot: Snapshot, models: Sequence[str]) -> Estimates:
-    if not any(found.are_of(snapshot.rates, models) for found in _newest):
-        _newest[:] = [Estimates(snapshot.rates, models)]
-    return _newest[0]
+    """The same while rates and models are."""
+    return _estimates((snapshot.rates, tuple(models)))

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.placing import pools_of, takes_new
 from hs_core.names import HostName
+from hs_core.newest import Newest
 from hs_core.policy import HostFacts, JobFacts
 
 Ints = NDArray[np.int64]
@@ -63,7 +64,6 @@ class Floor:
     """The servers, whatever lives there."""
 
     def __init__(self, hosts: Sequence[HostFacts]) -> None:
-        self.asked = hosts
         self.hosts = {host.name: host for host in sorted(hosts, key=lambda host: host.name)}
         self.pools = pools_of(self.hosts.values())
         self.racks: dict[_Rack, int] = {}
@@ -99,12 +99,5 @@ class Floor:
         return models if own in models else tuple(m for m, _ in self.pools if m in models or m == own)
 
 
-# Nothing comes of it but time: it is taken again only for the same servers. Decisions of a process are taken one after another.
-_newest: list[Floor] = []
-"""From one decision to the next servers are mostly the same."""
-
-
-def floor(hosts: Sequence[HostFacts]) -> Floor:
-    if not _newest or _newest[0].asked != hosts:
-        _newest[:] = [Floor(hosts)]
-    return _newest[0]
+floor: Newest[tuple[HostFacts, ...], Floor] = Newest(Floor)
+"""Taken again only for other servers than the last."""

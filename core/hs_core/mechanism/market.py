@@ -14,7 +14,8 @@ from hs_core.mechanism.placing import Home, by_arrival, pools, takes_new
 from hs_core.mechanism.prices import Jobs, Laid
 from hs_core.mechanism.rows import steps_left
 from hs_core.mechanism.slots import Slots
-from hs_core.model import Migrate, class_over
+from hs_core.mechanism.spreading import measured, numbers
+from hs_core.model import Migrate
 from hs_core.names import HostName
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
@@ -89,8 +90,8 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
         np.array([job.steps_done for job in jobs]) / unit[:, 0],
     )
     gang = np.array([job.gang for job in jobs], dtype=np.int64)
-    largest = max((host.gpus for host in hosts), default=0)
-    over = [_over(job, largest) for job in jobs]
+    most = max((host.gpus for host in hosts), default=0)
+    over = [numbers(job, most) or (job.nodes,) for job in jobs]
     facts = Jobs(
         rates=speed / gang[:, None],
         workers=gang,
@@ -101,11 +102,6 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
         laid=_laid(snapshot, jobs, over, speed / gang[:, None], kinds),
     )
     return Market(jobs, hosts, kind, capacity, facts, held, fixed)
-
-
-def _over(job: JobFacts, largest: int) -> tuple[int, ...]:
-    """Numbers of servers over which it may be laid, the fewest first; servers have so many GPUs at most."""
-    return tuple(nodes for nodes in job.spreads if job.gang // nodes <= largest) or (job.nodes,)
 
 
 def _laid(
@@ -124,10 +120,7 @@ def _laid(
         found.nodes[at, : len(more)] = more
         for option, nodes in enumerate(more):
             for kind, (model, _) in enumerate(kinds):
-                tight, loose = (
-                    snapshot.rates.get((class_over(job.job_class, job.nodes, count), model), 0.0)
-                    for count in (fewest, nodes)
-                )
+                tight, loose = (measured(snapshot, job, model, count) for count in (fewest, nodes))
                 if tight and loose:
                     found.rates[at, option, kind] *= loose / tight
     return found

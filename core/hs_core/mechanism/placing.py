@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from hs_core.names import HostName, JobId, UserName
+from hs_core.newest import Newest
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import Demand, entitle, entitle_pools, job_tickets, pool_rank
 
@@ -110,10 +111,6 @@ class _Asked(NamedTuple):
     tickets: dict[UserName, Fraction]
 
 
-_weighed: list[tuple[_Asked, Weights]] = []
-"""The newest question and its answer: who moves within a pool weighs what it did."""
-
-
 def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     """Entitlements of the users whose jobs have homes, and the tickets that follow for each job.
 
@@ -127,10 +124,8 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
         if runs_at(job, home, hosts)
         for model, nodes in _nodes_on(home, hosts)
     ]
-    asked = _Asked(pools(snapshot), [(job.id, job.gang) for job, _ in settled], parts, dict(snapshot.tickets))
-    if not any(before == asked for before, _ in _weighed):
-        _weighed[:] = [(asked, _weigh(asked))]
-    return _weighed[0][1]
+    gangs = [(job.id, job.gang) for job, _ in settled]
+    return _weights(_Asked(pools(snapshot), gangs, parts, dict(snapshot.tickets)))
 
 
 def _weigh(asked: _Asked) -> Weights:
@@ -145,6 +140,9 @@ def _weigh(asked: _Asked) -> Weights:
     }
     tickets = job_tickets(entitled, asked.parts)
     return Weights({job: tickets.get(job) or LEAST * gang for job, gang in asked.gangs}, entitled)
+
+
+_weights = Newest(_weigh)  # who moves within a pool weighs what it did
 
 
 def _nodes_on(home: Home, hosts: Mapping[HostName, HostFacts]) -> Iterable[tuple[str, int]]:

@@ -5,6 +5,7 @@ from math import fsum, inf
 
 from hs_core.mechanism.world import World
 from hs_core.names import UserName
+from hs_core.newest import Newest
 
 
 class Speeds:
@@ -12,7 +13,7 @@ class Speeds:
 
     def __init__(self, rates: Mapping[tuple[str, str], float], models: Iterable[str]) -> None:
         known = set(models)
-        self._rates = dict(rates)
+        self._rates = rates
         slowest: dict[str, float] = {}
         for (job_class, model), rate in rates.items():
             if model in known and 0 < rate < slowest.get(job_class, inf):
@@ -30,15 +31,13 @@ class Speeds:
         return all((job_class, model) in self._rates for model in models)
 
 
-_newest: list[tuple[Mapping[tuple[str, str], float], list[str], Speeds]] = []
-"""From one decision to the next rates are mostly the same."""
+_Asked = tuple[Mapping[tuple[str, str], float], tuple[str, ...]]
+_speeds: Newest[_Asked, Speeds] = Newest(lambda asked: Speeds(*asked))
 
 
 def speeds_of(rates: Mapping[tuple[str, str], float], models: Sequence[str]) -> Speeds:
     """Worked out anew where they are not those of the decision before."""
-    if not _newest or _newest[0][0] != rates or _newest[0][1] != models:
-        _newest[:] = [(dict(rates), list(models), Speeds(rates, models))]
-    return _newest[0][2]
+    return _speeds((rates, tuple(models)))
 
 
 AWAITED_QUANTA = 15  # since a job was placed: its rate should be known by then

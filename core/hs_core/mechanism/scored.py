@@ -15,7 +15,8 @@ from hs_core.events import Seat, Turn
 from hs_core.mechanism.pal import Bools, Floats, Place, Pool, Want, binned, large_first, place
 from hs_core.mechanism.placing import Home, fits, takes_new
 from hs_core.mechanism.seats import Seats
-from hs_core.model import Migrate, class_over
+from hs_core.mechanism.spreading import largest, measured, numbers
+from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
 
@@ -104,14 +105,10 @@ class Scored:
 
     def _over(self, job: JobFacts) -> tuple[tuple[int, float], ...]:
         """Numbers of servers and what each makes of its time: as measured, against the fewest that could hold it; `ACROSS` where that was not."""
-        largest = max((host.gpus for host in self.hosts if takes_new(host)), default=0)
-        over = [nodes for nodes in job.spreads if job.gang // nodes <= largest]
+        over = numbers(job, largest(self.hosts))
         if not over:
             return ((job.nodes, 1.0),)
-        rates = [
-            self._snapshot.rates.get((class_over(job.job_class, job.nodes, nodes), self._model), 0.0)
-            for nodes in over
-        ]
+        rates = [measured(self._snapshot, job, self._model, nodes) for nodes in over]
         return tuple(
             (nodes, 1.0 if nodes == over[0] else max(1.0, rates[0] / rate) if rates[0] and rate else ACROSS)
             for nodes, rate in zip(over, rates, strict=True)

@@ -15,7 +15,7 @@ from hs_core.mechanism.packing import Packer, as_they_are
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
-from hs_core.model import class_over
+from hs_core.mechanism.spreading import largest, measured, numbers
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Snapshot, Verdict
 
@@ -332,10 +332,9 @@ class Seats:
     def _lay(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> bool:
         """Over the fewest servers that have room, as long as it bears that."""
         able = [host for host in self._takers[model] if fits(replace(job, nodes=job.gang), host)]
-        most = max((host.gpus for host in able), default=0)
-        fewest = next((nodes for nodes in job.spreads if job.gang // nodes <= most), 0)
-        for nodes in job.spreads if fewest else ():
-            bears, why = self._bears(job, model, nodes, fewest)
+        over = numbers(job, largest(able))
+        for nodes in over:
+            bears, why = self._bears(job, model, nodes, over[0])
             there = self._least_disturbing(replace(job, nodes=nodes), model, claims) if bears else ()
             if there and self._slots.spread(job, there, why):
                 return True
@@ -345,10 +344,7 @@ class Seats:
         """Who was measured to lose by it is not spread over more servers than it must be (Tiresias, 3.3); and how it runs so."""
         if nodes <= fewest:
             return True, f"over {_servers(nodes)}, as few as can be"
-        rates = self._snapshot.rates
-        tight, loose = (
-            rates.get((class_over(job.job_class, job.nodes, count), model), 0.0) for count in (fewest, nodes)
-        )
+        tight, loose = (measured(self._snapshot, job, model, count) for count in (fewest, nodes))
         text = f"over {_servers(nodes)}: fewer had no room"
         if not (tight and loose):
             return True, f"{text}, and how much slower it is so was not measured"

@@ -1,0 +1,22 @@
+"""Over how many servers a job may be laid that leaves their number open (`--topology any`), and what was measured of that."""
+
+from collections.abc import Iterable
+
+from hs_core.mechanism.placing import takes_new
+from hs_core.model import class_over
+from hs_core.policy import HostFacts, JobFacts, Snapshot
+
+
+def largest(hosts: Iterable[HostFacts]) -> int:
+    """GPUs of the largest server that takes new jobs; 0: there is none."""
+    return max((host.gpus for host in hosts if takes_new(host)), default=0)
+
+
+def numbers(job: JobFacts, most: int) -> tuple[int, ...]:
+    """Numbers of servers, the fewest first, with at most `most` GPUs on each; (): its number is fixed, or there are no such servers."""
+    return tuple(nodes for nodes in job.spreads if job.gang // nodes <= most)
+
+
+def measured(snapshot: Snapshot, job: JobFacts, model: str, nodes: int) -> float:
+    """Its class's mini-batches a second over so many servers of that model; 0: nobody has measured that."""
+    return snapshot.rates.get((class_over(job.job_class, job.nodes, nodes), model), 0.0)
