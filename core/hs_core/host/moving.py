@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from operator import itemgetter
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
@@ -10,7 +11,7 @@ from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
 from hs_core.host.seating import astray
 from hs_core.host.walk import Walk, able, fills, local
-from hs_core.names import GpuId, JobId
+from hs_core.names import GpuId
 from hs_core.reports import Phase, Tier
 
 
@@ -117,18 +118,16 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
         if bound_to_none(board, job):
             return [job]
     behind = owed(board) if wishes else {}
-    relief: dict[JobId, Fraction] = {}
+    worthy: list[tuple[Fraction, HostedJob]] = []
     for job in wishes:
-        worth = (
+        starts = (
             1 + job.start_s / board.quantum_s
-        )  # a move costs a start: of long starts and short quanta it takes more
-        if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta * worth:
-            evened = relieved(board, job)
-            if evened >= board.config.move_relief_quanta * worth:
-                relief[job.id] = evened
-    return (
-        [max((job for job in wishes if job.id in relief), key=lambda job: relief[job.id])] if relief else []
-    )
+        )  # what a move costs: more where starts are long and quanta short
+        if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta * starts:
+            relief = relieved(board, job)
+            if relief >= board.config.move_relief_quanta * starts:
+                worthy.append((relief, job))
+    return [max(worthy, key=itemgetter(0))[1]] if worthy else []
 
 
 def relieved(board: Board, job: HostedJob) -> Fraction:
