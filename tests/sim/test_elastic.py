@@ -13,7 +13,8 @@ from hs_core.names import UserName
 from hs_core.profile import Profile, RateSample
 from hs_job import noise as hs_job_noise
 from hs_sim.elastic import NOISE_EVERY, declared_rates, noise_samples, shapes_to_know, steps_per_s, told_per_s
-from hs_sim.files import dump_csv, dump_yaml, load
+from hs_sim.export import dump_csv, dump_yaml
+from hs_sim.files import load
 from hs_sim.machines import run_machines
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.timing import IDEAL

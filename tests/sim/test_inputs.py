@@ -14,7 +14,7 @@ from hs_sim.batches import stages
 from hs_sim.cli import main
 from hs_sim.cluster import nodes_of, parse_cluster, runnable
 from hs_sim.drawn import gavel_like, shockwave_like
-from hs_sim.files import dump_csv, dump_yaml
+from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.generate import Recipe, gang_rates, generate
 from hs_sim.model import GAVEL, SHOCKWAVE, Growth, Stage
 from hs_sim.reading import Sieve

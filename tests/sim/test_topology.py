@@ -11,7 +11,8 @@ from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.strategy import parse
-from hs_sim.files import dump_csv, dump_yaml, load
+from hs_sim.export import dump_csv, dump_yaml
+from hs_sim.files import load
 from hs_sim.machines import run_machines
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
