@@ -64,7 +64,7 @@ class World:
         self.experiment = experiment
         self.costs: Costs = experiment.costs
         office = policy or find(experiment.policy)
-        profiles = office.needs.profiles and experiment.profiling.batches > 0
+        profiles = office.needs.profile_batches(experiment.profiling) > 0
         self.timing = timing or timing_for(experiment.costs, experiment.quantum_s, profiles=profiles)
         self.progress_s = self.timing.progress_s or experiment.quantum_s
         self.clock = Clock()
