@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from job_stub import StubAgent
+from warm import Warm
 
 from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
@@ -21,8 +22,8 @@ HANDED = ("--handed", "epoch", "--epochs", "4")  # 80 steps: 20 an epoch
 
 
 @pytest.fixture
-def agents(tmp_path: Path) -> Iterator[list[StubAgent]]:
-    made = [StubAgent(tmp_path / name, pace_s=0.005) for name in ("a", "b", "c")]
+def agents(tmp_path: Path, warm: Warm) -> Iterator[list[StubAgent]]:
+    made = [StubAgent(tmp_path / name, warm, pace_s=0.005) for name in ("a", "b", "c")]
     for agent in made:
         agent.folder.mkdir(exist_ok=True)
         agent.start()
