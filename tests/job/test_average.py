@@ -17,7 +17,6 @@ from hs_job import average
 from hs_job.checkpoint import Folder
 
 TRAIN = str(Path(__file__).parent / "train.py")
-GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
 HANDED = ("--handed", "epoch", "--epochs", "4")  # 80 steps: 20 an epoch
 
 
@@ -143,7 +142,9 @@ def test_ranks_of_a_copy_all_stop_where_its_portion_ends(agent: StubAgent) -> No
     agent.kill()
     agent._machine_args = {"last_step": 12}
     agent.start()
-    job = agent.run(*GANG, "--handed", "epoch", "--epochs", "10", env={"HS_LAST_STEP": "12"})
+    job = agent.run(
+        TRAIN, "--ddp", "--handed", "epoch", "--epochs", "10", env={"HS_LAST_STEP": "12"}, ranks=2
+    )
     agent.wait(JobReady)
     agent.resume()
     agent.wait(JobWentOn)

@@ -2,8 +2,6 @@
 
 import functools
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,12 +34,8 @@ def uninterrupted(warm: Warm) -> Uninterrupted:
 
     @functools.cache
     def run(*argv: str) -> tuple[str, ...]:
-        if argv[0] != TRAIN:
-            ran = subprocess.run(
-                [sys.executable, *argv], capture_output=True, text=True, check=True, env=environment
-            )
-            return lines(ran.stdout)
-        job = warm.run(argv, environment, Path.cwd())
+        gang = argv[: len(GANG)] == GANG
+        job = warm.run(argv[argv.index(TRAIN) :], environment, Path.cwd(), ranks=2 if gang else 0)
         output, errors = job.communicate()
         assert (job.returncode, errors) == (0, "")
         return lines(output)

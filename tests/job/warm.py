@@ -76,10 +76,10 @@ class Warm:
         self._socket.close()
         self._process.wait()
 
-    def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> Forked:
-        """`python argv…`, where the first word is a script."""
+    def run(self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, ranks: int = 0) -> Forked:
+        """`python argv…`, where the first word is a script. `ranks`: so many of it under one that waits for them, as torchrun does; 0: not so."""
         ends = [os.pipe() for _ in range(2)]
-        order = json.dumps({"argv": [*argv], "env": {**env}, "cwd": str(cwd)}).encode()
+        order = json.dumps({"argv": [*argv], "env": {**env}, "cwd": str(cwd), "ranks": ranks}).encode()
         assert len(order) < MOST
         self._newest = 0
         socket.send_fds(self._socket, [order], [theirs for _, theirs in ends])
@@ -147,8 +147,24 @@ def serve(orders: socket.socket) -> dict[str, Any]:
             orders.send(json.dumps([pid, None]).encode())
 
 
-def become(argv: list[str], env: dict[str, str], cwd: str) -> None:
+def launch(ranks: int) -> dict[str, str]:
+    """Returns in each rank, with its environment; who launched them ends as the first that ends badly, or well."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    for rank in range(ranks):
+        if not os.fork():
+            return {
+                "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            }  # fmt: skip
+    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(ranks)]
+    os._exit(next((abs(code) for code in codes if code), 0))
+
+
+def become(argv: list[str], env: dict[str, str], cwd: str, ranks: int) -> None:
     """As Python does before it runs a script."""
+    if ranks:
+        env = env | launch(ranks)
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
