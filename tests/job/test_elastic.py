@@ -90,6 +90,7 @@ def test_it_goes_on_by_examples_from_the_same_state(
             break
     since = agent.seen()
     agent.suspend(Tier.CHECKPOINT)
+    agent.until(lambda: len(agent.messages("accept")) == 2, "word from both ranks that they will stop")
     (agent.folder / "go").touch()
     held = agent.wait(JobHeld, since)
     output += job.stdout.read()
