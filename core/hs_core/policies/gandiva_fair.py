@@ -14,13 +14,13 @@ from math import lcm
 from typing import Any
 
 from hs_core.events import Turn
-from hs_core.mechanism import crowd, split, trade
+from hs_core.mechanism import crowd, split, trade, trading
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.placing import LEAST
-from hs_core.mechanism.rates import Bids, speeds_of
+from hs_core.mechanism.rates import speeds_of
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.world import At, World, look
@@ -36,11 +36,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     world = look(snapshot, told)
     speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
-    bids = Bids(world, speeds)
-    market = trade.Market(
-        base, trade.load(memory.get("trades", ())), world.needs(), bids, awaited=bids.awaited
-    )
-    traded = market.settle(world.models, snapshot.now_s)
+    traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     levels = find_levels(world, traded.entitled)
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
