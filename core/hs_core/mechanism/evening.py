@@ -46,7 +46,7 @@ class _Going(NamedTuple):
 
 
 def even_out(mover: "Mover", pool: Pool) -> None:
-    if len(pool.names) < 2 or not np.any(pool.asked > pool.gpus):
+    if len(pool.names) < 2:
         return
     total = int(pool.gpus.sum())
     mean = float(pool.tickets.sum()) / total if pool.asked.sum() >= total else 1.0

@@ -8,7 +8,7 @@ a server, is the agents' (`mechanism.stride`). Departures are named in the modul
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from math import lcm
 from typing import Any
@@ -133,7 +133,7 @@ def _tickets_of(
         if by_gang is None:
             by_gang = known[at] = {1: _unit(entitled.get(at), world.gpus[at], factors.get(at, WHOLE))}
         for gang in jobs.widths - by_gang.keys():
-            by_gang[gang] = by_gang[1] * gang
+            by_gang[gang] = _ratio(by_gang[1].numerator * gang, by_gang[1].denominator)
         tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
 
@@ -143,7 +143,13 @@ def _unit(share: Fraction | None, gpus: int, factor: Fraction) -> Fraction:
     if not share:
         return LEAST * factor
     # As share / gpus * factor, reduced once: this is done for every user in every pool.
-    return Fraction(share.numerator * factor.numerator, share.denominator * gpus * factor.denominator)
+    return _ratio(share.numerator * factor.numerator, share.denominator * gpus * factor.denominator)
+
+
+@lru_cache(maxsize=1 << 13)
+def _ratio(numerator: int, denominator: int) -> Fraction:
+    """In lowest terms, which takes longer to find than to remember."""
+    return Fraction(numerator, denominator)
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------
