@@ -296,6 +296,8 @@ class _Run(Running):
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
 
     def _told_trials(self, plan: Plan, now_s: float) -> None:
+        if not (plan.trials or self._trials.any):
+            return
         self._trials.told(plan.trials)
         here = [job_id - 1 for job_id in plan.trials if self._fleet.running[job_id - 1]]
         for job in here:
