@@ -44,13 +44,13 @@ def _check_homes(
         )
     moved = 0
     shapes = plan.shapes
-    some = zip(jobs.values(), map(homes.get, jobs), strict=True)
-    if not shapes:  # nearly all stay
-        some = (
-            (job, home)
-            for job, home in some
-            if not (home is job.hosts and job.nodes == 1 and home[0] in hosts)
-        )
+    every = zip(jobs.values(), map(homes.get, jobs), strict=True)
+    some = [
+        (job, home)
+        for job, home in every
+        if shapes
+        or not (home is job.hosts and job.nodes == 1 and home[0] in hosts)  # it stays, as nearly all do
+    ]
     for job, home in some:
         anew = bool(shapes) and shapes.get(job.id, job.shape) != job.shape
         if home is not None:

@@ -9,16 +9,17 @@ balance moves jobs away from who lacks, and those who had their part of crowded 
 Departure: the paper leaves this to balance alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import sqrt
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.world import At, World
 from hs_core.newest import Newest
@@ -37,7 +38,7 @@ class Lags:
     """GPU-quanta by user and pool. `kept`: what `dump` gave last. A value: observing gives another one."""
 
     def __init__(self, world: World, levels: Mapping[str, Level], kept: Mapping[str, Any]) -> None:
-        self._dues = _dues(_Asked(world, levels))
+        self._dues = _dues(_ask(world, levels))
         self.whom = self._dues.whom
         lags = [float(kept.get(model, {}).get(user, 0.0)) for user, model in self.whom]
         self.lags = self._dues.bound(np.array(lags, dtype=np.float64))
@@ -93,21 +94,25 @@ class Lags:
         return kept
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
     """A question: who could have how much, by users in pools. Equal ones have equal answers."""
 
-    def __init__(self, world: World, levels: Mapping[str, Level]) -> None:
-        self.floor, self.levels, self.gpus = world.floor, levels, dict(world.gpus)
-        self.models = world.models
-        self.largest: dict[At, int] = {}  # gang
-        for (user, _, model), band in world.kinds.items():
-            if band.jobs:
-                at = (user, model)
-                self.largest[at] = max(self.largest.get(at, 0), *band.widths)
-        self._goes_by = [*map(attrgetter("goes_by"), levels.values()), self.largest, self.gpus]
+    floor: Floor
+    gpus: Mapping[At, int]
+    largest: Mapping[At, int]  # gang
+    go_by: Sequence[Any]  # levels
+    levels: Mapping[str, Level] = field(compare=False)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Asked) and self.floor is other.floor and self._goes_by == other._goes_by
+
+def _ask(world: World, levels: Mapping[str, Level]) -> _Asked:
+    largest: dict[At, int] = {}
+    for (user, _, model), band in world.kinds.items():
+        if band.jobs:
+            at = (user, model)
+            largest[at] = max(largest.get(at, 0), *band.widths)
+    go_by = [level.goes_by for level in levels.values()]
+    return _Asked(floor=world.floor, gpus=dict(world.gpus), largest=largest, go_by=go_by, levels=levels)
 
 
 class _Dues:
@@ -116,7 +121,7 @@ class _Dues:
     def __init__(self, asked: _Asked) -> None:
         due = _due(asked)
         self.whom = list(due)
-        models = {model: at for at, model in enumerate(asked.models)}
+        models = {model: at for at, (model, _) in enumerate(asked.floor.pools)}
         self._pools = len(models)
         self.pool: Ints = np.array([models[model] for _, model in due], dtype=np.int64)
         self.due: Floats = np.array(list(due.values()), dtype=np.float64)
@@ -129,7 +134,7 @@ class _Dues:
 
     def by_pool(self, amounts: Floats) -> Floats:
         """Added up."""
-        return np.bincount(self.pool, weights=amounts, minlength=self._pools)
+        return np.bincount(self.pool, weights=amounts, minlength=self._pools).astype(np.float64, copy=False)
 
     def bound(self, lags: Floats) -> Floats:
         return np.round(np.clip(lags, self._least, self._most), DIGITS).astype(np.float64)
