@@ -10,9 +10,10 @@ from dataclasses import replace
 
 from hs_core.forms import Spread
 from hs_core.mechanism.estimates import estimated
+from hs_core.mechanism.floor import floor
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
-from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.spreading import largest, measured, numbers
@@ -29,21 +30,17 @@ class Seats:
         self._snapshot = snapshot
         self._spreads = spreads
         self._slots = Slots(snapshot)
-        self._hosts = {host.name: host for host in snapshot.hosts}
-        self.models = tuple(model for model, _ in pools(snapshot))  # newest first
+        self._floor = floor(snapshot.hosts)
+        self._hosts = self._floor.hosts
+        self.models = self._floor.models  # newest first
         self._estimates = estimated(snapshot, self.models)
         self._free = dict.fromkeys(self.models, 0)
-        for host in snapshot.hosts:
+        for name, host in self._hosts.items():
             if host.connected:
-                self._free[host.model] += self._slots.free(host.name)
+                self._free[host.model] += self._slots.free(name)
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
-        self._takers: dict[str, list[HostFacts]] = {model: [] for model in self.models}
-        for host in snapshot.hosts:
-            if takes_new(host):
-                self._takers[host.model].append(host)
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
-        self._able: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -70,23 +67,11 @@ class Seats:
     def _models_for(self, job: JobFacts) -> tuple[str, ...]:
         """Newest first."""
         home = self._slots.home(job)
+        models = self._slots.ways(job, self._floor.usable(job))
         here = self._hosts[home[0]].model if home and self._room_at_home(job, home) else ""
-        leaves = self._may_leave(job)
-        key = (
-            job.gang, job.nodes, job.gpu_types, job.gpu_memory_bytes, here, leaves, job.migrate if home else None,
-        )  # fmt: skip
-        found = self._able.get(key)
-        if found is None:
-            able = (m for m in self.models if m == here or self._takes(job, self._takers[m]))
-            found = self._able[key] = tuple(able)
-        return found
-
-    def _takes(self, job: JobFacts, pool: Sequence[HostFacts]) -> bool:
-        return (
-            len(pool) >= job.nodes
-            and self._slots.may_go(job, pool[0])
-            and sum(fits(job, host) for host in pool) >= job.nodes
-        )
+        if not here or here in models:
+            return models
+        return tuple(model for model in self.models if model in models or model == here)
 
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
@@ -204,7 +189,6 @@ class Seats:
         before = self._slots.copy() if renamed else None
         seated = self._hand_out(homes or {})
         self._choices.clear()
-        self._able.clear()
         if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
             seated_afresh = self._hand_out(self._renamed())
@@ -318,7 +302,7 @@ class Seats:
                 laid = slots.take(job, target, text)
             if laid:
                 return True
-        drained = any(not self._hosts[name].accepts for name in home)
+        drained = self._floor.drained and any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
             return True
         if self._spreads and job.spreads:
@@ -331,7 +315,7 @@ class Seats:
 
     def _lay(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> bool:
         """Over the fewest servers that have room, as long as it bears that."""
-        able = [host for host in self._takers[model] if fits(replace(job, nodes=job.gang), host)]
+        able = self._floor.fitting(replace(job, nodes=job.gang), model)
         over = numbers(job, largest(able))
         for nodes in over:
             bears, why = self._bears(job, model, nodes, over[0])
@@ -353,15 +337,19 @@ class Seats:
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
         """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, those that have its data, then by name; () if none."""
-        slots, per_node = self._slots, job.per_node
-        found = []
-        for host in self._takers.get(model, ()):
-            left = slots.free(host.name) - per_node
-            if left >= 0 and fits(job, host) and slots.may_go(job, host):
+        able = self._floor.fitting(job, model)
+        if len(able) < job.nodes or not self._slots.ways(job, (model,)):
+            return ()
+        per_node, found = job.per_node, []
+        for host in able:
+            left = self._slots.free(host.name) - per_node
+            if left >= 0:
                 claimed = max(0, claims.get(host.name, 0) - left)
                 found.append((claimed, left, is_cold(job, host), host.name))
+        if len(found) < job.nodes:
+            return ()
         found.sort()
-        return tuple([name for _, _, _, name in found[: job.nodes]]) if len(found) >= job.nodes else ()
+        return tuple([name for _, _, _, name in found[: job.nodes]])
 
 
 def _servers(count: int) -> str:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from hs_core.events import Guest, Turn
 from hs_core.forms import Form, Spread
+from hs_core.mechanism.floor import floor
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
@@ -31,9 +32,10 @@ class Slots:
     def __init__(self, snapshot: Snapshot, guests: Container[JobId] = ()) -> None:
         """`guests`: jobs that share GPUs, which are not taken for themselves though they cannot be suspended."""
         self._snapshot = snapshot
-        self._hosts = {host.name: host for host in snapshot.hosts}
+        self._floor = floor(snapshot.hosts)
+        self._hosts = self._floor.hosts
         self._homes = settled_homes(snapshot)
-        self._free = {host.name: host.gpus for host in snapshot.hosts}
+        self._free = {name: host.gpus for name, host in self._hosts.items()}
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
         self._full: set[tuple[object, ...]] = set()  # jobs like these find no room any more
         self._nowhere: dict[tuple[object, ...], str] = {}
@@ -47,13 +49,11 @@ class Slots:
             JobId, JobFacts
         ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
-        self._away = any(not host.connected for host in snapshot.hosts)
         running = [job for job in snapshot.jobs if job.running and job.id not in guests]
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
-        out_of_reach = (job for job in running if not self.reachable(job))
-        for job in sorted(out_of_reach, key=by_arrival):
-            self._take(job, self._homes.get(job.id, ()))
-        for job in sorted((job for job in running if job.started and not job.sliceable), key=by_arrival):
+        out_of_reach = [job for job in running if not self.reachable(job)]
+        stuck = [job for job in running if job.started and not job.sliceable]
+        for job in [*sorted(out_of_reach, key=by_arrival), *sorted(stuck, key=by_arrival)]:
             self._take(job, self._homes.get(job.id, ()))
         for job in sorted(snapshot.jobs, key=by_arrival) if snapshot.reserved else ():
             if (home := snapshot.reserved.get(job.id)) is not None:
@@ -96,7 +96,7 @@ class Slots:
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
-        return not self._away or all(self._hosts[name].connected for name in home)
+        return not self._floor.away or all(self._hosts[name].connected for name in home)
 
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
@@ -126,14 +126,19 @@ class Slots:
 
     def may_go(self, job: JobFacts, host: HostFacts) -> bool:
         """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
+        return bool(self.ways(job, (host.model,)))
+
+    def ways(self, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of these pools for whose servers it could leave its home, if it has one, as far as the job and the budget allow."""
         home = self._homes.get(job.id)
         if home is None or (job.movable and not job.started):
-            return True
+            return models
         if not job.movable or job.migrate is Migrate.NEVER or self._moves_left <= 0:
-            return False
-        return job.migrate is not Migrate.SAME_TYPE or {host.model} == {
-            self._hosts[name].model for name in home
-        }
+            return ()
+        if job.migrate is not Migrate.SAME_TYPE:
+            return models
+        there = {self._hosts[name].model for name in home}
+        return tuple(model for model in models if {model} == there)
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -244,7 +249,9 @@ class Slots:
     def _should_leave(self, job: JobFacts) -> bool:
         """A server of its home is drained, and the job can go."""
         home = self._homes.get(job.id)
-        if home is None or not job.movable or not any(not self._hosts[name].accepts for name in home):
+        if not self._floor.drained or home is None or not job.movable:
+            return False
+        if all(self._hosts[name].accepts for name in home):
             return False
         return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
 
