@@ -5,8 +5,9 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from hs_core.forms import Spread
 from hs_core.mechanism.estimates import estimated
@@ -253,13 +254,14 @@ class Seats:
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        at_home = {job.id for job, model in self._chosen.values() if self._is_home(job, model)}
-        claims = self._claims(at_home)
-        seated = set[JobId]()
-
-        def rank(entry: tuple[JobFacts, str]) -> tuple[object, ...]:
-            job, stays = entry[0], entry[0].id in at_home
-            return (
+        slots, claims = self._slots, dict.fromkeys(self._hosts, 0)  # GPUs that chosen jobs would stay on
+        line = []
+        for job, model in self._chosen.values():
+            home = slots.home(job)
+            stays = bool(home) and self._hosts[home[0]].model == model
+            for name in home if stays else ():
+                claims[name] += job.per_node
+            rank = (
                 self._may_leave(job),
                 -job.per_node,
                 -job.gang,
@@ -268,27 +270,15 @@ class Seats:
                 job.arrival_s,
                 job.id,
             )
-
-        for job, model in sorted(self._chosen.values(), key=rank):
-            if job.id in at_home:
-                for name in self._slots.home(job):
-                    claims[name] -= job.per_node
-            if self._slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
+            line.append((rank, job, model, home if stays else ()))
+        line.sort(key=itemgetter(0))
+        seated = set[JobId]()
+        for _, job, model, claimed in line:
+            for name in claimed:
+                claims[name] -= job.per_node
+            if slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
                 seated.add(job.id)
         return seated
-
-    def _is_home(self, job: JobFacts, model: str) -> bool:
-        home = self._slots.home(job)
-        return bool(home) and self._hosts[home[0]].model == model
-
-    def _claims(self, at_home: Container[JobId]) -> dict[HostName, int]:
-        """GPUs of each server that chosen jobs would stay on."""
-        claims = dict.fromkeys(self._hosts, 0)
-        for job, _ in self._chosen.values():
-            if job.id in at_home:
-                for name in self._slots.home(job):
-                    claims[name] += job.per_node
-        return claims
 
     def _seat(
         self, job: JobFacts, models: Sequence[str], claims: Mapping[HostName, int], target: Home = ()
