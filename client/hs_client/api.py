@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 os.environ.setdefault(
     "GRPC_VERBOSITY", "NONE"
@@ -21,11 +21,13 @@ os.environ.setdefault(
 
 import grpc
 
-from hs_client import address, compose, errors
-from hs_client.jobfile import Job, Origins
+from hs_client import address, errors
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 from hs_proto.v1.controller_pb2_grpc import HeteroShareStub
+
+if TYPE_CHECKING:
+    from hs_client.jobfile import Job, Origins
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
@@ -95,12 +97,14 @@ class Client:
 
     def submit(
         self,
-        *jobs: Job | common.JobSpec,
+        *jobs: "Job | common.JobSpec",
         dry_run: bool = False,
         key: str = "",
-        origins: Origins | None = None,
+        origins: "Origins | None" = None,
     ) -> Submitted:
         """All of them are accepted, or none. Sent again with the same key, it is the same request."""
+        from hs_client import compose  # checks jobs with pydantic, which only those who submit pay for
+
         specs: list[common.JobSpec] = []
         for job in jobs:
             specs += (

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from hs_controller.links import Hub
 from hs_controller.mind import Mind
 from hs_controller.rows import Event, Usage
-from hs_core.cluster import ClusterMachine, Why
+from hs_core.cluster import ClusterMachine, WayRate, Why
 from hs_core.model import Host, Job, JobState, User, job_class
 from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
@@ -111,6 +111,18 @@ def job_detail(
         story=[event_view(event) for event in story],
         rates=_rates(machine, job),
         dataset_hosts=_dataset_hosts(machine, job.spec.dataset),
+        way_rates=map(_way_rate, machine.way_rates(job)),
+    )
+
+
+def _way_rate(way: WayRate) -> controller_pb2.WayRate:
+    return controller_pb2.WayRate(
+        gpu_model=way.model,
+        steps_per_s=way.steps_per_s,
+        nodes=way.nodes,
+        strategy=convert.from_strategy(way.strategy) if way.strategy is not None else None,
+        shape=convert.from_shape(way.shape),
+        beside=way.beside,
     )
 
 

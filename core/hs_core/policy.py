@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.events import Turn
-from hs_core.forms import Elastic, Form, Shape, Spread
+from hs_core.forms import Elastic, Form, Shape, Spread, strategy_of
 from hs_core.model import Migrate, MoveReason, split_memory
 from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import Strategy
@@ -70,9 +70,7 @@ class JobFacts:
     @property
     def strategy(self) -> Strategy | None:
         """That it has at its home, or would start in; None: it declared none."""
-        if isinstance(self.shape, Strategy):
-            return self.shape
-        return self.strategies[0] if self.strategies else None
+        return strategy_of(self.shape) or (self.strategies[0] if self.strategies else None)
 
     def memory_at(self, accumulation: int) -> int:
         """Bytes per GPU with its mini-batches in so many parts: what is not fixed shrinks with them. A started job takes what it takes."""

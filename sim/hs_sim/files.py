@@ -4,35 +4,27 @@ import csv
 import io
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, replace
-from enum import StrEnum
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from hs_core.errors import RefusedError
-from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
-from hs_core.model import Migrate, Topology
 from hs_core.names import UserName
-from hs_core.strategy import Strategy, obstacle, parse
 from hs_sim.cluster import canonical
 from hs_sim.colocated import Ratios
 from hs_sim.elastic import declared_rates
-from hs_sim.elasticfile import elastic_of, elastic_text, speed_of
+from hs_sim.elasticfile import speed_of
 from hs_sim.generate import TABLE_1
-from hs_sim.model import Growth, SimJob, Stage, Workload
+from hs_sim.jobfields import COLUMNS, NEEDED, job_of
+from hs_sim.lined import Lined, LinedList, mapping_of
+from hs_sim.model import SimJob, Workload
 from hs_sim.reading import Sieve, Where, did_you_mean, expect, known, number, refuse, text_of
 
 MOST_JOBS = 2_000_000
-COLUMNS = (
-    "user", "arrival_s", "steps", "job_class", "gpus", "nodes", "gpu_types", "gpu_memory_bytes", "state_bytes", "migrate",
-    "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
-    "topology",
-)  # fmt: skip
 NEVER = "never"
 Speeds = dict[tuple[str, str], Speed]
-NEEDED = ("user", "arrival_s", "steps", "job_class")
 DEFAULT_TICKETS = 100.0
 
 
@@ -81,7 +73,7 @@ def _from_csv(path: Path, text: str, sieve: Sieve) -> Workload:
         where = (path, lines[min(at, len(lines) - 1)])
         with sieve.job():
             expect(len(row) == len(header), where, "line", ",".join(row), f"{len(header)} fields")
-            jobs.append(_job(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
+            jobs.append(job_of(where, {k: v.strip() for k, v in zip(header, row, strict=True) if v.strip()}))
     found = _whole(path, name, jobs, tickets=tickets, rates=rates, speeds=speeds, sieve=sieve)
     return replace(found, interference=slowed, spread=spread)
 
@@ -140,7 +132,7 @@ def _remark(
 
 
 def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
-    tree = _Lined.parse(path, text)
+    tree = Lined.parse(path, text)
     expect(
         isinstance(tree, dict),
         (path, 1),
@@ -155,11 +147,11 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
             ("name", "users", "rates", "spread", "interference", "speeds", "jobs"),
         )
     tickets = {}
-    for user, value in _mapping(path, tree, "users").items():
+    for user, value in mapping_of(path, tree, "users").items():
         where = (path, tree["users"].lines[user])
         tickets[UserName(str(user))] = number(where, f"users.{user}", value, above=0)
     rates = {}
-    for class_, by_model in _mapping(path, tree, "rates").items():
+    for class_, by_model in mapping_of(path, tree, "rates").items():
         where = (path, tree["rates"].lines[class_])
         expect(
             isinstance(by_model, dict), where, f"rates.{class_}", by_model, "GPU model: mini-batches a second"
@@ -171,7 +163,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
             )
     slowed = _interference(path, tree)
     spread = {}
-    for class_, by_model in _mapping(path, tree, "spread").items():
+    for class_, by_model in mapping_of(path, tree, "spread").items():
         where = (path, tree["spread"].lines[class_])
         expect(isinstance(by_model, dict), where, f"spread.{class_}", by_model, "GPU model: part of its rate")
         for model, value in by_model.items():
@@ -186,7 +178,7 @@ def _from_yaml(path: Path, text: str, sieve: Sieve) -> Workload:
         "a list of jobs",
     )
     jobs: list[SimJob] = []
-    assert isinstance(listed, _LinedList)
+    assert isinstance(listed, LinedList)
     for at, entry in zip(listed.lines, listed, strict=True):
         with sieve.job():
             jobs += _entry((path, at), entry)
@@ -205,7 +197,7 @@ def _part(where: Where, field: str, value: object) -> float:
 def _speeds(path: Path, tree: Any) -> Speeds:
     """Class of elastic jobs → GPU model → the parts of what a mini-batch takes."""
     found: Speeds = {}
-    for class_, by_model in _mapping(path, tree, "speeds").items():
+    for class_, by_model in mapping_of(path, tree, "speeds").items():
         where = (path, tree["speeds"].lines[class_])
         expect(
             isinstance(by_model, dict), where, f"speeds.{class_}", by_model, "GPU model: parts of its time"
@@ -225,7 +217,7 @@ def _ratio(where: Where, field: str, value: object) -> float:
 def _interference(path: Path, tree: Any) -> Ratios:
     """Class → class beside it → GPU model → how many times as long its mini-batches take."""
     found: Ratios = {}
-    for class_, others in _mapping(path, tree, "interference").items():
+    for class_, others in mapping_of(path, tree, "interference").items():
         field = f"interference.{class_}"
         where = (path, tree["interference"].lines[class_])
         expect(isinstance(others, dict), where, field, others, "class beside it: GPU model: times as long")
@@ -247,197 +239,7 @@ def _entry(where: Where, entry: Any) -> list[SimJob]:
         known((where[0], entry.lines[field]), field, (*COLUMNS, "count"))
         if field != "count":
             fields[field] = value
-    return [_job(where, fields, entry.lines)] * count
-
-
-class _Lined(dict[Any, Any]):
-    """A mapping of a YAML file that knows its lines."""
-
-    line: int
-    lines: dict[Any, int]
-
-    @classmethod
-    def parse(cls, path: Path, text: str) -> Any:
-        import yaml  # noqa: PLC0415 — only who reads YAML pays for it
-
-        class Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-            pass
-
-        def mapping(loader: Any, node: Any) -> "_Lined":
-            made = cls()
-            made.line = node.start_mark.line + 1
-            made.lines = {}
-            for key_node, value_node in node.value:
-                key = loader.construct_object(key_node, deep=True)
-                line = key_node.start_mark.line + 1
-                if not isinstance(key, str | int | float):
-                    raise RefusedError(f"{path}:{line}: a key is a {type(key).__name__}; expected a word")
-                if key in made:
-                    raise RefusedError(f"{path}:{line}: {key}: named twice; expected each field once")
-                made[key] = loader.construct_object(value_node, deep=True)
-                made.lines[key] = line
-            return made
-
-        def sequence(loader: Any, node: Any) -> "_LinedList":
-            made = _LinedList(loader.construct_object(item, deep=True) for item in node.value)
-            made.lines = [item.start_mark.line + 1 for item in node.value]
-            return made
-
-        Loader.add_constructor("tag:yaml.org,2002:map", mapping)
-        Loader.add_constructor("tag:yaml.org,2002:seq", sequence)
-        try:
-            return yaml.load(text, Loader)  # noqa: S506 — a safe loader
-        except yaml.MarkedYAMLError as error:
-            line = error.problem_mark.line + 1 if error.problem_mark else 1
-            raise RefusedError(f"{path}:{line}: {error.problem}; expected YAML") from None
-        except yaml.YAMLError as error:
-            raise RefusedError(f"{path}: {error}; expected YAML") from None
-        except RecursionError:
-            raise RefusedError(f"{path}: nested too deeply; expected a mapping of lists") from None
-
-
-class _LinedList(list[Any]):
-    """A list of a YAML file that knows the lines of its items."""
-
-    lines: list[int]
-
-
-def _mapping(path: Path, tree: Any, field: str) -> Mapping[Any, Any]:
-    found = tree.get(field)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        refuse((path, tree.lines[field]), field, found, "a mapping")
-    return found
-
-
-# --- one job --------------------------------------------------------------------------------------------------------------
-
-
-def _job(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> SimJob:
-    def at(field: str) -> Where:
-        return where[0], (lines or {}).get(field, where[1])
-
-    def whole(field: str, default: int, least: int = 0) -> int:
-        return int(number(at(field), field, fields.get(field, default), least=least, whole=True))
-
-    for field in NEEDED:
-        expect(field in fields, where, field, "nothing", "every job names it")
-    types = fields.get("gpu_types", ())
-    if isinstance(types, str):
-        types = [word for word in types.replace("|", " ").replace(",", " ").split() if word]
-    expect(isinstance(types, list | tuple), at("gpu_types"), "gpu_types", types, "a list of GPU models")
-    migrate = str(fields.get("migrate", Migrate.AUTO))
-    expect(migrate in list(Migrate), at("migrate"), "migrate", migrate, " or ".join(Migrate))
-    sliceable = str(fields.get("sliceable", "true")).lower()
-    expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
-    growth = str(fields.get("growth", Growth.JUMP))
-    expect(growth in list(Growth), at("growth"), "growth", growth, " or ".join(Growth))
-    dataset = str(fields.get("dataset", ""))
-    expect(len(dataset) <= 128, at("dataset"), "dataset", dataset, "at most 128 characters")
-    dataset_bytes = whole("dataset_bytes", 0)
-    expect(
-        bool(dataset) or not dataset_bytes,
-        at("dataset_bytes"),
-        "dataset_bytes",
-        dataset_bytes,
-        "a dataset to go with it",
-    )
-    elastic = elastic_of(at("elastic"), fields.get("elastic", ""), whole("gpus", 1, 1))
-    noise = number(at("noise_scale"), "noise_scale", fields.get("noise_scale", 0.0), least=0)
-    expect(
-        elastic is not None or not noise,
-        at("noise_scale"),
-        "noise_scale",
-        noise,
-        "an elastic job to go with it",
-    )
-    nodes = whole("nodes", 1, 1)
-    expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
-    stages = _stages(at("stages"), fields.get("stages", ""))
-    strategies = _strategies(at("strategies"), fields.get("strategies", ""), whole("gpus", 1, 1) * nodes)
-    plain = not strategies or (elastic is None and not stages)
-    expect(
-        plain,
-        at("strategies"),
-        "strategies",
-        fields.get("strategies"),
-        "neither elastic nor stages beside them",
-    )
-    topology = str(fields.get("topology", Topology.AUTO))
-    expect(topology in list(Topology), at("topology"), "topology", topology, " or ".join(Topology))
-    alone = topology == Topology.AUTO or not (elastic or strategies)
-    expect(alone, at("topology"), "topology", topology, "auto for jobs that are elastic or have strategies")
-    user, job_class = str(fields["user"]), str(fields["job_class"])
-    expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
-    expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
-    return SimJob(
-        id=0,
-        user=UserName(user),
-        arrival_s=number(at("arrival_s"), "arrival_s", fields["arrival_s"], least=0),
-        steps=whole("steps", 0, 1),
-        job_class=job_class,
-        gpus=whole("gpus", 1, 1),
-        nodes=nodes,
-        gpu_types=tuple(canonical(str(model)) for model in types),
-        gpu_memory_bytes=whole("gpu_memory_bytes", 0),
-        state_bytes=whole("state_bytes", 0),
-        migrate=Migrate(migrate),
-        sliceable=sliceable == "true",
-        priority=whole("priority", 0, -1_000_000),
-        stages=stages,
-        growth=Growth(growth),
-        gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
-        accumulation_max=whole("accumulation_max", 1, 1),
-        dataset=dataset,
-        dataset_bytes=dataset_bytes,
-        elastic=elastic,
-        noise_scale=noise,
-        strategies=strategies,
-        topology=Topology(topology),
-        line=where[1],
-    )
-
-
-def _strategies(where: Where, said: object, gang: int) -> tuple[Strategy, ...]:
-    """`dp=4 | tp=2,pp=2`, or a list."""
-    words = said if isinstance(said, list) else str(said).split("|")
-    try:
-        found = tuple(parse(str(word)) for word in words if str(word).strip())
-    except RefusedError as refused:
-        refuse(where, "strategies", said, str(refused))
-    why = obstacle(found, gang)
-    expect(not why, where, "strategies", said, why)
-    return found
-
-
-def _stages(where: Where, text: object) -> tuple[Stage, ...]:
-    """`0/1563 CLASS | 31/782 CLASS`: epoch from which on, mini-batches of an epoch, class."""
-    expect(isinstance(text, str), where, "stages", text, _STAGES)
-    found = []
-    for word in filter(None, (word.strip() for word in str(text).split("|"))):
-        numbers, _, name = word.partition(" ")
-        epoch, slash, steps = numbers.partition("/")
-        expect(bool(slash and name.strip()), where, "stages", word, _STAGES)
-        found.append(
-            Stage(
-                job_class=name.strip(),
-                from_epoch=int(number(where, "stages, epoch", epoch, least=0, whole=True)),
-                epoch_steps=int(number(where, "stages, steps of an epoch", steps, least=1, whole=True)),
-            )
-        )
-    epochs = [stage.from_epoch for stage in found]
-    expect(
-        not epochs or (epochs[0] == 0 and epochs == sorted(set(epochs))),
-        where,
-        "stages",
-        text,
-        "epochs that rise from 0",
-    )
-    return tuple(found)
-
-
-_STAGES = "`EPOCH/STEPS_OF_AN_EPOCH CLASS | …`"
+    return [job_of(where, fields, entry.lines)] * count
 
 
 def _whole(
@@ -501,101 +303,4 @@ def assemble(
         rates={at: rate for at, rate in rates.items() if at[0] in used},
         source=str(path),
         skipped=tuple(sieve.left_out),
-    )
-
-
-# --- export ---------------------------------------------------------------------------------------------------------------
-
-
-def dump_csv(workload: Workload) -> str:
-    out = io.StringIO()
-    out.write(f"# name {workload.name}\n")
-    for user in sorted(workload.tickets):
-        out.write(f"# {shlex.join(['user', user, repr(workload.tickets[user])])}\n")
-    for class_, model in sorted(workload.rates):
-        out.write(f"# {shlex.join(['rate', class_, model, repr(workload.rates[class_, model])])}\n")
-    for class_, other, model in sorted(workload.interference):
-        ratio = _told(workload.interference[class_, other, model])
-        out.write(f"# {shlex.join(['beside', class_, other, model, str(ratio)])}\n")
-    for class_, model in sorted(workload.spread):
-        out.write(f"# {shlex.join(['spread', class_, model, repr(workload.spread[class_, model])])}\n")
-    for (class_, model), speed in sorted(workload.speeds.items()):
-        parts = [f"{name}={value!r}" for name, value in asdict(speed).items()]
-        out.write(f"# {shlex.join(['speed', class_, model, *parts])}\n")
-    table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
-    for job in workload.jobs:
-        table.writerow([_cell(getattr(job, field)) for field in COLUMNS])
-    return out.getvalue()
-
-
-def dump_yaml(workload: Workload) -> str:
-    import yaml  # noqa: PLC0415
-
-    classes: dict[str, dict[str, float]] = {}
-    for (class_, model), rate in sorted(workload.rates.items()):
-        classes.setdefault(class_, {})[model] = rate
-    slowed: dict[str, dict[str, dict[str, float | str]]] = {}
-    for (class_, other, model), ratio in sorted(workload.interference.items()):
-        slowed.setdefault(class_, {}).setdefault(other, {})[model] = _told(ratio)
-    plain = SimJob(id=0, user=UserName(""), arrival_s=0.0, steps=0, job_class="")
-    jobs = [
-        {
-            field: value
-            if isinstance(value, int | float | str) and not isinstance(value, StrEnum)
-            else _cell(value)
-            for field in COLUMNS
-            if field in NEEDED or getattr(job, field) != getattr(plain, field)
-            for value in [getattr(job, field)]
-        }
-        for job in workload.jobs
-    ]
-    tree = {
-        "name": workload.name,
-        "users": {str(user): workload.tickets[user] for user in sorted(workload.tickets)},
-        "rates": classes,
-        "interference": slowed,
-        "jobs": jobs,
-    }
-    if not slowed:
-        del tree["interference"]
-    if workload.spread:
-        parts: dict[str, dict[str, float]] = {}
-        for (class_, model), part in sorted(workload.spread.items()):
-            parts.setdefault(class_, {})[model] = part
-        tree["spread"] = parts
-    if workload.speeds:
-        by_model: dict[str, dict[str, dict[str, float]]] = {}
-        for (class_, model), speed in sorted(workload.speeds.items()):
-            by_model.setdefault(class_, {})[model] = asdict(speed)
-        tree["speeds"] = by_model
-    text: str = yaml.safe_dump(tree, sort_keys=False, default_flow_style=None, width=140, allow_unicode=True)
-    return text
-
-
-def _told(ratio: float) -> float | str:
-    return NEVER if ratio == inf else ratio
-
-
-def _cell(value: object) -> object:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return ""
-    if isinstance(value, Elastic):
-        return elastic_text(value)
-    if isinstance(value, tuple):
-        return "|".join(map(_word, value))
-    if isinstance(value, StrEnum):
-        return str(value)
-    return repr(value) if isinstance(value, float) else value
-
-
-def _word(value: object) -> str:
-    if isinstance(value, Strategy):
-        return value.text
-    return (
-        f"{value.from_epoch}/{value.epoch_steps} {value.job_class}"
-        if isinstance(value, Stage)
-        else str(value)
     )

@@ -1,6 +1,7 @@
 """What a job is started with: account, command, environment."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import socket
@@ -63,11 +64,15 @@ def test_torchrun_needs_a_script_or_a_module(command) -> None:
         launch.torchrun(command, 2, ALONE, "7-1")
 
 
-def test_a_reserved_port_is_free_and_on_loopback() -> None:
-    port = launch.free_port()
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", port))
+def test_a_job_on_one_server_meets_on_loopback_at_a_port_where_nobody_listens(job) -> None:
+    with contextlib.ExitStack() as listeners:
+        taken: set[int] = set()
+        for _ in range(20):
+            place = launch.Place.of(job(7, "train.py"))
+            assert place.address == "127.0.0.1"
+            assert place.port not in taken
+            listeners.enter_context(socket.create_server((place.address, place.port)))
+            taken.add(place.port)
 
 
 def prepared(settings, job, *command, generation=-1, **changes):

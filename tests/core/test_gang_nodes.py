@@ -7,6 +7,7 @@ import pytest
 from test_gang import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
 from hs_core.events import Checkpoint, JobHeld, JobHooked, JobReady, JobWentOn, Resume, Suspend, SuspendFailed
+from hs_core.gang import Step
 from hs_core.reports import Tier
 
 RESUME = Resume(job=JOB, epoch=1)
@@ -147,8 +148,8 @@ def test_a_link_lost_during_a_stop_lets_those_who_stand_go_on() -> None:
 
 def test_connections_are_whatever_the_driver_calls_them() -> None:
     gang = Gang(2, arrived=False, nodes=2)
-    gang.machine.gone("never heard of", 1.0)
-    gang.machine.gone((1, 5), 1.0)
+    assert gang.machine.gone("never heard of", 1.0) == Step()
+    assert gang.machine.gone((1, 5), 1.0) == Step()
     gang.machine.check()
 
 

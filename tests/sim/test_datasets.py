@@ -7,7 +7,8 @@ import pytest
 
 from hs_core.errors import RefusedError
 from hs_core.names import UserName
-from hs_sim.files import dump_csv, dump_yaml, load
+from hs_sim.export import dump_csv, dump_yaml
+from hs_sim.files import load
 from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta

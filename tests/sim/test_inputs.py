@@ -14,7 +14,7 @@ from hs_sim.batches import stages
 from hs_sim.cli import main
 from hs_sim.cluster import nodes_of, parse_cluster, runnable
 from hs_sim.drawn import gavel_like, shockwave_like
-from hs_sim.files import dump_csv, dump_yaml
+from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.generate import Recipe, gang_rates, generate
 from hs_sim.model import GAVEL, SHOCKWAVE, Growth, Stage
 from hs_sim.reading import Sieve
@@ -428,3 +428,10 @@ def test_drawn_batch_sizes_change_where_the_table_knows_them() -> None:
         for job in changing
         for stage in job.stages
     )
+
+
+def test_a_pool_may_say_how_much_memory_its_gpus_have() -> None:
+    found = parse_cluster("v100:8,k80:16@8/12", 4, 16.0)
+    assert [(pool.gpus_per_server, pool.gpu_memory_bytes >> 30) for pool in found.pools] == [(4, 16), (8, 12)]
+    with pytest.raises(RefusedError, match=r"'k80:8/'.*GIB_OF_A_GPU"):
+        parse_cluster("k80:8/")

@@ -10,7 +10,8 @@ from hs_core.errors import RefusedError
 from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
-from hs_sim.files import dump_csv, dump_yaml, load
+from hs_sim.export import dump_csv, dump_yaml
+from hs_sim.files import load
 from hs_sim.gavel import load_trace
 from hs_sim.machines import run_machines
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload, gavel_compat

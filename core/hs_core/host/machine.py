@@ -12,7 +12,7 @@ stride off (`turn.local`) and a gang of its turn ends, the GPUs stay idle for on
 fill them by stride: work goes on while it is away. After a long silence jobs that ask for it are ended (`away`).
 
 A job is started when nothing but GPUs is missing: a rendezvous that its nodes know, a checkpoint fetched from where it lies; one that is
-to leave goes through a checkpoint as soon as it can write one (`comings`).
+to leave goes through a checkpoint as soon as it can write one (`comings`). What is heard of it is taken in by `said`.
 
 After a restart: construct with what `saved()` gave last, then tell what was found as events: `JobExited` for what ended meanwhile,
 nothing for what lives. What was ordered and not answered is ordered again, but for
@@ -25,38 +25,28 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 from math import floor, inf
-from typing import Any, assert_never
+from typing import Any
 
 from hs_core.errors import BrokenError
 from hs_core.events import (
-    CheckpointFailed,
     CheckpointFetched,
     ControllerHeard,
     Fact,
-    FetchFailed,
     GpusSeen,
     HostCommand,
     HostEvent,
-    JobCapable,
     JobCheckpointed,
-    JobExited,
-    JobFroze,
     JobHeld,
     JobHooked,
     JobProgressed,
-    JobReady,
-    JobRestored,
     JobWentOn,
-    LaunchFailed,
-    RendezvousReserved,
     Resume,
-    SuspendFailed,
     WakeHost,
     Wanted,
     WantedChanged,
     Woke,
 )
-from hs_core.host import away, comings, deadlines, memory, turns, wants
+from hs_core.host import away, comings, deadlines, memory, said, turns, wants
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
@@ -65,22 +55,8 @@ from hs_core.host.mates import share_out
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Gpu
 from hs_core.names import JobId
-from hs_core.reports import Exit, JobReport, Phase, Tier
+from hs_core.reports import JobReport, Phase
 
-CHECKPOINTED_STATUS = 75
-"""How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
-
-PHASE_OF_TIER = {
-    Tier.HOLD: Phase.HELD,
-    Tier.SWAP: Phase.SWAPPED,
-    Tier.CHECKPOINT: Phase.CHECKPOINTED,
-    Tier.FREEZE: Phase.FROZEN,
-}
-
-_JobEvent = (
-    JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
-    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved
-)  # fmt: skip
 _QUIET = (JobHooked, JobProgressed, JobWentOn, JobCheckpointed)
 """Where such an event leaves a job as it stood, nobody's turn can depend on it."""
 
@@ -159,7 +135,9 @@ class HostMachine:
                     touched = ()
                 else:
                     stood = job.standing
-                    self._job_event(job, event)
+                    said.hear(board, job, event)
+                    if job.id not in board.jobs:
+                        self._left_behind()
                     if isinstance(event, _QUIET) and job.standing == stood and not board.out:
                         touched = (job,)
         if touched is None or board.now_s >= self._due_s:
@@ -183,45 +161,6 @@ class HostMachine:
         new_facts = board.facts_told - facts_before
         facts = tuple(islice(reversed(board.facts), new_facts))[::-1] if new_facts else ()
         return HostOutcome(commands=commands, changed=changed, facts=facts, checkpointed=checkpointed)
-
-    def _job_event(self, job: HostedJob, event: _JobEvent) -> None:
-        match event:
-            case JobHooked():
-                self._hooked(job)
-            case JobReady():
-                self._ready(job, event)
-            case JobCapable():
-                job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
-            case JobHeld():
-                self._held(job, event)
-            case JobWentOn():
-                self._went_on(job, event.step)
-            case JobProgressed():
-                self._progressed(job, event)
-            case JobCheckpointed():
-                self._durable(job, event.step, event.generation)
-            case CheckpointFailed():
-                self._checkpoint_failed(job, event.why)
-            case JobRestored():
-                self._restored(job, event)
-            case JobFroze():
-                self._froze(job)
-            case SuspendFailed():
-                if job.asked is not None and not job.is_past(event.order):
-                    deadlines.unanswered(self._board, job, event.why)
-            case JobExited():
-                self._exited(job, event.exit)
-            case LaunchFailed():
-                if job.phase is not Phase.EXITED:
-                    self._board.exited(job, Exit(why=f"launch failed: {event.why}"))
-            case CheckpointFetched():
-                comings.fetched(self._board, job, event.generation, event.step)
-            case FetchFailed():
-                comings.fetch_failed(self._board, job, event.why, hopeless=event.hopeless)
-            case RendezvousReserved():
-                comings.reserved(self._board, job, event.address)
-            case _:
-                assert_never(event)
 
     # --- what is wanted
 
@@ -270,147 +209,6 @@ class HostMachine:
         for job in [job for job in self._told if job not in self._board.jobs]:
             del self._told[job]
             self._stand.pop(job, None)
-
-    # --- what jobs do
-
-    def _hooked(self, job: HostedJob) -> None:
-        if not job.hookable or not job.alive:
-            return
-        if job.hooked is None:
-            job.start_deadline_s = self._board.now_s + self._board.config.ready_deadline_s
-        job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
-        self._board.hooking_classes.add(job.wanted.job_class)
-        self._board.unhooked_classes.discard(job.wanted.job_class)
-
-    def _ready(self, job: HostedJob, event: JobReady) -> None:
-        board = self._board
-        if (
-            not job.alive
-            or not job.hookable
-            or job.phase in (Phase.KILLING, Phase.SWAPPED, Phase.CHECKPOINTED)
-        ):
-            return
-        self._hooked(job)
-        first, job.ready = not job.ready, True
-        job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
-        job.step = event.step
-        if first:
-            job.start_s = board.now_s - (job.launched_s or board.now_s)
-            board.tell("ready", f"stands at its first suspend point, step {job.step}", job)
-            if job.ahead:
-                board.begins(job)
-        if job.phase is Phase.FROZEN or job.asked in (Tier.SWAP, Tier.CHECKPOINT):
-            return
-        if job.phase is Phase.SUSPENDING:
-            board.stopped(job, Phase.HELD, Tier.HOLD)
-        elif job.phase in (Phase.STARTING, Phase.RUNNING):
-            others = any(other.occupying for other in board.rivals(job))
-            lets_go = not job.wanted.paused and not job.portion_done
-            if job.in_turn and job.occupying and not others and lets_go:
-                board.resume(job)
-                return
-            job.free(board.now_s)
-            job.phase, job.going_s, job.stuck = Phase.HELD, None, ""
-            job.in_turn = job.in_turn and not others and not job.portion_done
-
-    def _held(self, job: HostedJob, event: JobHeld) -> None:
-        board = self._board
-        if event.tier not in PHASE_OF_TIER:
-            raise BrokenError(f"job {job.id} held with tier {event.tier}")
-        if event.tier is Tier.CHECKPOINT:
-            self._durable(job, event.step, event.generation)
-        if not job.alive or job.ended:
-            return
-        if event.tier is not Tier.CHECKPOINT and job.is_past(event.order):
-            return  # it goes on again, or will stop again, and then says so
-        job.ready, job.resumed = True, True
-        self._hooked(job)
-        asked, job.step = job.asked, event.step
-        if asked is None and job.phase is PHASE_OF_TIER[event.tier]:
-            return  # told again, because another host of its gang asked
-        if asked is Tier.SWAP and event.tier is Tier.HOLD:
-            deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
-        board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)
-        job.parked_bytes = event.parked_bytes if event.tier is Tier.SWAP else 0
-        job.in_turn = job.in_turn and not job.portion_done
-        if event.tier is Tier.CHECKPOINT:
-            job.in_turn = False
-            # Perhaps its move was told to its other hosts first: no start before the next edge.
-            job.passed_over = asked is not Tier.CHECKPOINT
-
-    def _went_on(self, job: HostedJob, step: int) -> None:
-        board = self._board
-        if not job.alive or job.ended or job.phase is Phase.SUSPENDING:
-            return
-        job.step = max(job.step, step)
-        if job.phase is Phase.RUNNING:
-            board.went_on(job)
-            return
-        # It trains without having been let go: what is so goes before what was ordered.
-        job.phase, job.ready, job.resumed, job.asked = Phase.RUNNING, job.hookable, True, None
-        if not (job.in_turn and job.occupying):
-            deadlines.intrude(board, job)
-
-    def _progressed(self, job: HostedJob, event: JobProgressed) -> None:
-        if not job.alive:
-            return
-        if job.phase is Phase.RUNNING:
-            self._board.went_on(job)
-        job.step = max(job.step, event.step)
-        job.steps_per_s = event.steps_per_s
-        if event.noise_samples:
-            job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
-        job.device_memory_bytes = max(job.device_memory_bytes, event.device_memory_bytes)
-
-    def _durable(self, job: HostedJob, step: int, generation: int) -> None:
-        if generation >= job.checkpoint_generation:
-            job.checkpoint_step, job.checkpoint_generation = step, generation
-        self._board.saves_later(job)
-        job.trouble = ""
-
-    def _checkpoint_failed(self, job: HostedJob, why: str) -> None:
-        board = self._board
-        deadlines.parking_failed(board, job, Tier.CHECKPOINT, why)
-        board.saves_later(job)
-        if job.asked is Tier.CHECKPOINT:
-            job.asked = None
-            if job.phase is Phase.SUSPENDING:  # it goes on, but its turn is over
-                board.ask(job, Tier.HOLD)
-
-    def _restored(self, job: HostedJob, event: JobRestored) -> None:
-        if job.step > event.step:
-            spent = job.gpu_s + job.seconds_in_turn(self._board.now_s) * job.charged_gpus
-            job.lost_gpu_s += spent * (job.step - event.step) / job.step
-        job.step = event.step
-        job.checkpoint_step, job.checkpoint_generation = event.step, event.generation
-
-    def _froze(self, job: HostedJob) -> None:
-        if job.alive and not job.ended and job.phase not in (Phase.SWAPPED, Phase.CHECKPOINTED, Phase.FROZEN):
-            self._board.stopped(job, Phase.FROZEN, Tier.FREEZE)
-
-    def _exited(self, job: HostedJob, exit_: Exit) -> None:
-        board = self._board
-        if job.phase is Phase.EXITED:
-            return
-        # Who stops one part of a gang over several hosts stops all, whether this host has been told yet or not.
-        asked = job.asked is Tier.CHECKPOINT or (job.part and not job.ended)
-        parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
-        if job.phase is Phase.CHECKPOINTED or parked:
-            if job.phase is not Phase.CHECKPOINTED:
-                job.passed_over = job.asked is not Tier.CHECKPOINT  # as in `_held`
-                # Durable, or it would not have left like this. The word of it is lost with an agent, or on its way from node 0,
-                # which alone knows how many there were: until it comes a part goes by the newest that it was told of.
-                if not job.part:
-                    job.checkpoint_generation += 1
-                    job.checkpoint_step = job.step
-                board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)
-            board.gone(job)
-        elif job.next is not None or job.dropped:
-            board.exited(job, exit_)
-            wants.bury(board, job)
-            self._left_behind()
-        else:
-            board.exited(job, exit_)
 
     def _gpus_seen(self, event: GpusSeen) -> None:
         board = self._board

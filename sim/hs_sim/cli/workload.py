@@ -33,9 +33,9 @@ def workload() -> None:
 @generator
 def generate(path: Path, seed: int, **given: Any) -> None:
     """Write a generated workload to PATH (.yaml or .csv)."""
-    from hs_sim import files, writers
+    from hs_sim import export, writers
 
-    dumps = {".csv": files.dump_csv, ".yaml": files.dump_yaml, ".yml": files.dump_yaml}
+    dumps = {".csv": export.dump_csv, ".yaml": export.dump_yaml, ".yml": export.dump_yaml}
     dump = dumps.get(path.suffix.lower())
     if dump is None:
         raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")

@@ -241,7 +241,7 @@ class Agent:
             case Forget():
                 self._forget((command.job, command.epoch))
             case Fetch():
-                self._world.fetch(self, command)
+                self._world.fetches.start(self, command)
             case Reserve():
                 self._world.reserve(self, command)
 

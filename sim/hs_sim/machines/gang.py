@@ -242,8 +242,8 @@ class Gang:
     def _tell_progress(self, turn: int) -> None:
         if turn != self._turn or self.since_s is None:
             return
-        said: dict[str, Any] = {"step": self.step, "steps_per_s": self.world.told_speed(self)}
-        said["noise_scale"], said["noise_samples"] = self.world.told_noise(self)
+        said: dict[str, Any] = {"step": self.step, "steps_per_s": self.world.speeds.told(self)}
+        said["noise_scale"], said["noise_samples"] = self.world.speeds.told_noise(self)
         for part in self._in_order():
             part.agent.say(part, JobProgressed, device_memory_bytes=0, **said)
         self.world.clock.after(self.world.progress_s, self._tell_progress, turn)
@@ -444,14 +444,14 @@ class Gang:
         for part in self.parts.values():
             if not part.frozen:
                 self.world.truth.occupy(part.gpus, self.id, self.world.clock.now_s)
-                self.world.shared(part)
+                self.world.speeds.shared(part)
 
     def _free(self, part: Part) -> None:
         if part.occupied_s is not None:
             self.charge(part)
             part.occupied_s = None
             self.world.occupied.discard(part)
-        self.world.leaves(part)
+        self.world.speeds.leaves(part)
 
     def charge(self, part: Part) -> None:
         """Up to now."""

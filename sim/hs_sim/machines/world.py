@@ -1,7 +1,7 @@
 """One simulated cluster: the controller, its agents, their jobs, and who submits them."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, NoReturn
@@ -10,9 +10,6 @@ from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
 from hs_core.events import (
-    CheckpointFetched,
-    Fetch,
-    FetchFailed,
     HostCommand,
     JobsSubmitted,
     RendezvousReserved,
@@ -21,31 +18,31 @@ from hs_core.events import (
     WakeHost,
     WantedJob,
 )
-from hs_core.forms import Form, Shape
 from hs_core.host import HostConfig
-from hs_core.model import Gpu, JobSpec, Slowdown, job_class
+from hs_core.model import Gpu, JobSpec, Slowdown
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_core.reports import Exit
 from hs_sim.cluster import slowed_servers
-from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.controller import Controller
+from hs_sim.machines.fetches import Fetches
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.journal import Draft
 from hs_sim.machines.network import DOWN, Line, Network
+from hs_sim.machines.samples import Samples
+from hs_sim.machines.speeds import Speeds
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Truth
-from hs_sim.model import Costs, Experiment, JobOutcome, Result, Sample, SimJob, SpeedChange
+from hs_sim.model import Costs, Experiment, JobOutcome, Result, SimJob
 
 TRACE = 60  # lines kept of what happened last
 RETRY_S = 10.0  # who was not answered asks again
 ORDER_RETRY_S = 1.0
-FETCH_RETRIES, FETCH_RETRY_S = 5, 1.0
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
 )
@@ -104,17 +101,12 @@ class World:
         for host, gpus in _hosts(experiment):
             self.agents[host] = Agent(self, host, gpus, config)
         self.trouble = Trouble(self, faults or FaultPlan())
-        every = [gpu for _, gpus in _hosts(experiment) for gpu in gpus]
-        self._slowdowns = {gpu.id: gpu for gpu in every} if any(gpu.slowdowns for gpu in every) else {}
         self._gangs: dict[Owner, Gang] = {}
-        self._rates = dict(experiment.workload.rates)
-        self._noise: dict[JobId, Random] = {}
+        every = (gpu for agent in self.agents.values() for gpu in agent.gpus)
+        self.speeds = Speeds(experiment, every, self._gangs, self.truth)
+        self.fetches = Fetches(self)
         self._left = len(experiment.workload.jobs)
-        self._samples: list[Sample] = []
-        self._sampled: dict[tuple[UserName, str], float] = {}
-        self._sampled_steps: dict[UserName, float] = {}
-        self._entitled: dict[tuple[UserName, str], float] = {}
-        self._sampled_s = 0.0
+        self._samples = Samples()
         self._watched = watched or bool(faults and faults.faults)
         self.horizon_s: float | None = None  # by when everything has to have ended
         for job in experiment.workload.jobs:
@@ -143,7 +135,7 @@ class World:
         for sim in experiment.workload.jobs:
             clock.at(sim.arrival_s, self._submit, self.truth.jobs[sim.id])
         for change in experiment.workload.changes:
-            clock.at(change.at_s, self._change_speed, change)
+            clock.at(change.at_s, self.speeds.change, change)
         every_s = experiment.sample_s or experiment.quantum_s
         clock.at(every_s, self._sample, every_s, progress)
         if self._watched:
@@ -157,7 +149,7 @@ class World:
             waiting = [j.sim.id for j in self.truth.jobs.values() if j.ended_s is None]
             what = f"jobs {waiting[:20]} have not ended" if waiting else "the controller does not know it"
             raise LawBrokenError(f"at {clock.now_s:.0f}: {what}: {self._standing()}")
-        if clock.now_s > self._sampled_s:
+        if clock.now_s > self._samples.at_s:
             self._take_sample()
         return self._result()
 
@@ -246,87 +238,14 @@ class World:
         key = (wanted.job, wanted.epoch, wanted.copy)
         gang = self._gangs.get(key)
         if gang is None or wanted.node_rank in gang.parts:
-            job = self._job_of(wanted)
+            job = self.job_of(wanted)
             models = {self.agents[peer.host].model for peer in wanted.nodes} or {model}
-            rate = min(
-                self._rate(job, model, wanted.form) for model in models
-            )  # the slowest has the others wait
+            # The slowest has the others wait.
+            rate = min(self.speeds.rate(job, model, wanted.form) for model in models)
             gang = self._gangs[key] = Gang(self, wanted, job, rate)
         return gang
 
-    def _rate(self, job: JobTruth, model: str, form: Form | None) -> float:
-        if isinstance(form, Shape) and job.sim.elastic is not None:
-            speed = self.experiment.workload.speeds[job.sim.job_class, model]
-            return steps_per_s(job.sim.truly or job.sim.elastic, speed, form)
-        class_ = job.sim.variant(form)
-        rate = self._rates.get((class_, model))
-        if rate is None or rate <= 0:
-            raise BrokenError(f"the workload has no rate of class {class_!r} on {model}")
-        if job.sim.nodes_in(form) > 1:
-            rate *= self.experiment.workload.spread.get((class_, model), 1.0)
-        return rate
-
-    # --- two jobs on one GPU
-
-    def shared(self, part: Part) -> None:
-        """It computes on its GPUs from now on, perhaps beside others, perhaps on others than before."""
-        if self._slowdowns and (rate := self._alone(part.gang)) != part.gang.rate and not self.truth.mates:
-            part.gang.train_at(rate)
-        if self.truth.mates:
-            self._share_out({part.gang.id} | self.truth.share_of(part.gpus, part.gang.id)[1])
-
-    def leaves(self, part: Part) -> None:
-        """It computes no more; those beside it have its GPUs for themselves."""
-        _, others = self.truth.share_of(part.gpus, part.gang.id)
-        self.truth.free(part.gpus, part.gang.id)
-        if others:
-            self._share_out({part.gang.id} | others)
-
-    def _share_out(self, keys: Iterable[Owner]) -> None:
-        for gang in [self._gangs[key] for key in sorted(keys) if key in self._gangs]:
-            beside: set[Owner] = set()
-            for part in gang.parts.values():
-                share, others = self.truth.share_of(part.gpus, gang.id)
-                beside |= others
-                if share != part.share:
-                    gang.charge(part)
-                    part.share = share
-            rate = self._alone(gang) / max((self._slowed(gang, other) for other in beside), default=1.0)
-            if rate != gang.rate:
-                gang.train_at(rate)
-
-    def _alone(self, gang: Gang) -> float:
-        return min(
-            self._rate(gang.job, part.agent.model, gang.shape) / self._slowed_by(part)
-            for part in gang.parts.values()
-        )
-
-    def _slowed_by(self, part: Part) -> float:
-        """Its slowest GPU's part."""
-        said = self._slowdowns
-        if not said:
-            return 1.0
-        sim = part.gang.job.sim
-        name = job_class(sim.user, sim.spec())
-        return max((said[gpu].slowdown(name) for gpu in part.gpus), default=1.0)
-
-    def _slowed(self, gang: Gang, other: Owner) -> float:
-        workload = self.experiment.workload
-        beside = self._gangs[other]
-        pair = (gang.job.sim.variant(gang.shape), beside.job.sim.variant(beside.shape))
-        models = {part.agent.model for part in gang.parts.values()}
-        return max(
-            workload.interference.get((*pair, model), self.experiment.interference) for model in models
-        )
-
-    def _change_speed(self, change: SpeedChange) -> None:
-        self._rates[change.job_class, change.model] = change.steps_per_s
-        for gang in self._gangs.values():
-            if gang.job.sim.variant(gang.shape) == change.job_class:
-                gang.train_at(self._alone(gang))
-                self._share_out([gang.id])
-
-    def _job_of(self, wanted: WantedJob) -> JobTruth:
+    def job_of(self, wanted: WantedJob) -> JobTruth:
         known = self.truth.by_id.get(wanted.job)
         if known is not None:
             return known
@@ -365,36 +284,6 @@ class World:
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
 
-    def told_speed(self, gang: Gang) -> float:
-        """What its ranks measure; tests have them say something else."""
-        rate = gang.rate
-        if (
-            isinstance(gang.shape, Shape) and gang.job.sim.elastic is not None
-        ):  # they count mini-batches of its size
-            (part,) = gang.parts.values()
-            speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
-            truly = gang.job.sim.truly or gang.job.sim.elastic
-            rate *= told_per_s(speed, gang.shape) / steps_per_s(truly, speed, gang.shape)
-        return rate * self._noise_of(gang.key[0])
-
-    def told_noise(self, gang: Gang) -> tuple[float, int]:
-        """Noise scale of its gradients, and measurements of it since it was started."""
-        truly = gang.job.sim.truly
-        if not isinstance(gang.shape, Shape) or truly is None:
-            return 0.0, 0
-        (part,) = gang.parts.values()
-        speed = self.experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
-        return truly.noise_scale, noise_samples(speed, gang.shape, gang.training_s)
-
-    def _noise_of(self, job: JobId) -> float:
-        cv = self.experiment.noise.rate_cv
-        if cv <= 0:
-            return 1.0
-        dice = self._noise.get(job)
-        if dice is None:
-            dice = self._noise[job] = roll(self.experiment.seed, "rate", job)
-        return max(0.01, dice.gauss(1.0, cv))
-
     def order(self, part: Part, number: int | None, act: Callable[..., None], *args: Any) -> None:
         """To all of the gang, through node 0's agent. Where it cannot be reached only the newest waits, as `hs_agent.gangs` keeps it;
         what has no number does not."""
@@ -421,65 +310,6 @@ class World:
         agent.post(
             RendezvousReserved(
                 now_s=agent.now_s(), job=order.job, epoch=order.epoch, address=f"{agent.name}:{port}"
-            )
-        )
-
-    def fetch(self, agent: Agent, order: Fetch) -> None:
-        self._fetch(agent, agent.life, order.wanted, 0)
-
-    def _fetch(self, agent: Agent, life: int, wanted: WantedJob, tries: int) -> None:
-        source = wanted.source
-        if source is None or not agent.up or agent.life != life:
-            return
-        parts = [(part.peer.host, part.generation) for part in source.parts]
-        needed = parts or [(source.peer.host, source.generation)]
-        lenders = [self.agents[host] for host, _ in needed]
-        reached = all(
-            lender is agent or (lender.up and self.network.through(agent.name, lender.name))
-            for lender in lenders
-        )
-        held = [
-            lender.stores.get(wanted.job, {}).get(generation)
-            for lender, (_, generation) in zip(lenders, needed, strict=True)
-        ]
-        if not reached or None in held or agent.disk_full:
-            if tries < FETCH_RETRIES:
-                self.clock.after(FETCH_RETRY_S, self._fetch, agent, life, wanted, tries + 1)
-            else:
-                names = ", ".join(lender.name for lender in lenders)
-                why = "no such checkpoint there" if reached else f"{names} cannot be reached"
-                agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
-            return
-        at = [found for found in held if found is not None]
-        self._adds_up(wanted, [step for _, step in at])
-        size = self._job_of(wanted).sim.state_bytes / max(1, len(wanted.nodes))
-        come = sum(lender is not agent for lender in lenders)
-        seconds = size * come / self.costs.network_bytes_per_s + self.network.delay_s()
-        got = (wanted.epoch, source.step) if source.parts else at[0]
-        self.clock.after(seconds, self._fetched, agent, life, wanted, got)
-
-    def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
-        """What copies did since they began is no less than it is taken to be; more, where an agent died before it heard of a copy's last steps."""
-        source = wanted.source
-        assert source is not None
-        base = source.step - sum(part.steps for part in source.parts)
-        said = [base + part.steps for part in source.parts] or steps
-        if any(step < least for step, least in zip(steps, said, strict=True)):
-            self.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
-
-    def _fetched(self, agent: Agent, life: int, wanted: WantedJob, got: tuple[int, int]) -> None:
-        source = wanted.source
-        if source is None or not agent.up or agent.life != life:
-            return
-        epoch, step = got
-        agent.store((wanted.job, epoch), source.generation, step)
-        agent.post(
-            CheckpointFetched(
-                now_s=agent.now_s(),
-                job=wanted.job,
-                epoch=wanted.epoch,
-                generation=source.generation,
-                step=step,
             )
         )
 
@@ -515,35 +345,8 @@ class World:
     def _take_sample(self) -> None:
         for part in self.occupied:
             part.gang.charge(part)
-        now_s = self.clock.now_s
-        took_s = now_s - self._sampled_s
-        received: dict[tuple[UserName, str], float] = {}
-        steps: dict[UserName, float] = {}
-        for job in self.truth.jobs.values():
-            for model, gpu_s in job.gpu_s.items():
-                key = (job.sim.user, model)
-                received[key] = received.get(key, 0.0) + gpu_s
-            steps[job.sim.user] = steps.get(job.sim.user, 0.0) + job.steps
-        bases: dict[int, int] = {}
-        for gang in self._gangs.values():
-            if gang.job.steps < gang.job.sim.steps:
-                base = (gang.restored or 0) if gang.copy >= 0 else 0
-                steps[gang.job.sim.user] += gang.step - base
-                bases[gang.job.sim.id] = max(base, bases.get(gang.job.sim.id, 0))
-        for sim_id, base in bases.items():
-            steps[self.truth.jobs[sim_id].sim.user] += base
-        self._samples.append(
-            Sample(
-                at_s=now_s,
-                gpus={k: (v - self._sampled.get(k, 0.0)) / took_s for k, v in sorted(received.items())},
-                entitled=dict(self.controller.machine.entitled()),
-                steps_per_s={
-                    user: max(0.0, (v - self._sampled_steps.get(user, 0.0)) / took_s)
-                    for user, v in sorted(steps.items())
-                },
-            )
-        )
-        self._sampled, self._sampled_steps, self._sampled_s = received, steps, now_s
+        entitled = self.controller.machine.entitled()
+        self._samples.take(self.clock.now_s, self.truth, self._gangs.values(), entitled)
 
     def _result(self) -> Result:
         controller = self.controller
@@ -553,7 +356,7 @@ class World:
             experiment=self.experiment,
             depth="machines",
             jobs=outcomes,
-            samples=tuple(self._samples),
+            samples=tuple(self._samples.taken),
             ended_s=self.clock.now_s,
             quanta=ceil(self.clock.now_s / self.experiment.quantum_s),
             decisions=decisions,

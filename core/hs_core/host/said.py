@@ -1,0 +1,221 @@
+"""What is heard of a job, from its processes and from who starts them or fetches for it: how it stands after that."""
+
+from typing import assert_never
+
+from hs_core.errors import BrokenError
+from hs_core.events import (
+    CheckpointFailed,
+    CheckpointFetched,
+    FetchFailed,
+    JobCapable,
+    JobCheckpointed,
+    JobExited,
+    JobFroze,
+    JobHeld,
+    JobHooked,
+    JobProgressed,
+    JobReady,
+    JobRestored,
+    JobWentOn,
+    LaunchFailed,
+    RendezvousReserved,
+    SuspendFailed,
+)
+from hs_core.host import comings, deadlines, wants
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.reports import Exit, Phase, Tier
+
+CHECKPOINTED_STATUS = 75
+"""How a process exits once its checkpoint is durable (docs/job-protocol.md)."""
+
+PHASE_OF_TIER = {
+    Tier.HOLD: Phase.HELD,
+    Tier.SWAP: Phase.SWAPPED,
+    Tier.CHECKPOINT: Phase.CHECKPOINTED,
+    Tier.FREEZE: Phase.FROZEN,
+}
+
+JobEvent = (
+    JobHooked | JobReady | JobCapable | JobHeld | JobWentOn | JobProgressed | JobCheckpointed | CheckpointFailed
+    | JobRestored | JobFroze | SuspendFailed | JobExited | LaunchFailed | CheckpointFetched | FetchFailed | RendezvousReserved
+)  # fmt: skip
+
+
+def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
+    match event:
+        case JobHooked():
+            _hooked(board, job)
+        case JobReady():
+            _ready(board, job, event)
+        case JobCapable():
+            job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
+        case JobHeld():
+            _held(board, job, event)
+        case JobWentOn():
+            _went_on(board, job, event.step)
+        case JobProgressed():
+            _progressed(board, job, event)
+        case JobCheckpointed():
+            _durable(board, job, event.step, event.generation)
+        case CheckpointFailed():
+            _checkpoint_failed(board, job, event.why)
+        case JobRestored():
+            _restored(board, job, event)
+        case JobFroze():
+            _froze(board, job)
+        case SuspendFailed():
+            if job.asked is not None and not job.is_past(event.order):
+                deadlines.unanswered(board, job, event.why)
+        case JobExited():
+            _exited(board, job, event.exit)
+        case LaunchFailed():
+            if job.phase is not Phase.EXITED:
+                board.exited(job, Exit(why=f"launch failed: {event.why}"))
+        case CheckpointFetched():
+            comings.fetched(board, job, event.generation, event.step)
+        case FetchFailed():
+            comings.fetch_failed(board, job, event.why, hopeless=event.hopeless)
+        case RendezvousReserved():
+            comings.reserved(board, job, event.address)
+        case _:
+            assert_never(event)
+
+
+def _hooked(board: Board, job: HostedJob) -> None:
+    if not job.hookable or not job.alive:
+        return
+    if job.hooked is None:
+        job.start_deadline_s = board.now_s + board.config.ready_deadline_s
+    job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
+    board.hooking_classes.add(job.wanted.job_class)
+    board.unhooked_classes.discard(job.wanted.job_class)
+
+
+def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
+    if not job.alive or not job.hookable or job.phase in (Phase.KILLING, Phase.SWAPPED, Phase.CHECKPOINTED):
+        return
+    _hooked(board, job)
+    first, job.ready = not job.ready, True
+    job.can_swap, job.can_checkpoint = event.can_swap, event.can_checkpoint
+    job.step = event.step
+    if first:
+        job.start_s = board.now_s - (job.launched_s or board.now_s)
+        board.tell("ready", f"stands at its first suspend point, step {job.step}", job)
+        if job.ahead:
+            board.begins(job)
+    if job.phase is Phase.FROZEN or job.asked in (Tier.SWAP, Tier.CHECKPOINT):
+        return
+    if job.phase is Phase.SUSPENDING:
+        board.stopped(job, Phase.HELD, Tier.HOLD)
+    elif job.phase in (Phase.STARTING, Phase.RUNNING):
+        others = any(other.occupying for other in board.rivals(job))
+        lets_go = not job.wanted.paused and not job.portion_done
+        if job.in_turn and job.occupying and not others and lets_go:
+            board.resume(job)
+            return
+        job.free(board.now_s)
+        job.phase, job.going_s, job.stuck = Phase.HELD, None, ""
+        job.in_turn = job.in_turn and not others and not job.portion_done
+
+
+def _held(board: Board, job: HostedJob, event: JobHeld) -> None:
+    if event.tier not in PHASE_OF_TIER:
+        raise BrokenError(f"job {job.id} held with tier {event.tier}")
+    if event.tier is Tier.CHECKPOINT:
+        _durable(board, job, event.step, event.generation)
+    if not job.alive or job.ended:
+        return
+    if event.tier is not Tier.CHECKPOINT and job.is_past(event.order):
+        return  # it goes on again, or will stop again, and then says so
+    job.ready, job.resumed = True, True
+    _hooked(board, job)
+    asked, job.step = job.asked, event.step
+    if asked is None and job.phase is PHASE_OF_TIER[event.tier]:
+        return  # told again, because another host of its gang asked
+    if asked is Tier.SWAP and event.tier is Tier.HOLD:
+        deadlines.parking_failed(board, job, Tier.SWAP, "device memory stays where it is")
+    board.stopped(job, PHASE_OF_TIER[event.tier], event.tier)
+    job.parked_bytes = event.parked_bytes if event.tier is Tier.SWAP else 0
+    job.in_turn = job.in_turn and not job.portion_done
+    if event.tier is Tier.CHECKPOINT:
+        job.in_turn = False
+        # Perhaps its move was told to its other hosts first: no start before the next edge.
+        job.passed_over = asked is not Tier.CHECKPOINT
+
+
+def _went_on(board: Board, job: HostedJob, step: int) -> None:
+    if not job.alive or job.ended or job.phase is Phase.SUSPENDING:
+        return
+    job.step = max(job.step, step)
+    if job.phase is Phase.RUNNING:
+        board.went_on(job)
+        return
+    # It trains without having been let go: what is so goes before what was ordered.
+    job.phase, job.ready, job.resumed, job.asked = Phase.RUNNING, job.hookable, True, None
+    if not (job.in_turn and job.occupying):
+        deadlines.intrude(board, job)
+
+
+def _progressed(board: Board, job: HostedJob, event: JobProgressed) -> None:
+    if not job.alive:
+        return
+    if job.phase is Phase.RUNNING:
+        board.went_on(job)
+    job.step = max(job.step, event.step)
+    job.steps_per_s = event.steps_per_s
+    if event.noise_samples:
+        job.noise_scale, job.noise_samples = event.noise_scale, event.noise_samples
+    job.device_memory_bytes = max(job.device_memory_bytes, event.device_memory_bytes)
+
+
+def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:
+    if generation >= job.checkpoint_generation:
+        job.checkpoint_step, job.checkpoint_generation = step, generation
+    board.saves_later(job)
+    job.trouble = ""
+
+
+def _checkpoint_failed(board: Board, job: HostedJob, why: str) -> None:
+    deadlines.parking_failed(board, job, Tier.CHECKPOINT, why)
+    board.saves_later(job)
+    if job.asked is Tier.CHECKPOINT:
+        job.asked = None
+        if job.phase is Phase.SUSPENDING:  # it goes on, but its turn is over
+            board.ask(job, Tier.HOLD)
+
+
+def _restored(board: Board, job: HostedJob, event: JobRestored) -> None:
+    if job.step > event.step:
+        spent = job.gpu_s + job.seconds_in_turn(board.now_s) * job.charged_gpus
+        job.lost_gpu_s += spent * (job.step - event.step) / job.step
+    job.step = event.step
+    job.checkpoint_step, job.checkpoint_generation = event.step, event.generation
+
+
+def _froze(board: Board, job: HostedJob) -> None:
+    if job.alive and not job.ended and job.phase not in (Phase.SWAPPED, Phase.CHECKPOINTED, Phase.FROZEN):
+        board.stopped(job, Phase.FROZEN, Tier.FREEZE)
+
+
+def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
+    if job.phase is Phase.EXITED:
+        return
+    # Who stops one part of a gang over several hosts stops all, whether this host has been told yet or not.
+    asked = job.asked is Tier.CHECKPOINT or (job.part and not job.ended)
+    parked = asked and exit_.code == CHECKPOINTED_STATUS and not exit_.signal
+    if job.phase is Phase.CHECKPOINTED or parked:
+        if job.phase is not Phase.CHECKPOINTED:
+            job.passed_over = job.asked is not Tier.CHECKPOINT  # as in `_held`
+            # Durable, or it would not have left like this. The word of it is lost with an agent, or on its way from node 0,
+            # which alone knows how many there were: until it comes a part goes by the newest that it was told of.
+            if not job.part:
+                job.checkpoint_generation += 1
+                job.checkpoint_step = job.step
+            board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)
+        board.gone(job)
+    elif job.next is not None or job.dropped:
+        board.exited(job, exit_)
+        wants.bury(board, job)
+    else:
+        board.exited(job, exit_)

@@ -1,0 +1,69 @@
+"""A YAML file whose mappings and lists know their lines, for who says what is wrong in it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hs_core.errors import RefusedError
+from hs_sim.reading import refuse
+
+
+class Lined(dict[Any, Any]):
+    """A mapping of a YAML file that knows its lines."""
+
+    line: int
+    lines: dict[Any, int]
+
+    @classmethod
+    def parse(cls, path: Path, text: str) -> Any:
+        import yaml  # noqa: PLC0415 — only who reads YAML pays for it
+
+        class Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+            pass
+
+        def mapping(loader: Any, node: Any) -> "Lined":
+            made = cls()
+            made.line = node.start_mark.line + 1
+            made.lines = {}
+            for key_node, value_node in node.value:
+                key = loader.construct_object(key_node, deep=True)
+                line = key_node.start_mark.line + 1
+                if not isinstance(key, str | int | float):
+                    raise RefusedError(f"{path}:{line}: a key is a {type(key).__name__}; expected a word")
+                if key in made:
+                    raise RefusedError(f"{path}:{line}: {key}: named twice; expected each field once")
+                made[key] = loader.construct_object(value_node, deep=True)
+                made.lines[key] = line
+            return made
+
+        def sequence(loader: Any, node: Any) -> "LinedList":
+            made = LinedList(loader.construct_object(item, deep=True) for item in node.value)
+            made.lines = [item.start_mark.line + 1 for item in node.value]
+            return made
+
+        Loader.add_constructor("tag:yaml.org,2002:map", mapping)
+        Loader.add_constructor("tag:yaml.org,2002:seq", sequence)
+        try:
+            return yaml.load(text, Loader)  # noqa: S506 — a safe loader
+        except yaml.MarkedYAMLError as error:
+            line = error.problem_mark.line + 1 if error.problem_mark else 1
+            raise RefusedError(f"{path}:{line}: {error.problem}; expected YAML") from None
+        except yaml.YAMLError as error:
+            raise RefusedError(f"{path}: {error}; expected YAML") from None
+        except RecursionError:
+            raise RefusedError(f"{path}: nested too deeply; expected a mapping of lists") from None
+
+
+class LinedList(list[Any]):
+    """A list of a YAML file that knows the lines of its items."""
+
+    lines: list[int]
+
+
+def mapping_of(path: Path, tree: Any, field: str) -> Mapping[Any, Any]:
+    found = tree.get(field)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        refuse((path, tree.lines[field]), field, found, "a mapping")
+    return found

@@ -1,0 +1,76 @@
+"""Checkpoints on their way from one simulated server to another, tried again where they cannot be had."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed, WantedJob
+
+if TYPE_CHECKING:
+    from hs_sim.machines.agent import Agent
+    from hs_sim.machines.world import World
+
+RETRIES, RETRY_S = 5, 1.0
+
+
+class Fetches:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+
+    def start(self, agent: "Agent", order: Fetch) -> None:
+        self._try(agent, agent.life, order.wanted, 0)
+
+    def _try(self, agent: "Agent", life: int, wanted: WantedJob, tries: int) -> None:
+        world, source = self._world, wanted.source
+        if source is None or not agent.up or agent.life != life:
+            return
+        parts = [(part.peer.host, part.generation) for part in source.parts]
+        needed = parts or [(source.peer.host, source.generation)]
+        lenders = [world.agents[host] for host, _ in needed]
+        reached = all(
+            lender is agent or (lender.up and world.network.through(agent.name, lender.name))
+            for lender in lenders
+        )
+        held = [
+            lender.stores.get(wanted.job, {}).get(generation)
+            for lender, (_, generation) in zip(lenders, needed, strict=True)
+        ]
+        if not reached or None in held or agent.disk_full:
+            if tries < RETRIES:
+                world.clock.after(RETRY_S, self._try, agent, life, wanted, tries + 1)
+            else:
+                names = ", ".join(lender.name for lender in lenders)
+                why = "no such checkpoint there" if reached else f"{names} cannot be reached"
+                agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
+            return
+        at = [found for found in held if found is not None]
+        self._adds_up(wanted, [step for _, step in at])
+        size = world.job_of(wanted).sim.state_bytes / max(1, len(wanted.nodes))
+        come = sum(lender is not agent for lender in lenders)
+        seconds = size * come / world.costs.network_bytes_per_s + world.network.delay_s()
+        got = (wanted.epoch, source.step) if source.parts else at[0]
+        world.clock.after(seconds, self._arrived, agent, life, wanted, got)
+
+    def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
+        """What copies did since they began is no less than it is taken to be; more, where an agent died before it heard of a copy's last steps."""
+        source = wanted.source
+        assert source is not None
+        base = source.step - sum(part.steps for part in source.parts)
+        said = [base + part.steps for part in source.parts] or steps
+        if any(step < least for step, least in zip(steps, said, strict=True)):
+            self._world.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
+
+    def _arrived(self, agent: "Agent", life: int, wanted: WantedJob, got: tuple[int, int]) -> None:
+        source = wanted.source
+        if source is None or not agent.up or agent.life != life:
+            return
+        epoch, step = got
+        agent.store((wanted.job, epoch), source.generation, step)
+        agent.post(
+            CheckpointFetched(
+                now_s=agent.now_s(),
+                job=wanted.job,
+                epoch=wanted.epoch,
+                generation=source.generation,
+                step=step,
+            )
+        )
