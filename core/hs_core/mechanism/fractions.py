@@ -213,19 +213,16 @@ def _alone(
 
 def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[Unit, int]:
     """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
-    place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
-    places = [[place_of.get(job, -1) for job in unit] for unit in books.units]  # of a unit's jobs; -1: gone
+    reserved = snapshot.reserved
+    place_of = {int(job.id): at for at, job in enumerate(table.jobs) if job.id not in reserved}
+    # Of a unit's jobs; -1: gone, or it has its GPUs.
+    places = [[place_of.get(job, -1) for job in unit] for unit in books.units]
     place = np.array([of[0] for of in places], dtype=np.int64)
-    can, here = table.speed > 0, place >= 0
-    if snapshot.reserved:
-        free = np.array([job.id not in snapshot.reserved for job in table.jobs], dtype=np.bool_)
-        here &= free[place]
-    able = can[place] & here[:, None]
+    can = table.speed > 0
+    able = can[place] & (place >= 0)[:, None]
     if style.packed:
         other = np.array([of[-1] for of in places], dtype=np.int64)
         able &= can[other] & (other >= 0)[:, None]
-        if snapshot.reserved:
-            able &= free[other][:, None]
     gang = np.where(place >= 0, table.gang[place], 1)
     types = list(range(len(table.models)))
     if style.shuffled:

@@ -113,9 +113,11 @@ def priorities(books: Books) -> Floats:
     total = books.received_s.sum(axis=0, keepdims=True)
     part = np.divide(books.received_s, total, out=np.zeros_like(books.received_s), where=total > 0)
     known = part > 0
+    priority: Floats
     if known.all():  # as after every reset with a credit
-        return books.fraction / part
-    priority: Floats = np.where(known, books.fraction / np.where(known, part, 1.0), books.fraction * UNSEEN)
+        priority = books.fraction / part
+    else:
+        priority = np.where(known, books.fraction / np.where(known, part, 1.0), books.fraction * UNSEEN)
     return priority
 
 
