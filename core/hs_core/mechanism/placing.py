@@ -1,9 +1,10 @@
 """Where jobs can live, what they weigh there where nothing moves, and the consolidated choice of a server."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from operator import attrgetter
 from typing import NamedTuple
 
 from hs_core.names import HostName, JobId, UserName
@@ -20,8 +21,7 @@ LEAST = Fraction(
 )  # tickets per GPU of a job whose server can't run it just now: present, and no claim on anything
 
 
-def by_arrival(job: JobFacts) -> tuple[float, JobId]:
-    return job.arrival_s, job.id
+by_arrival: Callable[[JobFacts], tuple[float, JobId]] = attrgetter("arrival_s", "id")
 
 
 def fits(job: JobFacts, host: HostFacts) -> bool:

@@ -61,18 +61,9 @@ class Seats:
         """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`)."""
         found = self._choices.get(job.id)
         if found is None:
-            able = self._models_for(job) if self._slots.reachable(job) else ()
+            able = self._slots.pools_for(job)
             found = self._choices[job.id] = self._estimates.fastest(job.job_class, able)
         return found
-
-    def _models_for(self, job: JobFacts) -> tuple[str, ...]:
-        """Newest first."""
-        home = self._slots.home(job)
-        models = self._slots.ways(job, self._floor.usable(job))
-        here = self._hosts[home[0]].model if home and self._room_at_home(job, home) else ""
-        if not here or here in models:
-            return models
-        return tuple(model for model in self.models if model in models or model == here)
 
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
@@ -89,11 +80,6 @@ class Seats:
     def _may_leave(self, job: JobFacts) -> bool:
         home = self._slots.home(job)
         return not home or self._slots.may_go(job, self._hosts[home[0]])
-
-    def _room_at_home(self, job: JobFacts, home: Home) -> bool:
-        if len(home) == 1:
-            return self._hosts[home[0]].gpus >= job.per_node
-        return all(self._hosts[name].gpus >= job.per_node for name in home)
 
     # --- choosing -------------------------------------------------------------------------------------------------
 
@@ -257,19 +243,12 @@ class Seats:
         slots, claims = self._slots, dict.fromkeys(self._hosts, 0)  # GPUs that chosen jobs would stay on
         line = []
         for job, model in self._chosen.values():
-            home = slots.home(job)
+            home, per_node = slots.home(job), job.per_node
             stays = bool(home) and self._hosts[home[0]].model == model
             for name in home if stays else ():
-                claims[name] += job.per_node
-            rank = (
-                self._may_leave(job),
-                -job.per_node,
-                -job.gang,
-                not (stays and job.running),
-                not stays,
-                job.arrival_s,
-                job.id,
-            )
+                claims[name] += per_node
+            moves_on = not (stays and job.running)
+            rank = (self._may_leave(job), -per_node, -job.gang, moves_on, not stays, job.arrival_s, job.id)
             line.append((rank, job, model, home if stays else ()))
         line.sort(key=itemgetter(0))
         seated = set[JobId]()

@@ -131,7 +131,10 @@ class Slots:
     def ways(self, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
         """Those of these pools for whose servers it could leave its home, if it has one, as far as the job and the budget allow."""
         home = self._homes.get(job.id)
-        if home is None or (job.movable and not job.started):
+        return models if home is None else self._ways_from(home, job, models)
+
+    def _ways_from(self, home: Home, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
+        if job.movable and not job.started:
             return models
         if not job.movable or job.migrate is Migrate.NEVER or self._moves_left <= 0:
             return ()
@@ -139,6 +142,18 @@ class Slots:
             return models
         there = {self._hosts[name].model for name in home}
         return tuple(model for model in models if {model} == there)
+
+    def pools_for(self, job: JobFacts) -> tuple[str, ...]:
+        """Where it could have GPUs in this quantum if it were alone, at home or wherever it may go, newest first."""
+        home = self._homes.get(job.id)
+        if home is None:
+            return self._floor.usable(job) if self.reachable(job) else ()
+        if self._floor.away and not self.reachable(job):
+            return ()
+        models, here = self._ways_from(home, job, self._floor.usable(job)), self._hosts[home[0]].model
+        if here in models or not runs_at(job, home, self._hosts):
+            return models
+        return tuple(model for model in self._floor.models if model in models or model == here)
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -264,7 +279,7 @@ class Slots:
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
     def _take(self, job: JobFacts, home: Home, reason: tuple[MoveReason, str] | None = None) -> bool:
-        if not home or self.runs(job) or not self._has_room(job, home):
+        if not home or job.id in self._in_turn or not self._has_room(job, home):
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
@@ -275,8 +290,9 @@ class Slots:
             self._moves[job.id] = reason
             self._moves_left -= 1
         self._homes[job.id] = home
+        per_node = job.per_node
         for name in home:
-            self._free[name] -= job.per_node
+            self._free[name] -= per_node
             self._gangs[name].append(job.id)
         self._in_turn.add(job.id)
         return True
