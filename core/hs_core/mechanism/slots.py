@@ -17,9 +17,9 @@ from hs_core.mechanism.placing import (
     runs_at,
     settled_homes,
     takes_new,
-    weigh,
     why_nowhere,
 )
+from hs_core.mechanism.weights import weigh
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
