@@ -253,7 +253,7 @@ def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:
 
 def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs) -> None:
     for job_id, trial in plan.trials.items():
-        if not needs.profiles:
+        if needs.profiles is None:
             raise BrokenError(f"job {job_id} is profiled; the policy does not say that it does so")
         home = plan.homes.get(job_id, ())
         if not home or any(job_id not in _gangs(plan, name) for name in home):

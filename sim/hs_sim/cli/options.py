@@ -70,7 +70,7 @@ _RUN = (
     click.option("--noise", type=float, default=0.0, show_default=True, help="Of measured rates: coefficient of variation."),
     click.option("--preset", type=click.Choice(["gavel-compat"]), help="The world as another simulator has it: rounds, no costs, known speeds."),
     click.option("--known-rates", is_flag=True, help="Policies know all speeds from the beginning."),
-    click.option("--profile-batches", type=int, default=20, show_default=True, help="Mini-batches of a profiling run, of policies that have them; 0: none."),
+    click.option("--profile-batches", type=int, help="Mini-batches of a profiling run, of policies that have them; 0: none  [as the policy: 20, tesserae-* 0]"),
     click.option("--profile-share", type=float, default=0.1, show_default=True, help="Part of all GPU-time that these runs may take."),
     click.option("--migrations-per-hour", type=float, default=240.0, show_default=True, help="Of jobs that have started, at most."),
     click.option("--sample-s", type=float, default=0.0, show_default=True, help="How often series are sampled; 0: every quantum."),
@@ -215,7 +215,7 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
 
 def _profiling(given: dict[str, Any]) -> Profiling:
     batches, share = given["profile_batches"], given["profile_share"]
-    if batches != 0 and not 2 <= batches <= 1_000_000:
+    if batches and not 2 <= batches <= 1_000_000:
         raise RefusedError(f"--profile-batches: {batches}; expected 2 to 1000000, or 0 for none")
     if not 0 < share <= 1:
         raise RefusedError(f"--profile-share: {share:g}; expected above 0, at most 1")
