@@ -135,8 +135,7 @@ class Lives(State):
         self._strides = True
         for job, carry in self._unlisted.items():
             self._list(job, carry)
-            if self._fleet.started[job]:
-                self._rows.begin(job)
+        self._rows.begin([job for job in self._unlisted if self._fleet.started[job]])
         self._unlisted.clear()
 
     def _place(
