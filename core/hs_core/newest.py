@@ -22,8 +22,6 @@ class Newest(Generic[Q, A]):
             answer = self._kept[1]
         else:
             answer = self._answer(question)
-        self._kept = (
-            question,
-            answer,
-        )  # the newest of equals: it is likely to be asked again, and what is the same is soon compared
+        # The newest of equals: it is likely to be asked again, and what is the very same is soon compared.
+        self._kept = question, answer
         return answer
