@@ -3,23 +3,26 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
+from hs_client import forms
 from hs_client.errors import ConflictError
+from hs_client.known import Known, class_of, models_of
+from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
-Rates = dict[str, dict[str, float]]  # class → GPU model → steps a second
+GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """`workload`: hs-sim's YAML, as nested values. `left_out`: jobs that never trained, with nothing to replay."""
+    """`workload`: hs-sim's YAML, as nested values. `left_out`: jobs that never trained, with nothing to replay. Times count from when a job could have run."""
 
     workload: Mapping[str, Any]
     cluster: str  # hs-sim's --cluster
     jobs: int
     left_out: int
+    unknown: tuple[str, ...]  # strategies of classes that nobody measured: they are not replayed
     mean_jct_s: float | None  # of those that have ended
     makespan_s: float | None
     ended: int
@@ -37,93 +40,149 @@ def past(
     trained = [job for job in jobs if job.view.run_s > 0]
     if not trained:
         raise ConflictError("no job of that time has trained yet: nothing to replay")
-    rates = _fill(_measured(trained), models)
-    start = min(job.view.submitted_at for job in trained)
-    rows = [_row(job, start, rates) for job in sorted(trained, key=lambda job: job.view.submitted_at)]
+    known = Known(trained, models)
+    came = _could_run(trained)
+    trained.sort(key=lambda job: came[job.view.id])
+    start = came[trained[0].view.id]
+    rows = [_row(job, came[job.view.id] - start, known) for job in trained]
     ended = [job.view for job in trained if job.view.ended_at > 0]
     users = sorted({job.view.user for job in trained})
+    told = {
+        "spread": known.spread(),
+        "interference": known.interference(),
+        "speeds": known.speeds(),
+    }
     return Past(
         workload={
             "name": "journal",
             "users": {user: tickets.get(user, 100.0) for user in users},
-            "rates": rates,
+            "rates": known.rates(),
+            **{name: table for name, table in told.items() if table},
             "jobs": rows,
         },
         cluster=cluster,
         jobs=len(rows),
         left_out=len(jobs) - len(rows),
-        mean_jct_s=sum(view.ended_at - view.submitted_at for view in ended) / len(ended) if ended else None,
+        unknown=_unknown(trained, known),
+        mean_jct_s=sum(view.ended_at - came[view.id] for view in ended) / len(ended) if ended else None,
         makespan_s=max(view.ended_at for view in ended) - start if ended else None,
         ended=len(ended),
     )
 
 
 def _cluster(nodes: Iterable[wire.NodeView]) -> str:
-    """Servers of one model with unlike numbers of GPUs are taken as of the most usual size."""
+    """Servers of one model with unlike numbers of GPUs are taken as of the most usual size, their GPUs with the least memory among them."""
     sizes: dict[str, Counter[int]] = {}
+    memory: dict[str, int] = {}
     for node in nodes:
         if node.gpus:
-            sizes.setdefault(node.gpus[0].model, Counter())[len(node.gpus)] += 1
+            model = node.gpus[0].model
+            sizes.setdefault(model, Counter())[len(node.gpus)] += 1
+            least = min(gpu.memory_bytes for gpu in node.gpus)
+            memory[model] = min(memory.get(model, least), least)
     if not sizes:
         raise ConflictError("no server has joined the cluster: nothing to simulate on")
     pools = []
     for model, counts in sizes.items():
         per = counts.most_common(1)[0][0]
         servers = max(1, round(sum(size * count for size, count in counts.items()) / per))
-        pools.append(f"{model}:{servers * per}@{per}")
+        # Rounded up: a job that asks for all of a GPU's memory fits still.
+        gib = f"/{-(-memory[model] // GIB)}" if memory[model] else ""
+        pools.append(f"{model}:{servers * per}@{per}{gib}")
     return ",".join(pools)
 
 
-def _class_of(job: wire.JobDetail) -> str:
-    return job.job_class or f"job {job.view.id}"
+# --- when ---------------------------------------------------------------------------------------------------------------
 
 
-def _measured(jobs: Iterable[wire.JobDetail]) -> Rates:
-    found: Rates = {}
+def _could_run(jobs: Sequence[wire.JobDetail]) -> dict[int, float]:
+    """By job, when nothing but the policy kept it from running any more: what it was to run after had ended, its array's limit let it, its owner had let it go."""
+    ended = {job.view.id: job.view.ended_at for job in jobs if job.view.ended_at > 0}
+    limited = _of_limited_arrays(jobs)
+    found = {}
     for job in jobs:
-        rates = found.setdefault(_class_of(job), {})
-        rates |= {rate.gpu_model: rate.steps_per_s for rate in job.rates if rate.steps_per_s > 0}
-        if not rates and job.view.gpu_model:
-            view = job.view
-            rates |= dict.fromkeys(_models(view), view.step / view.run_s if view.step else 1.0)
+        view = job.view
+        waits = [ended[after.job_id] for after in job.spec.after if after.job_id in ended]
+        waits += [limited[view.id]] if view.id in limited else []
+        waits += _released(job)
+        found[view.id] = max([view.submitted_at, *waits])
     return found
 
 
-def _models(view: wire.JobView) -> list[str]:
-    """GPU models that it ran on at once: K80+V100."""
-    return view.gpu_model.split("+")
+def _released(job: wire.JobDetail) -> list[float]:
+    """Ends of pauses before it ran for the first time."""
+    first = job.view.started_at or float("inf")
+    return [event.at for event in job.story if event.kind == "resumed" and event.at <= first]
 
 
-def _fill(measured: Rates, models: Sequence[str]) -> Rates:
-    """Where a class was not measured: as much faster or slower as the classes measured on both models are (the median), else as fast."""
+def _of_limited_arrays(jobs: Sequence[wire.JobDetail]) -> dict[int, float]:
+    """When there was room for each in its array: as many of those before it had ended as were too many."""
+    arrays: dict[int, list[wire.JobDetail]] = {}
+    for job in jobs:
+        if job.spec.array_limit and job.view.array_id:
+            arrays.setdefault(job.view.array_id, []).append(job)
+    found = {}
+    for members in arrays.values():
+        members.sort(key=lambda job: (job.view.started_at or float("inf"), job.view.id))
+        limit = members[0].spec.array_limit
+        for at, job in enumerate(members):
+            ends = sorted(before.view.ended_at for before in members[:at] if before.view.ended_at > 0)
+            if at >= limit and len(ends) > at - limit:
+                found[job.view.id] = ends[at - limit]
+    return found
 
-    def ratio(model: str, other: str) -> float:
-        both = [rates[model] / rates[other] for rates in measured.values() if rates.keys() >= {model, other}]
-        return median(both) if both else 1.0
 
-    filled: Rates = {}
-    for name, rates in measured.items():
-        known = {model: rate for model, rate in rates.items() if model in models} or {models[0]: 1.0}
-        anchor = next(iter(known))
-        filled[name] = {model: known.get(model, known[anchor] * ratio(model, anchor)) for model in models}
-    return filled
+# --- what ---------------------------------------------------------------------------------------------------------------
 
 
-def _row(job: wire.JobDetail, start: float, rates: Rates) -> dict[str, Any]:
+def _row(job: wire.JobDetail, arrival_s: float, known: Known) -> dict[str, Any]:
+    """As its user declared it, not as it happened to run. What is as hs-sim takes it anyway is left out."""
     view, spec = job.view, job.spec
-    steps = view.step if view.ended_at > 0 or not spec.steps else max(view.step, spec.steps)
-    if not steps:
-        known = rates[_class_of(job)]
-        steps = round(view.run_s * min(known.get(model, 1.0) for model in _models(view)))
-    row: dict[str, Any] = {
-        "user": view.user,
-        "arrival_s": round(view.submitted_at - start, 3),
-        "steps": max(1, int(steps)),
-        "job_class": _class_of(job),
-        "gpus": max(1, view.gpus // max(1, view.nodes)),
-        "nodes": max(1, view.nodes),
-        "priority": view.priority,
+    said = {
+        "gpu_types": list(view.gpu_types),
+        "gpu_memory_bytes": spec.gpu_memory_bytes,
+        "gpu_memory_fixed_bytes": spec.gpu_memory_fixed_bytes,
+        "accumulation_max": spec.accumulation_max if spec.accumulation_max > 1 else 0,
+        "migrate": spec.migrate if spec.migrate != "auto" else "",
+        "sliceable": "" if view.sliceable and spec.suspend != "none" else "false",
+        "topology": spec.topology if spec.topology != "auto" else "",
+        "strategies": known.strategies(job),
+        "dataset": spec.dataset,
+        "dataset_bytes": spec.dataset_bytes,
+        "elastic": _elastic(spec.elastic) if spec.HasField("elastic") else "",
+        "noise_scale": view.noise_scale if view.noise_samples else 0,
     }
-    if view.gpu_types:
-        row["gpu_types"] = list(view.gpu_types)
-    return row
+    return {
+        "user": view.user,
+        "arrival_s": round(arrival_s, 3),
+        "steps": max(1, int(_steps(job, known))),
+        "job_class": class_of(job),
+        "gpus": max(1, spec.gpus),
+        "nodes": max(1, spec.nodes),
+        "priority": view.priority,
+        **{name: value for name, value in said.items() if value},
+    }
+
+
+def _steps(job: wire.JobDetail, known: Known) -> float:
+    """Of an elastic one that has succeeded what its user said: it did fewer, larger mini-batches."""
+    view, spec = job.view, job.spec
+    if spec.steps and (view.ended_at == 0 or (spec.HasField("elastic") and view.state == "succeeded")):
+        return max(view.step, spec.steps) if view.ended_at == 0 else spec.steps
+    return view.step or round(view.run_s * min(known.rate(job, model) for model in models_of(view)))
+
+
+def _elastic(said: common.Elastic) -> str:
+    noise = f" {said.noise_scale!r}" if said.noise_scale else ""
+    batches = f"{said.batch}-{said.batch_max} {said.batch_per_gpu_max}"
+    return f"{said.gpus_min}-{said.gpus_max} {batches}{noise}"
+
+
+def _unknown(jobs: Iterable[wire.JobDetail], known: Known) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for job in jobs:
+        measured = known.strategies(job)
+        for each in map(forms.strategy, job.spec.strategies):
+            if each not in measured:
+                found[f"{class_of(job)} as {each}"] = None
+    return tuple(found)

@@ -59,7 +59,9 @@ class Config:
     )
     dataset_cache_gib: float = 0.0  # of data sets that stay on a server; 0: not limited
     migrations_per_hour: float = 240.0  # of started jobs, over the whole cluster
-    profile_batches: int = 20  # of a run that measures a class on a GPU model; 0: no such runs
+    profile_batches: int | None = (
+        None  # of a run that measures a class on a GPU model; 0: no such runs; None: as the policy
+    )
     profile_share: float = 0.1  # of all GPU-time that these may take
     move_deadline_s: float = 120.0  # a migration that has not left by then is taken back
     seed: int = 0

@@ -1,6 +1,6 @@
 """How a job may run, and how it does: shapes of elastic jobs, over how many servers it is laid. Frozen facts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hs_core.strategy import Strategy
 
@@ -55,13 +55,27 @@ class Spread:
     """A job that may be laid over any number of servers, in equal parts: over so many. Its checkpoints are of as many parts, so it stays as long as it has any."""
 
     nodes: int
+    strategy: Strategy | None = None  # that it has there; None: the first that it declared, if it did
 
     def __str__(self) -> str:
-        return "all GPUs on one server" if self.nodes == 1 else f"its GPUs on {self.nodes} servers"
+        where = "all GPUs on one server" if self.nodes == 1 else f"its GPUs on {self.nodes} servers"
+        return where if self.strategy is None else f"{self.strategy}, {where}"
 
 
 Form = Shape | Strategy | Spread
 """How a job runs, fixed for an epoch: the shape of an elastic one, one of the strategies that its script can do, or over how many servers it is laid."""
+
+
+def strategy_of(form: Form | None) -> Strategy | None:
+    """That was chosen; None: nobody chose one."""
+    if isinstance(form, Spread):
+        return form.strategy
+    return form if isinstance(form, Strategy) else None
+
+
+def in_strategy(form: Form | None, strategy: Strategy) -> Form:
+    """The same number of servers, that strategy."""
+    return replace(form, strategy=strategy) if isinstance(form, Spread) else strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
-from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread
+from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread, strategy_of
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Exit, JobReport, as_one, copies_as_one
 from hs_core.strategy import Strategy
@@ -154,9 +154,7 @@ def spreads(spec: JobSpec) -> tuple[int, ...]:
 
 def strategy_as(spec: JobSpec, form: Form | None) -> Strategy | None:
     """The strategy in which it runs so: the first that it declared where nobody chose."""
-    if isinstance(form, Strategy):
-        return form
-    return spec.strategies[0] if spec.strategies else None
+    return strategy_of(form) or (spec.strategies[0] if spec.strategies else None)
 
 
 def split_memory(whole_bytes: int, fixed_bytes: int, parts: int) -> int:

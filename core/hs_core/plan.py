@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from hs_core.errors import BrokenError
-from hs_core.forms import Spread
+from hs_core.forms import Spread, strategy_of
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.pairs import check_guests
@@ -138,18 +138,8 @@ def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
         job = jobs[job_id]
         if job_id not in plan.homes:
             raise BrokenError(f"job {job_id} is given {shape} and no home")
-        if isinstance(shape, Strategy):
-            if not needs.strategies:
-                raise BrokenError(
-                    f"job {job_id} is given {shape}; the policy does not say that it gives strategies"
-                )
-            if shape not in job.strategies:
-                declared = ", ".join(strategy.text for strategy in job.strategies) or "none"
-                raise BrokenError(f"job {job_id} is given {shape}; it declares {declared}")
-            continue
-        if isinstance(shape, Spread):
-            if shape.nodes not in job.spreads:
-                raise BrokenError(f"job {job_id} is given {shape}; expected a number among {job.spreads}")
+        if isinstance(shape, Strategy | Spread):
+            _check_form(job, shape, needs)
             continue
         if not needs.elastic:
             raise BrokenError(f"job {job_id} is given {shape}; the policy does not say that it gives shapes")
@@ -159,6 +149,25 @@ def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
             raise BrokenError(
                 f"job {job_id} is given {shape}, {shape.per_gpu} on a GPU; it allows {job.elastic}"
             )
+
+
+def _check_form(job: JobFacts, form: Strategy | Spread, needs: Needs) -> None:
+    """A strategy and a number of servers are chosen apart: who has one keeps it where the other is chosen."""
+    strategy = strategy_of(form)
+    if strategy is not None and strategy != job.strategy:
+        if not needs.strategies:
+            raise BrokenError(
+                f"job {job.id} is given {form}; the policy does not say that it gives strategies"
+            )
+        if strategy not in job.strategies:
+            declared = ", ".join(each.text for each in job.strategies) or "none"
+            raise BrokenError(f"job {job.id} is given {form}; it declares {declared}")
+    now = job.shape.nodes if isinstance(job.shape, Spread) else None
+    given = form.nodes if isinstance(form, Spread) else None
+    if given != now and given not in job.spreads:
+        raise BrokenError(
+            f"job {job.id} is given {form}; expected a number among {job.spreads or (job.nodes,)}"
+        )
 
 
 def _check_tickets(plan: Plan) -> None:
@@ -244,7 +253,7 @@ def _check_accumulation(plan: Plan, jobs: Mapping[JobId, JobFacts]) -> None:
 
 def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs) -> None:
     for job_id, trial in plan.trials.items():
-        if not needs.profiles:
+        if needs.profiles is None:
             raise BrokenError(f"job {job_id} is profiled; the policy does not say that it does so")
         home = plan.homes.get(job_id, ())
         if not home or any(job_id not in _gangs(plan, name) for name in home):

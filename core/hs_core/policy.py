@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.events import Turn
-from hs_core.forms import Elastic, Form, Shape, Spread
+from hs_core.forms import Elastic, Form, Shape, Spread, strategy_of
 from hs_core.model import Migrate, MoveReason, split_memory
 from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import Strategy
@@ -70,9 +70,7 @@ class JobFacts:
     @property
     def strategy(self) -> Strategy | None:
         """That it has at its home, or would start in; None: it declared none."""
-        if isinstance(self.shape, Strategy):
-            return self.shape
-        return self.strategies[0] if self.strategies else None
+        return strategy_of(self.shape) or (self.strategies[0] if self.strategies else None)
 
     def memory_at(self, accumulation: int) -> int:
         """Bytes per GPU with its mini-batches in so many parts: what is not fixed shrinks with them. A started job takes what it takes."""
@@ -112,13 +110,13 @@ LEAST_BATCHES = 2
 class Profiling:
     """How much may be spent on finding out how fast classes of jobs are (FFT, 5)."""
 
-    batches: int = 20  # mini-batches of a run, at least; 0: no such runs
+    batches: int | None = None  # mini-batches of a run, at least; 0: no such runs; None: `Needs.profiles`
     share: float = (
         0.1  # of all GPU-time, of an hour at most so much at once; and of a pool's GPUs, but for a single run
     )
 
     def __post_init__(self) -> None:
-        if self.batches != 0 and not LEAST_BATCHES <= self.batches <= 1_000_000:
+        if self.batches and not LEAST_BATCHES <= self.batches <= 1_000_000:
             raise ValueError(
                 f"profile_batches: {self.batches} is neither 0 nor from {LEAST_BATCHES} to 1000000"
             )
@@ -301,9 +299,14 @@ class Needs:
     elastic: bool = False  # may give elastic jobs other shapes than they declared
     strategies: bool = False  # may choose among the strategies that jobs declare
     copies: bool = False  # may have copies of a job train at once, which are averaged after each round
-    profiles: bool = (
-        False  # has jobs of classes that nobody measured run for a few mini-batches on each GPU model
-    )
+    profiles: int | None = None
+    """Has jobs of classes that nobody measured run on each GPU model, for so many mini-batches where nobody says how many; 0: only where somebody does; None: never."""
+
+    def profile_batches(self, asked: Profiling) -> int:
+        """0: no such runs."""
+        if self.profiles is None:
+            return 0
+        return self.profiles if asked.batches is None else asked.batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,17 @@ class Profile:
         found = {shape: self.rate(job_class, model, shape=shape) for shape in shapes}
         return {shape: rate for shape, rate in found.items() if rate is not None}
 
+    def of(self, job_class: str) -> dict[tuple[str, str, Shape | None], Rate]:
+        """All that has samples, by model, class of the job on the same GPUs and shape."""
+        models = sorted({model for name, model in self._kinds if name == job_class})
+        found: dict[tuple[str, str, Shape | None], Rate] = {}
+        for model in models:
+            kinds = sorted(self._kinds[job_class, model], key=lambda kind: (kind[0], _plain(kind[1])))
+            for beside, shape in kinds:
+                if (rate := self.rate(job_class, model, beside, shape)) is not None:
+                    found[model, beside, shape] = rate
+        return found
+
     def speedup(self, job_class: str, fast: str, slow: str) -> float | None:
         """Rate on `fast` over rate on `slow`; None unless both were measured."""
         over, under = self.rate(job_class, fast), self.rate(job_class, slow)
@@ -132,7 +143,11 @@ class Profile:
 
 def _order(item: tuple[tuple[str, str, str, Shape | None], object]) -> tuple[object, ...]:
     *key, shape = item[0]
-    return (*key, () if shape is None else astuple(shape))
+    return (*key, _plain(shape))
+
+
+def _plain(shape: Shape | None) -> tuple[int, ...]:
+    return () if shape is None else astuple(shape)
 
 
 def _shape(dumped: Sequence[int] | None) -> Shape | None:

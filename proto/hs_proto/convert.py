@@ -395,10 +395,11 @@ def to_wanted_job(pb: agent_pb2.WantedJob) -> WantedJob:
 
 
 def _to_form(pb: agent_pb2.WantedJob) -> forms.Form | None:
+    strategy = _to_strategy(pb.strategy) if pb.HasField("strategy") else None
     if pb.spread:
-        return forms.Spread(nodes=pb.spread)
-    if pb.HasField("strategy"):
-        return _to_strategy(pb.strategy)
+        return forms.Spread(nodes=pb.spread, strategy=strategy)
+    if strategy is not None:
+        return strategy
     return _to_shape(pb.shape) if pb.HasField("shape") else None
 
 
@@ -460,6 +461,6 @@ def from_wanted_job(job: WantedJob) -> agent_pb2.WantedJob:
         copies=job.copies,
         last_step=job.last_step,
         shape=from_shape(job.shape),
-        strategy=from_strategy(job.shape) if isinstance(job.shape, Strategy) else None,
+        strategy=from_strategy(strategy) if (strategy := forms.strategy_of(job.shape)) else None,
         spread=job.shape.nodes if isinstance(job.shape, forms.Spread) else 0,
     )

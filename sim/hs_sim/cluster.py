@@ -11,7 +11,7 @@ from hs_sim.model import ClusterSpec, Pool, SimJob, Workload
 from hs_sim.reading import Sieve
 
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
-_EXPECTED = "expected pools as MODEL:GPUS or MODEL:GPUS@GPUS_PER_SERVER, such as v100:12,p100:24,k80:64@8"
+_EXPECTED = "expected pools as MODEL:GPUS, then perhaps @GPUS_PER_SERVER and /GIB_OF_A_GPU, such as v100:12,p100:24,k80:64@8/12"
 
 
 def canonical(model: str) -> str:
@@ -19,15 +19,17 @@ def canonical(model: str) -> str:
     return _CANONICAL.get(model.casefold(), model)
 
 
-def parse_cluster(text: str, gpus_per_server: int = 4) -> ClusterSpec:
-    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each; `k80:64@8` says it for one."""
+def parse_cluster(text: str, gpus_per_server: int = 4, memory_gib: float = 32.0) -> ClusterSpec:
+    """`v100:12,p100:24,k80:64`: GPUs of each model, on servers of so many each, with so much memory; `k80:64@8/12` says both for one."""
     if not 1 <= gpus_per_server <= 1024:
         raise RefusedError(f"--gpus-per-server: {gpus_per_server}; expected 1 to 1024")
     pools: list[Pool] = []
     for word in text.split(","):
         model, colon, text_of = word.strip().partition(":")
-        count, at, each = text_of.partition("@")
-        if not colon or not model or not _is_count(count) or (at and not _is_count(each)):
+        sizes, slash, memory = text_of.partition("/")
+        count, at, each = sizes.partition("@")
+        said = not at or _is_count(each)
+        if not colon or not model or not _is_count(count) or not said or (slash and not _is_count(memory)):
             raise RefusedError(f"--cluster: {word.strip()!r}; {_EXPECTED}")
         model, gpus, per_server = canonical(model), int(count), int(each) if at else gpus_per_server
         if gpus % per_server:
@@ -36,7 +38,14 @@ def parse_cluster(text: str, gpus_per_server: int = 4) -> ClusterSpec:
             )
         if any(pool.model == model for pool in pools):
             raise RefusedError(f"--cluster: {model} is named twice; expected each model once")
-        pools.append(Pool(model=model, servers=gpus // per_server, gpus_per_server=per_server))
+        pools.append(
+            Pool(
+                model=model,
+                servers=gpus // per_server,
+                gpus_per_server=per_server,
+                gpu_memory_bytes=int((int(memory) if slash else memory_gib) * 2**30),
+            )
+        )
     return ClusterSpec(pools=tuple(pools))
 
 

@@ -5,11 +5,19 @@ from dataclasses import fields
 from typing import Any
 
 from hs_core.forms import Elastic
-from hs_core.mechanism.pollux import Speed
+from hs_core.mechanism.pollux import Sample, Speed, fit
 from hs_sim.reading import Where, expect, known, number
+
+MEASURED = "measured"
+_SHAPES = (
+    "mini-batches a second by shape, `4x32: 1.5` or `8x16x2: 1.1`: GPUs, examples on each at once, parts"
+)
 
 
 def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
+    """Its parts, or what was measured of it."""
+    if MEASURED in parts:
+        return _fitted(where, field, parts)
     names = [part.name for part in fields(Speed)]
     for name in parts:
         known(where, str(name), names)
@@ -21,6 +29,22 @@ def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     }
     expect(told["grad_per_example_s"] > 0, where, f"{field}.grad_per_example_s", 0, "seconds above 0")
     return Speed(**{"grad_s": 0.0, **told})
+
+
+def _fitted(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
+    """`measured: {4x32: 1.5, 8x16x2: 1.1}`: by GPUs, examples on each at once, and parts of a mini-batch, how many of them a second."""
+    expect(len(parts) == 1, where, field, ", ".join(map(str, parts)), f"its parts or {MEASURED!r}, not both")
+    said = parts[MEASURED]
+    expect(isinstance(said, Mapping) and bool(said), where, f"{field}.{MEASURED}", said, _SHAPES)
+    samples = []
+    for text, rate in said.items():
+        words = str(text).split("x")
+        whole = len(words) in (2, 3) and all(word.isascii() and word.isdigit() for word in words)
+        expect(whole and min(map(int, words)) > 0, where, f"{field}.{MEASURED}", text, _SHAPES)
+        gpus, per_gpu, times = [*map(int, words), 1][:3]
+        seconds = 1 / number(where, f"{field}.{MEASURED}.{text}", rate, above=0)
+        samples.append(Sample(gpus=gpus, servers=1, per_gpu=per_gpu, accumulate=times - 1, seconds=seconds))
+    return fit(samples)
 
 
 def elastic_of(where: Where, text: object, gpus: int) -> Elastic | None:

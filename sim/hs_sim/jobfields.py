@@ -75,8 +75,8 @@ def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | N
     )
     topology = str(fields.get("topology", Topology.AUTO))
     expect(topology in list(Topology), at("topology"), "topology", topology, " or ".join(Topology))
-    alone = topology == Topology.AUTO or not (elastic or strategies)
-    expect(alone, at("topology"), "topology", topology, "auto for jobs that are elastic or have strategies")
+    alone = topology == Topology.AUTO or elastic is None
+    expect(alone, at("topology"), "topology", topology, "auto for an elastic job: it stays on one server")
     user, job_class = str(fields["user"]), str(fields["job_class"])
     expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
     expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from hs_core.forms import Elastic, Form
+from hs_core.forms import Elastic, Form, strategy_of
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import JobSpec, Migrate, Topology, nodes_as, spreads
 from hs_core.names import UserName
@@ -94,7 +94,7 @@ class SimJob:
         """Key into `Workload.rates` of how it runs; None: as its user would."""
         if not self.strategies:
             return self.job_class
-        return class_as(self.job_class, form if isinstance(form, Strategy) else self.strategies[0])
+        return class_as(self.job_class, strategy_of(form) or self.strategies[0])
 
     def nodes_in(self, form: Form | None) -> int:
         """Servers over which it is, where it runs so; None: as its user would."""

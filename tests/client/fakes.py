@@ -38,6 +38,7 @@ class FakeController(HeteroShareServicer):
         self.keys: dict[str, wire.SubmitReply] = {}
         self.jobs: dict[int, wire.JobView] = {}
         self.specs: dict[int, common.JobSpec] = {}
+        self.details: dict[int, dict[str, Any]] = {}  # of a job's page what a test says itself
         self.logs: dict[int, list[bytes]] = {}
         self.hold_logs: set[int] = set()  # a followed log that stays open until the job has ended
         self.stories: dict[int, list[wire.Event]] = {}
@@ -170,12 +171,20 @@ class FakeController(HeteroShareServicer):
     def GetJob(self, request, context):
         self._came("GetJob", request, context)
         view = self._job(request.job_id, context)
+        own = {
+            "job_class": "ann/python train.py/1",
+            "way_rates": [
+                wire.WayRate(gpu_model="K80", steps_per_s=2.5, nodes=1),
+                wire.WayRate(gpu_model="V100", steps_per_s=12.5, nodes=1),
+            ],
+        } | self.details.get(view.id, {})
         return wire.JobDetail(
-            view=view, spec=self.specs[view.id], job_class="ann/python train.py/1", story=self.stories.get(view.id, []),
+            view=view, spec=self.specs[view.id], story=self.stories.get(view.id, []),
             rates=[
                 wire.Rate(gpu_model="K80", steps_per_s=2.5, samples=1, speedup=1),
                 wire.Rate(gpu_model="V100", steps_per_s=12.5, samples=3, speedup=5),
             ],
+            **own,
         )  # fmt: skip
 
     def WatchJob(self, request, context):

@@ -1,6 +1,7 @@
 """hsctl simulate: the cluster's own past in the simulator."""
 
 import json
+from typing import Any
 
 import pytest
 import yaml
@@ -16,28 +17,50 @@ def node(name: str, model: str, gpus: int) -> wire.NodeView:
 
 
 def job(
-    at: int, *, rates: dict[str, float] | None = None, steps: int = 0, of: str = "", **view: object
+    at: int,
+    *,
+    rates: dict[str, float] | None = None,
+    ways: tuple[wire.WayRate, ...] = (),
+    of: str = "",
+    story: tuple[tuple[float, str], ...] = (),
+    spec: dict[str, Any] | None = None,
+    **view: Any,
 ) -> wire.JobDetail:
-    fields = {
+    """`rates`: by GPU model, as declared. `spec`, and other words, which are of the view: what differs from a job on one GPU."""
+    asked = common.JobSpec(**({"gpus": 1, "nodes": 1, "migrate": "auto", "topology": "auto"} | (spec or {})))
+    seen = {
         "id": at,
         "user": "ann",
-        "gpus": 1,
-        "nodes": 1,
+        "gpus": asked.gpus * asked.nodes,
+        "nodes": asked.nodes,
         "submitted_at": 1000.0 + at,
         "run_s": 100.0,
-    } | view
+        "sliceable": True,
+    }
+    alone = tuple(
+        wire.WayRate(gpu_model=model, steps_per_s=rate, nodes=asked.nodes)
+        for model, rate in (rates or {}).items()
+    )
     return wire.JobDetail(
-        view=wire.JobView(**fields),
-        spec=common.JobSpec(steps=steps),
+        view=wire.JobView(**(seen | view)),
+        spec=asked,
         job_class=of,
-        rates=[wire.Rate(gpu_model=model, steps_per_s=rate) for model, rate in (rates or {}).items()],
+        way_rates=(*alone, *ways),
+        story=[wire.Event(at=at_s, kind=kind) for at_s, kind in story],
     )
 
 
 def test_jobs_come_when_they_did_with_the_steps_they_had() -> None:
     jobs = [
-        job(2, step=500, ended_at=1300.0, rates={"V100": 5.0, "K80": 1.0}, of="c", gpus=4, nodes=2),
-        job(1, step=70, steps=900, rates={"V100": 2.0}, of="d", gpu_types=["V100"]),
+        job(
+            2,
+            step=500,
+            ended_at=1300.0,
+            rates={"V100": 5.0, "K80": 1.0},
+            of="c",
+            spec={"gpus": 2, "nodes": 2},
+        ),
+        job(1, step=70, spec={"steps": 900}, rates={"V100": 2.0}, of="d", gpu_types=["V100"]),
         job(3, gpu_model="K80", ended_at=1200.0),
         job(4, run_s=0.0),
     ]
@@ -57,9 +80,122 @@ def test_jobs_come_when_they_did_with_the_steps_they_had() -> None:
 
 
 def test_a_gang_that_ran_on_two_models_tells_of_both() -> None:
-    mixed = job(1, step=300, ended_at=1300.0, gpu_model="K80+V100", of="c", gpus=2, nodes=2)
+    mixed = job(1, step=300, ended_at=1300.0, gpu_model="K80+V100", of="c", spec={"nodes": 2})
     found = past([mixed], [node("a", "V100", 4), node("c", "K80", 8)], {})
     assert found.workload["rates"]["c"] == {"V100": 3.0, "K80": 3.0}
+
+
+def test_what_a_job_declared_is_replayed_and_not_how_it_happened_to_run() -> None:
+    elastic = common.Elastic(
+        gpus_min=1, gpus_max=4, batch=64, batch_max=512, batch_per_gpu_max=32, noise_scale=900
+    )
+    shape = common.Shape(gpus=4, per_gpu=32, parts=2)
+    dp, tp, pp = common.Strategy(data=4), common.Strategy(tensor=4), common.Strategy(pipeline=4)
+
+    def v100(rate: float, **way: Any) -> wire.WayRate:
+        return wire.WayRate(**({"gpu_model": "V100", "steps_per_s": rate, "nodes": 1} | way))
+
+    one = {"shape": common.Shape(gpus=1, per_gpu=32, parts=2)}
+    jobs = [
+        job(
+            1,
+            of="grows",
+            spec={"elastic": elastic, "steps": 5000},
+            ways=(v100(4.0, **one), v100(3.0, shape=shape)),
+            gpus=4,
+            shape=shape,
+            noise_scale=1200.0,
+            noise_samples=60,
+            step=1700,
+            ended_at=1300.0,
+            state="succeeded",
+        ),
+        job(
+            2,
+            of="gpt",
+            spec={"gpus": 4, "strategies": [dp, tp, pp]},
+            ways=(v100(2.0, strategy=dp), v100(3.0, strategy=tp), v100(1.5, strategy=tp, beside="wide")),
+            strategy=tp,
+            step=300,
+        ),
+        job(
+            3,
+            of="wide",
+            spec={"gpus": 4, "topology": "any"},
+            ways=(v100(8.0), v100(6.0, nodes=2), v100(5.0, nodes=4), v100(4.0, beside="gpt as tp=4")),
+            nodes=2,
+            step=80,
+        ),
+        job(
+            4,
+            of="data",
+            spec={
+                "dataset": "imagenet",
+                "dataset_bytes": 150,
+                "accumulation_max": 4,
+                "gpu_memory_bytes": 12,
+                "gpu_memory_fixed_bytes": 3,
+                "migrate": "never",
+            },
+            rates={"V100": 1.0},
+            sliceable=False,
+            priority=7,
+            step=10,
+        ),
+    ]
+    found = past(jobs, [node("a", "V100", 4), node("k", "K80", 4)], {})
+    grows, gpt, wide, data = found.workload["jobs"]
+    assert (grows["gpus"], grows["elastic"], grows["noise_scale"]) == (1, "1-4 64-512 32 900.0", 1200.0)
+    assert grows["steps"] == 5000, "fewer and larger ones were done, of as much"
+    assert found.workload["speeds"]["grows"]["V100"] == {"measured": {"1x32x2": 4.0, "4x32x2": 3.0}}
+    assert found.workload["speeds"]["grows"]["K80"] == {"measured": {"1x32x2": 4.0, "4x32x2": 3.0}}
+    assert gpt["strategies"] == ["dp=4", "tp=4"]
+    assert found.unknown == ("gpt as pp=4",), "nobody knows how fast that is"
+    rates = {class_: by["V100"] for class_, by in found.workload["rates"].items()}
+    assert rates == {"gpt as dp=4": 2.0, "gpt as tp=4": 3.0, "wide": 8.0, "data": 1.0}
+    assert (wide["gpus"], wide["nodes"], wide["topology"]) == (4, 1, "any")
+    assert found.workload["spread"] == {"wide": {"V100": pytest.approx((6 / 8 + 5 / 8) / 2)}}
+    assert found.workload["interference"] == {
+        "gpt as tp=4": {"wide": {"V100": 2.0}},
+        "wide": {"gpt as tp=4": {"V100": 2.0}},
+    }
+    assert (data["dataset"], data["dataset_bytes"], data["accumulation_max"]) == ("imagenet", 150, 4)
+    assert (data["gpu_memory_bytes"], data["gpu_memory_fixed_bytes"]) == (12, 3)
+    assert (data["migrate"], data["sliceable"], data["priority"]) == ("never", "false", 7)
+
+
+def test_a_job_comes_when_it_could_first_have_run() -> None:
+    array = {"array_limit": 2, "array_index": 0}
+    jobs = [
+        job(1, started_at=1001.0, ended_at=1500.0, of="c"),
+        job(2, spec={"after": [common.After(job_id=1)]}, started_at=1600.0, ended_at=1700.0, of="c"),
+        job(
+            3,
+            story=((1004.0, "paused"), (1200.0, "resumed"), (1400.0, "paused"), (1450.0, "resumed")),
+            started_at=1250.0,
+            of="c",
+        ),
+        *(
+            job(at, spec=array, array_id=4, started_at=started, ended_at=ended, of="c")
+            for at, started, ended in (
+                (4, 1010.0, 1110.0),
+                (5, 1020.0, 1090.0),
+                (6, 1095.0, 1210.0),
+                (7, 1120.0, 1200.0),
+            )
+        ),
+    ]
+    found = past(jobs, [node("a", "V100", 4)], {})
+    arrivals = [row["arrival_s"] + 1001.0 for row in found.workload["jobs"]]
+    assert arrivals == [1001.0, 1004.0, 1005.0, 1090.0, 1110.0, 1200.0, 1500.0]
+    of_those_that_ended = (499 + 200 + 106 + 85 + 120 + 90) / 6
+    assert found.mean_jct_s == pytest.approx(of_those_that_ended), "counted from then, as in the simulator"
+
+
+def test_gpus_have_the_memory_that_they_have() -> None:
+    small = common.Gpu(model="K80", memory_bytes=(12 << 30) - 5)
+    nodes = [wire.NodeView(name="k", gpus=[small, small]), node("a", "V100", 4)]
+    assert past([job(1, of="c")], nodes, {}).cluster == "K80:2@2/12,V100:4@4"
 
 
 def test_nothing_to_replay_is_said() -> None:
@@ -97,6 +233,61 @@ def test_both_policies_are_simulated_and_what_was_is_said(hsctl, fake, tmp_path)
     assert "as it was: 4 of 4 jobs ended" in hsctl("simulate", "--policy", "fifo").out
     nowhere = hsctl("simulate", "--policy", "fifo", "--keep", str(tmp_path / "no" / "kept.yaml"))
     assert (nowhere.code, "cannot be written: No such file" in nowhere.err) == (2, True)
+
+
+def test_jobs_that_may_run_in_several_ways_are_replayed_with_them(hsctl, fake, capfd) -> None:
+    fake.nodes = [node("a", "V100", 4), node("b", "V100", 4)]
+    fake.policy.available.extend(["tesserae-las", "pollux", "tiresias"])
+    elastic = common.Elastic(gpus_min=1, gpus_max=4, batch=64, batch_max=512, batch_per_gpu_max=64)
+    dp, tp = common.Strategy(data=4), common.Strategy(tensor=2, pipeline=2)
+
+    def v100(rate: float, **way: Any) -> wire.WayRate:
+        return wire.WayRate(gpu_model="V100", steps_per_s=rate, **({"nodes": 1} | way))
+
+    shapes = [common.Shape(gpus=gpus, per_gpu=64 // gpus, parts=1) for gpus in (1, 2, 4)]
+    kinds: list[tuple[dict[str, Any], list[wire.WayRate]]] = [
+        ({"gpus": 4, "strategies": [dp, tp]}, [v100(2.0, strategy=dp), v100(4.0, strategy=tp)]),
+        (
+            {"elastic": elastic},
+            [v100(rate, shape=shape) for rate, shape in zip((4.0, 7.0, 12.0), shapes, strict=True)],
+        ),
+        ({"gpus": 4, "topology": "any"}, [v100(4.0), v100(3.9, nodes=2)]),
+        ({"dataset": "words", "dataset_bytes": 10 << 30}, [v100(4.0)]),
+    ]
+    for at, (asked, ways) in enumerate(kinds * 2, start=1):
+        spec = common.JobSpec(name="j", command=["x"], nodes=1, migrate="auto", topology="auto", steps=2400)
+        spec.MergeFrom(common.JobSpec(**asked))
+        spec.gpus = asked.get("gpus", 1)
+        fake.specs[at] = spec
+        fake.details[at] = {"job_class": f"ann/{(at - 1) % 4}", "way_rates": ways}
+        view: dict[str, Any] = {"strategy": asked["strategies"][0]} if "strategies" in asked else {}
+        fake.add(
+            id=at,
+            step=2400,
+            run_s=900.0,
+            gpu_model="V100",
+            nodes=1,
+            submitted_at=2e9 + at,
+            ended_at=2e9 + 3000,
+            state="succeeded",
+            **view,
+        )
+    policies = ("tesserae-las", "pollux", "tiresias", "fifo")
+    asked_for = [word for name in policies for word in ("--policy", name)]
+    ran = hsctl("simulate", *asked_for, "--json")
+    assert ran.code == 0, ran.err
+    was, *found = json.loads(ran.out)
+    assert (was["finished"], [row["finished"] for row in found]) == (8, [8] * 5)
+    by_name = {row["policy"]: row for row in found}
+    assert by_name["tesserae-las"]["mean_jct_s"] < by_name["gandiva-fair"]["mean_jct_s"], (
+        "it chooses tp=2,pp=2"
+    )
+    assert by_name["pollux"]["mean_jct_s"] < by_name["fifo"]["mean_jct_s"], "elastic jobs get more GPUs"
+    printed = hsctl("simulate", *asked_for)
+    assert printed.code == 0, printed.err
+    table = capfd.readouterr().out
+    assert all(name in table for name in ("gandiva-fair", *policies)), "hs-sim's own"
+    assert "as it was: 8 of 8 jobs ended" in printed.out
 
 
 def test_an_unknown_policy_is_refused_before_anything_is_asked(hsctl, fake) -> None:

@@ -16,9 +16,11 @@ from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
 from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError
 from hs_controller.tables import COARSE, FINE
 from hs_core.events import Fact
+from hs_core.forms import Form, Shape, Spread
 from hs_core.model import After, AfterCondition, Gpu, Host, Job, JobSpec, JobState, Migrate, User
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Exit, JobReport, Phase, Tier
+from hs_core.strategy import Strategy
 
 ANN = UserName("ann")
 
@@ -119,10 +121,20 @@ def test_every_row_comes_back_as_it_was(folder: Path) -> None:
             st.builds(After, job=st.integers(1, 99), condition=st.sampled_from(AfterCondition)), max_size=2
         ).map(tuple),
         array_index=st.none() | st.integers(0, 5),
-    )
+    ),
+    st.sampled_from(
+        [
+            None,
+            Shape(gpus=1, per_gpu=2),
+            Strategy(),
+            Strategy(tensor=2),
+            Spread(nodes=2),
+            Spread(nodes=1, strategy=Strategy(tensor=2)),
+        ]
+    ),
 )
-def test_a_job_and_its_json_are_the_same(spec: JobSpec) -> None:
-    row = Job(id=JobId(1), user=ANN, spec=spec, arrival_s=0.1)
+def test_a_job_and_its_json_are_the_same(spec: JobSpec, shape: Form | None) -> None:
+    row = Job(id=JobId(1), user=ANN, spec=spec, arrival_s=0.1, shape=shape)
     assert JOB.validate_json(JOB.dump_json(row)) == row
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -10,13 +11,15 @@ from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.harness import World, plain_policy
 from hs_core.cluster.plain import Wishes
-from hs_core.cluster.rates import Rates
+from hs_core.cluster.rates import Rates, WayRate
 from hs_core.errors import BrokenError
-from hs_core.forms import Shape
-from hs_core.model import MoveReason
+from hs_core.forms import Elastic, Shape
+from hs_core.model import JobSpec, MoveReason, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Trade, TradeNews, Verdict
+from hs_core.profile import Profile, RateSample
 from hs_core.reports import JobReport, Phase
+from hs_core.strategy import Strategy, class_as
 
 ALICE, BOB = UserName("alice"), UserName("bob")
 
@@ -205,11 +208,70 @@ def test_what_an_elastic_job_measured_is_told_by_its_shape() -> None:
         "submit alice v job_class=net elastic=1,2,32,128,32",
     ):
         at.do(line)
-    for turn in range(1, 5):
-        at.now_s += 20
-        at.do(f"report n1 1:0=running resumes={turn} step={turn} run_s={20 * (turn - 1)}")
-        at.do(f"report n1 1:0=running resumes={turn} step={turn + 1} run_s={20 * turn - 10} steps_per_s=4")
-    at.do("user alice 50")
-    assert seen[-1].speeds == {("alice/net", "V100"): {shapes[JobId(1)]: 4.0}}
+
+    def measured(job: int, rate: float) -> None:
+        for turn in range(1, 5):
+            at.now_s += 20
+            said = f"report n1 {job}:0=running resumes={turn}"
+            at.do(f"{said} step={turn} run_s={20 * (turn - 1)}")
+            at.do(f"{said} step={turn + 1} run_s={20 * turn - 10} steps_per_s={rate}")
+        at.do(f"user alice {50 + job}")
+
+    measured(1, 4.0)
+    told = shapes[JobId(1)]
+    assert seen[-1].speeds == {("alice/net", "V100"): {told: 4.0}}
     assert seen[-1].rates == {}, "it tells nothing of the job as declared"
     assert at.machine.rates(JobId(1)) == ()
+
+    del shapes[JobId(1)]
+    at.do("cancel alice 1")
+    at.do("report n1 1:0=exited code=1")
+    at.do("submit alice v job_class=net elastic=1,2,32,128,32")
+    measured(2, 3.0)
+    as_declared = Shape(gpus=1, per_gpu=32)
+    assert seen[-1].speeds == {("alice/net", "V100"): {told: 4.0, as_declared: 3.0}}, (
+        "remembered in other shapes"
+    )
+    assert seen[-1].rates == {("alice/net", "V100"): 3.0}
+
+
+def test_of_a_job_it_is_known_how_fast_its_class_is_in_every_way_in_which_it_may_run() -> None:
+    profile = Profile(settle_s=0.0)
+
+    def measured(job_class: str, rate: float, **way: Any) -> None:
+        profile.add(
+            RateSample(
+                job_class=job_class, model="V100", steps_per_s=rate, now_s=0.0, since_resume_s=9.0, **way
+            )
+        )
+
+    dp, tp, many = Strategy(data=4), Strategy(tensor=4), Strategy(pipeline=4)
+    measured(class_as("ann/gpt", dp), 2.0)
+    measured(class_as("ann/gpt", tp), 3.0)
+    measured(class_as("ann/gpt", tp), 1.5, beside="bob/vae")
+    measured("ann/net", 8.0)
+    measured("ann/net on 2 servers", 6.0)
+    large = Shape(gpus=2, per_gpu=128)
+    measured("ann/elastic", 5.0)
+    measured("ann/elastic", 5.0, shape=Shape(gpus=1, per_gpu=64))
+    measured("ann/elastic", 4.0, shape=large)
+    rates = Rates(profile.dump(), 60.0, 10)
+
+    def ways(**wishes: Any) -> list[WayRate]:
+        return list(rates.ways(JobSpec(name="j", command=("x",), **wishes), UserName("ann")))
+
+    way = WayRate(model="V100", steps_per_s=2.0, nodes=1, strategy=dp)
+    in_tp = replace(way, strategy=tp, steps_per_s=3.0)
+    assert ways(job_class="gpt", gpus=4, strategies=(dp, tp, many)) == [
+        way,
+        in_tp,
+        replace(in_tp, steps_per_s=1.5, beside="bob/vae"),
+    ]
+    alone = WayRate(model="V100", steps_per_s=8.0, nodes=1)
+    assert ways(job_class="net", gpus=2) == [alone]
+    anywhere = ways(job_class="net", gpus=2, topology=Topology.ANY)
+    assert anywhere == [alone, replace(alone, nodes=2, steps_per_s=6.0)]
+    limits = Elastic(gpus_min=1, gpus_max=4, batch=64, batch_max=512, batch_per_gpu_max=128)
+    as_declared = WayRate(model="V100", steps_per_s=5.0, nodes=1, shape=Shape(gpus=1, per_gpu=64))
+    found = ways(job_class="elastic", elastic=limits)
+    assert found == [as_declared, replace(as_declared, steps_per_s=4.0, shape=large)]

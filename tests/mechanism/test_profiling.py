@@ -12,6 +12,7 @@ from hs_core.names import JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import JobFacts, Memory, Policy, Profiling, Snapshot, Trial, Verdict
+from hs_core.strategy import Strategy, class_as
 from tests.policies.worlds import GIB, Strides, after, homes_of, host, job, snapshot
 
 FFT = find("fft")
@@ -19,7 +20,19 @@ V, K, Q = host("v", 4, "V100"), host("k", 4, "K80"), host("q", 4, "Q9")  # 16, 1
 OLD = {("old", model): rate for model, rate in (("V100", 4.0), ("K80", 1.0), ("Q9", 0.5))}
 measures = pytest.mark.parametrize(
     "policy",
-    [find(name) for name in ("fft", "hadar", "hadar-exact", "gavel-max-min", "gavel-sjf", "pop")],
+    [
+        find(name)
+        for name in (
+            "fft",
+            "hadar",
+            "hadar-exact",
+            "gavel-max-min",
+            "gavel-sjf",
+            "pop",
+            "tesserae-las",
+            "tesserae-srtf",
+        )
+    ],
     ids=lambda policy: policy.name,
 )
 SPEED = {"V100": 4.0, "K80": 2.0, "Q9": 1.0}
@@ -30,6 +43,8 @@ def sized(at: int, job_class: str = "new", gang: int = 1, **facts: object) -> Jo
 
 
 def decide(asked: Snapshot, memory: Memory | None = None, policy: Policy = FFT) -> Verdict:
+    if policy.needs.profiles == 0 and asked.profiling.batches is None:  # those that have them where asked
+        asked = replace(asked, profiling=Profiling(batches=20))
     verdict = policy.decide(asked, json.loads(json.dumps(memory or {})))
     check(asked, verdict.plan, policy.needs)
     return verdict
@@ -333,7 +348,7 @@ def test_a_plan_with_runs_needs_a_policy_that_says_so_and_a_turn_on_that_model()
     asked = snapshot([V, K], [sized(1)], now_s=1e6)
     plan = decide(asked).plan
     with pytest.raises(BrokenError, match="job 1 is profiled; the policy does not say"):
-        check(asked, plan, replace(FFT.needs, profiles=False))
+        check(asked, plan, replace(FFT.needs, profiles=None))
     wrong = replace(plan, trials={JobId(1): replace(plan.trials[JobId(1)], model="K80")})
     with pytest.raises(BrokenError, match="job 1 is profiled on K80; its home is v"):
         check(asked, wrong, FFT.needs)
@@ -350,10 +365,41 @@ def test_senseless_settings_are_refused(batches: int, share: float) -> None:
 def test_those_whose_papers_measure_have_such_runs_but_for_those_blind_to_speeds_and_those_that_suspend_nobody() -> (
     None
 ):
-    have = {name for name, policy in POLICIES.items() if policy.needs.profiles}
+    have = {name: policy.needs.profiles for name, policy in POLICIES.items()}
     gavels = {name for name in POLICIES if name.startswith("gavel-")} - {"gavel-max-min-blind"}
-    assert have == {"fft", "hadar", "hadar-exact", "pop"} | gavels
+    assert {name for name, batches in have.items() if batches == 20} == {
+        "fft",
+        "hadar",
+        "hadar-exact",
+        "pop",
+    } | gavels
+    where_asked = {name for name, batches in have.items() if batches == 0}
+    assert where_asked == {name for name in POLICIES if name.startswith("tesserae-")}
 
 
 def test_those_that_have_such_runs_suspend_jobs() -> None:
-    assert all(policy.needs.preemptive for policy in POLICIES.values() if policy.needs.profiles)
+    assert all(policy.needs.preemptive for policy in POLICIES.values() if policy.needs.profiles is not None)
+
+
+@pytest.mark.parametrize("name", ["tesserae-las", "tesserae-srtf", "tesserae-ftf"])
+def test_tesserae_has_runs_only_where_somebody_says_of_how_many_mini_batches(name: str) -> None:
+    tesserae, asked = find(name), snapshot([V, K], [sized(1)], now_s=1e6)
+    assert not tesserae.decide(asked, {}).plan.trials
+    said = replace(asked, profiling=Profiling(batches=50))
+    (run,) = tesserae.decide(said, {}).plan.trials.values()
+    assert run.batches == 50
+
+
+def test_who_is_measured_keeps_its_strategy_meanwhile() -> None:
+    tesserae = find("tesserae-las")
+    dp, tp = Strategy(data=2), Strategy(tensor=2)
+    job_class = class_as("new", dp)
+    facts = {"strategies": (dp, tp), "gang": 2, "hosts": ("v",), "started": True, "running": True}
+    one = sized(1, job_class, movable=True, restartable=True, **facts)
+    rates = {(job_class, "V100"): 4.0, (class_as("new", tp), "V100"): 40.0, (class_as("new", tp), "K80"): 4.0}
+    asked = snapshot([V, K], [one], rates=rates, migrations_left=9, now_s=1e6)
+    assert tesserae.decide(asked, {}).plan.shapes == {1: tp}, "ten times as fast"
+    verdict = decide(asked, policy=tesserae)
+    assert (homes_of(verdict)[1], verdict.plan.shapes) == ("k", {}), (
+        "it goes where its class is to be measured"
+    )

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from hs_core.errors import BrokenError
 from hs_core.forms import Spread
 from hs_core.names import JobId
 from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
+from hs_core.strategy import parse
 
 from .worlds import Run, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
@@ -58,6 +60,39 @@ def test_who_was_measured_to_lose_by_it_waits_for_one_server(loose: float, *, is
         assert "does 0.95 steps/s so, 1 over one server" in verdict.how[JobId(10)]
     else:
         assert JobId(10) in verdict.why
+
+
+@pytest.mark.parametrize(("loose", "is_spread"), [(0.95, True), (0.85, False)])
+def test_what_was_measured_of_one_with_strategies_is_that_of_the_one_that_it_has(
+    loose: float, *, is_spread: bool
+) -> None:
+    dp, tp = parse("dp=4"), parse("tp=4")
+    measured = {
+        ("c as dp=4", "V100"): 1.0,
+        ("c on 2 servers as dp=4", "V100"): loose,
+        ("c on 2 servers as tp=4", "V100"): 0.01,
+    }
+    one = asked(strategies=(dp, tp), job_class="c as dp=4")
+    verdict = TIRESIAS.decide(world(one, rates=measured), {})
+    assert (10 in homes_of(verdict)) is is_spread
+    assert shape(verdict) == (Spread(nodes=2) if is_spread else None)
+
+
+def test_a_policy_of_strategies_leaves_it_over_the_servers_that_it_has() -> None:
+    dp, tp = parse("dp=4"), parse("tp=4")
+    laid = asked(
+        strategies=(dp, tp), job_class="c on 2 servers as dp=4", nodes=2, hosts=("a", "b"), spreads=(),
+        shape=Spread(nodes=2), started=True, running=True, steps=10_000.0, restartable=True,
+    )  # fmt: skip
+    rates = {(f"c on 2 servers as {each.text}", "V100"): rate for each, rate in ((dp, 1.0), (tp, 4.0))}
+    asking = replace(world(laid, rates=rates), migrations_left=9)
+    tesserae = find("tesserae-las")
+    verdict = tesserae.decide(asking, {})
+    check(asking, verdict.plan, tesserae.needs)
+    assert (homes_of(verdict)[10], shape(verdict)) == ("a+b", Spread(nodes=2, strategy=tp))
+    for wrong in (tp, Spread(nodes=1, strategy=tp), Spread(nodes=2, strategy=parse("pp=4"))):
+        with pytest.raises(BrokenError, match="job 10 is given"):
+            check(asking, replace(verdict.plan, shapes={JobId(10): wrong}), tesserae.needs)
 
 
 def test_who_does_not_say_that_it_may_is_not() -> None:

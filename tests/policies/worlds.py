@@ -10,7 +10,7 @@ from itertools import combinations
 from hypothesis import strategies as st
 
 from hs_core.events import Turn
-from hs_core.forms import Elastic
+from hs_core.forms import Elastic, strategy_of
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
@@ -119,7 +119,7 @@ def after(
             running=job.id in running,
             gang=verdict.plan.per_node(job) * verdict.plan.nodes(job),
             shape=(shape := verdict.plan.shapes.get(job.id, job.shape)),
-            job_class=another(job.job_class, shape) if isinstance(shape, Strategy) else job.job_class,
+            job_class=another(job.job_class, given) if (given := strategy_of(shape)) else job.job_class,
             nodes=verdict.plan.nodes(job),
             spreads=() if job.id in verdict.plan.homes else job.spreads,
             attained_gpu_s=job.attained_gpu_s
@@ -259,7 +259,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         elif draw(st.sampled_from([False, False, True])):
             made = _with_strategies(made)
         made = _laid(draw, _live_somewhere(draw, made, hosts, left))
-        if not (made.hosts or made.elastic or made.strategies) and draw(st.booleans()):
+        if not (made.hosts or made.elastic) and draw(st.booleans()):
             made = replace(made, spreads=tuple(n for n in range(1, made.gang + 1) if made.gang % n == 0))
         jobs.append(made)
     users = {job.user for job in jobs}

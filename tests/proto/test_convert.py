@@ -64,14 +64,23 @@ def test_a_report_survives_the_wire(report: reports.JobReport) -> None:
     assert convert.to_report(common_pb2.JobReport.FromString(wire)) == report
 
 
-@given(SPECS, st.lists(NON_NEGATIVE, max_size=3), st.booleans())
+FORMS = [
+    None,
+    forms.Shape(gpus=4, per_gpu=32, parts=2),
+    Strategy(2, 1, 2, (3, 4)),
+    forms.Spread(nodes=2),
+    forms.Spread(nodes=1, strategy=Strategy(tensor=4)),
+]
+
+
+@given(SPECS, st.lists(NON_NEGATIVE, max_size=3), st.booleans(), st.sampled_from(FORMS))
 def test_what_is_wanted_of_a_host_survives_the_wire(
-    spec: model.JobSpec, gangs: list[Any], flag: bool
+    spec: model.JobSpec, gangs: list[Any], flag: bool, shape: forms.Form | None
 ) -> None:
     job = WantedJob(job=names.JobId(7), epoch=3, user=names.UserName("a"), run_as="b", job_class="c", spec=spec,
                     tickets=4 / 3, paused=flag, cancelled=not flag, time_limit_s=1.5, node_rank=1,
                     nodes=(PEER, PEER), rendezvous="10.0.0.2:29417", hold=not flag, leave=flag, grant="secret", accumulation=4,
-                    shape=forms.Shape(gpus=4, per_gpu=32, parts=2) if flag else Strategy(2, 1, 2, (3, 4)),
+                    shape=shape,
                     source=Source(peer=PEER, epoch=2, generation=4, step=9) if flag else None)  # fmt: skip
     guest = Guest(job=names.JobId(9), beside=(names.JobId(7), names.JobId(8)), gpus=(1, 2))
     turn = Turn(gangs=tuple(gangs), local=flag, guests=(guest,) if flag else ())

@@ -205,3 +205,33 @@ def test_a_process_measures_noise_as_often_as_the_simulated_one_and_never_from_o
     shape = Shape(gpus=2, per_gpu=32)
     assert noise_samples(NET, shape, 1_000.0) == int(1_000.0 * told_per_s(NET, shape) / NOISE_EVERY)
     assert noise_samples(NET, Shape(gpus=1, per_gpu=64), 1_000.0) == 0
+
+
+def test_a_files_speeds_may_be_what_was_measured(tmp_path: Path) -> None:
+    shapes = (
+        Shape(gpus=1, per_gpu=32),
+        Shape(gpus=1, per_gpu=128),
+        Shape(gpus=2, per_gpu=32),
+        Shape(gpus=4, per_gpu=32, parts=2),
+    )
+    said = ", ".join(
+        f"{one.gpus}x{one.per_gpu}{f'x{one.parts}' if one.parts > 1 else ''}: {told_per_s(NET, one)!r}"
+        for one in shapes
+    )
+    path = tmp_path / "w.yaml"
+    text = """users: {A: 100}
+speeds: {net: {V100: {measured: {MEASURED}}}}
+jobs: [{user: A, arrival_s: 0, steps: 100, job_class: net, elastic: 1-8 64-1024 128 1000}]
+"""
+    path.write_text(text.replace("MEASURED", said))
+    found = load(path).speeds["net", "V100"]
+    for shape in shapes:
+        assert told_per_s(found, shape) == pytest.approx(told_per_s(NET, shape), rel=0.05)
+    for wrong, expected in (
+        ("4x: 1.0", "GPUs, examples on each at once"),
+        ("0x4: 1.0", "GPUs, examples on each at once"),
+        ("1x32: 0", "a number above 0"),
+    ):
+        path.write_text(text.replace("MEASURED", wrong))
+        with pytest.raises(RefusedError, match=f"w.yaml:2: speeds.net.V100.*{expected}"):
+            load(path)

@@ -428,3 +428,10 @@ def test_drawn_batch_sizes_change_where_the_table_knows_them() -> None:
         for job in changing
         for stage in job.stages
     )
+
+
+def test_a_pool_may_say_how_much_memory_its_gpus_have() -> None:
+    found = parse_cluster("v100:8,k80:16@8/12", 4, 16.0)
+    assert [(pool.gpus_per_server, pool.gpu_memory_bytes >> 30) for pool in found.pools] == [(4, 16), (8, 12)]
+    with pytest.raises(RefusedError, match=r"'k80:8/'.*GIB_OF_A_GPU"):
+        parse_cluster("k80:8/")

@@ -53,7 +53,7 @@ def watched(experiment: Experiment) -> Result:
     return found
 
 
-@pytest.mark.parametrize("policy", ["fft", "hadar", "gavel-max-min"])
+@pytest.mark.parametrize("policy", ["fft", "hadar", "gavel-max-min", "tesserae-srtf"])
 @pytest.mark.parametrize(
     "jobs",
     [[a_job(1, "a", 3_000)], MANY],
@@ -64,7 +64,7 @@ def test_both_depths_agree_on_when_each_ends_and_how_often_it_moved(jobs: list[S
         jobs = jobs[
             :8
         ]  # with the ninth, a choice of one edge hangs on seconds: how old jobs are is part of their worth
-    experiment = asked(*jobs, policy=policy)
+    experiment = asked(*jobs, policy=policy, profiling=Profiling(batches=20))
     quick, real = run_quanta(experiment), watched(experiment)
     assert [job.migrations for job in real.jobs] == [job.migrations for job in quick.jobs]
     # A run ends with a report, of which there is one a second.

@@ -21,7 +21,7 @@ def fill(
 ) -> None:
     for job, (gang, over, under) in enumerate(wanted, start=first):
         rows.add(job, row, gang, over / under, kin="user")
-        rows.begin(job)
+        rows.begin([job])
         queue.add(job, gang, Fraction(over, under), (job,), kin="user")
 
 
@@ -57,7 +57,7 @@ def test_every_window_of_six_quanta_has_the_exact_shares() -> None:
     rows = Rows(1, 6)
     for job, gang in enumerate((1, 1, 2, 2, 4, 4)):
         rows.add(job, 0, gang, 2 / 3, kin=gang)
-        rows.begin(job)
+        rows.begin([job])
     for _ in range(20):
         window = np.zeros(6)
         for _ in range(6):
@@ -69,12 +69,40 @@ def test_who_leaves_and_comes_back_elsewhere_carries_its_place() -> None:
     rows = Rows(2, 4)
     for job in range(3):
         rows.add(job, 0, 1, 1.0, kin=job)
-        rows.begin(job)
+        rows.begin([job])
     rows.add(3, 1, 1, 1.0, kin=3)
-    rows.begin(3)
+    rows.begin([3])
     rows.pick(np.array([1, 1]), NOBODY)
     carried = rows.remove(0)
     assert 0 < carried <= 1
     rows.add(0, 1, 1, 1.0, kin=0, carry=carried)
-    rows.begin(0)
+    rows.begin([0])
     assert rows.pick(np.array([1, 1]), NOBODY).tolist().count(0) == 0
+
+
+entrants = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(1, 3), st.booleans()), min_size=1, max_size=14
+)  # row, gang, tickets, whether it carries a lag
+
+
+@settings(max_examples=60, deadline=None)
+@given(entrants, entrants, st.sampled_from([0.0, 0.25, 0.7]), st.integers(0, 5))
+def test_many_who_begin_together_are_where_they_would_be_one_after_the_other(
+    first, then, credit, quanta
+) -> None:
+    together, singly = Rows(3, 40), Rows(3, 40)
+    for rows in (together, singly):
+        for job, (row, gang, tickets, _) in enumerate(first):
+            rows.add(job, row, gang, float(tickets), kin=tickets)
+        rows.begin(range(len(first)))
+        for _ in range(quanta):
+            rows.pick(np.full(3, 4), NOBODY)
+        for job, (row, gang, tickets, carries) in enumerate(then, start=20):
+            rows.add(job, row, gang, float(tickets), kin=tickets, carry=-0.375 if carries else None)
+    came = range(20, 20 + len(then))
+    together.begin(came, credit)
+    for job in came:
+        singly.begin([job], credit)
+    for _ in range(12):
+        picks = [rows.pick(np.full(3, 4), NOBODY).tolist() for rows in (together, singly)]
+        assert picks[0] == picks[1]

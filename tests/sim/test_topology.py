@@ -8,9 +8,13 @@ import pytest
 from hs_core.errors import RefusedError
 from hs_core.model import Topology
 from hs_core.names import UserName
+from hs_core.policies import find
+from hs_core.policy import Memory, Policy, Snapshot, Verdict
+from hs_core.strategy import parse
 from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.files import load
 from hs_sim.machines import run_machines
+from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
@@ -73,6 +77,43 @@ def test_where_speeds_are_known_who_loses_by_it_waits(part: float, *, waits: boo
     measured = a_job(4, arrival_s=30_000.0, steps=10, nodes=2, gpus=1)  # so both speeds are in the table
     asked = an_experiment(part, *filled(Topology.ANY), measured, known_rates=True)
     assert (third(run_quanta(asked)) > 10_000.0) is waits
+
+
+def by_quanta(asked: Experiment, policy: Policy) -> Result:
+    return run_quanta(asked, policy=policy)
+
+
+def by_machines(asked: Experiment, policy: Policy) -> Result:
+    return World(asked, policy=policy).run()
+
+
+@pytest.mark.parametrize("run", [by_quanta, by_machines])
+def test_one_with_strategies_is_laid_out_in_its_first_and_later_in_the_fastest_over_as_many_servers(
+    run,
+) -> None:  # type: ignore[no-untyped-def]
+    """A policy that lays it over servers, and after ten minutes one that chooses strategies."""
+    dp, tp = parse("dp=2"), parse("tp=2")
+    first, *others = filled(Topology.ANY)
+    last = replace(others.pop(), steps=10_000, strategies=(dp, tp))
+    asked = an_experiment(
+        1.0, replace(first, steps=100_000), *(replace(job, steps=100_000) for job in others), last
+    )
+    rates = {("net as dp=2", "V100"): 1.0, ("net as tp=2", "V100"): 4.0, ("long", "V100"): 1.0}
+    spread = {(name, "V100"): 0.5 for name in ("net as dp=2", "net as tp=2")}
+    asked = replace(asked, workload=replace(asked.workload, rates=rates, spread=spread), until_s=12_000.0)
+    alone, choosing = find("tiresias"), find("tesserae-las")
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        now, key = (alone, "alone") if snapshot.now_s < 600.0 else (choosing, "choosing")
+        verdict = now.decide(snapshot, memory.get(key, {}))
+        return replace(verdict, memory={key: verdict.memory})
+
+    both = Policy(name="both", needs=choosing.needs, decide=decide)
+    for policy, about_s in ((alone, None), (both, 60.0 + 300.0 / 0.5 + 9_700.0 / 2.0)):
+        ended = run(asked, policy).jobs[2].ended_s
+        assert (ended is None) == (about_s is None), "half a step a second, in its first strategy"
+        if about_s is not None:
+            assert about_s - 200.0 < ended < about_s + 1_500.0, "two a second in the other"
 
 
 def test_other_policies_run_it_as_it_asks() -> None:

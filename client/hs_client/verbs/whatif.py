@@ -33,8 +33,8 @@ def simulate(
     \b
     hsctl simulate --policy gavel-max-min --policy srtf --since 30d
 
-    Jobs arrive when they did and have the steps they had; speeds are those that were measured. Both are simulated: what a real cluster loses to
-    failures and people is in neither.
+    Jobs arrive when they could first have run, have the steps they had and all that they declared; speeds are those that were measured. Both are
+    simulated: what a real cluster loses to failures and people is in neither.
     """
     if importlib.util.find_spec("hs_sim") is None:
         raise UnavailableError("the simulator is not installed here: pip install 'heteroshare[sim]'")
@@ -48,6 +48,9 @@ def simulate(
         found = _past(client, since_s)
     if found.left_out:
         warn(f"{found.left_out} jobs have not trained and are left out")
+    if found.unknown:
+        few = ", ".join(found.unknown[:3]) + (" …" if len(found.unknown) > 3 else "")
+        warn(f"strategies that were never measured are left out: {few}")
     with tempfile.TemporaryDirectory(prefix="hsctl-") as folder:
         file = keep or Path(folder) / "workload.yaml"
         try:
@@ -75,7 +78,7 @@ def _run(file: Path, cluster: str, names: list[str], quantum_s: float, rows: Pat
     done = subprocess.run(
         [
             sys.executable, "-m", "hs_sim", "compare", "--policies", ",".join(names), "--trace", str(file),
-            "--cluster", cluster, "--round-s", f"{quantum_s:g}", "--known-rates", "--json", str(rows),
+            "--cluster", cluster, "--round-s", f"{quantum_s:g}", "--known-rates", "--skip-bad", "--json", str(rows),
         ],
         stdout=subprocess.DEVNULL if quiet else None,
         check=False,

@@ -165,9 +165,10 @@ def _check_strategies(spec: JobSpec) -> None:
 def _check_topology(spec: JobSpec) -> None:
     if spec.topology is Topology.AUTO:
         return
-    for field, is_said in (("elastic", spec.elastic is not None), ("strategies", bool(spec.strategies))):
-        if is_said:
-            raise RefusedError(f"topology: 'any' is not for jobs with {field}; expected one of the two")
+    if spec.elastic is not None:
+        raise refuse(
+            "topology", "any", "is not for elastic jobs: they are restarted on other GPUs of one server"
+        )
     if spec.suspend is SuspendMode.TRANSPARENT:
         raise refuse(
             "suspend", "transparent", "is for jobs on one server: a gang over several stops at one step"

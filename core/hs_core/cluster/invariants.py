@@ -9,7 +9,7 @@ from hs_core.cluster import states
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
 from hs_core.events import Wanted
-from hs_core.forms import Shape, Spread
+from hs_core.forms import Shape, Spread, strategy_of
 from hs_core.model import Job, spreads
 from hs_core.names import HostName, JobId
 from hs_core.policy import Snapshot, Verdict
@@ -43,8 +43,10 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, f"has {row.nodes} nodes, and lives on {hosts}")
     if row.portions and (row.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
         _broken(row, f"has copies that do {row.portions} steps from {row.base_step} on {hosts}")
-    if isinstance(row.shape, Strategy) and (row.shape not in spec.strategies or not hosts):
-        _broken(row, f"has {row.shape}, and declares {spec.strategies}, on {hosts}")
+    if isinstance(row.shape, Strategy) and not hosts:
+        _broken(row, f"has {row.shape}, and no home")
+    if (strategy := strategy_of(row.shape)) is not None and strategy not in spec.strategies:
+        _broken(row, f"has {row.shape}, and declares {spec.strategies}")
     if isinstance(row.shape, Spread) and (row.shape.nodes not in spreads(spec) or not (hosts or row.stored)):
         _broken(row, f"has {row.shape}, and may be laid over {spreads(spec)}, on {hosts}")
     if isinstance(row.shape, Shape) and (spec.elastic is None or not hosts):

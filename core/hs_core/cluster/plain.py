@@ -5,10 +5,11 @@ from dataclasses import replace
 from fractions import Fraction
 
 from hs_core.events import Turn
-from hs_core.forms import Form, Shape
+from hs_core.forms import Form, Shape, in_strategy
 from hs_core.model import Gpu, Host, JobSpec, MoveReason
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.strategy import Strategy
 
 GiB = 1 << 30
 
@@ -84,6 +85,8 @@ def plain_policy(
                 continue
             stays = job.started and job.id not in moves
             form = shaped[job.id]
+            if isinstance(form, Strategy):
+                form = shaped[job.id] = in_strategy(job.shape, form)
             needed = form.gpus if isinstance(form, Shape) else job.per_node
             room = all(needed <= gpus[name] for name in homes.get(job.id, ()))
             if job.id not in homes or not room or (stays and not (job.movable and left > 0)):

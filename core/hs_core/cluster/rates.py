@@ -1,14 +1,16 @@
 """Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hs_core.forms import Shape
-from hs_core.names import GpuId, JobId
+from hs_core.model import JobSpec, class_over, job_class, spreads
+from hs_core.names import GpuId, JobId, UserName
 from hs_core.profile import SETTLE_S, Profile, RateSample
 from hs_core.reports import JobReport, Phase
 from hs_core.speeds import GpuSpeeds
+from hs_core.strategy import Strategy, class_as
 
 ENOUGH = 3  # samples, before a policy sees the rate
 _Turn = tuple[int, int, tuple[JobId, ...]]  # epoch, resumes, who shares its GPUs
@@ -23,6 +25,18 @@ class PoolRate:
     samples: int
     newest_s: float
     speedup: float  # against the slowest pool that was measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayRate:
+    """Of one job class on one pool, in one of the ways in which a job may run."""
+
+    model: str
+    steps_per_s: float
+    nodes: int  # servers
+    strategy: Strategy | None = None  # None: it declared none
+    shape: Shape | None = None  # None: it is not elastic
+    beside: str = ""  # class of the job on the same GPUs; empty: it had them for itself
 
 
 class Rates:
@@ -43,8 +57,8 @@ class Rates:
         self.speeds: dict[tuple[str, str], dict[Shape, float]] = {}
         """(class, model) → mini-batches a second of an elastic job in each shape."""
         self._shapes = 0  # in all of `speeds`
-        for job_class, model, *_ in dumped:
-            self._show(job_class, model)
+        for name, model, *_ in dumped:
+            self._show(name, model)
         self.gpus = GpuSpeeds.load(list(gpus))
 
     def reported(
@@ -58,11 +72,12 @@ class Rates:
         beside: Collection[str] = (),
         split: bool = False,
         shape: Shape | None = None,
+        declared: Shape | None = None,
         of: str = "",
         gpus: Sequence[GpuId] = (),
     ) -> bool:
         """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
-        `of`: the server of one of its copies; `gpus`: all that it had.
+        `shape`: that an elastic job was told; `declared`: of one that was told none, which is what it has; `of`: the server of one of its copies; `gpus`: all that it had.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
@@ -88,6 +103,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
+        if declared is not None and shape is None and not beside:
+            self._profile.add(replace(sample, shape=declared))
         if not beside and shape is None and gpus and len(set(models)) == 1:
             self.gpus.add(job_class, model, gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
@@ -152,6 +169,25 @@ class Rates:
             )
             for model, rate in rates.items()
         )
+
+    def ways(self, spec: JobSpec, user: UserName) -> Iterator[WayRate]:
+        """All that was measured of its class: in each strategy that it declares, over each number of servers that it leaves open, in each shape, beside each class."""
+        declared = job_class(user, spec)
+        own = spec.elastic.on(spec.gpus) if spec.elastic is not None else None
+        for nodes in spreads(spec) or (spec.nodes,):
+            laid = class_over(declared, spec.nodes, nodes)
+            for strategy in spec.strategies or (None,):
+                for (model, beside, shape), rate in self._profile.of(class_as(laid, strategy)).items():
+                    if own is not None and shape is None and not beside:
+                        continue  # it is under that shape, too
+                    yield WayRate(
+                        model=model,
+                        steps_per_s=rate.steps_per_s,
+                        nodes=nodes,
+                        strategy=strategy,
+                        shape=shape or own,
+                        beside=beside,
+                    )
 
     def dump(self) -> list[Any]:
         return self._profile.dump()

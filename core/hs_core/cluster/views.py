@@ -6,7 +6,7 @@ from typing import Any
 
 from hs_core.cluster import admission
 from hs_core.cluster.held import Held, ledger_of
-from hs_core.cluster.rates import PoolRate
+from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
 from hs_core.cluster.why import Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
@@ -120,6 +120,10 @@ class Views(Held):
     def rates(self, job: JobId) -> tuple[PoolRate, ...]:
         """What was measured of its class, by GPU model."""
         return self._rates.of(self._sight.class_of(self.job(job)))
+
+    def way_rates(self, row: Job) -> tuple[WayRate, ...]:
+        """What was measured of its class in every way in which it may run; of one that ended long ago, too."""
+        return tuple(self._rates.ways(row.spec, row.user))
 
     def demand(self) -> Mapping[tuple[UserName, str], float]:
         """GPUs that each user's jobs could use now, by model. A job without a home counts for each model it may use."""

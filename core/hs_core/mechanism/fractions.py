@@ -38,6 +38,7 @@ class Case:
     alone_s: (
         Floats  # (J,) all of the job in the isolated share: what it would have taken so far, and what is left
     )
+    before: Floats  # (J, T) fractions of the allocation before; 0: it had none, or was not here
     compat: bool
     seed: int
 
@@ -92,7 +93,14 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         )
         lives, alone_s = _alone(table, question, lives)
         found = allocate(
-            Case(question=question, rows=table, alone_s=alone_s, compat=style.compat, seed=snapshot.seed)
+            Case(
+                question=question,
+                rows=table,
+                alone_s=alone_s,
+                before=_before(books, table),
+                compat=style.compat,
+                seed=snapshot.seed,
+            )
         )
         credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
         units = units_of([int(job.id) for job in table.jobs], found.pairs)
@@ -208,6 +216,17 @@ def _alone(
     spent_all = np.array([spent_s for spent_s, _, _ in kept.values()], dtype=float)
     left = np.divide(table.steps_left, speed, out=np.full(len(speed), FOREVER_S), where=speed > 0)
     return kept, spent_all + left
+
+
+def _before(books: Books | None, table: Rows) -> Floats:
+    found = np.zeros(table.speed.shape)
+    if books is None:
+        return found
+    place = {unit: at for at, unit in enumerate(books.units)}
+    for at, job in enumerate(table.jobs):
+        if (unit := place.get((int(job.id),))) is not None:
+            found[at] = books.fraction[unit]
+    return found
 
 
 def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[Unit, int]:

@@ -62,6 +62,8 @@ class Layouts:
                 self._alone(job)
 
     def _alone(self, job: JobFacts) -> None:
+        if job.id in self._snapshot.reserved:
+            return  # its class is being measured as it is
         model = self._host(job).model
         known = self._known(job, model)
         if (probe := self._probe(job, model, known)) is not None:

@@ -20,7 +20,7 @@ from typing import Any
 from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
-from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Trial, Verdict
+from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Trial, Verdict
 from hs_core.shares import pool_rank
 
 Decide = Callable[[Snapshot, Memory], Verdict]
@@ -65,27 +65,30 @@ class _Book:
         return cls(**{**dumped, "runs": runs, "given_up": dict(dumped.get("given_up", {}))})
 
 
-def profiled(policy: Policy) -> Policy:
-    """The policy, with profiling runs before its decisions."""
-    return replace(
-        policy, needs=replace(policy.needs, profiles=True), decide=partial(_decide, whole=policy.decide)
-    )
+USUAL = 20  # mini-batches of a run: enough for a rate, little of a job
 
 
-def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide) -> Verdict:
+def profiled(policy: Policy, batches: int = USUAL) -> Policy:
+    """The policy, with profiling runs before its decisions, of so many mini-batches where nobody says how many; 0: only where somebody does."""
+    needs = replace(policy.needs, profiles=batches)
+    return replace(policy, needs=needs, decide=partial(_decide, whole=policy.decide, needs=needs))
+
+
+def _decide(snapshot: Snapshot, memory: Memory, *, whole: Decide, needs: Needs) -> Verdict:
+    batches = needs.profile_batches(snapshot.profiling)
     own = {key: value for key, value in memory.items() if key != "profiling"}
     book = _Book.load(memory.get("profiling", {}))
-    if not snapshot.profiling.batches:
+    if not batches:
         book.runs = {}
     if book.runs or not _all_known(snapshot):
-        if snapshot.profiling.batches:
-            _Profiler(snapshot, book).go()
+        if batches:
+            _Profiler(snapshot, book, batches).go()
         homes = {job: tuple(map(HostName, run.home)) for job, run in book.runs.items()}
         snapshot = replace(snapshot, reserved=homes, rates=_with_misfits(snapshot))
     book.quantum = snapshot.quantum
     verdict = whole(snapshot, own)
-    kept = {"profiling": book.dump()} if snapshot.profiling.batches else {}
-    plan = replace(verdict.plan, trials=_trials(snapshot, book, verdict.plan))
+    kept = {"profiling": book.dump()} if batches else {}
+    plan = replace(verdict.plan, trials=_trials(book, verdict.plan, batches))
     return replace(verdict, plan=plan, memory={**verdict.memory, **kept})
 
 
@@ -98,9 +101,8 @@ def _all_known(snapshot: Snapshot) -> bool:
     )
 
 
-def _trials(snapshot: Snapshot, book: _Book, plan: Plan) -> dict[JobId, Trial]:
+def _trials(book: _Book, plan: Plan, batches: int) -> dict[JobId, Trial]:
     """Those that have got to their GPUs, if they have their turn there."""
-    batches = snapshot.profiling.batches
     return {
         job: Trial(model=run.model, from_step=run.from_step, batches=batches)
         for job, run in book.runs.items()
@@ -136,8 +138,9 @@ def _peaks(snapshot: Snapshot) -> dict[str, int]:
 class _Profiler:
     """One decision."""
 
-    def __init__(self, snapshot: Snapshot, book: _Book) -> None:
+    def __init__(self, snapshot: Snapshot, book: _Book, batches: int) -> None:
         self._snapshot = snapshot
+        self._batches = batches
         self._book = book
         self._jobs = {job.id: job for job in snapshot.jobs}
         self._hosts = {host.name: host for host in snapshot.hosts}
@@ -197,8 +200,7 @@ class _Profiler:
             return True  # it was sent elsewhere
         if (job.job_class, run.model) in snapshot.rates:
             return run.from_step is None or (
-                job.steps_done - run.from_step > snapshot.profiling.batches - 1e-6
-                or run.ran_s >= snapshot.quantum_s
+                job.steps_done - run.from_step > self._batches - 1e-6 or run.ran_s >= snapshot.quantum_s
             )
         waits_s = snapshot.now_s - run.since_s - run.ran_s
         if run.ran_s < max(snapshot.quantum_s, LEAST_LIMIT_S) and waits_s < max(

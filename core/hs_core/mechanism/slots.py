@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from hs_core.events import Guest, Turn
-from hs_core.forms import Form, Spread
+from hs_core.forms import Form, Spread, in_strategy
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
@@ -207,7 +207,7 @@ class Slots:
                     return
                 self._moves[job.id] = (MoveReason.SHAPE, why)
                 self._moves_left -= 1
-            self._shapes[job.id] = strategy
+            self._shapes[job.id] = in_strategy(self._shapes.get(job.id, job.shape), strategy)
         self._how[job.id] = f"as {strategy.text}: {why}"
 
     def reserve(self, home: Home, gpus: int) -> None:

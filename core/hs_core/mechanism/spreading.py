@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from hs_core.mechanism.placing import takes_new
 from hs_core.model import class_over
 from hs_core.policy import HostFacts, JobFacts, Snapshot
+from hs_core.strategy import class_as
 
 
 def largest(hosts: Iterable[HostFacts]) -> int:
@@ -18,5 +19,7 @@ def numbers(job: JobFacts, most: int) -> tuple[int, ...]:
 
 
 def measured(snapshot: Snapshot, job: JobFacts, model: str, nodes: int) -> float:
-    """Its class's mini-batches a second over so many servers of that model; 0: nobody has measured that."""
-    return snapshot.rates.get((class_over(job.job_class, job.nodes, nodes), model), 0.0)
+    """Its class's mini-batches a second over so many servers of that model, in the strategy that it has; 0: nobody has measured that."""
+    in_strategy = class_as("", job.strategy)
+    declared = class_over(job.job_class.removesuffix(in_strategy), job.nodes, nodes)
+    return snapshot.rates.get((declared + in_strategy, model), 0.0)

@@ -6,11 +6,12 @@ Then who waits joins a placed job of the same gang on its GPUs, where both toget
 Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
 How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
 their classes were seen together. What is measured of parallelism strategies
-is measured by jobs in their rounds (`layouts`), not offline.
+is measured by jobs in their rounds (`layouts`), not offline. Speeds on GPU models are measured by runs where an administrator asks for them (`mechanism.profiling`).
 """
 
 from hs_core.mechanism.attained import least_attained_first, why_attained
 from hs_core.mechanism.once_a_round import once_a_round
+from hs_core.mechanism.profiling import profiled
 from hs_core.mechanism.seats import Seats
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
@@ -22,6 +23,11 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     return seats.verdict(memory, why_attained(order), order, renamed=True, packs=True, strategies=True)
 
 
-TESSERAE_LAS = once_a_round(
-    Policy(name="tesserae-las", needs=Needs(every_quantum=True, sharing=True, strategies=True), decide=decide)
+TESSERAE_LAS = profiled(
+    once_a_round(
+        Policy(
+            name="tesserae-las", needs=Needs(every_quantum=True, sharing=True, strategies=True), decide=decide
+        )
+    ),
+    batches=0,
 )

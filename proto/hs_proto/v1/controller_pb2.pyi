@@ -1131,6 +1131,7 @@ class JobDetail(_message.Message):
     STORY_FIELD_NUMBER: _builtins.int
     RATES_FIELD_NUMBER: _builtins.int
     DATASET_HOSTS_FIELD_NUMBER: _builtins.int
+    WAY_RATES_FIELD_NUMBER: _builtins.int
     job_class: _builtins.str
     @_builtins.property
     def view(self) -> Global___JobView: ...
@@ -1144,6 +1145,10 @@ class JobDetail(_message.Message):
     def dataset_hosts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """servers on which a job has read its data set"""
 
+    @_builtins.property
+    def way_rates(self) -> _containers.RepeatedCompositeFieldContainer[Global___WayRate]:
+        """of its class in every way in which it may run, as far as that was measured"""
+
     def __init__(
         self,
         *,
@@ -1153,14 +1158,66 @@ class JobDetail(_message.Message):
         story: _abc.Iterable[Global___Event] | None = ...,
         rates: _abc.Iterable[Global___Rate] | None = ...,
         dataset_hosts: _abc.Iterable[_builtins.str] | None = ...,
+        way_rates: _abc.Iterable[Global___WayRate] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "view", b"view"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dataset_hosts", b"dataset_hosts", "job_class", b"job_class", "rates", b"rates", "spec", b"spec", "story", b"story", "view", b"view", "way_rates", b"way_rates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JobDetail: _TypeAlias = JobDetail  # noqa: Y015
+
+@_typing.final
+class WayRate(_message.Message):
+    """In one of the ways in which a job may run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GPU_MODEL_FIELD_NUMBER: _builtins.int
+    STEPS_PER_S_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
+    STRATEGY_FIELD_NUMBER: _builtins.int
+    SHAPE_FIELD_NUMBER: _builtins.int
+    BESIDE_FIELD_NUMBER: _builtins.int
+    gpu_model: _builtins.str
+    steps_per_s: _builtins.float
+    nodes: _builtins.int
+    """servers"""
+    beside: _builtins.str
+    """class of the job on the same GPUs; empty: it had them for itself"""
+    @_builtins.property
+    def strategy(self) -> _common_pb2.Strategy:
+        """absent: it declared none"""
+
+    @_builtins.property
+    def shape(self) -> _common_pb2.Shape:
+        """absent: it is not elastic"""
+
+    def __init__(
+        self,
+        *,
+        gpu_model: _builtins.str = ...,
+        steps_per_s: _builtins.float = ...,
+        nodes: _builtins.int = ...,
+        strategy: _common_pb2.Strategy | None = ...,
+        shape: _common_pb2.Shape | None = ...,
+        beside: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_strategy", b"_strategy", "shape", b"shape", "strategy", b"strategy"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_shape", b"_shape", "_strategy", b"_strategy", "beside", b"beside", "gpu_model", b"gpu_model", "nodes", b"nodes", "shape", b"shape", "steps_per_s", b"steps_per_s", "strategy", b"strategy"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__shape: _TypeAlias = _typing.Literal["shape"]  # noqa: Y015
+    _WhichOneofArgType__shape: _TypeAlias = _typing.Literal["_shape", b"_shape"]  # noqa: Y015
+    _WhichOneofReturnType__strategy: _TypeAlias = _typing.Literal["strategy"]  # noqa: Y015
+    _WhichOneofArgType__strategy: _TypeAlias = _typing.Literal["_strategy", b"_strategy"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__shape) -> _WhichOneofReturnType__shape | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__strategy) -> _WhichOneofReturnType__strategy | None: ...
+
+Global___WayRate: _TypeAlias = WayRate  # noqa: Y015
 
 @_typing.final
 class Rate(_message.Message):

@@ -9,7 +9,7 @@ import click
 
 from hs_core.errors import RefusedError
 from hs_core.policy import Profiling
-from hs_sim.model import ClusterSpec, Experiment, Noise, Pool, Workload, gavel_compat
+from hs_sim.model import ClusterSpec, Experiment, Noise, Workload, gavel_compat
 
 if TYPE_CHECKING:
     from hs_sim.reading import Sieve
@@ -36,10 +36,19 @@ _GENERATOR = (
 
 _CLUSTER = (
     click.option(
-        "--cluster", default="v100:12,p100:24,k80:64", show_default=True, help="GPUs of each model."
+        "--cluster",
+        default="v100:12,p100:24,k80:64",
+        show_default=True,
+        help="GPUs of each model; k80:64@8/12: on servers of 8, with 12 GiB each.",
     ),
     click.option("--gpus-per-server", type=int, default=4, show_default=True),
-    click.option("--gpu-memory-gib", type=float, default=32.0, show_default=True, help="Of every GPU."),
+    click.option(
+        "--gpu-memory-gib",
+        type=float,
+        default=32.0,
+        show_default=True,
+        help="Of every GPU, but where --cluster says it.",
+    ),
     click.option(
         "--dataset-cache-gib",
         type=float,
@@ -61,7 +70,7 @@ _RUN = (
     click.option("--noise", type=float, default=0.0, show_default=True, help="Of measured rates: coefficient of variation."),
     click.option("--preset", type=click.Choice(["gavel-compat"]), help="The world as another simulator has it: rounds, no costs, known speeds."),
     click.option("--known-rates", is_flag=True, help="Policies know all speeds from the beginning."),
-    click.option("--profile-batches", type=int, default=20, show_default=True, help="Mini-batches of a profiling run, of policies that have them; 0: none."),
+    click.option("--profile-batches", type=int, help="Mini-batches of a profiling run, of policies that have them; 0: none  [as the policy: 20, tesserae-* 0]"),
     click.option("--profile-share", type=float, default=0.1, show_default=True, help="Part of all GPU-time that these runs may take."),
     click.option("--migrations-per-hour", type=float, default=240.0, show_default=True, help="Of jobs that have started, at most."),
     click.option("--sample-s", type=float, default=0.0, show_default=True, help="How often series are sampled; 0: every quantum."),
@@ -164,22 +173,11 @@ def cluster_of(given: dict[str, Any]) -> ClusterSpec:
 
     memory = given["gpu_memory_gib"]
     _positive("gpu-memory-gib", memory, most=1 << 20)
-    spec = parse_cluster(given["cluster"], given["gpus_per_server"])
+    spec = parse_cluster(given["cluster"], given["gpus_per_server"], memory)
     cache = given["dataset_cache_gib"]
     if not 0 <= cache <= 1 << 30:
         raise RefusedError(f"--dataset-cache-gib: {cache:g}; expected 0 to {1 << 30}")
-    made = ClusterSpec(
-        dataset_cache_bytes=int(cache * 2**30),
-        pools=tuple(
-            Pool(
-                model=pool.model,
-                servers=pool.servers,
-                gpus_per_server=pool.gpus_per_server,
-                gpu_memory_bytes=int(memory * 2**30),
-            )
-            for pool in spec.pools
-        ),
-    )
+    made = replace(spec, dataset_cache_bytes=int(cache * 2**30))
     return slowed(made, given["slowdowns"]) if given["slowdowns"] else made
 
 
@@ -217,7 +215,7 @@ def experiment_of(workload: Workload, policy: str, seed: int, given: dict[str, A
 
 def _profiling(given: dict[str, Any]) -> Profiling:
     batches, share = given["profile_batches"], given["profile_share"]
-    if batches != 0 and not 2 <= batches <= 1_000_000:
+    if batches and not 2 <= batches <= 1_000_000:
         raise RefusedError(f"--profile-batches: {batches}; expected 2 to 1000000, or 0 for none")
     if not 0 < share <= 1:
         raise RefusedError(f"--profile-share: {share:g}; expected above 0, at most 1")

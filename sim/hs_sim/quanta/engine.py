@@ -179,7 +179,7 @@ class _Run(Running):
             if what == END:
                 touched.update(self._end(job, at_s))
             elif what == STAND:
-                self._stand(job, at_s, edge=edge)
+                self._stand([job, *self._due_with(at_s, STAND)], at_s, edge=edge)
             elif what == CHANGE:
                 self._change_speed(job, at_s)
             elif what == TRIED:
@@ -187,6 +187,13 @@ class _Run(Running):
             else:
                 touched.update(self._written(job, at_s))
         return touched
+
+    def _due_with(self, at_s: float, what: int) -> list[int]:
+        """The jobs to which the same happens at the same time: at the beginning thousands."""
+        jobs = []
+        while self._later and self._later[0][:2] == (at_s, what):
+            jobs.append(heappop(self._later)[2])
+        return jobs
 
     # --- decisions --------------------------------------------------------------------------------------------------
 
@@ -281,8 +288,7 @@ class _Run(Running):
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts
             fleet.changed(job_id - 1)
-        for job in self._up:
-            self._stand(job, now_s, edge=now_s <= self._edge_s)
+        self._stand(self._up, now_s, edge=now_s <= self._edge_s)
         self._up.clear()
         self._stale = self._stale_at_edge = False
         self._turns.plan(plan.turns)

@@ -1,5 +1,6 @@
 """What happens to a job of a run: it is placed, comes up, moves, stops, ends."""
 
+from collections.abc import Sequence
 from heapq import heappush
 
 import numpy as np
@@ -31,10 +32,16 @@ class Lives(State):
         self._stale = True
         return home
 
-    def _stand(self, job: int, now_s: float, *, edge: bool) -> None:
-        """Its process is up: it takes part from now on, like a newcomer."""
+    def _stand(self, jobs: Sequence[int], now_s: float, *, edge: bool) -> None:
+        """Their processes are up: they take part from now on, like newcomers."""
+        begin = [job for job in jobs if self._comes_up(job, now_s)]
+        left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
+        self._rows.begin(begin, left)
+
+    def _comes_up(self, job: int, now_s: float) -> bool:
+        """Whether it competes on its server from now on."""
         if job not in self._rising or now_s < self._fleet.ready_s[job] - EPSILON_S:
-            return
+            return False
         del self._rising[job]
         self._fleet.started[job] = True
         self._fleet.changed(job)
@@ -42,9 +49,7 @@ class Lives(State):
         migrate = self._fleet.jobs[job].migrate
         self._movable[job] = migrate is not Migrate.NEVER
         self._started(matters=migrate is not Migrate.AUTO)
-        if self._rows.row_of(job) >= 0 and not self._rows.competes(job):
-            left = 0.0 if edge else 1.0 - (now_s - self._edge_s) / self._quantum_s
-            self._rows.begin(job, left)
+        return self._rows.row_of(job) >= 0 and not self._rows.competes(job)
 
     def _tried(self, job: int, now_s: float) -> None:
         """A profiling run has told what it was for, if it ran until now."""

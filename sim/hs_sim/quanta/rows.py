@@ -5,8 +5,10 @@ coarser than what rounding adds up to between two changes of a row and far finer
 exact arithmetic are ties here too, and go by column: the order in which jobs came to the server.
 """
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from heapq import heapify, heapreplace
+from itertools import groupby
 from math import floor
 from typing import Any
 
@@ -78,22 +80,53 @@ class Rows:
             self._carry[job] = carry
         self._dirty[row] = True
 
-    def begin(self, job: int, credit: float = 0.0) -> None:
-        """Competes from now on. `credit`: the part of the present quantum that is left, charged to the others already."""
-        row, column = self.row[job], self._column[job]
+    def begin(self, jobs: Iterable[int], credit: float = 0.0) -> None:
+        """These compete from now on, one after the other. `credit`: the part of the present quantum that is left, charged to the others already."""
+        for earns, some in groupby(jobs, key=lambda job: self._earns(job, credit)):
+            if earns:
+                # Rows have nothing to do with one another: one job of each at a time, once nobody waits to be settled from before.
+                first, *others = some
+                for wave in ([first], *self._waves(others)):
+                    self._dirty[self.row[wave]] = True
+                    self._settle()
+                    for job in wave:
+                        self._enter(job, credit)
+            else:
+                for job in some:
+                    self._await(job)
+
+    def _earns(self, job: int, credit: float) -> bool:
+        """It has its part of what the others of its server are given in this quantum."""
+        row = self.row[job]
         assert row >= 0, f"job {job} is on no server"
-        assert not self._open[row, column], f"job {job} competes already"
+        assert not self._open[row, self._column[job]], f"job {job} competes already"
+        return bool(credit and self._advance[row] > 0 and job not in self._carry)
+
+    def _waves(self, jobs: Sequence[int]) -> list[list[int]]:
+        """The first of each row, the second of each, …"""
+        waves: list[list[int]] = []
+        seen: Counter[int] = Counter()
+        for job, row in zip(jobs, self.row[list(jobs)].tolist(), strict=True):
+            if seen[row] == len(waves):
+                waves.append([])
+            waves[seen[row]].append(job)
+            seen[row] += 1
+        return waves
+
+    def _enter(self, job: int, credit: float) -> None:
+        row, column = self.row[job], self._column[job]
+        stride = self._stride[row, column]
+        earned = credit * self._advance[row]
+        phase = _gaps(self._phases(int(row), job, earned), 1)[0]
+        self._open[row, column] = True
+        self._pass[row, column] = self._virtual[row] + phase * stride - min(earned, stride)
         self._dirty[row] = True
-        if credit and self._advance[row] > 0 and job not in self._carry:
-            self._settle()
-            stride = self._stride[row, column]
-            earned = credit * self._advance[row]
-            phase = _gaps(self._phases(int(row), job, earned), 1)[0]
-            self._open[row, column] = True
-            self._pass[row, column] = self._virtual[row] + phase * stride - min(earned, stride)
-            self._dirty[row] = True
-        else:
-            self._new.setdefault(int(row), []).append(job)
+
+    def _await(self, job: int) -> None:
+        """It enters at the next settlement."""
+        row = int(self.row[job])
+        self._new.setdefault(row, []).append(job)
+        self._dirty[row] = True
 
     def competes(self, job: int) -> bool:
         row = self.row[job]
@@ -223,8 +256,7 @@ class Rows:
             return
         for job in jobs:
             if not self.competes(job):
-                self._new.setdefault(int(self.row[job]), []).append(job)
-                self._dirty[self.row[job]] = True
+                self._await(job)
         self._settle()
         rows, columns = self.row[jobs], self._column[jobs]
         self._charge(rows * self._places + columns, part)
