@@ -153,11 +153,11 @@ class Link:
                     return False
                 self._outbox.popleft()
         frames, spoke = Frames(), False
-        waits_s = 0.0
-        due = time.monotonic() + self.tick_s
+        waits_s = due = 0.0
         while True:
-            if waits_s != self.tick_s:
+            if waits_s != self.tick_s:  # also where the agent's first word was how often it wants to hear
                 waits_s = self.tick_s
+                due = time.monotonic() + waits_s
                 peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(waits_s))
             # The kernel's timeout, not poll and then recv: each call's return waits for the training thread's interpreter lock.
             try:

@@ -57,34 +57,49 @@ def job_view(machine: ClusterMachine, job: Job, now_s: float, *, mine: bool) -> 
     view.copies.extend(_copies(job))
     if spec.array_index is not None:
         view.array_index = spec.array_index
-    if report is not None:
-        view.gpu_ids.extend(report.gpus if not job.state.ended else ())
-        view.beside.extend(report.beside if not job.state.ended else ())
-        view.steps_per_s = report.steps_per_s
-        view.suspends, view.resumes = report.suspends, report.resumes
-        view.suspend_s, view.resume_s = report.suspend_s, report.resume_s
-        view.tier, view.note = report.tier, report.note
     if job.move is not None:
         view.moving_to, view.moving_why = ", ".join(job.move.to), job.move.text or job.move.reason
-    if report is not None and report.checkpoint_step >= 0:
-        view.checkpoint_on.extend(job.hosts)
-    elif job.stored is not None:
-        view.checkpoint_step = job.stored.step
-        view.checkpoint_on.extend(job.stored.hosts)
+    if report is not None:
+        _add_report(view, report, ended=job.state.ended)
+    _add_checkpoint(view, job)
     if job.exit is not None:
         view.exit.CopyFrom(convert.from_exit(job.exit))
         if not mine:
             view.exit.ClearField("log_tail")
     if machine.find(job.id) is not None:
-        if not job.state.ended:
-            view.tickets = machine.job_tickets(job.id)
-            view.entitled_gpus = machine.job_share_gpus(job.id)
-        if job.state is not JobState.RUNNING:
-            why = machine.why(job.id, now_s)
-            view.reason, view.reason_text = why.reason, why.text
+        _add_mind(view, machine, job, now_s)
     elif job.exit is not None and job.exit.why:
         view.reason_text = job.exit.why
     return view
+
+
+def _add_report(view: controller_pb2.JobView, report: JobReport, *, ended: bool) -> None:
+    """What its hosts say of it."""
+    view.gpu_ids.extend(report.gpus if not ended else ())
+    view.beside.extend(report.beside if not ended else ())
+    view.steps_per_s = report.steps_per_s
+    view.suspends, view.resumes = report.suspends, report.resumes
+    view.suspend_s, view.resume_s = report.suspend_s, report.resume_s
+    view.tier, view.note = report.tier, report.note
+
+
+def _add_checkpoint(view: controller_pb2.JobView, job: Job) -> None:
+    """The newest, and which servers have it."""
+    if job.report is not None and job.report.checkpoint_step >= 0:
+        view.checkpoint_on.extend(job.hosts)
+    elif job.stored is not None:
+        view.checkpoint_step = job.stored.step
+        view.checkpoint_on.extend(job.stored.hosts)
+
+
+def _add_mind(view: controller_pb2.JobView, machine: ClusterMachine, job: Job, now_s: float) -> None:
+    """What the controller has decided of it, and why it does not run."""
+    if not job.state.ended:
+        view.tickets = machine.job_tickets(job.id)
+        view.entitled_gpus = machine.job_share_gpus(job.id)
+    if job.state is not JobState.RUNNING:
+        why = machine.why(job.id, now_s)
+        view.reason, view.reason_text = why.reason, why.text
 
 
 def _copies(job: Job) -> Iterator[controller_pb2.CopyView]:

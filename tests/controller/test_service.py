@@ -6,6 +6,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from hs_core.profile import RateSample
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import FakeAgent, channel_to, spec, started, until
@@ -221,6 +222,16 @@ def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
             assert [view.exit.code for view in failed.jobs] == [3]
             detail = await stub.GetJob(pb.JobRequest(job_id=1))
             assert "submitted" in [event.kind for event in detail.story]
+            assert not detail.way_rates
+            here.loop.mind.machine._rates._profile.add(
+                RateSample(
+                    job_class=detail.job_class, model="V100", steps_per_s=2.0, now_s=0.0, since_resume_s=60.0
+                )
+            )
+            measured = (await stub.GetJob(pb.JobRequest(job_id=1))).way_rates
+            assert [(rate.gpu_model, rate.steps_per_s, rate.nodes) for rate in measured] == [
+                ("V100", 2.0, 1)
+            ], "also of a class whose jobs have ended"
             why = await stub.Why(pb.JobRequest(job_id=1))
             assert (why.state, why.reason) == ("failed", "ended:failed")
             log = b"".join([chunk.data async for chunk in stub.Logs(pb.LogsRequest(job_id=1, tail_lines=1))])

@@ -208,14 +208,31 @@ def test_what_an_elastic_job_measured_is_told_by_its_shape() -> None:
         "submit alice v job_class=net elastic=1,2,32,128,32",
     ):
         at.do(line)
-    for turn in range(1, 5):
-        at.now_s += 20
-        at.do(f"report n1 1:0=running resumes={turn} step={turn} run_s={20 * (turn - 1)}")
-        at.do(f"report n1 1:0=running resumes={turn} step={turn + 1} run_s={20 * turn - 10} steps_per_s=4")
-    at.do("user alice 50")
-    assert seen[-1].speeds == {("alice/net", "V100"): {shapes[JobId(1)]: 4.0}}
+
+    def measured(job: int, rate: float) -> None:
+        for turn in range(1, 5):
+            at.now_s += 20
+            said = f"report n1 {job}:0=running resumes={turn}"
+            at.do(f"{said} step={turn} run_s={20 * (turn - 1)}")
+            at.do(f"{said} step={turn + 1} run_s={20 * turn - 10} steps_per_s={rate}")
+        at.do(f"user alice {50 + job}")
+
+    measured(1, 4.0)
+    told = shapes[JobId(1)]
+    assert seen[-1].speeds == {("alice/net", "V100"): {told: 4.0}}
     assert seen[-1].rates == {}, "it tells nothing of the job as declared"
     assert at.machine.rates(JobId(1)) == ()
+
+    del shapes[JobId(1)]
+    at.do("cancel alice 1")
+    at.do("report n1 1:0=exited code=1")
+    at.do("submit alice v job_class=net elastic=1,2,32,128,32")
+    measured(2, 3.0)
+    as_declared = Shape(gpus=1, per_gpu=32)
+    assert seen[-1].speeds == {("alice/net", "V100"): {told: 4.0, as_declared: 3.0}}, (
+        "remembered in other shapes"
+    )
+    assert seen[-1].rates == {("alice/net", "V100"): 3.0}
 
 
 def test_of_a_job_it_is_known_how_fast_its_class_is_in_every_way_in_which_it_may_run() -> None:
@@ -236,6 +253,7 @@ def test_of_a_job_it_is_known_how_fast_its_class_is_in_every_way_in_which_it_may
     measured("ann/net on 2 servers", 6.0)
     large = Shape(gpus=2, per_gpu=128)
     measured("ann/elastic", 5.0)
+    measured("ann/elastic", 5.0, shape=Shape(gpus=1, per_gpu=64))
     measured("ann/elastic", 4.0, shape=large)
     rates = Rates(profile.dump(), 60.0, 10)
 

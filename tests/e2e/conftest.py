@@ -1,13 +1,12 @@
 """Fixtures of the end-to-end tests."""
 
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.harness import Cluster
+from tests.e2e.harness import Cluster, temporary
 
 
 @pytest.fixture(scope="session")
@@ -19,12 +18,11 @@ def scripts() -> Path:
 def new_cluster() -> Iterator[Callable[..., Cluster]]:
     """Starts clusters and takes them down, jobs and all, whatever happened to the test."""
     with ExitStack() as stack:
+        yield lambda *flags: stack.enter_context(temporary(*flags))
 
-        def make(*flags: str) -> Cluster:
-            state = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hs-e2e-"))) / "state"
-            cluster = Cluster(state, "--devices", "emulated", *flags)
-            stack.callback(cluster.down)
-            cluster.up()
-            return cluster
 
-        yield make
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One for all tests of a module that leave it as they found it, but for jobs that have ended."""
+    with temporary("--emulate", "V100:2:16G", "--quantum", "0.5", "--user", "ann", "--user", "bob") as made:
+        yield made

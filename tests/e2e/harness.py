@@ -1,21 +1,26 @@
 """A whole cluster of real processes: `hsctl up` in a folder of its own, emulated GPUs, real jobs."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from unittest.mock import patch
 
 import pytest
 
 from hs_client import Client
+from hs_client import __main__ as program
 from hs_proto.v1.controller_pb2 import JobView
 
 T = TypeVar("T")
@@ -87,6 +92,12 @@ def incarnations(steps: Sequence[Step]) -> list[list[Step]]:
     return found
 
 
+class Ran(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 class Cluster:
     """One embedded cluster. Its daemons' process ids come from the folder that `up` names."""
 
@@ -95,27 +106,36 @@ class Cluster:
         self.flags = flags
         self.environment = {**os.environ, "HS_STATE": str(state), "OMP_NUM_THREADS": "1"}
 
-    def hsctl(
-        self, *words: str, code: int | None = 0, within_s: float = 60.0
-    ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "hs_client", *words], env=self.environment, capture_output=True, text=True,
-            timeout=within_s, check=False, cwd=self.state.parent,
-        )  # fmt: skip
+    def hsctl(self, *words: str, code: int | None = 0) -> Ran:
+        """As typed in the folder beside the state, but in this process: an interpreter's start is not what is tested."""
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2)]
+        with ExitStack() as stack:
+            stack.enter_context(patch.dict(os.environ, self.environment))
+            stack.enter_context(chdir(self.state.parent))
+            stack.enter_context(redirect_stdout(streams[0]))
+            stack.enter_context(redirect_stderr(streams[1]))
+            returncode = program.run(words)
+        stdout, stderr = (stream.buffer.getvalue().decode() for stream in streams)
         if code is not None:
-            assert done.returncode == code, (
-                f"hsctl {' '.join(words)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-            )
-        return done
+            assert returncode == code, f"hsctl {' '.join(words)}: {returncode}\n{stdout}\n{stderr}"
+        return Ran(returncode, stdout, stderr)
+
+    def process(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """hsctl as a process of its own."""
+        return subprocess.run(
+            [sys.executable, "-m", "hs_client", *words], env=self.environment, capture_output=True, text=True,
+            timeout=300, check=False, cwd=self.state.parent,
+        )  # fmt: skip
 
     def json(self, *words: str) -> Any:
         return json.loads(self.hsctl(*words, "--json").stdout)
 
     def up(self) -> None:
-        self.hsctl("up", "--state", str(self.state), *self.flags)
+        done = self.process("up", "--state", str(self.state), *self.flags)
+        assert done.returncode == 0, done.stderr
 
     def down(self) -> None:
-        self.hsctl("down", "--state", str(self.state), code=None)
+        self.process("down", "--state", str(self.state))
 
     def client(self) -> Client:
         return Client(f"unix:{self.socket()}")
@@ -166,3 +186,15 @@ class Cluster:
         return until(
             lambda: v if (v := self.view(job)).state in states else None, f"job {job} is {states}", within_s
         )
+
+
+@contextmanager
+def temporary(*flags: str) -> Iterator[Cluster]:
+    """In a folder that is not there any more afterwards, as its jobs are not."""
+    with tempfile.TemporaryDirectory(prefix="hs-e2e-") as folder:
+        cluster = Cluster(Path(folder) / "state", "--devices", "emulated", *flags)
+        try:
+            cluster.up()
+            yield cluster
+        finally:
+            cluster.down()

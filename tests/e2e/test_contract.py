@@ -4,19 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.harness import Cluster, until
-
-NewCluster = Callable[..., Cluster]
-
-
-@pytest.fixture
-def cluster(new_cluster: NewCluster) -> Cluster:
-    return new_cluster("--emulate", "V100:2:16G", "--quantum", "0.5", "--user", "ann", "--user", "bob")
 
 
 def why(cluster: Cluster, job: int) -> dict[str, object]:
@@ -50,6 +42,7 @@ def test_why_names_the_one_true_reason(cluster: Cluster, scripts: Path, tmp_path
     assert why(cluster, ended)["reason"] == "ended:failed"
     cluster.hsctl("--user", "ann", "cancel", str(paused))
     assert cluster.until_state(depends, "cancelled").exit.why, "what can never run is not left waiting"
+    cluster.hsctl("cancel", *map(str, whole))
 
 
 BAD = {
@@ -73,6 +66,7 @@ BAD = {
 def test_bad_input_is_refused_whole_with_the_field_the_value_and_the_right_code(
     cluster: Cluster, tmp_path: Path
 ) -> None:
+    before = cluster.json("queue", "--all")
     for name, (words, code, named) in BAD.items():
         user = "nobody-of-that-name" if name == "an unknown user" else "ann"
         done = cluster.hsctl("--user", user, "submit", *words, code=None)
@@ -91,9 +85,11 @@ def test_bad_input_is_refused_whole_with_the_field_the_value_and_the_right_code(
         done = cluster.hsctl("--user", "ann", "submit", "-f", str(tmp_path / "job.yaml"), code=2)
         assert named in done.stderr, f"{name}: {done.stderr}"
     assert cluster.hsctl("submit", "-f", str(tmp_path / "absent.yaml"), code=2).stderr
-    assert cluster.json("queue", "--all") == [], "nothing was half-done"
-    cluster.hsctl("show", "77", code=4)
-    cluster.hsctl("cancel", "77", code=4)
+    assert [row["id"] for row in cluster.json("queue", "--all")] == [row["id"] for row in before], (
+        "nothing was half-done"
+    )
+    cluster.hsctl("show", "777", code=4)
+    cluster.hsctl("cancel", "777", code=4)
 
 
 def test_an_unreachable_controller_is_exit_code_6(tmp_path: Path) -> None:
@@ -120,17 +116,18 @@ def test_a_second_controller_on_the_same_state_refuses_to_start(cluster: Cluster
 def test_the_same_request_twice_is_one_job(cluster: Cluster) -> None:
     from hs_client import Job
 
+    before = len(cluster.views())
     with cluster.client() as client:
         client.user = "ann"
         first = client.submit(Job(run=["/bin/true"]), key="once")
         again = client.submit(Job(run=["/bin/true"]), key="once")
     assert first.job_ids == again.job_ids
-    assert len(cluster.views()) == 1
+    assert len(cluster.views()) == before + 1
 
 
 def test_every_list_speaks_json_and_run_returns_the_jobs_own_code(cluster: Cluster) -> None:
-    done = cluster.hsctl("--user", "ann", "run", "--", "/bin/sh", "-c", "echo out of the job; exit 5", code=5)
-    assert "out of the job" in done.stdout
+    done = cluster.process("--user", "ann", "run", "--", "/bin/sh", "-c", "echo out of the job; exit 5")
+    assert (done.returncode, done.stdout) == (5, "out of the job\n"), done.stderr
     for verb in ("queue", "share", "usage", "gpus", "nodes", "events"):
         rows = (
             [json.loads(line) for line in cluster.hsctl(verb, "--jsonl").stdout.splitlines()]
@@ -145,14 +142,13 @@ def test_every_list_speaks_json_and_run_returns_the_jobs_own_code(cluster: Clust
     assert node["state"] == "up"
 
 
-def test_a_job_runs_as_the_account_its_user_is_mapped_to(new_cluster: NewCluster) -> None:
+def test_a_job_runs_as_the_account_its_user_is_mapped_to(cluster: Cluster) -> None:
     if os.getuid() != 0:
         pytest.skip("only root can run jobs as another account")
-    cluster = new_cluster("--emulate", "V100:1:16G", "--user", "ann")
-    cluster.hsctl("user", "set", "ann", "--run-as", "nobody")
+    cluster.hsctl("user", "set", "eve", "--run-as", "nobody")
     done = cluster.hsctl(
         "--user",
-        "ann",
+        "eve",
         "run",
         "-q",
         "-C",

@@ -20,8 +20,10 @@ EPOCHS = 200
 TOTAL = 40 * EPOCHS  # mini-batches
 
 
-def alone(scripts: Path, path: Path) -> dict[str, Any]:
-    """The same training without any cluster."""
+@pytest.fixture(scope="module")
+def same(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What came of the same training without any cluster."""
+    path = tmp_path_factory.mktemp("alone") / "said"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("HS_")}
     runtime = Path(__file__).resolve().parents[2] / "client"
     subprocess.run(
@@ -54,7 +56,7 @@ def averages(cluster: Cluster, job: int) -> list[tuple[int, list[int]]]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_counted_once(
-    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path, same: dict[str, Any]
 ) -> None:
     # 200 steps a second at most: in two rounds not even 6,400 of the 8,000.
     cluster = new_cluster(*SERVERS, "--quantum", "16", "--policy", "hadare", "--pace", "0.02:V100=2")
@@ -81,7 +83,7 @@ def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_cou
     assert step == TOTAL
     steps = trained(tmp_path / "forked")
     assert sum(map(len, steps)) == TOTAL, "each step was trained by one process, once"
-    found, same = json.loads((tmp_path / "forked").read_text()), alone(scripts, tmp_path / "alone")
+    found = json.loads((tmp_path / "forked").read_text())
     assert (found["step"], found["scheduled"]) == (TOTAL, TOTAL)
     assert abs(found["loss"] / same["loss"] - 1) <= 0.02, (found, same)
     assert found["right"] >= same["right"] - 0.01
@@ -90,7 +92,7 @@ def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_cou
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_makes_one_of_the_rest(
-    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path, same: dict[str, Any]
 ) -> None:
     cluster = new_cluster(*SERVERS, "--quantum", "20", "--policy", "hadare", "--pace", "0.02:V100=2")
     job = submit(cluster, scripts, tmp_path / "forked")
@@ -131,6 +133,6 @@ def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_make
     assert len(whole.hosts) == 1
     ended = cluster.until_state(job, "succeeded", "failed", within_s=240)
     assert ended.state == "succeeded", ended.exit
-    found, same = json.loads((tmp_path / "forked").read_text()), alone(scripts, tmp_path / "alone")
+    found = json.loads((tmp_path / "forked").read_text())
     assert found["step"] == TOTAL
     assert abs(found["loss"] / same["loss"] - 1) <= 0.02, (found, same)

@@ -131,10 +131,7 @@ def test_jobs_outlive_their_agent_and_are_adopted_with_the_right_exit_codes(
     assert [int(line.split()[0]) for line in lines] == list(range(len(lines))), "it was never started again"
 
 
-def test_a_cancelled_job_leaves_no_process_behind(
-    new_cluster: NewCluster, scripts: Path, tmp_path: Path
-) -> None:
-    cluster = new_cluster(*TWO_GPUS)
+def test_a_cancelled_job_leaves_no_process_behind(cluster: Cluster, scripts: Path, tmp_path: Path) -> None:
     job = cluster.submit("--", sys.executable, str(scripts / "hide.py"), str(tmp_path / "pids"), user="ann")
     file = tmp_path / "pids"
     until(lambda: file.exists() and len(file.read_text().split()) == 2, "the job and its hidden child run")
@@ -144,10 +141,7 @@ def test_a_cancelled_job_leaves_no_process_behind(
     assert [pid for pid in pids if alive(int(pid))] == []
 
 
-def test_a_crash_is_shown_with_its_code_and_the_end_of_its_log(
-    new_cluster: NewCluster, tmp_path: Path
-) -> None:
-    cluster = new_cluster(*TWO_GPUS)
+def test_a_crash_is_shown_with_its_code_and_the_end_of_its_log(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
     job = cluster.submit("--", sys.executable, str(tmp_path / "broken.py"), user="bob")
     assert cluster.hsctl("wait", str(job), code=None).returncode == 1

@@ -122,3 +122,28 @@ def test_a_job_that_may_be_is_laid_over_two_servers_where_neither_has_room_for_i
     same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
     for rank in range(2):
         assert losses(learned(tmp_path / "wide", rank)) == losses(same[rank])
+
+
+def test_one_that_may_be_laid_over_servers_and_cut_in_two_ways_is_restarted_in_the_other_over_as_many(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:3", "--host", "b=V100:3", "--quantum", "1", "--user", "ann")
+    cluster.hsctl("policy", "set", "tiresias")
+    for name in "xy":
+        cluster.submit("-G", "2", *count_words(scripts, tmp_path / name), user="ann")
+    until(lambda: all(steps(tmp_path / name) > 5 for name in "xy"), "each server has one GPU left", 180)
+    total = 1_500
+    wide = ("-G", "2", "--topology", "any", "--torchrun", "--strategy", "dp=2", "--strategy", "tp=2")
+    job = cluster.submit(*wide, *learn(scripts, tmp_path / "wide", total, 0.02), user="ann")
+    until(lambda: len(learned(tmp_path / "wide", 1)) > 5, "it trains", 180)
+    shown = cluster.json("show", str(job))
+    assert (sorted(shown["hosts"]), shown["strategy"]) == (["a", "b"], "dp=2")
+    cluster.hsctl("policy", "set", "tesserae-las")
+    until(lambda: cluster.json("show", str(job))["strategy"] == "tp=2", "it is measured in the other", 180)
+    shown = cluster.json("show", str(job))
+    assert (sorted(shown["hosts"]), shown["node_count"]) == (["a", "b"], 2)
+    ended = cluster.until_state(job, "succeeded", "failed", within_s=300)
+    assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
+    same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
+    for rank in range(2):
+        assert losses(learned(tmp_path / "wide", rank)) == losses(same[rank])

@@ -71,3 +71,12 @@ def test_a_job_is_measured_in_both_its_strategies_and_trains_on_in_the_faster_on
     assert rows[-1]["tp"] == 2, "in which a step takes half as long"
     kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
     assert kinds.count("reshaped") == 1
+
+    kept = tmp_path / "past.yaml"
+    ran = cluster.hsctl(
+        "simulate", "--policy", "tesserae-las", "--since", "1h", "--json", "--keep", str(kept)
+    )
+    was, *found = json.loads(ran.stdout)
+    assert (was["finished"], [row["finished"] for row in found]) == (1, [1])
+    (asked,) = json.loads(kept.read_text())["jobs"]
+    assert asked["strategies"] == ["dp=2", "tp=2"], "both were measured, and are replayed"

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from warm import Forked, Warm
+
 import hs_job
 from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
@@ -30,8 +32,10 @@ E = TypeVar("E")
 class StubAgent:
     """Speaks docs/job-protocol.md for one job. `kill` and `start` again: an agent that dies and comes back, knowing nothing."""
 
-    def __init__(self, folder: Path, **machine: Any) -> None:
+    def __init__(self, folder: Path, warm: Warm | None = None, **machine: Any) -> None:
+        """`warm`: scripts are forked from it."""
         self.folder = folder
+        self._warm = warm
         self.path = str(folder / "job.sock")
         self.injected = folder / "inject"
         hs_job.install(str(self.injected))
@@ -39,7 +43,7 @@ class StubAgent:
         self.events: list[HostEvent] = []
         self.heard: list[tuple[float, int, dict[str, Any]]] = []
         self._changed = threading.Condition()
-        self._jobs: list[subprocess.Popen[str]] = []
+        self._jobs: list[subprocess.Popen[str] | Forked] = []
         self._alive = False
 
     def start(self) -> Self:
@@ -94,16 +98,24 @@ class StubAgent:
             **more,
         }
 
-    def run(self, *argv: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        job = subprocess.Popen(
-            [sys.executable, *argv],
-            env=self.environment(**(env or {})),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=self.folder,
-            start_new_session=True,
-        )
+    def run(
+        self, *argv: str, env: dict[str, str] | None = None, fresh: bool = False, ranks: int = 0
+    ) -> subprocess.Popen[str] | Forked:
+        """`fresh`: in an interpreter of its own, which imports torch itself. `ranks`: as so many ranks of a gang, where there is something to fork from."""
+        environment = self.environment(**(env or {}))
+        job: subprocess.Popen[str] | Forked
+        if self._warm is not None and argv[0].endswith(".py") and not fresh:
+            job = self._warm.run(argv, environment, self.folder, ranks)
+        else:
+            job = subprocess.Popen(
+                [sys.executable, *argv],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                cwd=self.folder,
+                start_new_session=True,
+            )
         self._jobs.append(job)
         return job
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from job_stub import StubAgent
+from warm import Warm
 
 from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobWentOn
 from hs_core.reports import Tier
@@ -16,13 +17,12 @@ from hs_job import average
 from hs_job.checkpoint import Folder
 
 TRAIN = str(Path(__file__).parent / "train.py")
-GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
 HANDED = ("--handed", "epoch", "--epochs", "4")  # 80 steps: 20 an epoch
 
 
 @pytest.fixture
-def agents(tmp_path: Path) -> Iterator[list[StubAgent]]:
-    made = [StubAgent(tmp_path / name, pace_s=0.005) for name in ("a", "b", "c")]
+def agents(tmp_path: Path, warm: Warm) -> Iterator[list[StubAgent]]:
+    made = [StubAgent(tmp_path / name, warm, pace_s=0.005) for name in ("a", "b", "c")]
     for agent in made:
         agent.folder.mkdir(exist_ok=True)
         agent.start()
@@ -142,7 +142,9 @@ def test_ranks_of_a_copy_all_stop_where_its_portion_ends(agent: StubAgent) -> No
     agent.kill()
     agent._machine_args = {"last_step": 12}
     agent.start()
-    job = agent.run(*GANG, "--handed", "epoch", "--epochs", "10", env={"HS_LAST_STEP": "12"})
+    job = agent.run(
+        TRAIN, "--ddp", "--handed", "epoch", "--epochs", "10", env={"HS_LAST_STEP": "12"}, ranks=2
+    )
     agent.wait(JobReady)
     agent.resume()
     agent.wait(JobWentOn)

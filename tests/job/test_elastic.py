@@ -8,6 +8,7 @@ import pytest
 import torch  # noqa: F401 - what writes the files
 from job_stub import StubAgent
 from test_exact import let_go
+from warm import Warm
 
 import hs_job
 from hs_core.events import JobHeld, JobRestored
@@ -56,8 +57,7 @@ def start(agent: StubAgent, ranks: int, batch: int, parts: int = 1, **env: str):
     script = agent.folder / "train.py"
     script.write_text(TRAIN)
     told = {"HS_BATCH_PER_GPU": str(batch), "HS_ACCUMULATION_STEPS": str(parts), **env}
-    argv = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", str(script))
-    return agent.run(*argv, env=told)
+    return agent.run(str(script), env=told, ranks=ranks)
 
 
 def lines_of(output: str) -> list[dict]:
@@ -65,9 +65,9 @@ def lines_of(output: str) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+def whole(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> list[float]:
     """Weights of a run that nobody interrupts: mini-batches of 24."""
-    with StubAgent(tmp_path_factory.mktemp("whole")) as agent:
+    with StubAgent(tmp_path_factory.mktemp("whole"), warm) as agent:
         (agent.folder / "go").touch()
         job = start(agent, 2, 12)
         let_go(agent)
@@ -77,31 +77,30 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
 
 @pytest.mark.parametrize(("ranks", "batch", "parts"), [(3, 8, 1), (1, 24, 2), (2, 24, 1)])
 def test_it_goes_on_by_examples_from_the_same_state(
-    tmp_path: Path, whole: list[float], ranks: int, batch: int, parts: int
+    agent: StubAgent, whole: list[float], ranks: int, batch: int, parts: int
 ) -> None:
     """Two ranks of 12 become others in the middle of the second epoch."""
-    with StubAgent(tmp_path) as agent:
-        job = start(agent, 2, 12)
-        let_go(agent)
-        output = ""
-        assert job.stdout is not None
-        for line in job.stdout:
-            output += line
-            if '"epoch": 1, "step": 19' in line:
-                break
-        since = agent.seen()
-        agent.suspend(Tier.CHECKPOINT)
-        (tmp_path / "go").touch()
-        held = agent.wait(JobHeld, since)
-        output += job.stdout.read()
-        agent.kill()
-        agent.start()
-        again = start(agent, ranks, batch, parts, HS_RESTORE=str(held.generation))
-        let_go(agent)
-        assert agent.wait(JobRestored).step == held.step
-        assert again.stdout is not None
-        output += again.stdout.read()
-        assert again.wait() == 0
+    job = start(agent, 2, 12)
+    let_go(agent)
+    output = ""
+    assert job.stdout is not None
+    for line in job.stdout:
+        output += line
+        if '"epoch": 1, "step": 19' in line:
+            break
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    (agent.folder / "go").touch()
+    held = agent.wait(JobHeld, since)
+    output += job.stdout.read()
+    agent.kill()
+    agent.start()
+    again = start(agent, ranks, batch, parts, HS_RESTORE=str(held.generation))
+    let_go(agent)
+    assert agent.wait(JobRestored).step == held.step
+    assert again.stdout is not None
+    output += again.stdout.read()
+    assert again.wait() == 0
     told = [line for line in lines_of(output) if "at" in line]
     seen = Counter(example for line in told if line["epoch"] == 1 for example in line["at"])
     assert set(seen) == set(range(SAMPLES))

@@ -2,12 +2,12 @@
 
 import functools
 import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
+from warm import Warm
 
 from hs_core.events import (
     JobCheckpointed,
@@ -24,12 +24,23 @@ TRAIN = str(Path(__file__).parent / "train.py")
 GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
 
 
-@functools.cache
-def uninterrupted(*argv: str) -> tuple[str, ...]:
+Uninterrupted = Callable[..., tuple[str, ...]]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(warm: Warm) -> Uninterrupted:
     """Its lines, sorted by rank and step: two ranks write to one pipe."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HS_")} | {"OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=True, env=environment)
-    return lines(ran.stdout)
+
+    @functools.cache
+    def run(*argv: str) -> tuple[str, ...]:
+        gang = argv[: len(GANG)] == GANG
+        job = warm.run(argv[argv.index(TRAIN) :], environment, Path.cwd(), ranks=2 if gang else 0)
+        output, errors = job.communicate()
+        assert (job.returncode, errors) == (0, "")
+        return lines(output)
+
+    return run
 
 
 def lines(output: str) -> tuple[str, ...]:
@@ -89,9 +100,11 @@ def move(agent: StubAgent, argv: tuple[str, ...], at_step: int) -> str:
     return output + rest + end
 
 
-def test_fifty_suspends_of_an_unchanged_script_change_no_bit(agent: StubAgent) -> None:
+def test_fifty_suspends_of_an_unchanged_script_change_no_bit(
+    agent: StubAgent, uninterrupted: Uninterrupted
+) -> None:
     argv = (TRAIN, "--epochs", "100")
-    job = agent.run(*argv)
+    job = agent.run(*argv, fresh=True)
     let_go(agent)
     agent.wait(JobWentOn)
     held = [suspend_and_resume(agent, (Tier.HOLD, Tier.SWAP)[turn % 2]) for turn in range(50)]
@@ -107,7 +120,7 @@ def test_progress_is_told_with_its_rate(agent: StubAgent) -> None:
     agent.kill()
     agent._machine_args = {"progress_s": 0.05, "pace_s": 0.01}
     agent.start()
-    job = agent.run(TRAIN, "--epochs", "2")
+    job = agent.run(TRAIN, "--epochs", "5")
     let_go(agent)
     assert job.wait() == 0
     progress = [event for event in agent.events if isinstance(event, JobProgressed)]
@@ -131,12 +144,14 @@ def test_progress_is_told_with_its_rate(agent: StubAgent) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )
 def test_a_job_moved_to_a_new_process_goes_on_bit_for_bit(
-    agent: StubAgent, argv: tuple[str, ...], at_step: int
+    agent: StubAgent, uninterrupted: Uninterrupted, argv: tuple[str, ...], at_step: int
 ) -> None:
     assert lines(move(agent, (TRAIN, *argv), at_step)) == uninterrupted(TRAIN, *argv)
 
 
-def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(agent: StubAgent) -> None:
+def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(
+    agent: StubAgent, uninterrupted: Uninterrupted
+) -> None:
     argv = (*GANG, "--handed", "epoch", "--epochs", "10")
     slow_down(agent, 0.02)
     job = agent.run(*argv)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from job_stub import StubAgent
 from test_exact import let_go
+from warm import Warm
 
 from hs_core.events import JobProgressed
 from hs_core.forms import ENOUGH_NOISE
@@ -152,14 +153,13 @@ os.write(1, b"done")
     ("ranks", "batch", "parts"), [(1, 16, 4), (2, 8, 1), (2, 8, 2)], ids=["parts", "ranks", "parts of ranks"]
 )
 def test_a_real_job_says_its_noise_scale_with_its_progress(
-    tmp_path: Path, ranks: int, batch: int, parts: int
+    tmp_path: Path, warm: Warm, ranks: int, batch: int, parts: int
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    gang = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone") if ranks > 1 else ()
-    with StubAgent(tmp_path, progress_s=0.2) as agent:
+    with StubAgent(tmp_path, warm, progress_s=0.2) as agent:
         told = {"HS_BATCH_PER_GPU": str(batch), "HS_ACCUMULATION_STEPS": str(parts)}
-        job = agent.run(*gang, str(script), env=told)
+        job = agent.run(str(script), env=told, ranks=ranks if ranks > 1 else 0)
         let_go(agent)
         assert job.stdout is not None
         assert job.stdout.read() == "done" * ranks
@@ -169,10 +169,10 @@ def test_a_real_job_says_its_noise_scale_with_its_progress(
     assert said[-1].noise_scale == pytest.approx(KNOWN, rel=0.35)
 
 
-def test_a_job_that_is_not_elastic_says_nothing_of_it(tmp_path: Path) -> None:
+def test_a_job_that_is_not_elastic_says_nothing_of_it(tmp_path: Path, warm: Warm) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
-    with StubAgent(tmp_path, progress_s=0.2) as agent:
+    with StubAgent(tmp_path, warm, progress_s=0.2) as agent:
         job = agent.run(str(script), env={"HS_ACCUMULATION_STEPS": "1"})
         let_go(agent)
         assert job.stdout is not None

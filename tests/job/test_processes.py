@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from job_stub import StubAgent
+from warm import Forked
 
 from hs_core.events import (
     CheckpointFailed,
@@ -98,9 +99,11 @@ def cycle(agent: StubAgent, tier: Tier = Tier.HOLD) -> JobHeld:
     return held
 
 
-def start(agent: StubAgent, *argv: str, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+def start(
+    agent: StubAgent, *argv: str, env: dict[str, str] | None = None, fresh: bool = False
+) -> subprocess.Popen[str] | Forked:
     since = agent.seen()
-    job = agent.run(*argv, env=env)
+    job = agent.run(*argv, env=env, fresh=fresh)
     agent.wait(JobReady, since)
     agent.resume()
     return job
@@ -143,7 +146,7 @@ def test_a_script_without_a_loader_is_held_at_its_optimizer_step_and_two_optimiz
 
 
 def test_a_script_without_torch_is_held_at_hs_job_step(agent: StubAgent) -> None:
-    job = start(agent, script(agent, NO_TORCH))
+    job = start(agent, script(agent, NO_TORCH), fresh=True)
     for _ in range(3):
         assert cycle(agent).tier is Tier.HOLD
     (agent.folder / "enough").touch()
@@ -158,7 +161,7 @@ def test_the_last_steps_are_told_when_the_script_ends(agent: StubAgent) -> None:
 
 
 def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(agent: StubAgent) -> None:
-    job = start(agent, script(agent, VALIDATING))
+    job = start(agent, script(agent, VALIDATING), fresh=True)
     cycle(agent)
     output, errors = job.communicate()
     assert (job.returncode, output, errors) == (0, "done\n", "")
@@ -166,7 +169,7 @@ def test_workers_forked_children_and_threads_that_fetch_ahead_are_never_held(age
 
 
 def test_switched_off_by_the_environment_the_script_runs_by_itself(agent: StubAgent) -> None:
-    job = agent.run(script(agent, BY_HAND), env={"HS_HOOK": "0"})
+    job = agent.run(script(agent, BY_HAND), env={"HS_HOOK": "0"}, fresh=True)
     output, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
     assert output.startswith("0 ")
@@ -181,7 +184,7 @@ def test_the_users_own_sitecustomize_still_runs_and_an_error_of_ours_never_stops
     (own / "sitecustomize.py").write_text("import builtins; builtins.mine = 1\n")
     (agent.injected / "hs_job" / "hooks.py").write_text("raise OSError('broken on purpose')\n")
     path = script(agent, "import torch; print('ran', mine)")
-    job = agent.run(path, env={"PYTHONPATH": f"{agent.injected}{os.pathsep}{own}"})
+    job = agent.run(path, env={"PYTHONPATH": f"{agent.injected}{os.pathsep}{own}"}, fresh=True)
     output, errors = job.communicate()
     assert (job.returncode, output) == (0, "ran 1\n")
     assert errors == "heteroshare: not hooked: OSError: broken on purpose\n"

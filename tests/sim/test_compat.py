@@ -28,6 +28,7 @@ PEER = [
     ("gen120_single_lam300_seed0", "fifo", 13373, 55999, 1e-4),
     ("gen120_single_lam300_seed0", "gavel-max-min", 11694, 50393, 0.02),
     ("gen120_single_lam300_seed0", "gavel-ftf", 12547, 50574, 0.02),
+    ("gen120_single_lam300_seed0", "allox", 11490, 51326, 0.02),
     ("gen120_multi_static_seed0", "fifo", 40941, 82622, 1e-4),
     ("gen120_multi_static_seed0", "gavel-max-min", 31162, 65289, 0.02),
     ("gen120_multi_static_seed0", "gavel-makespan", None, 60347, 0.02),

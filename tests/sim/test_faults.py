@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
 
+from hs_core.cluster.lives import Lives
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.model import Job, OnPartition, Stored
 from hs_sim import faults
 from hs_sim.cli import main
 from hs_sim.faults import Failure, case_of, explore, run_seed
@@ -61,6 +64,16 @@ def test_the_command_says_how_many_seeds_were_broken(capsys):
 def test_bad_usage_is_refused(words, code, said, capsys):
     assert main(words) == code
     assert said in capsys.readouterr().err
+
+
+def test_a_fenced_job_may_begin_afresh_though_its_server_is_back_before_it_starts(monkeypatch):
+    """It was decided while the server was away: seed 65 with profiling runs, in which 3 ms are between its return and the start."""
+    case = case_of(65)
+    experiment = replace(case.experiment, policy="fft")
+    monkeypatch.setattr(faults, "case_of", lambda _: replace(case, experiment=experiment))
+    worlds: list[World] = []
+    assert run_seed(65, worlds.append) is None
+    assert any("fenced" in line for line in worlds[0].trace)
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------
@@ -124,6 +137,16 @@ def test_a_host_that_obeys_an_old_order_is_found():
             agent.wanted = obey  # type: ignore[method-assign]
 
     assert found(prepare).what
+
+
+def test_a_controller_that_has_a_job_begin_afresh_though_a_checkpoint_is_within_reach_is_found(monkeypatch):
+    newest = Lives._newest
+
+    def forgotten(self: Lives, row: Job) -> Stored | None:
+        return None if row.spec.on_partition is OnPartition.FENCE else newest(self, row)
+
+    monkeypatch.setattr(Lives, "_newest", forgotten)
+    assert "was acknowledged as safe" in found().what
 
 
 def test_an_agent_that_acts_before_it_remembers_is_found(monkeypatch):

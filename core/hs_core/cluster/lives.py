@@ -77,13 +77,25 @@ class Lives(Views):
         beside = {self._sight.class_of(other) for other in others}
         split = row.accumulation > 1
         shape = row.shape if isinstance(row.shape, Shape) else None  # a strategy's rates are of another class
+        elastic = row.spec.elastic
+        declared = elastic.on(row.spec.gpus) if elastic is not None else None
         known = self._rates.count
         models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
         of = host if row.portions else ""
         whole = row.report if len(row.hosts) > 1 and not row.portions else new
         gpus = whole.gpus if whole is not None and len(whole.gpus) == row.gang else ()
         if self._rates.reported(
-            job_class, models, old, new, now_s, beside=beside, split=split, shape=shape, of=of, gpus=gpus
+            job_class,
+            models,
+            old,
+            new,
+            now_s,
+            beside=beside,
+            split=split,
+            shape=shape,
+            declared=declared,
+            of=of,
+            gpus=gpus,
         ):
             self._touched_profile = True
             self._stale |= self._rates.count != known  # there is something new to decide by

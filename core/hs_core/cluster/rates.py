@@ -1,7 +1,7 @@
 """Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hs_core.forms import Shape
@@ -72,11 +72,12 @@ class Rates:
         beside: Collection[str] = (),
         split: bool = False,
         shape: Shape | None = None,
+        declared: Shape | None = None,
         of: str = "",
         gpus: Sequence[GpuId] = (),
     ) -> bool:
         """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
-        `of`: the server of one of its copies; `gpus`: all that it had.
+        `shape`: that an elastic job was told; `declared`: of one that was told none, which is what it has; `of`: the server of one of its copies; `gpus`: all that it had.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
@@ -102,6 +103,8 @@ class Rates:
         )
         if not self._profile.add(sample):
             return False
+        if declared is not None and shape is None and not beside:
+            self._profile.add(replace(sample, shape=declared))
         if not beside and shape is None and gpus and len(set(models)) == 1:
             self.gpus.add(job_class, model, gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
@@ -175,6 +178,8 @@ class Rates:
             laid = class_over(declared, spec.nodes, nodes)
             for strategy in spec.strategies or (None,):
                 for (model, beside, shape), rate in self._profile.of(class_as(laid, strategy)).items():
+                    if own is not None and shape is None and not beside:
+                        continue  # it is under that shape, too
                     yield WayRate(
                         model=model,
                         steps_per_s=rate.steps_per_s,

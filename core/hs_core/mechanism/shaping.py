@@ -136,14 +136,11 @@ class Pool:
         return made if able else self._rigid(job)
 
     def _speed(self, job: JobFacts) -> Speed:
-        """From what its class measured here; as declared, too, where it runs so."""
+        """From what its class measured here."""
         known = self._speeds.get(job.job_class)
         if known is not None:
             return known
-        rates = dict(self._snapshot.speeds.get((job.job_class, self._model), {}))
-        declared = self._snapshot.rates.get((job.job_class, self._model))
-        if declared and job.elastic is not None and job.shape is None:
-            rates.setdefault(job.elastic.on(job.gang), declared)
+        rates = self._snapshot.speeds.get((job.job_class, self._model), {})
         samples = [
             Sample(
                 gpus=shape.gpus,

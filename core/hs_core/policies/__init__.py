@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from hs_core.errors import Kind, RefusedError
 from hs_core.mechanism.rounds import RESET_S
 from hs_core.policies import (
+    allox,
     gavel_fifo,
     gavel_ftf,
     gavel_ftf_packed,
@@ -102,6 +103,7 @@ POLICIES: Mapping[str, Policy] = {
 }
 
 GAVEL_COMPAT: Mapping[str, Callable[[float], Policy]] = {
+    "allox": allox.compat,
     "fifo": gavel_fifo.compat,
     "gavel-fifo": gavel_fifo.compat,
     "gavel-ftf": gavel_ftf.compat,

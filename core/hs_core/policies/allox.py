@@ -3,7 +3,7 @@
 Who holds a GPU keeps it to its end; that GPU's queue begins then. Of the GPUs that are free the first of each queue begins, and the others are
 matched again at the next decision.
 
-Departure. Gangs, which AlloX doesn't know, take free GPUs that no queue has, the earliest first.
+Departures. GPUs that are in use are in the matching, with the time until they are free; Gavel's simulator matches free ones only (`compat`). Gangs, which AlloX doesn't know, take free GPUs that no queue has, the earliest first.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,16 @@ from numpy.typing import NDArray
 
 from hs_core.mechanism.allox import allox
 from hs_core.mechanism.estimates import estimated
+from hs_core.mechanism.fractions import Case
+from hs_core.mechanism.gavel.question import Allocation
+from hs_core.mechanism.gavels import Gavels
 from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
+LEAST_SPEED = 1e-10  # Gavel's, of a job where it does not run
 UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is
 
 
@@ -62,6 +66,23 @@ def _devices(
     return models, np.array(counts, dtype=np.int64), np.array(free_in_s, dtype=float)
 
 
+def _in_gavel(case: Case) -> Allocation:
+    """As Gavel's simulator does it: who was given a GPU keeps it, the others are matched to the free ones, and the first of each queue is given it. A gang counts as one GPU."""
+    question, rows = case.question, case.rows
+    holds = case.before.sum(axis=1) == 1.0
+    alone = np.where(holds[:, None], case.before, 0.0)
+    free = np.maximum(0, question.gpus - alone[holds].sum(axis=0).astype(np.int64))
+    speed = np.where(question.speed > 0, question.speed, LEAST_SPEED)[~holds]
+    found = allox(rows.steps_left[~holds, None] / speed, free)
+    for job, on, first in zip(
+        np.flatnonzero(~holds).tolist(), found.on.tolist(), found.first.tolist(), strict=True
+    ):
+        if first:
+            alone[job, on] = 1.0
+    return Allocation(alone=alone)
+
+
+compat = Gavels("allox", _in_gavel, lengths=True, speeds=False).compat
 ALLOX = Policy(
     name="allox", needs=Needs(preemptive=False, lengths=True, work_conserving=False), decide=decide
 )

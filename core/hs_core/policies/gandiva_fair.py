@@ -19,10 +19,10 @@ from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
-from hs_core.mechanism.placing import LEAST
 from hs_core.mechanism.rates import speeds_of
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
+from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import At, World, look
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict

@@ -5,7 +5,7 @@ As `hs_controller.loop`, `agents` and `links` do it; time and the wire are simul
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -68,6 +68,7 @@ class Controller:
         self.welcome: Callable[[Line], None] = _nobody
         self.hung_up: Callable[[Line], None] = _nobody
         self.refused: Callable[[RefusedError], None] = _ignore
+        self.decided: Callable[[Iterable[JobId]], None] = _ignore  # of which jobs, right after each event
         self.committed: Callable[[Draft], None] = _ignore
         self.alive = False
         self.life = 0
@@ -163,6 +164,7 @@ class Controller:
                     answers.append((answered, None))
                     continue
                 draft.take(self.machine, event, outcome)
+                self.decided(outcome.touched.jobs)
                 if key:
                     draft.answers[key] = outcome.answer
                 answers.append((answered, outcome.answer))

@@ -145,7 +145,10 @@ class Gang:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")
         self.restored, self.done = steps[0], float(steps[0])
         self.judged = False
-        self.world.truth.restored(self.job, steps[0], self.world.within_reach(self.key[0], self.nodes))
+        world, (job, epoch) = self.world, self.key
+        world.truth.restored(
+            self.job, epoch, steps[0], world.within_reach(job, self.nodes, world.controller.sides)
+        )
 
     def _bytes_s(self) -> float:
         return self.job.sim.state_bytes / self.nodes / self.world.costs.checkpoint_bytes_per_s

@@ -41,6 +41,9 @@ class JobTruth:
     last_shape: Form | None = None
     last_epoch: int = 0
     epoch: int = 0  # newest that the controller's journal knows
+    reach: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By epoch, where one began that is not the first: the controller's life in which that was decided, and the newest step of a checkpoint that
+    it could have chosen then."""
     acknowledged: int = -1  # newest step of a checkpoint that the controller's journal knows
     busy: set[tuple[int, int]] = field(default_factory=set)  # (epoch, copy) that train now
 
@@ -99,11 +102,13 @@ class Truth:
     def stands(self, job: JobTruth, who: tuple[int, int]) -> None:
         job.busy.discard(who)
 
-    def restored(self, job: JobTruth, step: int, within_reach: int) -> None:
-        """`within_reach`: newest step of a checkpoint that the controller could have it fetched from."""
+    def restored(self, job: JobTruth, epoch: int, step: int, within_reach: int) -> None:
+        """`within_reach`: newest step of a checkpoint that the controller could have it fetched from now."""
         if job.spec.on_partition is OnPartition.FENCE:
-            # Who asks to be started elsewhere asks not to wait for a server that is cut off.
-            job.acknowledged = min(job.acknowledged, max(step, within_reach))
+            # Who asks to be started elsewhere asks not to wait for a server that is cut off. Judged by when that was decided, too: a server
+            # may come back while the order to start is on its way, and by then another one may have obeyed it.
+            _, decided = job.reach.get(epoch, (0, within_reach))
+            job.acknowledged = min(job.acknowledged, max(step, min(within_reach, decided)))
 
     def goes_on(self, job: JobTruth, step: int, now_s: float) -> None:
         """It trains, from here; what was started and ended before that did no harm."""

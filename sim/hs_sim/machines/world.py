@@ -1,7 +1,7 @@
 """One simulated cluster: the controller, its agents, their jobs, and who submits them."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import ceil
 from typing import Any, NoReturn
@@ -119,6 +119,7 @@ class World:
         controller.hung_up = lambda line: self.agents[line.host].hung_up(line)
         controller.refused = self._refused
         controller.committed = self._committed
+        controller.decided = self._decided
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -266,10 +267,10 @@ class World:
             job.restarts += 1
         job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
-    def within_reach(self, job: JobId, nodes: int) -> int:
-        """Newest step that all parts of have a checkpoint on servers that are connected."""
+    def within_reach(self, job: JobId, nodes: int, connected: Iterable[HostName]) -> int:
+        """Newest step that all parts of have a checkpoint on these servers."""
         parts: dict[int, int] = {}
-        for name in self.controller.sides:
+        for name in connected:
             for step in {step for _, step in self.agents[name].stores.get(job, {}).values()}:
                 parts[step] = parts.get(step, 0) + 1
         return max((step for step, held in parts.items() if held >= nodes), default=-1)
@@ -319,7 +320,17 @@ class World:
     def note(self, what: str) -> None:
         self.trace.append(f"{self.clock.now_s:10.3f} {what}")
 
-    # --- what was committed -----------------------------------------------------------------------------------------
+    # --- what was decided, and committed ----------------------------------------------------------------------------
+
+    def _decided(self, touched: Iterable[JobId]) -> None:
+        """Of what is not committed yet: which incarnations begin, and from what they could."""
+        machine, life = self.controller.machine, self.controller.life
+        for job in touched:
+            row, known = machine.find(job), self.truth.by_id.get(job)
+            if row is None or known is None or row.epoch <= known.epoch:
+                continue
+            if known.reach.get(row.epoch, (-1, 0))[0] != life:
+                known.reach[row.epoch] = (life, self.within_reach(job, row.nodes, machine.connected))
 
     def _committed(self, draft: Draft) -> None:
         steps: dict[JobId, int] = {}

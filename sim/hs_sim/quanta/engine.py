@@ -264,6 +264,8 @@ class _Run(Running):
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
+        if not self._strides and self._turns.leave_some(plan.turns):
+            self._list_all()
         homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
         plain = not plan.copies and not plan.shapes
         for facts, names in zip(snapshot.jobs, homes, strict=True):
@@ -305,7 +307,7 @@ class _Run(Running):
         self._foresee_trials(here)
 
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
-        if tickets is self._told:
+        if tickets is self._told or not self._strides:
             return
         self._told = tickets
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1

@@ -86,6 +86,7 @@ class Fleet:
         )  # how many times as long it takes on its GPUs as on middling ones
         self.speeds = workload.speeds
         self.elastic = [job.elastic for job in jobs]  # as declared, until the noise scale was measured
+        self.elastics = {at for at, job in enumerate(jobs) if job.elastic is not None}
         self.unsure = {at for at, job in enumerate(jobs) if job.elastic != job.truly}
         self._left_then: Floats = self.steps_left.copy()  # as it came to its home
         self.shapes: dict[int, Form] = {}  # of jobs that have others than they declared
@@ -221,25 +222,25 @@ class Fleet:
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
 
+    def shape_of(self, job: int) -> Shape:
+        """Of an elastic one, also where nobody chose it."""
+        shape, said = self.shapes.get(job), self.jobs[job].elastic
+        assert said is not None
+        return shape if isinstance(shape, Shape) else said.on(self.jobs[job].gpus)
+
     def _elastic_rate(self, job: int, model: int) -> float:
         """Steps a second in the shape that it has."""
         elastic, class_ = self.jobs[job].truly, self.jobs[job].job_class
         assert elastic is not None
-        shape = self.shapes.get(job)
-        if not isinstance(shape, Shape):
-            shape = elastic.on(self.jobs[job].gpus)
-        return steps_per_s(elastic, self.speeds[class_, self.models[model]], shape)
+        return steps_per_s(elastic, self.speeds[class_, self.models[model]], self.shape_of(job))
 
     def learn_noise(self, jobs: Iterable[int]) -> None:
         """Of those of these, which train, that have measured the noise scale of their gradients often enough."""
         for job in jobs:
-            said, truly = self.elastic[job], self.jobs[job].truly
-            assert said is not None
+            truly = self.jobs[job].truly
             if not self.rate[job] > 0:
                 continue
-            shape = self.shapes.get(job)
-            if not isinstance(shape, Shape):
-                shape = said.on(self.jobs[job].gpus)
+            shape = self.shape_of(job)
             speed = self.speeds[self.jobs[job].job_class, self.models[self.model[job]]]
             trained_s = (self._left_then[job] - self.steps_left[job]) / self.rate[job]
             if noise_samples(speed, shape, float(trained_s)) >= ENOUGH_NOISE:

@@ -21,15 +21,14 @@ class Shapes:
         for job, spec in enumerate(fleet.jobs) if known else ():
             if spec.elastic is not None:
                 for model in fleet.models:
-                    for shape in shapes_to_know(spec.elastic):
+                    for shape in (*shapes_to_know(spec.elastic), fleet.shape_of(job)):
                         self._learn(job, model, shape)
 
     def report(self, jobs: Iterable[int]) -> bool:
-        """Of these, which have shapes and train. True if a policy may want to know."""
+        """Of these, which are elastic and train. True if a policy may want to know."""
         news = False
         for job in jobs:
-            shape = self._fleet.shapes[job]
-            assert isinstance(shape, Shape), shape
+            shape = self._fleet.shape_of(job)
             model = self._fleet.models[self._fleet.model[job]]
             key = ((self._fleet.job_class[job], model), shape)
             self._reports[key] += 1

@@ -7,7 +7,7 @@ from heapq import heapify, heappush
 import numpy as np
 
 from hs_core.cluster.budget import Budget
-from hs_core.forms import Form, Shape
+from hs_core.forms import Form
 from hs_core.names import JobId
 from hs_core.policy import Memory, Policy, Sequel
 from hs_sim.model import Experiment
@@ -36,6 +36,8 @@ class State:
         self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
         count = len(fleet.jobs)
         self._rows = Rows(len(fleet.hosts), count)
+        self._strides = False  # some turn has left GPUs to a server's own stride; before, nobody is in one
+        self._unlisted: dict[int, float | None] = {}  # who would be, as they came, and what each carries
         self._series = Series(fleet.users, fleet.owners, experiment.sample_s)
         self._measured = Measured(
             fleet.pairs,
@@ -95,10 +97,9 @@ class State:
             alone = self._pairs.alone(training)
             if fleet.unsure:
                 fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
-            shapes = fleet.shapes  # a strategy's rates are of a class of its own
-            if shapes and (shaped := [job for job in alone.tolist() if isinstance(shapes.get(job), Shape)]):
-                alone = np.setdiff1d(alone, shaped)
-                self._stale |= self._measured_shapes.report(shaped)
+            if elastic := fleet.elastics.intersection(alone.tolist()) if fleet.elastics else ():
+                self._stale |= self._measured_shapes.report(sorted(elastic))
+                alone = np.setdiff1d(alone, [job for job in elastic if job in fleet.shapes])
             pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
             if fleet.copies:
                 pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
