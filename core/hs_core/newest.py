@@ -18,6 +18,10 @@ class Newest(Generic[Q, A]):
         self._kept: tuple[Q, A] | None = None
 
     def __call__(self, question: Q) -> A:
-        if self._kept is None or self._kept[0] != question:
-            self._kept = question, self._answer(question)
-        return self._kept[1]
+        if self._kept is not None and self._kept[0] == question:
+            answer = self._kept[1]
+        else:
+            answer = self._answer(question)
+        # The newest of equals: it is likely to be asked again, and what is the very same is soon compared.
+        self._kept = question, answer
+        return answer

@@ -44,10 +44,15 @@ def _check_homes(
         )
     moved = 0
     shapes = plan.shapes
-    for job, home in zip(jobs.values(), map(homes.get, jobs), strict=True):
+    every = zip(jobs.values(), map(homes.get, jobs), strict=True)
+    some = [
+        (job, home)
+        for job, home in every
+        if shapes
+        or not (home is job.hosts and job.nodes == 1 and home[0] in hosts)  # it stays, as nearly all do
+    ]
+    for job, home in some:
         anew = bool(shapes) and shapes.get(job.id, job.shape) != job.shape
-        if home is job.hosts and job.nodes == 1 and home[0] in hosts and not anew:
-            continue  # it stays, as nearly all do
         if home is not None:
             _check_home(job, home, plan, hosts, mixed=needs.mixed)
         if job.started and (home != job.hosts or anew) and all(name in hosts for name in job.hosts):
@@ -270,7 +275,7 @@ def _check_unsliceable(
 ) -> None:
     bound: dict[HostName, list[JobFacts]] = {}
     for job in jobs.values():
-        if job.started and job.running and not job.sliceable:
+        if not job.sliceable and job.started and job.running:
             for name in job.hosts:
                 if name in hosts:
                     bound.setdefault(name, []).append(job)

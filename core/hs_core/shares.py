@@ -111,6 +111,12 @@ _entitled = Newest(_entitle_pools)
 
 def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[str], share: Fraction) -> None:
     there = [models for models in kinds if model in models]
+    if len(there) == 1:
+        kinds[there[0]] -= share
+        assert kinds[there[0]].numerator >= 0, (
+            f"{-kinds[there[0]]} GPUs of {model} are entitled beyond demand"
+        )
+        return
     if len(there) > 1:
         there.sort(key=lambda models: (len(models & later), sorted(models)))
     for models in there:

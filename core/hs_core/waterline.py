@@ -111,7 +111,9 @@ def one_by_one(
     open_ = sum(weights)
     shares = [ZERO] * len(asked)
     ratios = [one / weight for one, weight in zip(asked, weights, strict=True)]
-    if len(set(ratios)) == len(ratios):  # rounded, none changes places with another
+    if len(set(weights)) == 1:
+        order = sorted(range(len(asked)), key=asked.__getitem__)
+    elif len(set(ratios)) == len(ratios):  # rounded, none changes places with another
         order = sorted(range(len(asked)), key=ratios.__getitem__)
     else:
         order = sorted(range(len(asked)), key=lambda user: Fraction(asked[user], weights[user]))

@@ -104,15 +104,16 @@ def watch(client: Client, recorder: Recorder, console: Console, limit_s: float) 
 
 
 def judged(recorder: Recorder, quantum_s: float) -> report.Window | None:
-    """As many whole periods of the schedule as fit between the last start and the first end."""
+    """As many whole periods of the schedule as fit before the first end, from one after the last start: until then GPUs may be bound unevenly,
+    as jobs that were held back did not count."""
     if recorder.all_started_s is None or recorder.first_end_s is None:
         return None
     period_s = PERIOD * quantum_s
-    periods = int((recorder.first_end_s - recorder.all_started_s) / period_s)
+    to_s = recorder.first_end_s - SAMPLE_S
+    periods = int((to_s - recorder.all_started_s) / period_s) - 1
     if periods < 1:
         return None
-    to_s = recorder.first_end_s - SAMPLE_S
-    from_s = max(recorder.all_started_s, to_s - periods * period_s)
+    from_s = to_s - periods * period_s
     return report.Window(from_s=from_s, to_s=to_s, quanta=(to_s - from_s) / quantum_s)
 
 

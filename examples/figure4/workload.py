@@ -37,9 +37,9 @@ class Team:
 
 
 TEAMS = (
-    Team(user="A", gpus=1, steps=900),
-    Team(user="B", gpus=2, steps=520),
-    Team(user="C", gpus=4, steps=290),
+    Team(user="A", gpus=1, steps=1050),
+    Team(user="B", gpus=2, steps=600),
+    Team(user="C", gpus=4, steps=335),
 )
 GPUS = 4
 PERIOD = 12  # quanta after which the exact schedule of this workload repeats

@@ -503,3 +503,47 @@ def test_jobs_whose_start_takes_longer_than_many_quanta_are_moved_less_often() -
         return sum(len(launches) - 1 for launches in bound(sim).values())
 
     assert 0 < moves(2.0) < moves(60.0) / 2
+
+
+SHORT = {"hook_s": 0.01, "hold_s": 0.001, "resume_s": 0.001}
+
+
+def test_where_tickets_can_be_even_for_good_one_job_moves_at_once_and_then_none() -> None:
+    """Four jobs are left on one GPU and two on the other: one of the four moves, though a start takes five quanta."""
+    sim = HostSim(2, quantum_s=2.0)
+    jobs = [sim.job(number, ways=Ways(ready_s=10.0, can_checkpoint=True, **SHORT)) for number in range(1, 9)]
+    sim.send()
+    sim.quanta(150)
+    on_one = [job for job in jobs if bound(sim)[job] == ["1"]]
+    assert len(on_one) == 4
+    for job in on_one[:2]:
+        sim.change(job, cancelled=True)
+    sim.send()
+    left = [job for job in jobs if job not in on_one[:2]]
+    sim.quanta(15)
+    assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
+    before = {job: sim.gpu_s(job) for job in left}
+    sim.quanta(60)
+    for job in left:
+        assert (sim.gpu_s(job) - before[job]) / 2.0 == pytest.approx(20, abs=1), (
+            "of 60 quanta, on 2 GPUs, for 6"
+        )
+    assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
+
+
+@pytest.mark.parametrize("quantum_s", [2.0, 60.0])
+def test_a_gpu_that_stays_idle_is_used_after_as_long_as_two_starts_take(quantum_s: float) -> None:
+    sim = HostSim(2, quantum_s=quantum_s)
+    jobs = [sim.job(number, ways=Ways(ready_s=20.0, can_checkpoint=True, **SHORT)) for number in range(1, 4)]
+    sim.send()
+    sim.quanta(150)
+    gpus = {job: bound(sim)[job][-1] for job in jobs}
+    lone = next(job for job in jobs if list(gpus.values()).count(gpus[job]) == 1)
+    sim.change(lone, cancelled=True)
+    sim.send()
+    sim.run(2 * 20.0 + 3 * quantum_s + 20.0)  # two starts, the edge after them, the job's own start
+    left = [job for job in jobs if job != lone]
+    before = {job: sim.gpu_s(job) for job in left}
+    sim.quanta(20)
+    for job in left:
+        assert (sim.gpu_s(job) - before[job]) / quantum_s == pytest.approx(20, abs=0.5)

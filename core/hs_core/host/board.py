@@ -53,6 +53,7 @@ class Board:
     kept: dict[tuple[JobId, int], tuple[int, int]] = field(
         default_factory=dict
     )  # of these, jobs that have left: generation and step of what is lent
+    idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)
     facts: deque[Fact] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
@@ -131,6 +132,7 @@ class Board:
         assert not job.alive, f"job {job.id} has a process already"
         assert job.startable, f"job {job.id} must not be started: {job.waits_for or 'it leaves'}"
         job.launched_s = self.now_s
+        job.aim = ()
         job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False
         job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = False

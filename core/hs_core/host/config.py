@@ -19,16 +19,18 @@ class HostConfig:
     switch_ratio: float = 20.0  # a quantum is at least so many times suspend + resume
     can_freeze: bool = True
     park_retry_quanta: int = 10  # after a failed swap or checkpoint, for that job
-    move_owed_quanta: float = (
-        1.0  # by which those bound to a GPU are behind together: one of them is moved to others …
-    )
-    move_relief_quanta: float = 2.0  # … that are so many less sought after in the next 20
+    # By which those bound to a GPU are behind together: one of them is moved to others …
+    move_owed_quanta: float = 1.0
+    # … to whom tickets give so many fewer of the next 20, with it, …
+    move_evening_quanta: float = 1.0
+    # … or that are so many less sought after in the next 20, where tickets cannot be even.
+    move_relief_quanta: float = 2.0
 
     def __post_init__(self) -> None:
         for name in ("preload", "host_memory_budget_bytes", "kill_grace_s", "switch_ratio"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more")
         for name in ("suspend_deadline_s", "park_deadline_s", "ahead_patience_s", "hook_deadline_s", "ready_deadline_s", "unkillable_s",
-                     "park_retry_quanta", "move_owed_quanta", "move_relief_quanta"):  # fmt: skip
+                     "park_retry_quanta", "move_owed_quanta", "move_evening_quanta", "move_relief_quanta"):  # fmt: skip
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0")

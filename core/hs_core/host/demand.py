@@ -4,6 +4,7 @@ The queue's passes tell both: what those bound to a GPU are behind together can 
 loss where they take turns), and one far ahead will give way, so that there is room beside it.
 """
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 from hs_core.host.board import Board, tickets_of
@@ -30,11 +31,26 @@ def dues(board: Board) -> dict[JobId, Fraction]:
 
 def demand(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:
     """Quanta due within the horizon to those bound to each GPU."""
+    return _bound(board, dues(board), without)
+
+
+def shares(board: Board) -> dict[JobId, Fraction]:
+    """Quanta of the horizon that each job's tickets come to, on each of its GPUs: what is due to one that is neither ahead nor behind."""
+    horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
+    return {id_: horizon * _per_gpu(board.jobs[id_]) for id_ in board.queue.passes()}
+
+
+def load(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:
+    """Quanta of the horizon that the tickets of those bound to each GPU come to: it changes with who is there alone."""
+    return _bound(board, shares(board), without)
+
+
+def _bound(board: Board, quanta: Mapping[JobId, Fraction], without: JobId | None) -> dict[GpuId, Fraction]:
     found = dict.fromkeys(board.gpus, Fraction(0))
-    for id_, due in dues(board).items():
+    for id_, of in quanta.items():
         for gpu in board.jobs[id_].gpus if id_ != without else ():
             if gpu in found:
-                found[gpu] += due
+                found[gpu] += of
     return found
 
 

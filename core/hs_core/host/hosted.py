@@ -18,6 +18,7 @@ class HostedJob:
     came_s: float = 0.0
     phase: Phase = Phase.WAITING
     gpus: tuple[GpuId, ...] = ()  # bound while there is a process; planned while its launch waits for losers
+    aim: tuple[GpuId, ...] = ()  # it moves there, if it can
     in_turn: bool = False  # has, or gets as soon as they are free, its GPUs this quantum
     passed_over: bool = False  # left out of this quantum
     waited_quanta: int = 0  # that began without it, since it had a turn

@@ -1,12 +1,12 @@
 """Which jobs move to other GPUs of their host, through a checkpoint: they stand in the way, or their own GPUs are never free."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from operator import itemgetter
 
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
-from hs_core.host.demand import demand, dues, owed
+from hs_core.host.demand import demand, dues, load, owed
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest
 from hs_core.host.seating import astray
@@ -41,9 +41,11 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
         needed = job.gang - this.beside(job)
         if is_guest(board.turn, job.id) and needed > job.gang - this.meant(job):
             continue  # its partners have no GPUs for it yet
-        if needed <= idle and movable(board, this, job):
+        if needed <= idle and movable(board, this, job) and worth_a_start(board, this, job):
             moving.append(job)
             idle -= needed
+            if needed == job.gang:
+                job.aim = choose(job.gang, this.free, list(board.gpus), load(board, without=job.id), {}) or ()
     if not moving and not under_way:
         moving += displaced(board, this)
     if not moving and not under_way and fills(board):
@@ -51,6 +53,17 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
     for job in moving:
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
     return moving
+
+
+def worth_a_start(board: Board, this: Walk, job: HostedJob) -> bool:
+    """It has waited for as long as a start takes, or GPUs have been idle for twice as long.
+
+    What the stride leaves over for a quantum is taken in the next: a start of many quanta would come too late for it.
+    """
+    if job.id in board.turn.gangs or job.waited_quanta * board.quantum_s >= job.start_s:
+        return True
+    idle = [gpu for gpu in this.free if board.now_s - board.idle_since_s[gpu] >= 2 * job.start_s]
+    return len(idle) >= job.gang - this.beside(job)
 
 
 def displaced(board: Board, this: Walk) -> list[HostedJob]:
@@ -118,8 +131,38 @@ def late(board: Board, this: Walk) -> list[HostedJob]:
         if bound_to_none(board, job):
             return [job]
     behind = owed(board) if wishes else {}
+    late_ones = [
+        job for job in wishes if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta
+    ]
+    return evening(board, late_ones) or relieving(board, late_ones, behind)
+
+
+def evening(board: Board, jobs: Sequence[HostedJob]) -> list[HostedJob]:
+    """The one whose move makes the tickets bound to each GPU most even, for good.
+
+    The sum of their squares falls by 2 * relief * share with each such move, so that there are few of them.
+    """
+    usable = [gpu for gpu in board.gpus if board.usable(gpu)]
+    found: list[tuple[Fraction, HostedJob, tuple[GpuId, ...]]] = []
+    before = load(board) if jobs else {}
+    for job in jobs:
+        others = load(board, without=job.id)
+        gpus = choose(job.gang, usable, list(board.gpus), others, {})
+        if gpus is not None:
+            share = sum(before[gpu] - others[gpu] for gpu in job.gpus)
+            less = sum(before[gpu] for gpu in job.gpus) - sum(others[gpu] for gpu in gpus) - share
+            if less >= board.config.move_evening_quanta * job.gang:
+                found.append((Fraction(less, job.gang), job, gpus))
+    if not found:
+        return []
+    _, job, job.aim = max(found, key=itemgetter(0))
+    return [job]
+
+
+def relieving(board: Board, jobs: Sequence[HostedJob], behind: Mapping[GpuId, Fraction]) -> list[HostedJob]:
+    """Where tickets cannot be even for good: the one whose move best evens out what is due on each GPU now."""
     worthy: list[tuple[Fraction, HostedJob]] = []
-    for job in wishes:
+    for job in jobs:
         starts = (
             1 + job.start_s / board.quantum_s
         )  # what a move costs: more where starts are long and quanta short

@@ -78,6 +78,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
             this.pick(job)
     if fills(board):
         stride(board, this, [*this.picks, *misplaced])
+    board.idle_since_s = {gpu: board.idle_since_s.get(gpu, board.now_s) for gpu in this.free}
     leaving = moving.movers(board, this, misplaced)
     for job in board.jobs.values():
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)

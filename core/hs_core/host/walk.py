@@ -149,6 +149,8 @@ class Walk:
         seat = seat_of(self.board, job) if gpus is None and self.board.turn.seats else ()
         if seat and set(seat) <= set(allowed):
             return seat
+        if job.aim and gpus is None and set(job.aim) <= set(allowed):
+            return job.aim
         gpu_rank: dict[GpuId, int] = {}
         for other in self.board.jobs.values():
             for gpu in other.gpus:

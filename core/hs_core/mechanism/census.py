@@ -4,7 +4,8 @@ Of a snapshot's jobs most are the same values as in the one before, and nothing 
 same whether it was taken at once or brought up to date.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -60,9 +61,11 @@ class Band:
         self.jobs.sort(key=_id_of)
         self._forget()
 
-    def renewed(self, now: Mapping[JobId, JobFacts]) -> "Band":
-        """The same jobs, these as they are now. What does not go by what has changed of them need not be looked up again."""
-        band = Band([now.get(job_id, job) for job_id, job in zip(self.ids, self.jobs, strict=True)])
+    def renewed(self, now: Iterable[JobFacts]) -> "Band":
+        """The same jobs, by id, these as they are now. What does not go by what has changed of them need not be looked up again."""
+        band = Band(self.jobs.copy())
+        for job in now:
+            band.jobs[bisect_left(self.ids, job.id)] = job
         stays = ("ids", "gangs", "users", "gpus", "widths")
         band.__dict__.update((name, known) for name, known in vars(self).items() if name in stays)
         return band
@@ -118,14 +121,6 @@ class Shelf:
         self.kinds: dict[Kind, Band] = {}
         self.asks: dict[Ask, Band] = {}
 
-    def renew(self, now: Mapping[JobId, JobFacts]) -> None:
-        """These are counted where they were."""
-        tables: tuple[dict[Any, Band], ...] = (self.at, self.kinds, self.asks)
-        for bands in tables:
-            for key, band in bands.items():
-                if not now.keys().isdisjoint(band.ids):
-                    bands[key] = band.renewed(now)
-
 
 class Census:
     def __init__(self, floor: Floor, jobs: Sequence[JobFacts]) -> None:
@@ -165,9 +160,12 @@ class Census:
             if (old := before.get(job.id)) is not None and _counted(old) == _counted(job)
         }
         self.odd |= {job_id: renewed[job_id] for job_id in renewed.keys() & self.odd.keys()}
-        plain = {job_id: job for job_id, job in renewed.items() if job_id not in self.odd}
-        for shelf in (self.single, self.several) if plain else ():
-            shelf.renew(plain)
+        now: dict[tuple[int, Hashable], tuple[dict[Any, Band], Hashable, list[JobFacts]]] = {}
+        for job in renewed.values():
+            for bands, key in self._places(job) if job.id not in self.odd else ():
+                now.setdefault((id(bands), key), (bands, key, []))[2].append(job)
+        for bands, key, jobs in now.values():
+            bands[key] = bands[key].renewed(jobs)
         return renewed
 
     def homes(self) -> dict[JobId, Home]:

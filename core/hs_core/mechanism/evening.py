@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.floor import shape_of
+from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import Weighed, time_load, weighed
 from hs_core.model import MoveReason
@@ -39,12 +39,14 @@ class _Change(NamedTuple):
 
 class _Going(NamedTuple):
     job: JobFacts
+    one: Weighed
+    fits: Sequence[bool]  # by server
     saved: float  # squares, times GPUs
     least: float  # that a move has to save
 
 
 def even_out(mover: "Mover", pool: Pool) -> None:
-    if len(pool.names) < 2 or not np.any(pool.asked > pool.gpus):
+    if len(pool.names) < 2:
         return
     total = int(pool.gpus.sum())
     mean = float(pool.tickets.sum()) / total if pool.asked.sum() >= total else 1.0
@@ -62,6 +64,9 @@ class _Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
+        self._gpus: list[int] = pool.gpus.tolist()
+        self._accepts: list[bool] = pool.accepts.tolist()
+        self._fits: dict[Shape, list[bool]] = {}
         # By server, until somebody comes or goes there: its jobs and its parts of gangs. What jobs weigh stays, as none changes its pool.
         self._weighed: dict[int, tuple[Weighed, Weighed]] = {}
         self._with: dict[
@@ -105,7 +110,7 @@ class _Evening:
 
     def time_of(self, at: int, jobs: Weighed) -> float:
         """Of the server with those jobs of one node on it."""
-        return time_load(int(self._pool.gpus[at]), jobs + self._there(at)[1])
+        return time_load(self._gpus[at], jobs + self._there(at)[1])
 
     def time_with(self, at: int, one: Weighed) -> float:
         """Of the server with one job more."""
@@ -117,6 +122,14 @@ class _Evening:
 
     def _time_of(self, at: int) -> float:
         return self.time_of(at, self.weigh(at))
+
+    def fits(self, job: JobFacts) -> list[bool]:
+        """On which servers."""
+        shape = shape_of(job)
+        found = self._fits.get(shape)
+        if found is None:
+            found = self._fits[shape] = self._pool.fits(shape).tolist()
+        return found
 
     def load(self, at: int) -> float:
         return float(self._load[at])
@@ -145,9 +158,10 @@ class _Evening:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
         pool, tried = self._pool, self._limits.servers_tried
         order = np.argsort(self._load, kind="stable").tolist()
-        low = [at for at in order if pool.accepts[at]][:tried]
-        waits = [at for at in reversed(order) if pool.asked[at] > pool.gpus[at]]
-        roomy = [at for at in waits if pool.accepts[at] and self._room(at)][:tried]
+        low = [at for at in order if self._accepts[at]][:tried]
+        crowded = (pool.asked > pool.gpus).tolist()
+        waits = [at for at in reversed(order) if crowded[at]]
+        roomy = [at for at in waits if self._accepts[at] and self._room(at)][:tried]
         sources, targets = self._sources(waits), list(dict.fromkeys([*low, *roomy]))
         for source in sources:
             if change := self._best_of(source, targets, self._movable(source)):
@@ -171,12 +185,12 @@ class _Evening:
         for at in waits[: self._limits.servers_seen]:
             if len(small) == tried:
                 break
-            if any(2 * job.gang <= self._pool.gpus[at] for job in self._movable(at)):
+            if any(2 * job.gang <= self._gpus[at] for job in self._movable(at)):
                 small.append(at)
         return list(dict.fromkeys([*waits[:tried], *small]))
 
     def _has_gang(self, at: int) -> bool:
-        gpus = self._pool.gpus[at]
+        gpus = self._gpus[at]
         return any(2 * job.per_node > gpus for job in (*self.jobs(at), *self._parts(at)))
 
     def _room(self, at: int) -> int:
@@ -185,7 +199,7 @@ class _Evening:
 
     def _narrow(self, at: int) -> int:
         """GPUs that its small jobs leave over, if there are any of these."""
-        gpus = int(self._pool.gpus[at])
+        gpus = self._gpus[at]
         fill = sum(job.gang for job in self.jobs(at) if 2 * job.gang <= gpus)
         return gpus - fill if 0 < fill < gpus else 0
 
@@ -193,7 +207,7 @@ class _Evening:
         going = list(self._going(source, jobs))
         if not going:
             return None
-        there = [target for target in targets if target != source and self._pool.accepts[target]]
+        there = [target for target in targets if target != source and self._accepts[target]]
         return min(
             (change for target in there for change in self._changes(going, source, target)), default=None
         )
@@ -210,15 +224,15 @@ class _Evening:
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
             if saved > least * mean**2:
-                yield _Going(job, saved, least)
+                yield _Going(job, self.one(job), self.fits(job), saved, least)
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
         pool, mean = self._pool, self._mean
         load, width = float(self._load[target]), int(pool.width[target])
-        for job, saved, least in going:
-            if not pool.fits(shape_of(job))[target]:
+        for job, one, fits, saved, least in going:
+            if not fits[target]:
                 continue
-            then = self.time_with(target, self.one(job))
+            then = self.time_with(target, one)
             squares = ((then**2 - load**2) * width - saved) / mean**2
             if squares <= -least:
                 yield _Change(round(squares, 9), cost_of(job), target, source, job)
@@ -226,7 +240,7 @@ class _Evening:
     def _fill(self, target: int, waits: Sequence[int]) -> Sequence[_Change]:
         """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
         draft = _Draft(self)
-        gpus = int(self._pool.gpus[target])
+        gpus = self._gpus[target]
         room = gpus - sum(job.gang for job in self.jobs(target) if 2 * job.gang <= gpus)
         sources = [at for at in self._sources(waits) if at != target]
         for at in sorted(sources, key=lambda at: (-self._load[at], at)):
@@ -241,7 +255,7 @@ class _Evening:
 
     def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
         """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
-        draft, gpus = _Draft(self), int(self._pool.gpus[target])
+        draft, gpus = _Draft(self), self._gpus[target]
         here = [job for job in self.jobs(target) if 2 * job.gang <= gpus]
         if not all(self._mover.may_go(job) for job in here):
             return ()
@@ -259,9 +273,7 @@ class _Evening:
         return self._worth(draft)
 
     def _may(self, job: JobFacts, target: int) -> bool:
-        pool = self._pool
-        fits = pool.accepts[target] and pool.fits(shape_of(job))[target]
-        return bool(fits) and self._mover.may_go(job)
+        return self._accepts[target] and self.fits(job)[target] and self._mover.may_go(job)
 
     def _worth(self, draft: "_Draft") -> Sequence[_Change]:
         """Its changes, if they save enough for what they move."""
@@ -274,7 +286,7 @@ class _Evening:
     def _movable(self, at: int) -> list[JobFacts]:
         """Of those that could go: a small job that should run all the time is the last, for a move costs it most, and elsewhere it is in the way as much."""
         if at not in self._lighter:
-            found, weight, gpus = self._one_of_each(at), self._pool.per_gpu, self._pool.gpus[at]
+            found, weight, gpus = self._one_of_each(at), self._pool.per_gpu, self._gpus[at]
             lighter = [job for job in found if 2 * job.gang > gpus or weight.get(job.user, 0.0) < 1.0]
             spared = any(2 * job.gang <= gpus for job in lighter)
             self._lighter[at] = lighter if spared else found

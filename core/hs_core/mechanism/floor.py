@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.placing import pools_of, takes_new
+from hs_core.mechanism.placing import fits, pools_of, takes_new
 from hs_core.names import HostName
 from hs_core.newest import Newest
 from hs_core.policy import HostFacts, JobFacts
@@ -71,6 +71,10 @@ class Floor:
             rack = _Rack(host.model, host.gpus, host.gpu_memory_bytes, takes_new(host))
             self.racks[rack] = self.racks.get(rack, 0) + 1
         self.calm = {name: host for name, host in self.hosts.items() if takes_new(host)}
+        self.models = tuple(model for model, _ in self.pools)  # newest first
+        self.away = any(not host.connected for host in self.hosts.values())
+        self.drained = any(not host.accepts for host in self.hosts.values())
+        self._fitting: dict[tuple[str, Shape], tuple[HostFacts, ...]] = {}
         self.servers = {
             model: Servers(host for host in self.hosts.values() if host.model == model)
             for model, _ in self.pools
@@ -92,6 +96,15 @@ class Floor:
             if rack.takes_new and fits and (not shape.models or rack.model in shape.models):
                 servers[rack.model] = servers.get(rack.model, 0) + count
         return tuple(model for model, _ in self.pools if servers.get(model, 0) >= shape.nodes)
+
+    def fitting(self, job: JobFacts, model: str) -> tuple[HostFacts, ...]:
+        """Servers of the pool that take new jobs and could take it, or its part of it, by name."""
+        key = (model, shape_of(job))
+        found = self._fitting.get(key)
+        if found is None:
+            there = (host for host in self.calm.values() if host.model == model)
+            found = self._fitting[key] = tuple(host for host in there if fits(job, host))
+        return found
 
     def usable_from(self, job: JobFacts, own: str) -> tuple[str, ...]:
         """The same with the pool where it lives."""

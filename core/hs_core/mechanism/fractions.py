@@ -70,7 +70,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     seats = Seats(snapshot)
     # Who runs to be measured has its part in the time all the same, and so have the GPUs on which it does.
     table = rows(snapshot, seats, though=snapshot.reserved)
-    gpus = table.gpus + _reserved(snapshot, table)
+    gpus = table.gpus + _reserved(snapshot, table) if snapshot.reserved else table.gpus
     books, lives = _past(memory, table)
     signature, asked = _signature(snapshot, table, gpus, style), memory.get("asked")
     idle = not any(job.running for job in snapshot.jobs)
@@ -163,8 +163,10 @@ def _reserved(snapshot: Snapshot, table: Rows) -> NDArray[np.int64]:
 
 def _signature(snapshot: Snapshot, table: Rows, gpus: NDArray[np.int64], style: Style) -> list[Any]:
     """Changes with whatever makes an allocation stale."""
-    classes = {job.job_class for job in table.jobs}
-    known = 0 if style.compat else sum(name in classes for name, _ in snapshot.rates)
+    known = 0
+    if not style.compat:
+        classes = {job.job_class for job in table.jobs}
+        known = sum(name in classes for name, _ in snapshot.rates)
     return [[int(job.id) for job in table.jobs], known, gpus.tolist(), list(table.models)]
 
 
@@ -195,9 +197,8 @@ def _past(memory: Memory, table: Rows) -> tuple[Books | None, Mapping[str, Any]]
     ran = []
     for unit, on in memory["chosen"]:
         # Of GPUs that two share each is charged half: together they have what the pair received. Who ended says no more.
-        here = [jobs[job] for job in unit if job in jobs]
-        gpu_s = sum(job.attained_gpu_s - attained[str(job.id)] for job in here)
-        if here:
+        if here := [jobs[job] for job in unit if job in jobs]:
+            gpu_s = sum([job.attained_gpu_s - attained[str(job.id)] for job in here])
             seconds = gpu_s / here[0].gang * len(unit) / len(here)
             ran.append((tuple(unit), int(on), max(0.0, seconds)))
     return receive(books, ran), memory["alone"]
@@ -231,14 +232,16 @@ def _before(books: Books | None, table: Rows) -> Floats:
 
 def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[Unit, int]:
     """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
-    place_of = {int(job.id): at for at, job in enumerate(table.jobs)}
-    place = np.array([place_of.get(unit[0], -1) for unit in books.units], dtype=np.int64)
-    other = place
+    reserved = snapshot.reserved
+    place_of = {int(job.id): at for at, job in enumerate(table.jobs) if job.id not in reserved}
+    # Of a unit's jobs; -1: gone, or it has its GPUs.
+    places = [[place_of.get(job, -1) for job in unit] for unit in books.units]
+    place = np.array([of[0] for of in places], dtype=np.int64)
+    can = table.speed > 0
+    able = can[place] & (place >= 0)[:, None]
     if style.packed:
-        other = np.array([place_of.get(unit[-1], -1) for unit in books.units], dtype=np.int64)
-    free = np.array([job.id not in snapshot.reserved for job in table.jobs], dtype=np.bool_)
-    here = ((place >= 0) & (other >= 0) & free[place] & free[other])[:, None]
-    able = (table.speed > 0)[place] & (table.speed > 0)[other] & here
+        other = np.array([of[-1] for of in places], dtype=np.int64)
+        able &= can[other] & (other >= 0)[:, None]
     gang = np.where(place >= 0, table.gang[place], 1)
     types = list(range(len(table.models)))
     if style.shuffled:
@@ -248,7 +251,7 @@ def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: 
     found = pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
     chosen: dict[Unit, int] = {}
     for at, on in zip(found.unit, found.on, strict=True):
-        jobs = [table.jobs[place_of[job]] for job in books.units[at]]
+        jobs = [table.jobs[of] for of in places[at]]
         if len(jobs) > 1:
             jobs.sort(key=lambda job: (job.movable, job.id))
         if seats.choose(jobs[0], table.models[on]):

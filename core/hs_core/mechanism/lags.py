@@ -9,8 +9,9 @@ balance moves jobs away from who lacks, and those who had their part of crowded 
 Departure: the paper leaves this to balance alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import sqrt
 from typing import Any
@@ -18,8 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.world import At, World
+from hs_core.newest import Newest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -35,19 +38,10 @@ class Lags:
     """GPU-quanta by user and pool. `kept`: what `dump` gave last. A value: observing gives another one."""
 
     def __init__(self, world: World, levels: Mapping[str, Level], kept: Mapping[str, Any]) -> None:
-        due = _due(world, levels)
-        self.whom = list(due)
-        models = {model: at for at, model in enumerate(world.models)}
-        self._pools = len(models)
-        self._pool = np.array([models[model] for _, model in due], dtype=np.int64)
-        self._due: Floats = np.array(list(due.values()), dtype=np.float64)
-        self._grain: Floats = _grain(world, due)
-        full = self._due >= np.array([world.gpus[at] for at in due], dtype=np.float64)
-        # No more than the largest factor needs. Who should run all the time cannot have had too much.
-        self._most: Floats = self._grain + HORIZON * self._due * (MOST / STEPS - 1)
-        self._least: Floats = -np.where(full, self._grain, self._most)
-        lags = [float(kept.get(model, {}).get(user, 0.0)) for user, model in due]
-        self.lags = self._bound(np.array(lags, dtype=np.float64))
+        self._dues = _dues(_ask(world, levels))
+        self.whom = self._dues.whom
+        lags = [float(kept.get(model, {}).get(user, 0.0)) for user, model in self.whom]
+        self.lags = self._dues.bound(np.array(lags, dtype=np.float64))
 
     def observe(self, got: Mapping[At, int]) -> "Lags":
         """A quantum is over, in which users' jobs had so many GPUs."""
@@ -57,21 +51,20 @@ class Lags:
         """As `observe`, by `whom`."""
         if not self.whom:
             return self
-        handed = np.bincount(self._pool, weights=had, minlength=self._pools)
-        due = np.bincount(self._pool, weights=self._due, minlength=self._pools)
-        lags = np.bincount(self._pool, weights=self.lags, minlength=self._pools)
+        dues = self._dues
+        handed, lags = dues.by_pool(had), dues.by_pool(self.lags)
         # Of what was handed out: GPUs that nobody could use are nobody's lag. And what all lack (or who left took along) nobody
         # does: else everybody's tickets would grow, and those who lack nothing be pushed aside.
-        common = np.divide(handed - lags, due, out=np.zeros_like(due), where=due > 0)
+        common = np.divide(handed - lags, dues.of_pool, out=np.zeros_like(lags), where=dues.of_pool > 0)
         after = copy(self)
-        moved = self._bound(self.lags + self._due * common[self._pool] - had)
-        after.lags = np.where(handed[self._pool] > 0, moved, self.lags)
+        moved = dues.bound(self.lags + dues.due * common[dues.pool] - had)
+        after.lags = np.where(handed[dues.pool] > 0, moved, self.lags)
         return after
 
     def steps(self) -> Ints:
         """Factors in steps, one for each of `due`'s."""
-        beyond = np.maximum(0.0, np.abs(self.lags) - self._grain)
-        change = 1.0 + beyond / (HORIZON * self._due)
+        beyond = np.maximum(0.0, np.abs(self.lags) - self._dues.grain)
+        change = 1.0 + beyond / (HORIZON * self._dues.due)
         steps = np.rint(STEPS * np.where(self.lags > 0, change, 1.0 / change))
         found: Ints = np.clip(steps, LEAST, MOST).astype(np.int64)
         return found
@@ -100,8 +93,54 @@ class Lags:
             kept.setdefault(model, {})[user] = float(self.lags[at])
         return kept
 
-    def _bound(self, lags: Floats) -> Floats:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """A question: who could have how much, by users in pools. Equal ones have equal answers."""
+
+    floor: Floor
+    gpus: Mapping[At, int]
+    largest: Mapping[At, int]  # gang
+    go_by: Sequence[Any]  # levels
+    levels: Mapping[str, Level] = field(compare=False)
+
+
+def _ask(world: World, levels: Mapping[str, Level]) -> _Asked:
+    largest: dict[At, int] = {}
+    for (user, _, model), band in world.kinds.items():
+        if band.jobs:
+            at = (user, model)
+            largest[at] = max(largest.get(at, 0), *band.widths)
+    go_by = [level.goes_by for level in levels.values()]
+    return _Asked(floor=world.floor, gpus=dict(world.gpus), largest=largest, go_by=go_by, levels=levels)
+
+
+class _Dues:
+    """What is due to whom, and what comes and goes by itself. By `whom`. A value."""
+
+    def __init__(self, asked: _Asked) -> None:
+        due = _due(asked)
+        self.whom = list(due)
+        models = {model: at for at, (model, _) in enumerate(asked.floor.pools)}
+        self._pools = len(models)
+        self.pool: Ints = np.array([models[model] for _, model in due], dtype=np.int64)
+        self.due: Floats = np.array(list(due.values()), dtype=np.float64)
+        self.of_pool = self.by_pool(self.due)
+        self.grain: Floats = _grain(asked, due)
+        full = self.due >= np.array([asked.gpus[at] for at in due], dtype=np.float64)
+        # No more than the largest factor needs. Who should run all the time cannot have had too much.
+        self._most: Floats = self.grain + HORIZON * self.due * (MOST / STEPS - 1)
+        self._least: Floats = -np.where(full, self.grain, self._most)
+
+    def by_pool(self, amounts: Floats) -> Floats:
+        """Added up."""
+        return np.bincount(self.pool, weights=amounts, minlength=self._pools).astype(np.float64, copy=False)
+
+    def bound(self, lags: Floats) -> Floats:
         return np.round(np.clip(lags, self._least, self._most), DIGITS).astype(np.float64)
+
+
+_dues = Newest(_Dues)
 
 
 def had_in_turn(world: World) -> dict[At, int]:
@@ -114,26 +153,22 @@ def had_in_turn(world: World) -> dict[At, int]:
     return got
 
 
-def _due(world: World, levels: Mapping[str, Level]) -> dict[At, float]:
+def _due(asked: _Asked) -> dict[At, float]:
     """GPUs by user, in pools of more than one server: within one the stride is exact."""
     servers: dict[str, int] = {}
-    for rack, count in world.floor.racks.items():
+    for rack, count in asked.floor.racks.items():
         servers[rack.model] = servers.get(rack.model, 0) + count
     due = {}
-    for (user, model), gpus in sorted(world.gpus.items()):
-        if gpus > 0 and servers[model] > 1 and (part := levels[model].part(user)) > 0:
+    for (user, model), gpus in sorted(asked.gpus.items()):
+        if gpus > 0 and servers[model] > 1 and (part := asked.levels[model].part(user)) > 0:
             due[user, model] = gpus * part
     return due
 
 
-def _grain(world: World, due: Mapping[At, float]) -> Floats:
+def _grain(asked: _Asked, due: Mapping[At, float]) -> Floats:
     """What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once."""
-    largest: dict[At, int] = {}
-    for (user, _, model), jobs in world.kinds.items():
-        if jobs and (at := (user, model)) in due:
-            largest[at] = max(largest.get(at, 0), *jobs.widths)
     grains = [
-        largest.get(at, 0) * 0.5 if gpus >= world.gpus[at] else largest.get(at, 0) + sqrt(gpus)
+        asked.largest.get(at, 0) * 0.5 if gpus >= asked.gpus[at] else asked.largest.get(at, 0) + sqrt(gpus)
         for at, gpus in due.items()
     ]
     return np.array(grains, dtype=np.float64)

@@ -32,6 +32,11 @@ class Level:
         self._parts: dict[tuple[UserName, int], float] = {}
         self._open = 0.0  # entitlements of those who do not get all they ask for
 
+    @property
+    def goes_by(self) -> tuple[int, Mapping[UserName, float], Mapping[UserName, int]]:
+        """GPUs, entitlements, and what is asked for now."""
+        return self._gpus, self._entitled, dict(self._asked)
+
     def ask(self, user: UserName, gpus: int) -> None:
         """So many more; negative: fewer."""
         self._asked[user] = self._asked.get(user, 0) + gpus

@@ -208,6 +208,14 @@ class Board:
             found.fill(self.world)
         return found
 
+    def crowded(self, model: str) -> bool:
+        """Jobs on some server there ask for more GPUs than it has."""
+        there, at, parts = self.world.floor.servers[model], self.world.at, self.world.parts
+        return any(
+            at[name].gpus + sum(job.per_node for job in parts.get(name, ())) > gpus
+            for name, gpus in zip(there.names, there.gpus.tolist(), strict=True)
+        )
+
     def loads(self) -> dict[HostName, float]:
         return {
             name: float(load)

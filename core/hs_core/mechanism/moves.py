@@ -223,6 +223,7 @@ def settle_all(board: Board, speeds: Speeds, limits: Limits, *, calm: bool) -> M
     mover.drain()
     if not calm:
         mover.change_pools()
-        for pool in board.pools():
-            even_out(mover, pool)
+        for model in board.world.models:
+            if board.crowded(model):
+                even_out(mover, board.pool(model))
     return mover

@@ -50,12 +50,12 @@ class Bids:
         self._world = world
         self._speeds = speeds
         self._found: dict[tuple[UserName, str, str], float | None] = {}
-        self._classes: dict[UserName, dict[str, int]] = {}
+        self.classes: dict[UserName, dict[str, int]] = {}  # of each user's jobs, and the GPUs they ask for
         for (user, job_class, _), gpus in world.kind_gpus.items():
-            mine = self._classes.setdefault(user, {})
+            mine = self.classes.setdefault(user, {})
             mine[job_class] = mine.get(job_class, 0) + gpus
         for job in world.new:
-            mine = self._classes.setdefault(job.user, {})
+            mine = self.classes.setdefault(job.user, {})
             mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
 
     def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
@@ -66,7 +66,7 @@ class Bids:
 
     def _find(self, user: UserName, fast: str, slow: str) -> float | None:
         parts: list[tuple[int, float]] = []
-        for job_class, gpus in sorted(self._classes.get(user, {}).items()):
+        for job_class, gpus in sorted(self.classes.get(user, {}).items()):
             over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
             if over is not None and under is not None and under > 0 and gpus > 0:
                 parts.append((gpus, over / under))
@@ -77,7 +77,7 @@ class Bids:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""
         snapshot = self._world.snapshot
         since_s = snapshot.now_s - AWAITED_QUANTA * snapshot.quantum_s
-        for job_class in self._classes.get(user, ()):
+        for job_class in self.classes.get(user, ()):
             missing = [model for model in (fast, slow) if self._speeds.rate(job_class, model) is None]
             there = [self._world.kinds.get((user, job_class, model)) for model in missing]
             if missing and all(any(job.settled_s > since_s for job in jobs or ()) for jobs in there):

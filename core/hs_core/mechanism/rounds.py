@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.errors import BrokenError
+from hs_core.newest import Newest
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -92,9 +93,14 @@ def reset(
     )
 
 
+_places: Newest[tuple[Unit, ...], dict[Unit, int]] = Newest(
+    lambda units: {unit: at for at, unit in enumerate(units)}
+)
+
+
 def receive(books: Books, ran: Sequence[tuple[Unit, int, float]]) -> Books:
     """Books after a round: (unit, type, seconds) of what ran. A unit without a place in the books is not charged: it has no fraction."""
-    place = {unit: at for at, unit in enumerate(books.units)}
+    place = _places(books.units)
     received = books.received_s.copy()
     for unit, on, seconds in ran:
         if (at := place.get(unit)) is not None:
@@ -107,7 +113,11 @@ def priorities(books: Books) -> Floats:
     total = books.received_s.sum(axis=0, keepdims=True)
     part = np.divide(books.received_s, total, out=np.zeros_like(books.received_s), where=total > 0)
     known = part > 0
-    priority: Floats = np.where(known, books.fraction / np.where(known, part, 1.0), books.fraction * UNSEEN)
+    priority: Floats
+    if known.all():  # as after every reset with a credit
+        priority = books.fraction / part
+    else:
+        priority = np.where(known, books.fraction / np.where(known, part, 1.0), books.fraction * UNSEEN)
     return priority
 
 
@@ -145,13 +155,14 @@ def pick(
     )  # on each type; of equals the first
     placed: set[int] = set()
     chosen: list[tuple[int, int]] = []
+    sizes = gang.tolist()
     for on in range(shape[1]) if types is None else types:
         left = int(gpus[on])
-        order = ranks[on][fits[ranks[on], on]]
-        for unit, size in zip(order.tolist(), gang[order].tolist(), strict=True):
+        order = ranks[on]
+        for unit in order[fits[order, on]].tolist():
             if left == 0:
                 break
-            jobs = books.units[unit]
+            jobs, size = books.units[unit], sizes[unit]
             if size <= left and placed.isdisjoint(jobs):
                 left -= size
                 placed.update(jobs)

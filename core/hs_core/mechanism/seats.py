@@ -5,14 +5,16 @@ chose fits together. A job stays where it is if that server is in its model and 
 where they take GPUs from the fewest that could have stayed. What finds no room after all leaves it to the next in line (`spare`).
 """
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from hs_core.forms import Spread
 from hs_core.mechanism.estimates import estimated
+from hs_core.mechanism.floor import floor
 from hs_core.mechanism.layouts import Layouts
 from hs_core.mechanism.packing import Packer, as_they_are
-from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, pools, takes_new
+from hs_core.mechanism.placing import Home, by_arrival, fits, is_cold, takes_new
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.slots import Slots
 from hs_core.mechanism.spreading import largest, measured, numbers
@@ -29,21 +31,17 @@ class Seats:
         self._snapshot = snapshot
         self._spreads = spreads
         self._slots = Slots(snapshot)
-        self._hosts = {host.name: host for host in snapshot.hosts}
-        self.models = tuple(model for model, _ in pools(snapshot))  # newest first
+        self._floor = floor(snapshot.hosts)
+        self._hosts = self._floor.hosts
+        self.models = self._floor.models  # newest first
         self._estimates = estimated(snapshot, self.models)
         self._free = dict.fromkeys(self.models, 0)
-        for host in snapshot.hosts:
+        for name, host in self._hosts.items():
             if host.connected:
-                self._free[host.model] += self._slots.free(host.name)
+                self._free[host.model] += self._slots.free(name)
         self._chosen: dict[JobId, tuple[JobFacts, str]] = {}
-        self._takers: dict[str, list[HostFacts]] = {model: [] for model in self.models}
-        for host in snapshot.hosts:
-            if takes_new(host):
-                self._takers[host.model].append(host)
         # Until GPUs are handed out, nothing changes about where a job could go.
         self._choices: dict[JobId, tuple[str, ...]] = {}
-        self._able: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     # --- who could run, and where ---------------------------------------------------------------------------------
 
@@ -63,30 +61,9 @@ class Seats:
         """The same, though it may have its GPUs for something else in this round (`Snapshot.reserved`)."""
         found = self._choices.get(job.id)
         if found is None:
-            able = self._models_for(job) if self._slots.reachable(job) else ()
+            able = self._slots.pools_for(job)
             found = self._choices[job.id] = self._estimates.fastest(job.job_class, able)
         return found
-
-    def _models_for(self, job: JobFacts) -> tuple[str, ...]:
-        """Newest first."""
-        home = self._slots.home(job)
-        here = self._hosts[home[0]].model if home and self._room_at_home(job, home) else ""
-        leaves = self._may_leave(job)
-        key = (
-            job.gang, job.nodes, job.gpu_types, job.gpu_memory_bytes, here, leaves, job.migrate if home else None,
-        )  # fmt: skip
-        found = self._able.get(key)
-        if found is None:
-            able = (m for m in self.models if m == here or self._takes(job, self._takers[m]))
-            found = self._able[key] = tuple(able)
-        return found
-
-    def _takes(self, job: JobFacts, pool: Sequence[HostFacts]) -> bool:
-        return (
-            len(pool) >= job.nodes
-            and self._slots.may_go(job, pool[0])
-            and sum(fits(job, host) for host in pool) >= job.nodes
-        )
 
     def room(self, name: HostName) -> int:
         """GPUs of a server that are nobody's yet."""
@@ -103,11 +80,6 @@ class Seats:
     def _may_leave(self, job: JobFacts) -> bool:
         home = self._slots.home(job)
         return not home or self._slots.may_go(job, self._hosts[home[0]])
-
-    def _room_at_home(self, job: JobFacts, home: Home) -> bool:
-        if len(home) == 1:
-            return self._hosts[home[0]].gpus >= job.per_node
-        return all(self._hosts[name].gpus >= job.per_node for name in home)
 
     # --- choosing -------------------------------------------------------------------------------------------------
 
@@ -204,7 +176,6 @@ class Seats:
         before = self._slots.copy() if renamed else None
         seated = self._hand_out(homes or {})
         self._choices.clear()
-        self._able.clear()
         if before is not None and self._slots.moved:
             stayed, self._slots = self._slots, before
             seated_afresh = self._hand_out(self._renamed())
@@ -269,42 +240,24 @@ class Seats:
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        at_home = {job.id for job, model in self._chosen.values() if self._is_home(job, model)}
-        claims = self._claims(at_home)
+        slots, claims = self._slots, dict.fromkeys(self._hosts, 0)  # GPUs that chosen jobs would stay on
+        line = []
+        for job, model in self._chosen.values():
+            home, per_node = slots.home(job), job.per_node
+            stays = bool(home) and self._hosts[home[0]].model == model
+            for name in home if stays else ():
+                claims[name] += per_node
+            moves_on = not (stays and job.running)
+            rank = (self._may_leave(job), -per_node, -job.gang, moves_on, not stays, job.arrival_s, job.id)
+            line.append((rank, job, model, home if stays else ()))
+        line.sort(key=itemgetter(0))
         seated = set[JobId]()
-
-        def rank(entry: tuple[JobFacts, str]) -> tuple[object, ...]:
-            job, stays = entry[0], entry[0].id in at_home
-            return (
-                self._may_leave(job),
-                -job.per_node,
-                -job.gang,
-                not (stays and job.running),
-                not stays,
-                job.arrival_s,
-                job.id,
-            )
-
-        for job, model in sorted(self._chosen.values(), key=rank):
-            if job.id in at_home:
-                for name in self._slots.home(job):
-                    claims[name] -= job.per_node
-            if self._slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
+        for _, job, model, claimed in line:
+            for name in claimed:
+                claims[name] -= job.per_node
+            if slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
                 seated.add(job.id)
         return seated
-
-    def _is_home(self, job: JobFacts, model: str) -> bool:
-        home = self._slots.home(job)
-        return bool(home) and self._hosts[home[0]].model == model
-
-    def _claims(self, at_home: Container[JobId]) -> dict[HostName, int]:
-        """GPUs of each server that chosen jobs would stay on."""
-        claims = dict.fromkeys(self._hosts, 0)
-        for job, _ in self._chosen.values():
-            if job.id in at_home:
-                for name in self._slots.home(job):
-                    claims[name] += job.per_node
-        return claims
 
     def _seat(
         self, job: JobFacts, models: Sequence[str], claims: Mapping[HostName, int], target: Home = ()
@@ -318,7 +271,7 @@ class Seats:
                 laid = slots.take(job, target, text)
             if laid:
                 return True
-        drained = any(not self._hosts[name].accepts for name in home)
+        drained = self._floor.drained and any(not self._hosts[name].accepts for name in home)
         if home and self._hosts[home[0]].model in models and not drained and slots.take(job, home, ""):
             return True
         if self._spreads and job.spreads:
@@ -331,7 +284,7 @@ class Seats:
 
     def _lay(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> bool:
         """Over the fewest servers that have room, as long as it bears that."""
-        able = [host for host in self._takers[model] if fits(replace(job, nodes=job.gang), host)]
+        able = self._floor.fitting(replace(job, nodes=job.gang), model)
         over = numbers(job, largest(able))
         for nodes in over:
             bears, why = self._bears(job, model, nodes, over[0])
@@ -353,15 +306,19 @@ class Seats:
 
     def _least_disturbing(self, job: JobFacts, model: str, claims: Mapping[HostName, int]) -> Home:
         """Servers of the pool where it takes GPUs from the fewest that could stay, then the fullest, those that have its data, then by name; () if none."""
-        slots, per_node = self._slots, job.per_node
-        found = []
-        for host in self._takers.get(model, ()):
-            left = slots.free(host.name) - per_node
-            if left >= 0 and fits(job, host) and slots.may_go(job, host):
+        able = self._floor.fitting(job, model)
+        if len(able) < job.nodes or not self._slots.ways(job, (model,)):
+            return ()
+        per_node, found = job.per_node, []
+        for host in able:
+            left = self._slots.free(host.name) - per_node
+            if left >= 0:
                 claimed = max(0, claims.get(host.name, 0) - left)
                 found.append((claimed, left, is_cold(job, host), host.name))
+        if len(found) < job.nodes:
+            return ()
         found.sort()
-        return tuple([name for _, _, _, name in found[: job.nodes]]) if len(found) >= job.nodes else ()
+        return tuple([name for _, _, _, name in found[: job.nodes]])
 
 
 def _servers(count: int) -> str:

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from hs_core.events import Guest, Turn
 from hs_core.forms import Form, Spread, in_strategy
+from hs_core.mechanism.floor import floor
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import (
     Home,
@@ -16,9 +17,9 @@ from hs_core.mechanism.placing import (
     runs_at,
     settled_homes,
     takes_new,
-    weigh,
     why_nowhere,
 )
+from hs_core.mechanism.weights import weigh
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
@@ -31,9 +32,10 @@ class Slots:
     def __init__(self, snapshot: Snapshot, guests: Container[JobId] = ()) -> None:
         """`guests`: jobs that share GPUs, which are not taken for themselves though they cannot be suspended."""
         self._snapshot = snapshot
-        self._hosts = {host.name: host for host in snapshot.hosts}
+        self._floor = floor(snapshot.hosts)
+        self._hosts = self._floor.hosts
         self._homes = settled_homes(snapshot)
-        self._free = {host.name: host.gpus for host in snapshot.hosts}
+        self._free = {name: host.gpus for name, host in self._hosts.items()}
         self._gangs: dict[HostName, list[JobId]] = {name: [] for name in self._hosts}
         self._full: set[tuple[object, ...]] = set()  # jobs like these find no room any more
         self._nowhere: dict[tuple[object, ...], str] = {}
@@ -47,13 +49,11 @@ class Slots:
             JobId, JobFacts
         ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
-        self._away = any(not host.connected for host in snapshot.hosts)
         running = [job for job in snapshot.jobs if job.running and job.id not in guests]
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
-        out_of_reach = (job for job in running if not self.reachable(job))
-        for job in sorted(out_of_reach, key=by_arrival):
-            self._take(job, self._homes.get(job.id, ()))
-        for job in sorted((job for job in running if job.started and not job.sliceable), key=by_arrival):
+        out_of_reach = [job for job in running if not self.reachable(job)]
+        stuck = [job for job in running if job.started and not job.sliceable]
+        for job in [*sorted(out_of_reach, key=by_arrival), *sorted(stuck, key=by_arrival)]:
             self._take(job, self._homes.get(job.id, ()))
         for job in sorted(snapshot.jobs, key=by_arrival) if snapshot.reserved else ():
             if (home := snapshot.reserved.get(job.id)) is not None:
@@ -96,7 +96,7 @@ class Slots:
         home = self._homes.get(job.id)
         if home is None:
             return not is_lost(job, self._hosts)
-        return not self._away or all(self._hosts[name].connected for name in home)
+        return not self._floor.away or all(self._hosts[name].connected for name in home)
 
     def runs(self, job: JobFacts) -> bool:
         return job.id in self._in_turn
@@ -126,14 +126,34 @@ class Slots:
 
     def may_go(self, job: JobFacts, host: HostFacts) -> bool:
         """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
+        return bool(self.ways(job, (host.model,)))
+
+    def ways(self, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of these pools for whose servers it could leave its home, if it has one, as far as the job and the budget allow."""
         home = self._homes.get(job.id)
-        if home is None or (job.movable and not job.started):
-            return True
+        return models if home is None else self._ways_from(home, job, models)
+
+    def _ways_from(self, home: Home, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
+        if job.movable and not job.started:
+            return models
         if not job.movable or job.migrate is Migrate.NEVER or self._moves_left <= 0:
-            return False
-        return job.migrate is not Migrate.SAME_TYPE or {host.model} == {
-            self._hosts[name].model for name in home
-        }
+            return ()
+        if job.migrate is not Migrate.SAME_TYPE:
+            return models
+        there = {self._hosts[name].model for name in home}
+        return tuple(model for model in models if {model} == there)
+
+    def pools_for(self, job: JobFacts) -> tuple[str, ...]:
+        """Where it could have GPUs in this quantum if it were alone, at home or wherever it may go, newest first."""
+        home = self._homes.get(job.id)
+        if home is None:
+            return self._floor.usable(job) if self.reachable(job) else ()
+        if self._floor.away and not self.reachable(job):
+            return ()
+        models, here = self._ways_from(home, job, self._floor.usable(job)), self._hosts[home[0]].model
+        if here in models or not runs_at(job, home, self._hosts):
+            return models
+        return tuple(model for model in self._floor.models if model in models or model == here)
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -244,7 +264,9 @@ class Slots:
     def _should_leave(self, job: JobFacts) -> bool:
         """A server of its home is drained, and the job can go."""
         home = self._homes.get(job.id)
-        if home is None or not job.movable or not any(not self._hosts[name].accepts for name in home):
+        if not self._floor.drained or home is None or not job.movable:
+            return False
+        if all(self._hosts[name].accepts for name in home):
             return False
         return not job.started or (job.migrate is not Migrate.NEVER and self._moves_left > 0)
 
@@ -257,7 +279,7 @@ class Slots:
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
     def _take(self, job: JobFacts, home: Home, reason: tuple[MoveReason, str] | None = None) -> bool:
-        if not home or self.runs(job) or not self._has_room(job, home):
+        if not home or job.id in self._in_turn or not self._has_room(job, home):
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
@@ -268,8 +290,9 @@ class Slots:
             self._moves[job.id] = reason
             self._moves_left -= 1
         self._homes[job.id] = home
+        per_node = job.per_node
         for name in home:
-            self._free[name] -= job.per_node
+            self._free[name] -= per_node
             self._gangs[name].append(job.id)
         self._in_turn.add(job.id)
         return True

@@ -132,6 +132,7 @@ class Outcome:
     trades: tuple[Trade, ...]  # oldest first
     news: tuple[TradeNews, ...]
     entitled: Mapping[At, Fraction]
+    at_rest: bool = False  # nothing changed hands, and nothing will before something else changes
 
 
 Speedups = Callable[[UserName, str, str], float | None]
@@ -166,6 +167,7 @@ class Market:
         self._base_totals = dict(self._totals)
         self._trades = list(standing)
         self._news: list[TradeNews] = []
+        self._waits = False  # for a third's bid, that is about to come
         for trade in standing:
             self._book(trade, 1)
 
@@ -186,7 +188,8 @@ class Market:
             for at, gpus in self._has.items()
             if gpus
         }
-        return Outcome(tuple(self._trades), tuple(self._news), entitled)
+        at_rest = not (self._news or self._waits)
+        return Outcome(tuple(self._trades), tuple(self._news), entitled, at_rest)
 
     # --- taking back ------------------------------------------------------------------------------------------------
 
@@ -292,6 +295,7 @@ class Market:
         # Two are not alone as long as a third's bid is about to come: their price would be none of the market's.
         awaited = self._awaited
         if awaited is not None and len(sides) == 2 and any(awaited(user, fast, slow) for user in silent):
+            self._waits = True
             return
         for deal in auction(sides, self._unit, margin):
             trade = Trade(

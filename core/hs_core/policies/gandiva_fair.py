@@ -8,21 +8,21 @@ a server, is the agents' (`mechanism.stride`). Departures are named in the modul
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from math import lcm
 from typing import Any
 
 from hs_core.events import Turn
-from hs_core.mechanism import crowd, split, trade
+from hs_core.mechanism import crowd, split, trade, trading
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
-from hs_core.mechanism.placing import LEAST
-from hs_core.mechanism.rates import Bids, speeds_of
+from hs_core.mechanism.rates import speeds_of
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.waiting import Waiting
+from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import At, World, look
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
@@ -36,11 +36,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     world = look(snapshot, told)
     speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
-    bids = Bids(world, speeds)
-    market = trade.Market(
-        base, trade.load(memory.get("trades", ())), world.needs(), bids, awaited=bids.awaited
-    )
-    traded = market.settle(world.models, snapshot.now_s)
+    traded = trading.settle(world, base, speeds, memory.get("trades", ()))
     levels = find_levels(world, traded.entitled)
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
@@ -137,7 +133,7 @@ def _tickets_of(
         if by_gang is None:
             by_gang = known[at] = {1: _unit(entitled.get(at), world.gpus[at], factors.get(at, WHOLE))}
         for gang in jobs.widths - by_gang.keys():
-            by_gang[gang] = by_gang[1] * gang
+            by_gang[gang] = _ratio(by_gang[1].numerator * gang, by_gang[1].denominator)
         tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
 
@@ -147,7 +143,13 @@ def _unit(share: Fraction | None, gpus: int, factor: Fraction) -> Fraction:
     if not share:
         return LEAST * factor
     # As share / gpus * factor, reduced once: this is done for every user in every pool.
-    return Fraction(share.numerator * factor.numerator, share.denominator * gpus * factor.denominator)
+    return _ratio(share.numerator * factor.numerator, share.denominator * gpus * factor.denominator)
+
+
+@lru_cache(maxsize=1 << 13)
+def _ratio(numerator: int, denominator: int) -> Fraction:
+    """In lowest terms, which takes longer to find than to remember."""
+    return Fraction(numerator, denominator)
 
 
 # --- turns ------------------------------------------------------------------------------------------------------------

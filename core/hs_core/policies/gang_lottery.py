@@ -12,8 +12,9 @@ from collections.abc import Iterable
 
 from hs_core.dice import Random, roll
 from hs_core.mechanism.lottery import Urn
-from hs_core.mechanism.placing import by_arrival, weigh_per_gpu
+from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
+from hs_core.mechanism.weights import weigh_per_gpu
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 

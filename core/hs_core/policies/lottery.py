@@ -6,8 +6,9 @@ next is drawn, until nothing more fits. Unfair to large gangs by construction: t
 
 from hs_core.dice import roll
 from hs_core.mechanism.lottery import Urn
-from hs_core.mechanism.placing import by_arrival, weigh_per_gpu
+from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.slots import Slots
+from hs_core.mechanism.weights import weigh_per_gpu
 from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 
 

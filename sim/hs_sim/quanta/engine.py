@@ -264,6 +264,8 @@ class _Run(Running):
 
     def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
+        if not self._strides and self._turns.leave_some(plan.turns):
+            self._list_all()
         homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
         plain = not plan.copies and not plan.shapes
         for facts, names in zip(snapshot.jobs, homes, strict=True):
@@ -296,6 +298,8 @@ class _Run(Running):
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
 
     def _told_trials(self, plan: Plan, now_s: float) -> None:
+        if not (plan.trials or self._trials.any):
+            return
         self._trials.told(plan.trials)
         here = [job_id - 1 for job_id in plan.trials if self._fleet.running[job_id - 1]]
         for job in here:
@@ -303,7 +307,7 @@ class _Run(Running):
         self._foresee_trials(here)
 
     def _weigh(self, tickets: Mapping[JobId, Fraction]) -> None:
-        if tickets is self._told:
+        if tickets is self._told or not self._strides:
             return
         self._told = tickets
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1

@@ -107,6 +107,9 @@ class Fleet:
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
         self._columns = Columns(jobs)
         self._facts: dict[int, JobFacts] = {}
+        self._otherwise: dict[
+            int, JobFacts
+        ] = {}  # as they were when they last ran, or when they last did not
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # as facts have it
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
@@ -303,13 +306,29 @@ class Fleet:
         live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
         if len(found) > 2 * len(live):
             found = self._facts = {job: found[job] for job in self.live if job in found}
-        odd = live[self._odd[live] | (self.running[live] != self._ran[live])]
-        if odd.size:
-            jobs = odd.tolist()
-            found.update(zip(jobs, self._columns.facts(jobs, self._now(odd, now_s, movable)), strict=True))
-            self._odd[odd] = False
-            self._ran[odd] = self.running[odd]
+            self._otherwise.clear()
+        odd, turned = self._odd[live], self.running[live] != self._ran[live]
+        anew = live[odd].tolist()
+        for job in anew:
+            self._otherwise.pop(job, None)
+        anew += self._turn(live[turned & ~odd].tolist())
+        if anew:
+            jobs = np.array(anew, dtype=np.int64)
+            found.update(zip(anew, self._columns.facts(anew, self._now(jobs, now_s, movable)), strict=True))
+            self._odd[jobs] = False
+        self._ran[live] = self.running[live]
         return tuple(map(found.__getitem__, self.live))
+
+    def _turn(self, jobs: Sequence[int]) -> list[int]:
+        """They run now, or no more, and nothing else of them is another; those of which is not known how they are so."""
+        found, known = self._facts, self._otherwise
+        if self._progress:
+            return list(jobs)
+        for job in jobs:
+            before = found[job]
+            found[job] = known.get(job, before)
+            known[job] = before
+        return [job for job in jobs if found[job] is known[job]]
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""

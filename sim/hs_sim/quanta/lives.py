@@ -22,8 +22,7 @@ class Lives(State):
         self._free(job)
         fleet.steps_left[job] = 0.0
         fleet.ended_s[job] = now_s
-        if self._rows.row_of(job) >= 0:
-            self._remove(job)
+        self._remove(job)
         self._turns.ends(job)
         fleet.copies.pop(job, None)
         del fleet.live[job]
@@ -67,7 +66,7 @@ class Lives(State):
         old, new = fleet.home[job], self._moving.pop(job)
         if fleet.running[job]:
             self._stop(job, now_s)
-        carry = self._remove(job) if self._rows.row_of(job) >= 0 else None
+        carry = self._remove(job)
         shape = self._shapes.pop(job)
         fleet.migrations[job] += new != old or shape != fleet.shapes.get(job)
         averaged = len(old) if job in fleet.copies else 1
@@ -111,15 +110,38 @@ class Lives(State):
         for row, gpus in self._pairs.kept(job).items():
             self._used[row] += gpus
 
-    def _remove(self, job: int) -> float:
-        """From its server's stride; where the policy hands out all turns, that has nothing to carry."""
-        return self._rows.remove(job, carries=bool(self._turns.local[self._rows.row_of(job)]))
+    def _remove(self, job: int) -> float | None:
+        """From its server's stride, if it is on one server: what it carries. Where the policy hands out all turns, that is nothing."""
+        if job in self._unlisted:
+            del self._unlisted[job]
+            return 0.0
+        row = self._rows.row_of(job)
+        return self._rows.remove(job, carries=bool(self._turns.local[row])) if row >= 0 else None
+
+    def _list(self, job: int, carry: float | None) -> None:
+        """Into its server's stride."""
+        fleet = self._fleet
+        self._rows.add(
+            job,
+            fleet.home[job][0],
+            int(fleet.per_node[job]),
+            float(self._tickets[job]),
+            kin=fleet.jobs[job].user,
+            carry=carry,
+        )
+
+    def _list_all(self) -> None:
+        """From now on some server shares GPUs out itself: strides are kept, with all that have come, in that order."""
+        self._strides = True
+        for job, carry in self._unlisted.items():
+            self._list(job, carry)
+        self._rows.begin([job for job in self._unlisted if self._fleet.started[job]])
+        self._unlisted.clear()
 
     def _place(
         self, job: int, home: tuple[int, ...], now_s: float, copies: tuple[int, ...], shape: Form | None
     ) -> None:
-        if self._rows.row_of(job) >= 0:
-            self._remove(job)
+        self._remove(job)
         self._settle(job, home, now_s, copies, shape)
         self._rise(job, now_s, None)
 
@@ -139,14 +161,10 @@ class Lives(State):
         fleet.changed(job)
         self._rising[job] = None
         if len(fleet.home[job]) == 1:
-            self._rows.add(
-                job,
-                fleet.home[job][0],
-                int(fleet.per_node[job]),
-                float(self._tickets[job]),
-                kin=fleet.jobs[job].user,
-                carry=carry,
-            )
+            if self._strides:
+                self._list(job, carry)
+            else:
+                self._unlisted[job] = carry
         if fleet.ready_s[job] <= self._now_s:
             self._up.append(job)  # once its tickets are known
         else:

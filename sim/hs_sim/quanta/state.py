@@ -36,6 +36,8 @@ class State:
         self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
         count = len(fleet.jobs)
         self._rows = Rows(len(fleet.hosts), count)
+        self._strides = False  # some turn has left GPUs to a server's own stride; before, nobody is in one
+        self._unlisted: dict[int, float | None] = {}  # who would be, as they came, and what each carries
         self._series = Series(fleet.users, fleet.owners, experiment.sample_s)
         self._measured = Measured(
             fleet.pairs,

@@ -101,6 +101,11 @@ class Turns:
         self._planned = _Told(self._fleet, turns)
         self.take()
 
+    def leave_some(self, turns: Mapping[HostName, Turn]) -> bool:
+        """GPUs to some server's own stride."""
+        every = not isinstance(turns, GangTurns) and len(turns) == len(self._fleet.hosts)
+        return not every or any(turn.local for turn in turns.values())
+
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
         late = self._parts > 0
@@ -120,10 +125,12 @@ class Turns:
             ])  # fmt: skip
             return
         now = self._now.rows
-        named = dict.fromkeys(chain.from_iterable(turn.gangs for turn in now.values()))
+        named = dict.fromkeys(chain.from_iterable([turn.gangs for turn in now.values()]))
         self.local[[row for row, turn in now.items() if not turn.local]] = False
-        self.gangs = tuple(filter(self._everywhere, (job - 1 for job in named)))
+        self.gangs = tuple([job - 1 for job in named if self._everywhere(job, now)])
         for row, turn in now.items():
+            if not (turn.guests or turn.seats):
+                continue
             for guest in turn.guests:
                 shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
                 self.guests.setdefault(guest.job - 1, []).extend(shares)
@@ -134,9 +141,11 @@ class Turns:
         names = self._fleet.home_names[job]
         return names == servers or set(names) == set(servers)
 
-    def _everywhere(self, job: int) -> bool:
-        home, now = self._fleet.home[job], self._now.rows
-        return bool(home) and all(row in now and job + 1 in now[row].gangs for row in home)
+    def _everywhere(self, named: int, now: Mapping[int, Turn]) -> bool:
+        home = self._fleet.home[named - 1]
+        if len(home) == 1:
+            return home[0] in now and named in now[home[0]].gangs
+        return bool(home) and all(row in now and named in now[row].gangs for row in home)
 
     def whole(self) -> set[int]:
         """Servers whose turns leave nothing to their own stride."""

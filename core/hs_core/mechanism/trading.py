@@ -1,0 +1,27 @@
+"""The trades of a decision: found anew only where something that they go by is another than in the decision before."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from hs_core.mechanism import trade
+from hs_core.mechanism.rates import Bids, Speeds
+from hs_core.mechanism.world import At, World
+
+# A market that is at rest, and what it goes by. Nothing comes of it but time. Decisions of a process are taken one after another.
+_at_rest: list[tuple[tuple[Any, ...], trade.Outcome]] = []
+
+
+def settle(
+    world: World, base: Mapping[At, Fraction], speeds: Speeds, standing: Sequence[Any]
+) -> trade.Outcome:
+    """`standing`: trades, as `trade.dump` gave them in the decision before."""
+    bids = Bids(world, speeds)
+    goes_by = (base, standing, world.demands, bids.classes, speeds, world.models)
+    if _at_rest and _at_rest[0][0] == goes_by:
+        return _at_rest[0][1]
+    market = trade.Market(base, trade.load(standing), world.needs(), bids, awaited=bids.awaited)
+    outcome = market.settle(world.models, world.snapshot.now_s)
+    if outcome.at_rest:
+        _at_rest[:] = [(goes_by, outcome)]
+    return outcome

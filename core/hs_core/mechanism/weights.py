@@ -1,0 +1,113 @@
+"""What jobs weigh where nothing moves: entitlements pool by pool, and the tickets that follow."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+from hs_core.mechanism.floor import floor
+from hs_core.mechanism.placing import (
+    Home,
+    fits,
+    is_lost,
+    most_of_one_pool,
+    pools,
+    runs_at,
+    settled_homes,
+    takes_new,
+)
+from hs_core.names import JobId, UserName
+from hs_core.newest import Newest
+from hs_core.policy import Snapshot
+from hs_core.shares import Demand, entitle, entitle_pools, job_tickets
+
+ZERO = Fraction(0)
+LEAST = Fraction(
+    1, 1000
+)  # tickets per GPU of a job whose server can't run it just now: present, and no claim on anything
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    tickets: Mapping[JobId, Fraction]  # jobTickets of every job that has a home
+    entitled: Mapping[tuple[UserName, str], Fraction]  # (user, model) → GPUs
+
+
+class _Asked(NamedTuple):
+    pools: list[tuple[str, int]]
+    gangs: list[tuple[JobId, int]]  # of jobs that have homes
+    parts: list[tuple[JobId, UserName, str, int]]  # of those that can run there: (job, user, model, GPUs)
+    tickets: dict[UserName, Fraction]
+
+
+def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
+    """Entitlements of the users whose jobs have homes, and the tickets that follow for each job.
+
+    For policies that move nothing: a job that lives somewhere is demand for that pool only.
+    """
+    there = floor(snapshot.hosts)
+    gangs, parts = [], []
+    for job in snapshot.jobs:
+        if (home := homes.get(job.id)) is None:
+            continue
+        gangs.append((job.id, job.gang))
+        if not runs_at(job, home, there.hosts):
+            continue
+        if len(home) == 1:
+            parts.append((job.id, job.user, there.hosts[home[0]].model, job.per_node))
+            continue
+        for model, nodes in Counter(there.hosts[name].model for name in home).items():
+            parts.append((job.id, job.user, model, job.per_node * nodes))
+    return _weights(_Asked(there.pools, gangs, parts, dict(snapshot.tickets)))
+
+
+def _weigh(asked: _Asked) -> Weights:
+    wanted: dict[str, dict[UserName, int]] = {model: {} for model, _ in asked.pools}
+    for _, user, model, gpus in asked.parts:
+        wanted[model][user] = wanted[model].get(user, 0) + gpus
+    entitled = {
+        (user, model): share
+        for model, capacity in asked.pools
+        for user, share in entitle(capacity, wanted[model], asked.tickets).items()
+        if share.numerator
+    }
+    tickets = job_tickets(entitled, asked.parts)
+    weights = {
+        job: found if (found := tickets.get(job, ZERO)).numerator else LEAST * gang
+        for job, gang in asked.gangs
+    }
+    return Weights(weights, entitled)
+
+
+_weights = Newest(_weigh)  # who moves within a pool weighs what it did
+
+
+def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
+    """Each user's tickets per GPU asked for, over all pools and all of its jobs that could run: what lotteries draw by."""
+    entitled = _entitle_all(snapshot, settled_homes(snapshot))
+    gpus: dict[UserName, int] = {}
+    for job in snapshot.jobs:
+        if most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes:
+            gpus[job.user] = gpus.get(job.user, 0) + job.gang
+    totals: dict[UserName, Fraction] = {}
+    for (user, _), share in entitled.items():
+        totals[user] = totals.get(user, ZERO) + share
+    return {user: max(totals.get(user, ZERO) / asked, LEAST) for user, asked in gpus.items()}
+
+
+def _entitle_all(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> dict[tuple[UserName, str], Fraction]:
+    """Entitlements with the jobs that still look for a home as demand for every pool they may go to."""
+    hosts = {host.name: host for host in snapshot.hosts}
+    demands = []
+    for job in snapshot.jobs:
+        if job.id in homes:
+            models = {hosts[homes[job.id][0]].model} if runs_at(job, homes[job.id], hosts) else set()
+        elif is_lost(job, hosts):
+            models = set()
+        else:
+            there = Counter(host.model for host in snapshot.hosts if takes_new(host) and fits(job, host))
+            models = {model for model, servers in there.items() if servers >= job.nodes}
+        if models:
+            demands.append(Demand(job.user, frozenset(models), job.gang))
+    return entitle_pools(pools(snapshot), demands, snapshot.tickets)

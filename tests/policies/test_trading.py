@@ -1,0 +1,50 @@
+"""A market at rest stays at rest, and is found anew once something that it goes by is another."""
+
+from dataclasses import replace
+
+from hs_core.mechanism.rates import speeds_of
+from hs_core.mechanism.trade import Outcome, dump
+from hs_core.mechanism.trading import settle
+from hs_core.mechanism.world import look
+from hs_core.policy import Snapshot
+from hs_core.shares import entitle_pools
+from policies.worlds import host, job, snapshot
+
+RATES = {("slow", "V100"): 1.2, ("slow", "K80"): 1.0, ("fast", "V100"): 5.0, ("fast", "K80"): 1.0}
+HOSTS = [host("v", 4), host("k", 8, "K80")]
+JOBS = [
+    job(at, user, job_class=job_class, host=name, movable=True)
+    for user, job_class, first in (("A", "slow", 1), ("B", "fast", 21))
+    for at, name in enumerate("vvkkkkkkkkkk", start=first)
+]
+
+
+def settled(asked: Snapshot, before: Outcome | None = None) -> Outcome:
+    world = look(asked, {})
+    base = entitle_pools(world.pools, world.demand(), asked.tickets)
+    standing = dump(before.trades) if before is not None else ()
+    return settle(world, base, speeds_of(asked.rates, world.models), standing)
+
+
+def test_a_market_is_found_anew_until_it_is_at_rest_and_then_only_for_something_new() -> None:
+    asked = snapshot(HOSTS, JOBS, rates=RATES)
+    first = settled(asked)
+    assert first.news, "A gives fast GPUs for more slow ones"
+    assert not first.at_rest
+    second = settled(replace(asked, now_s=60.0), first)
+    assert second.trades == first.trades
+    assert second.at_rest
+    assert settled(replace(asked, now_s=120.0), second) is second, "time alone changes nothing"
+    slower = replace(asked, rates={**RATES, ("fast", "V100"): 1.1})
+    assert [news.undone for news in settled(slower, second).news], "what is a loss now is taken back"
+    assert settled(replace(asked, jobs=tuple(JOBS[:-1])), second) is not second
+    assert settled(asked) == first, "the trades that stand are a part of what is asked"
+
+
+def test_two_who_wait_for_a_third_bid_are_asked_again() -> None:
+    third = [job(at, "C", job_class="new", host=name, movable=True) for at, name in enumerate("vk", start=41)]
+    asked = snapshot(HOSTS, [*JOBS, *third], rates=RATES)
+    waits = settled(asked)
+    assert not waits.news
+    assert not waits.at_rest
+    assert settled(replace(asked, now_s=15 * 60.0 + 1.0)).news, "its rate has not come in all that time"

@@ -1,0 +1,51 @@
+"""What policies see of jobs in depth quanta."""
+
+import numpy as np
+
+from hs_sim.cluster import parse_cluster
+from hs_sim.generate import Recipe, generate
+from hs_sim.model import Experiment
+from hs_sim.quanta.fleet import Fleet
+
+
+def a_fleet(*, progress: bool) -> Fleet:
+    load = generate(Recipe(jobs=3, users=1, sizes={1: 1.0}))
+    fleet = Fleet(Experiment(cluster=parse_cluster("v100:4"), workload=load), progress=progress)
+    fleet.live |= dict.fromkeys(range(3))
+    for job in range(3):
+        fleet.settle(job, (0,), 0.0)
+    return fleet
+
+
+def test_who_only_runs_or_not_is_seen_as_when_it_last_did_so() -> None:
+    fleet, movable = a_fleet(progress=False), np.ones(3, dtype=np.bool_)
+    waits = fleet.facts(0.0, movable=movable)
+    fleet.running[[0, 1]] = True
+    fleet.switched([0, 1])
+    runs = fleet.facts(60.0, movable=movable)
+    assert [job.running for job in runs] == [True, True, False]
+    assert runs[2] is waits[2]
+    fleet.running[[0, 1]] = False
+    fleet.started[1] = True
+    fleet.switched([0, 1])
+    fleet.changed(1)
+    again = fleet.facts(120.0, movable=movable)
+    assert again[0] is waits[0]
+    assert not again[1].running
+    assert again[1].started, "what else is new of it is seen"
+    fleet.running[1] = True
+    (_, second, _) = fleet.facts(180.0, movable=movable)
+    assert second.running
+    assert second.started
+
+
+def test_who_goes_by_progress_sees_it_at_every_switch() -> None:
+    fleet, movable = a_fleet(progress=True), np.ones(3, dtype=np.bool_)
+    fleet.facts(0.0, movable=movable)
+    for now_s, running in ((60.0, True), (120.0, False), (180.0, True)):
+        fleet.running[0] = running
+        fleet.steps_left[0] -= 1.0
+        fleet.switched(0)
+        (job, *_) = fleet.facts(now_s, movable=movable)
+        assert job.running is running
+        assert job.steps_done == fleet.steps[0] - fleet.steps_left[0]
