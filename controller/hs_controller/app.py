@@ -195,7 +195,7 @@ class Controller:
             self.loop.close()
             await asyncio.gather(self._running, return_exceptions=True)
         if self._loop is not None:
-            await asyncio.to_thread(self._loop.store.close)
+            await self._loop.store.close()
 
 
 def check_accounts(config: Config) -> None:

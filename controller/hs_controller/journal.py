@@ -1,10 +1,11 @@
 """The store: SQLite in WAL mode with synchronous=FULL, so that a committed batch survives anything the disk survives.
 
 Rows are the truth, events the audit. Blocking; the loop calls it from worker threads: `commit` and `begin_term` from one,
-everything that reads from another (each has a connection of its own).
+everything that reads from another, `checkpoint` from a third (each has a connection of its own).
 """
 
 import os
+import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,6 +79,7 @@ class Journal:
         self._reading = reader
         self._writer = writer.connect()
         self._reader = reader.connect()
+        self._keeper = reader.connect()
 
     # --- opening ----------------------------------------------------------------------------------------------------
 
@@ -121,6 +123,7 @@ class Journal:
     def close(self) -> None:
         self._writer.close()
         self._reader.close()
+        self._keeper.close()
         self._writing.dispose()
         self._reading.dispose()
         os.close(self._lock)
@@ -194,6 +197,25 @@ class Journal:
             db.execute(sa.delete(REQUESTS).where(REQUESTS.c.at_s < requests_before_s))
             for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
                 db.execute(stale_samples(tier, before_s))
+
+    # --- the write-ahead log ----------------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """Takes what is committed into the file, while commits go on. Raises StoreError."""
+        self._checkpoint(self._keeper)
+
+    def checkpoint_rest(self) -> None:
+        """What was committed meanwhile, from the thread that commits: little. From then on the log is written from its beginning again."""
+        self._checkpoint(self._writer)
+
+    @staticmethod
+    def _checkpoint(db: sa.Connection) -> None:
+        try:
+            driver = db.connection.driver_connection
+            assert driver is not None
+            driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # within no transaction
+        except sqlite3.Error as error:
+            raise told(sa.exc.DBAPIError("", None, error), "taking the log into the file") from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

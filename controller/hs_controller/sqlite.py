@@ -104,6 +104,7 @@ def engine(file: Path, mode: str) -> sa.Engine:
             "foreign_keys = ON",
             "temp_store = MEMORY",
             "journal_size_limit = 67108864",
+            "wal_autocheckpoint = 0",  # not within a commit that somebody waits for: `Journal.checkpoint`
         ):
             connection.execute(f"PRAGMA {pragma}")
 

@@ -1,9 +1,12 @@
 """What was committed is there after any end; what cannot be trusted is refused, never started empty."""
 
+import contextlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 
 from hs_controller.journal import Journal
 from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
-from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError
+from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError, wal
 from hs_controller.tables import COARSE, FINE
 from hs_core.events import Fact
 from hs_core.forms import Form, Shape, Spread
@@ -333,3 +336,64 @@ def test_events_are_found_by_job_user_and_place(journal: Journal) -> None:
     assert [e.seq for e in journal.events(job=1, limit=3)] == [1, 3, 5]
     assert [e.seq for e in journal.events(user="a", limit=3, newest=True)] == [16, 18, 20]
     assert [e.seq for e in journal.events(after_seq=18)] == [19, 20]
+
+
+# --- the write-ahead log
+
+
+def in_file_alone(folder: Path, tmp_path: Path) -> int:
+    """Jobs in a copy of the file without its log."""
+    copy = tmp_path / "alone.db"
+    shutil.copy(folder / "journal.db", copy)
+    with contextlib.closing(sqlite3.connect(copy)) as db:
+        return db.execute("SELECT count(*) FROM jobs").fetchone()[0]
+
+
+def test_no_commit_takes_the_log_into_the_file_and_a_checkpoint_takes_all_of_it(
+    journal: Journal, folder: Path, tmp_path: Path
+) -> None:
+    for number in range(1, 1501):
+        journal.commit(Batch(jobs=(job(number),)))
+    assert wal(folder / "journal.db").stat().st_size > 1000 * 4096  # where SQLite would do it within a commit
+    assert in_file_alone(folder, tmp_path) == 0
+    journal.checkpoint()
+    assert in_file_alone(folder, tmp_path) == 1500
+
+
+def test_the_log_is_written_from_its_beginning_after_what_was_committed_beside_a_checkpoint_is_taken_too(
+    journal: Journal, folder: Path, tmp_path: Path
+) -> None:
+    sizes = []
+    for turn in range(6):
+        done = threading.Event()
+
+        def keep(done: threading.Event = done) -> None:
+            journal.checkpoint()
+            done.set()
+
+        keeper = threading.Thread(target=keep)
+        number = 10_000 * turn
+        for _ in range(200):
+            number += 1
+            journal.commit(Batch(jobs=(job(number),)))
+        keeper.start()
+        while not done.is_set():
+            number += 1
+            journal.commit(Batch(jobs=(job(number),)))
+        keeper.join()
+        journal.checkpoint_rest()
+        sizes.append(wal(folder / "journal.db").stat().st_size)
+    assert sizes[-1] < 3 * sizes[0], "each turn began anew"
+    rows = sum(1 for _ in sqlite3.connect(folder / "journal.db").execute("SELECT id FROM jobs"))
+    assert in_file_alone(folder, tmp_path) == rows >= 1200
+
+
+def test_what_is_in_the_log_alone_is_there_after_a_crash(journal: Journal, folder: Path) -> None:
+    journal.commit(Batch(jobs=(job(1),)))
+    journal.checkpoint()
+    journal.commit(Batch(jobs=(job(2),)))
+    crash(journal)
+    again = Journal.open(folder)
+    assert [row.id for row in again.load().jobs] == [1, 2]
+    again.close()
+    journal._lock = os.open(folder / "lock", os.O_RDWR)  # for the fixture to close

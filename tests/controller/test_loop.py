@@ -14,7 +14,7 @@ from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import COUNTERS_S, Key, Loop
 from hs_controller.rows import Batch
-from hs_controller.sqlite import StoreBrokenError, told
+from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError, told
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet, Wanted
@@ -65,7 +65,7 @@ async def running(config: Config) -> AsyncIterator[Loop]:
     finally:
         loop.close()
         await asyncio.gather(task, return_exceptions=True)
-        loop.store.close()
+        await loop.store.close()
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_a_failed_fsync_ends_the_controller(config, monkeypatch) -> None:
             await asyncio.wait_for(task, 60)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
-        loop.store.close()
+        await loop.store.close()
 
     asyncio.run(story())
 
@@ -266,7 +266,7 @@ def test_a_broken_machine_ends_the_controller(config, monkeypatch) -> None:
         monkeypatch.setattr(loop.mind.machine, "handle", broken)
         with pytest.raises(BrokenError, match="promised twice"):
             await asyncio.wait_for(loop.run(), 60)
-        loop.store.close()
+        await loop.store.close()
 
     asyncio.run(story())
 
@@ -355,3 +355,34 @@ def test_too_many_requests_are_refused_not_queued(config) -> None:
             assert {answer.kind for answer in refused} == {Kind.UNAVAILABLE}
 
     asyncio.run(story())
+
+
+def test_the_log_is_taken_into_the_file_beside_commits_and_where_that_fails_commits_go_on(
+    config, monkeypatch
+) -> None:
+    monkeypatch.setattr("hs_controller.store.CHECKPOINT_S", 0.0)
+    tried: list[str] = []
+    taken = Journal.checkpoint_rest
+
+    def fails_once(_journal: Journal) -> None:
+        tried.append("failed" if not tried else "taken")
+        if tried == ["failed"]:
+            raise StoreUnavailableError("disk full")
+
+    def rest(journal: Journal) -> None:
+        taken(journal)
+        tried.append("rest")
+
+    monkeypatch.setattr(Journal, "checkpoint", fails_once)
+    monkeypatch.setattr(Journal, "checkpoint_rest", rest)
+
+    async def story() -> None:
+        async with running(config) as loop:
+            number = 0
+            while tried[-1:] != ["rest"]:
+                number += 1
+                await asyncio.wait_for(loop.ask(submits(f"n{number}"), ids, key(str(number))), 60)
+            assert not loop.read_only
+
+    asyncio.run(asyncio.wait_for(story(), 60))
+    assert tried[:3] == ["failed", "taken", "rest"]
