@@ -1,0 +1,76 @@
+"""Which job goes to other GPUs of its host because those that it is bound to are more sought after: those on them fall behind together."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from operator import itemgetter
+
+from hs_core.host.binding import choose
+from hs_core.host.board import Board
+from hs_core.host.demand import demand, dues, load, owed
+from hs_core.host.hosted import HostedJob
+from hs_core.host.movable import bound_to_none, movable
+from hs_core.host.walk import Walk
+from hs_core.names import GpuId
+
+
+def late(board: Board, this: Walk) -> list[HostedJob]:
+    """One of those that had no turn because their own GPUs are taken: whose GPUs are out of use, or whose move evens out best what is sought after."""
+    wishes = [job for job in this.misfits if job not in this.picks and movable(board, this, job)]
+    for job in wishes:
+        if bound_to_none(board, job):
+            return [job]
+    behind = owed(board) if wishes else {}
+    late_ones = [
+        job for job in wishes if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta
+    ]
+    return evening(board, late_ones) or relieving(board, late_ones, behind)
+
+
+def evening(board: Board, jobs: Sequence[HostedJob]) -> list[HostedJob]:
+    """The one whose move makes the tickets bound to each GPU most even, for good.
+
+    The sum of their squares falls by 2 * relief * share with each such move, so that there are few of them.
+    """
+    usable = [gpu for gpu in board.gpus if board.usable(gpu)]
+    found: list[tuple[Fraction, HostedJob, tuple[GpuId, ...]]] = []
+    before = load(board) if jobs else {}
+    for job in jobs:
+        others = load(board, without=job.id)
+        gpus = choose(job.gang, usable, list(board.gpus), others, {})
+        if gpus is not None:
+            share = sum(before[gpu] - others[gpu] for gpu in job.gpus)
+            less = sum(before[gpu] for gpu in job.gpus) - sum(others[gpu] for gpu in gpus) - share
+            if less >= board.config.move_evening_quanta * job.gang:
+                found.append((Fraction(less, job.gang), job, gpus))
+    if not found:
+        return []
+    _, job, job.aim = max(found, key=itemgetter(0))
+    return [job]
+
+
+def relieving(board: Board, jobs: Sequence[HostedJob], behind: Mapping[GpuId, Fraction]) -> list[HostedJob]:
+    """Where tickets cannot be even for good: the one whose move best evens out what is due on each GPU now."""
+    worthy: list[tuple[Fraction, HostedJob]] = []
+    for job in jobs:
+        starts = 1 + job.start_s / board.quantum_s  # what a move costs
+        if max(behind[gpu] for gpu in job.gpus) >= board.config.move_owed_quanta * starts:
+            relief = relieved(board, job)
+            if relief >= board.config.move_relief_quanta * starts:
+                worthy.append((relief, job))
+    return [max(worthy, key=itemgetter(0))[1]] if worthy else []
+
+
+def relieved(board: Board, job: HostedJob) -> Fraction:
+    """Quanta by which the GPUs where it would be started anew are less sought after, with it, than those that it leaves."""
+    gpus = started_anew(board, job)
+    if gpus is None:
+        return Fraction(0)
+    before, others = demand(board), demand(board, without=job.id)
+    due = dues(board).get(job.id, Fraction(0))
+    return max(before[gpu] for gpu in job.gpus) - max(others[gpu] for gpu in gpus) - due
+
+
+def started_anew(board: Board, job: HostedJob) -> tuple[GpuId, ...] | None:
+    """Where it would be started now, were all GPUs free."""
+    usable = [gpu for gpu in board.gpus if board.usable(gpu)]
+    return choose(job.gang, usable, list(board.gpus), demand(board, without=job.id), {})
