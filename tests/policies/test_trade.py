@@ -141,6 +141,16 @@ def test_what_the_share_no_longer_carries_is_taken_back_and_no_more() -> None:
     assert after.entitled == {(A, "K80"): 30, (B, "K80"): 15, (C, "V100"): 6}
 
 
+def test_a_trade_by_which_neither_gains_any_more_is_taken_back() -> None:
+    first = settle(base(V100=4, K80=20), TABLE_3)
+    assert {trade.price for trade in first.trades} == {5.0}
+    after = settle(base(V100=4, K80=20), each(dict.fromkeys((A, B, C), 5.0)), first.trades)
+    assert after.news[0].undone
+    assert "neither gains" in after.news[0].why
+    assert not after.trades
+    assert after.entitled == base(V100=4, K80=20)
+
+
 def test_a_profile_that_shows_a_loss_takes_a_trade_back() -> None:
     first = settle(base(V100=4, K80=20), TABLE_3)
     changed = each({A: 5.5, B: 5.0, C: 5.2})

@@ -194,7 +194,7 @@ class Market:
     # --- taking back ------------------------------------------------------------------------------------------------
 
     def _undo_losses(self) -> None:
-        """A new profile shows a loss."""
+        """A new profile shows a loss, or that neither gains."""
         for trade in reversed(list(self._trades)):
             giver = self._speedups(trade.giver, trade.fast, trade.slow)
             taker = self._speedups(trade.taker, trade.fast, trade.slow)
@@ -204,6 +204,8 @@ class Market:
                 self._undo(
                     trade, f"{trade.taker}'s jobs are now only {taker:.3g} times as fast on a {trade.fast}"
                 )
+            elif giver == taker == trade.price:
+                self._undo(trade, f"a {trade.fast} is now worth its price to both, so that neither gains")
 
     def _undo_uncarried(self) -> None:
         """Newest first, and no more of them than must be, until every balance is one that the users' own shares and jobs carry."""
