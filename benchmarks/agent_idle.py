@@ -14,9 +14,9 @@ from pathlib import Path
 
 import grpc
 
-from hs_core.events import Turn, Wanted, WantedJob
 from hs_core.model import JobSpec, SuspendMode
 from hs_core.names import JobId, UserName
+from hs_core.wanted import Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 

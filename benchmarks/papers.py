@@ -40,7 +40,9 @@ def experiment(given: argparse.Namespace) -> Experiment:
         made = papers.bsbf_lab(**ratio) if lab else papers.bsbf_trace(jobs=given.jobs, **ratio)
         return Experiment(
             cluster=papers.bsbf_cluster(given.servers or (4 if lab else 16)),
-            workload=papers.bsbf_elastic(made) if given.elastic else made,
+            workload=papers.bsbf_elastic(made, anywhere=given.anywhere)
+            if given.elastic or given.anywhere
+            else made,
             costs=Costs(),
             known_rates=True,
         )
@@ -113,6 +115,9 @@ def main(words: list[str]) -> int:
     )
     parser.add_argument(
         "--ratio", type=float, default=0.0, help="bsbf: how much any two jobs on a GPU slow each other"
+    )
+    parser.add_argument(
+        "--anywhere", action="store_true", help="bsbf: all jobs are elastic, on any number of servers"
     )
     parser.add_argument("--elastic", action="store_true", help="bsbf: jobs on one server are elastic")
     parser.add_argument("--jobs-per-hour", type=float, default=80.0, help="tesserae, pal")

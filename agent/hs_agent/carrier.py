@@ -171,6 +171,7 @@ class Taker:
     def __init__(self, order: dict[str, Any], pipe: Pipe) -> None:
         self.generation: int = order["generation"]
         self.manifest_name: str = order["manifest"]
+        self.theirs: str = order["theirs"]  # at its source, which may be another node's of an elastic job
         self.alone: bool = order["alone"]  # nobody else keeps generations in this folder
         self.pipe = pipe
 
@@ -207,6 +208,8 @@ class Taker:
         files, step = files_of(manifest, self.generation)
         own = hashlib.sha256(manifest).hexdigest()
         if self.present(here, manifest, files):
+            if self.theirs != self.manifest_name:
+                write_whole(here, self.manifest_name, manifest)
             return {"done": True, "step": step, "copied": 0}
         if have and of != own:
             self.clear(here)
@@ -235,7 +238,7 @@ class Taker:
         return value
 
     def manifest(self) -> bytes:
-        size = int(self.header(self.manifest_name)["size"])
+        size = int(self.header(self.theirs)["size"])
         manifest = b""
         while len(manifest) < size:
             kind, data = self.pipe.read()
@@ -259,9 +262,9 @@ class Taker:
             raise EOFError
 
     def present(self, here: int, manifest: bytes, files: dict[str, tuple[int, str]]) -> bool:
-        """On a shared file system, say. Sizes are enough here: digests are checked when the job takes it up."""
+        """On a shared file system, say, or as another part of what this host has. Sizes are enough here: digests are checked when the job takes it up."""
         try:
-            return read_small(here, self.manifest_name) == manifest and all(
+            return read_small(here, self.theirs) == manifest and all(
                 os.stat(name, dir_fd=here, follow_symlinks=False).st_size == size
                 for name, (size, _) in files.items()
             )

@@ -18,9 +18,10 @@ from hs_agent import procs
 from hs_agent.folder import Key
 from hs_agent.gangwire import event_json, event_of
 from hs_core.errors import RefusedError
-from hs_core.events import Checkpoint, HostEvent, Peer, Resume, Suspend
+from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.reports import Tier
+from hs_core.wanted import Peer
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 MAX_JSON = 64 << 10

@@ -25,13 +25,13 @@ from hs_core.events import (
     JobWentOn,
     Kill,
     LaunchFailed,
-    Peer,
     Resume,
     Suspend,
     SuspendFailed,
 )
 from hs_core.gang import GangMachine
 from hs_core.reports import Tier
+from hs_core.wanted import Peer
 from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0

@@ -20,9 +20,9 @@ from hs_agent.config import Config, DeviceKind, split_address
 from hs_agent.folder import Folder, Key, read_json, write_atomically
 from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import WantedJob
 from hs_core.model import Gpu, OnPartition, SuspendMode
 from hs_core.names import JobId
+from hs_core.wanted import WantedJob
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -214,7 +214,6 @@ def check(wanted: WantedJob) -> None:
 @dataclass(frozen=True, slots=True)
 class Kept:
     folder: Path
-    nodes: int
     who: Account
 
     def of(self, epoch: int, copy: int) -> Path:
@@ -308,7 +307,7 @@ class Launcher:
                 path.mkdir(mode=0o700)
             if os.geteuid() == 0:
                 os.chown(path, who.uid, who.gid, follow_symlinks=False)
-        note = {"folder": str(path), "nodes": max(len(wanted.nodes), 1), "who": asdict(who)}
+        note = {"folder": str(path), "who": asdict(who)}
         write_atomically(self.checkpoints / f"{wanted.job}.json", json.dumps(note).encode())
         return self.checkpoint_dir(wanted)
 
@@ -318,9 +317,7 @@ class Launcher:
         if note is None:
             return None
         who = note["who"]
-        return Kept(
-            Path(note["folder"]), int(note["nodes"]), Account(**who | {"groups": tuple(who["groups"])})
-        )
+        return Kept(Path(note["folder"]), Account(**who | {"groups": tuple(who["groups"])}))
 
     def forget_copies(self, key: Key) -> None:
         """What copies of that incarnation wrote here. In a folder that its user named it is the user's to remove."""

@@ -6,8 +6,8 @@ They run out a little later than the agent's own mind would end the job, never e
 
 from hs_agent.folder import Key
 from hs_agent.launch import Launcher
-from hs_core.events import Wanted
 from hs_core.model import OnPartition
+from hs_core.wanted import Wanted
 
 EVERY_S = 2.0
 

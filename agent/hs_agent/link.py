@@ -21,10 +21,10 @@ from hs_agent.config import Config
 from hs_agent.devices import Reading
 from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Wanted
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import JobReport
+from hs_core.wanted import Wanted
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 

@@ -42,7 +42,6 @@ from hs_core.events import (
     Resume,
     Suspend,
     WakeHost,
-    Wanted,
     WantedChanged,
     Woke,
 )
@@ -50,6 +49,7 @@ from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, JobReport, Phase
+from hs_core.wanted import Wanted
 
 SAVE_EVERY_S = 1.0
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05

@@ -17,8 +17,8 @@ from hs_agent.gangs import HeadGang, Member
 from hs_agent.secure import Secure
 from hs_agent.transfer import Sender, TornError
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import Lend, Peer, Wanted, WantedJob
 from hs_core.names import JobId
+from hs_core.wanted import Lend, Peer, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 HELLO_S = 10.0

@@ -18,7 +18,8 @@ from hs_agent import carrier, procs
 from hs_agent.folder import Key
 from hs_agent.launch import Account, Launcher, account
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent, Lend, Peer, Source, WantedJob
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent
+from hs_core.wanted import Lend, Peer, Source, WantedJob
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 GIVE_UP_S = 60.0
@@ -142,7 +143,7 @@ class Sender:
             "what": "send",
             "folder": str(kept.of(lend.epoch, lend.copy)),
             "generation": lend.generation,
-            "manifest": manifest_name(kept.nodes, request.node_rank),
+            "manifest": manifest_name(request.nodes, request.node_rank),
             "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
         }
         async with self._room, Carrier(order, kept.who) as source:
@@ -324,6 +325,7 @@ class Fetches:
             "folder": str(where),
             "generation": source.generation,
             "manifest": manifest_name(len(wanted.nodes), wanted.node_rank),
+            "theirs": manifest_name(source.nodes, source.rank),
             "alone": not wanted.spec.checkpoint_dir,
         }
         async with Carrier(taking, who) as sink:
@@ -334,7 +336,8 @@ class Fetches:
                 epoch=source.epoch,
                 generation=source.generation,
                 grant=wanted.grant,
-                node_rank=wanted.node_rank,
+                node_rank=source.rank,
+                nodes=source.nodes,
                 have=[agent_pb2.FileOffset(name=name, bytes=size) for name, size in got.items()],
             )
             async with self._dial(source.peer) as channel:

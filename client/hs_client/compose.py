@@ -107,7 +107,7 @@ def _elastic(job: Job) -> common.Elastic | None:
         gpus_max=ours.gpus_max,
         batch=ours.batch,
         batch_max=ours.batch_max or ours.batch,
-        batch_per_gpu_max=ours.batch_per_gpu_max or -(-ours.batch // job.resources.count),
+        batch_per_gpu_max=ours.batch_per_gpu_max or -(-ours.batch // (job.resources.count * job.nodes)),
         noise_scale=ours.noise_scale,
     )
 

@@ -197,7 +197,7 @@ class Placement(_Part):
     migrate: Literal["auto", "same-type", "never"] = "auto"
     topology: Literal["auto", "any"] = Field(
         "auto",
-        description="auto: over `nodes` servers; any: in equal parts over as many as its GPUs are free on",
+        description="auto: over `nodes` servers, an elastic job on one; any: in equal parts over as many as its GPUs are free on",
     )
 
     @field_validator("gpu_type")
@@ -217,7 +217,7 @@ class DataSet(_Part):
 
 class Elastic(_Part):
     gpus_min: Gpus = Field(1, description="the fewest GPUs that it may run on")
-    gpus_max: Gpus = Field(description="the most, all on one server")
+    gpus_max: Gpus = Field(description="the most, over all of its servers")
     batch: Examples = Field(description="examples of a mini-batch, as you would train")
     batch_max: Examples | None = Field(
         None, description="examples of a mini-batch at most; `batch` by default"
@@ -356,13 +356,17 @@ class Job(_Part):
         if value is None:
             return None
         resources, nodes = info.data.get("resources"), info.data.get("nodes", 1)
-        if resources is not None and not value.gpus_min <= resources.count <= value.gpus_max:
+        placement = info.data.get("placement")
+        if nodes != 1 and placement is not None and placement.topology != "any":
             raise ValueError(
-                f"expected resources.gpus, which is {resources.count}, among gpus_min to gpus_max, "
+                f"expected nodes to be 1, not {nodes}, or placement.topology any: it has its GPUs on one server otherwise"
+            )
+        if resources is not None and not value.gpus_min <= resources.count * nodes <= value.gpus_max:
+            times = f" times {nodes} nodes" if nodes != 1 else ""
+            raise ValueError(
+                f"expected resources.gpus, which is {resources.count}{times}, among gpus_min to gpus_max, "
                 f"{value.gpus_min} to {value.gpus_max}"
             )
-        if nodes != 1:
-            raise ValueError(f"expected nodes to be 1, not {nodes}: it has its GPUs on one server")
         if (parts := info.data.get("accumulation", 1)) != 1:
             raise ValueError(f"expected no accumulation, not {parts}: its parts follow from its batches")
         if (suspend := info.data.get("suspend")) in {"transparent", "none"}:

@@ -99,9 +99,11 @@ def models_of(view: wire.JobView) -> list[str]:
 
 def declared_shape(spec: common.JobSpec) -> common.Shape:
     """Of an elastic job, as it asks to be run: its own batch in as few parts as fit."""
-    said, gpus = spec.elastic, max(1, spec.gpus)
+    nodes = max(1, spec.nodes)
+    said, gpus = spec.elastic, max(1, spec.gpus) * nodes
     parts = -(-said.batch // (gpus * max(1, said.batch_per_gpu_max)))
-    return common.Shape(gpus=gpus, per_gpu=-(-said.batch // (gpus * max(1, parts))), parts=max(1, parts))
+    per_gpu = -(-said.batch // (gpus * max(1, parts)))
+    return common.Shape(gpus=gpus, per_gpu=per_gpu, parts=max(1, parts), nodes=nodes)
 
 
 def _as(class_: str, strategy: str) -> str:
@@ -118,7 +120,8 @@ def _kind(way: wire.WayRate) -> str:
 
 
 def _text(shape: common.Shape) -> str:
-    return f"{shape.gpus}x{shape.per_gpu}" + (f"x{shape.parts}" if shape.parts > 1 else "")
+    parts = f"x{shape.parts}" if shape.parts > 1 else ""
+    return f"{shape.gpus}x{shape.per_gpu}{parts}" + (f"/{shape.nodes}" if shape.nodes > 1 else "")
 
 
 def _over(nodes: int) -> str:

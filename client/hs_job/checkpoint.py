@@ -27,6 +27,7 @@ KEPT = 2
 _MAX_JSON = 1 << 20
 _CHUNK = 1 << 20
 _POLL_S = 0.005
+_RANK = re.compile(r"rank(0|[1-9][0-9]{0,5})\.pt")
 _NAME = re.compile(r"gen-(0|[1-9][0-9]{0,17})")
 
 
@@ -246,17 +247,17 @@ class Folder:
         """This rank's, of that generation and no other. Raises TornError, OSError."""
         with _folder(self.path) as root, _folder(f"gen-{generation}", root, links=False) as here:
             manifest = _read_json(here, self.node.manifest)
-            node, world = self.node, self.world
-            if self._elastic and node.nodes <= 1:
-                world = _world(manifest)
-                node = Node(0, world)
-            files = _checked(manifest, generation, world, node.ranks)
+            world, ranks = self.world, self.node.ranks
+            if self._elastic:
+                world, ranks = _written_by(manifest)
+            files = _checked(manifest, generation, world, ranks)
+            # Who is new begins as one of those that were there: ranks that train alike hold the same.
+            at = ranks.index(self.rank) if self.rank in ranks else self.rank % len(ranks)
             fds: List[int] = []
             try:
                 for each in files:
                     fds.append(_open_verified(here, each))  # noqa: PERF401 - what is open is closed whatever follows
-                # Who is new begins as one of those that were there: ranks that train alike hold the same.
-                content = _load(fds[(self.rank - node.first) % len(fds)])
+                content = _load(fds[at])
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -360,12 +361,14 @@ def _read_json(here: int, name: str) -> Dict[str, Any]:
     return value
 
 
-def _world(manifest: Dict[str, Any]) -> int:
-    """How many ranks wrote it."""
+def _written_by(manifest: Dict[str, Any]) -> Tuple[int, range]:
+    """How many ranks the job had, and those of them that wrote this part of it."""
     world, files = manifest.get("world"), manifest.get("files")
-    if type(world) is not int or not isinstance(files, list) or world != len(files) or world < 1:
-        raise TornError(f"its manifest is of {world!r} ranks, and does not name as many files")
-    return world
+    names = files if isinstance(files, list) else []
+    first = _RANK.fullmatch(str(names[0].get("name"))) if names and isinstance(names[0], dict) else None
+    if type(world) is not int or first is None or int(first.group(1)) + len(names) > world:
+        raise TornError(f"its manifest is of {world!r} ranks, and does not name files of some of them")
+    return world, range(int(first.group(1)), int(first.group(1)) + len(names))
 
 
 def _checked(

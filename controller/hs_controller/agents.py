@@ -116,7 +116,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
 
     async def _take_in(self, make: Callable[[float], HostJoined | HostReported]) -> None:
         try:
-            await asyncio.shield(self._loop.tell(lambda now_s, _machine: [make(now_s)]))
+            await self._loop.tell(lambda now_s, _machine: [make(now_s)])
         except RefusedError as refused:
             # While the journal cannot be written the link remembers what was said; it is taken in when it can.
             if refused.kind is not Kind.UNAVAILABLE:

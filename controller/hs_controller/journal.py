@@ -115,7 +115,7 @@ class Journal:
             check_schema(writer, file)
             journal = cls(folder, lock, writer, reader)
         except sa.exc.DBAPIError as error:
-            raise StoreRefusedError(f"{file}: {told(error, 'cannot be used')}") from None
+            raise StoreRefusedError(f"{file}: {told(error.orig, 'cannot be used')}") from None
         if not marker.exists():
             mark(marker)
         return journal
@@ -136,7 +136,7 @@ class Journal:
             with self._writer.begin():
                 yield self._writer
         except sa.exc.DBAPIError as error:
-            raise told(error, doing) from error
+            raise told(error.orig, doing) from error
 
     def begin_term(self) -> int:
         """The next term, committed: higher than that of any controller that was in office before."""
@@ -215,7 +215,7 @@ class Journal:
             assert driver is not None
             driver.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # within no transaction
         except sqlite3.Error as error:
-            raise told(sa.exc.DBAPIError("", None, error), "taking the log into the file") from error
+            raise told(error, "taking the log into the file") from error
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Journal:
             with self._reader.begin():
                 yield self._reader
         except sa.exc.DBAPIError as error:
-            raise told(error, "reading") from error
+            raise told(error.orig, "reading") from error
 
     def load(self) -> Loaded:
         with self._read() as db:

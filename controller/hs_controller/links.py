@@ -10,10 +10,11 @@ from dataclasses import replace
 import structlog
 
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import HostJoined, Wanted
+from hs_core.events import HostJoined
 from hs_core.model import Host
 from hs_core.names import HostName, JobId
 from hs_core.reports import JobReport, Phase
+from hs_core.wanted import Wanted
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, common_pb2
 

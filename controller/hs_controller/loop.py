@@ -22,25 +22,26 @@ from hs_controller import garbage
 from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.journal import Journal
-from hs_controller.mind import KEYS_KEPT_S, Draft, Mind, refuse_other_body
+from hs_controller.mind import FLUSH_S, KEYS_KEPT_S, Draft, Mind, refuse_other_body
 from hs_controller.rows import Answered, Event, Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, HostJoined, QuantumEnded, UserSet, Wanted
+from hs_core.events import ClusterEvent, HostJoined, QuantumEnded, UserSet
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy
+from hs_core.wanted import Wanted
 
 log = structlog.get_logger("hs_controller.loop")
 
-COUNTERS_S = 1.0  # counters are on the disk at most so much later
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
-TURN_S = 0.02  # of a batch that what was told may take, or as long as the last commit: on a slow disk it must not pile up between commits
+PACE_S = 0.01  # from one batch's beginning to the next: what comes meanwhile shares a commit
+TURN_S = 0.01  # from a batch's beginning what was told may be taken in, or as long as the last commit: on a slow disk it must not pile up between commits
 
 Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent | Kept]]
 Render = Callable[[Sequence[Outcome]], bytes]
@@ -118,6 +119,7 @@ class Loop:
         self._wake: asyncio.TimerHandle | None = None
         self._flush: asyncio.TimerHandle | None = None
         self._flush_due = False
+        self._begun_s = -PACE_S  # the last batch
         self._commit_s = 0.0  # that the last one took
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
@@ -189,7 +191,6 @@ class Loop:
         return await asyncio.shield(self._put(self._asked, _Item(make, render, key, recalled)))
 
     def _put(self, queue: deque[_Item], item: _Item) -> asyncio.Future[bytes]:
-        item.done.add_done_callback(_seen)
         if self._broken is not None:
             _settle(item.done, self._broken)
             return item.done
@@ -221,8 +222,11 @@ class Loop:
             if self.read_only:
                 await self._recover()
                 continue
+            if not self._closing and (early_s := self._begun_s + PACE_S - time.perf_counter()) > 0:
+                await asyncio.sleep(early_s)
             self._something.clear()
             if self._waiting or self._flush_due:
+                self._begun_s = time.perf_counter()
                 await self._step()
             if self._waiting:
                 self._something.set()
@@ -243,9 +247,9 @@ class Loop:
 
     def _batch(self) -> Iterator[_Item]:
         """Requests first; of what was told at least one, so that requests without end don't keep it waiting for ever."""
+        until_s = time.perf_counter() + max(TURN_S, self._commit_s)
         for _ in range(min(BATCH, len(self._asked))):
             yield self._asked.popleft()
-        until_s = time.perf_counter() + max(TURN_S, self._commit_s)
         for _ in range(BATCH):
             if self._told:
                 yield self._told.popleft()
@@ -317,22 +321,17 @@ class Loop:
         return await self.store.read(lambda journal: journal.answer(key.caller, key.key))
 
     async def _write(self, draft: Draft) -> None:
-        if not draft.weighty and not self._flush_due:
-            self._flush_later()
-            return
-        self._flush_due = False
-        if self._flush is not None:
-            self._flush.cancel()
-            self._flush = None
-        if draft.weighty or self.mind.unwritten:
+        if draft.weighty or (self._flush_due and self.mind.unwritten):
             began_s = time.perf_counter()
             await self.store.commit(self.mind.batch(draft, self.clock.now_s(), last=self._closing))
             self._commit_s = time.perf_counter() - began_s
             self._retry_s = RETRY_S[0]
+        self._flush_due = False
+        self._flush_later()
 
     def _flush_later(self) -> None:
         if self._flush is None and self.mind.unwritten:
-            self._flush = asyncio.get_running_loop().call_later(COUNTERS_S, self._flush_now)
+            self._flush = asyncio.get_running_loop().call_later(FLUSH_S, self._flush_now)
 
     def _flush_now(self) -> None:
         self._flush = None
@@ -481,9 +480,4 @@ def _settle(done: asyncio.Future[bytes], answer: bytes | Exception) -> None:
         done.set_result(answer)
     else:
         done.set_exception(answer)
-
-
-def _seen(done: asyncio.Future[bytes]) -> None:
-    """An answer that nobody waits for any more is no error of the loop."""
-    if not done.cancelled():
-        done.exception()
+        done.exception()  # seen: an answer that nobody waits for any more is no error of the loop

@@ -1,7 +1,7 @@
 """All that the controller holds in memory: built from the journal at the start, and again whenever a commit has failed."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,19 @@ from hs_controller.usage import Ledger
 from hs_controller.watched import Watched
 from hs_core.cluster import ClusterMachine, Outcome, Settings, State
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake, Wanted
+from hs_core.events import ClusterEvent, Direct, Fact, HostReported, Wake
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Policy, Profiling
-from hs_core.reports import Phase
+from hs_core.reports import JobReport
+from hs_core.wanted import Wanted
 
 KEYS_KEPT = 50_000
 KEYS_KEPT_S = 24 * 3600.0
+
+FLUSH_S = 1.0  # between two commits that somebody else's news does not cause
+COUNTERS_S = 5.0  # at most, until a counter is in the journal: agents say it again, so what is written more often is written for nothing
 
 PROFILE_EVERY_S = 30.0  # measured rates: what is lost of them is measured again
 
@@ -39,7 +43,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
     limits = config.limits
     # With quanta of a minute nobody notices half a second, in which one decision takes in what 1,000 servers have said.
     settle_s = min(0.5, max(0.1, config.quantum_s / 100), config.quantum_s)
-    base = Settings(quantum_s=config.quantum_s, settle_s=settle_s)
+    base = Settings(quantum_s=config.quantum_s, settle_s=settle_s, settle_s_per_job=5e-4)
     return Settings(
         quantum_s=config.quantum_s,
         seed=config.seed,
@@ -48,6 +52,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
         max_jobs_per_user=min(limits.live_jobs, base.max_jobs_per_user),
         keep_ended=min(config.ended_limit, base.keep_ended),
         settle_s=base.settle_s,
+        settle_s_per_job=base.settle_s_per_job,
         lease_s=config.lease_s,
         fence_after_s=config.fence_after_s,
         migrations_per_hour=config.migrations_per_hour,
@@ -118,7 +123,10 @@ class Mind:
         self._known: OrderedDict[tuple[str, str], Known] = OrderedDict()
         for answered in loaded.answered:
             self._remember(answered)
-        self._unwritten: dict[JobId, Job] = {}  # rows whose counters moved and nothing else
+        self._unwritten: dict[
+            JobId, float
+        ] = {}  # rows whose counters moved and nothing else, since when; oldest first
+        self._wait_s = min(COUNTERS_S, max(FLUSH_S, config.quantum_s / 12)) - FLUSH_S
 
     # --- one event --------------------------------------------------------------------------------------------------
 
@@ -131,21 +139,16 @@ class Mind:
         outcome = self.machine.handle(event)
         touched = outcome.touched
         self._profile_dirty |= touched.profile
-        rows = {job: row for job in touched.jobs if (row := self.machine.find(job)) is not None}
-        for row in rows.values():
-            self.ledger.charge(row)
         draft.touched |= touched.jobs
         for command in outcome.commands:
             if isinstance(command, Direct):
                 draft.directs[command.host] = command.wanted, event.now_s  # the newest replaces all before it
             elif isinstance(command, Wake):
                 draft.wake_in_s = max(0.0, command.at_s - event.now_s)
-        light = before is not None and self._light(outcome, before, rows)
-        if light:
-            self._unwritten.update(rows)
+        light = self._note_rows(touched.jobs, before, event.now_s, draft)
+        if light and before and not _says_more(outcome):
             return outcome
         draft.weighty = draft.weighty or bool(touched or outcome.facts)
-        draft.jobs.update(rows)
         draft.users.update(
             {name: user for name in touched.users if (user := self.machine.user(name)) is not None}
         )
@@ -179,22 +182,30 @@ class Mind:
         draft.credentials |= {_key_of(row): row for row in kept.rows}
         self._note_facts(kept.facts, draft)
 
-    def _reported(self, event: ClusterEvent) -> dict[JobId, Job] | None:
-        """The rows that a report is about, as they were; None for any other event."""
+    def _note_rows(
+        self, touched: Collection[JobId], before: Mapping[JobId, Job], now_s: float, draft: Draft
+    ) -> bool:
+        """Whether of all of them only counters moved: cumulative ones, which agents report again when they connect."""
+        light = True
+        for job in touched:
+            row = self.machine.find(job)
+            if row is None:
+                continue
+            if job in before and _but_counters(before[job], row):
+                self._unwritten.setdefault(job, now_s)
+            else:
+                self.ledger.charge(row)
+                self._unwritten.pop(job, None)
+                draft.jobs[job] = row
+                light = False
+        return light
+
+    def _reported(self, event: ClusterEvent) -> dict[JobId, Job]:
+        """The rows that a report is about, as they were; none for any other event."""
         if not isinstance(event, HostReported):
-            return None
+            return {}
         found = (self.machine.find(report.job) for report in event.reports)
         return {row.id: row for row in found if row is not None}
-
-    @staticmethod
-    def _light(outcome: Outcome, before: dict[JobId, Job], after: dict[JobId, Job]) -> bool:
-        """Whether only counters moved: cumulative ones, which agents report again when they connect."""
-        touched = outcome.touched
-        if outcome.facts or touched.meta or touched.users or touched.hosts:
-            return False
-        if any(isinstance(command, Direct) for command in outcome.commands):
-            return False
-        return all(job in before and _but_counters(before[job], row) for job, row in after.items())
 
     def _meta(self) -> dict[str, Any]:
         machine = self.machine
@@ -232,9 +243,13 @@ class Mind:
         return bool(self._unwritten) or self.registry.used
 
     def batch(self, draft: Draft, now_s: float, *, last: bool = False) -> Batch:
-        """Everything that is not in the journal yet: rows and the totals charged from them go together."""
-        jobs = {**self._unwritten, **draft.jobs}
-        self._unwritten = {}
+        """What is not in the journal yet, but for counters that have not waited for long: rows and the totals charged from them go together."""
+        jobs = draft.jobs
+        for job in self._due(draft, now_s, last=last):
+            row = self.machine.find(job)
+            if row is not None:
+                self.ledger.charge(row)
+                jobs[job] = row
         if self._profile_dirty and (last or not 0 <= now_s - self._profile_s < PROFILE_EVERY_S):
             draft.meta["profile"] = self.machine.profile
             draft.meta["gpu_speeds"] = self.machine.gpu_speeds
@@ -252,6 +267,18 @@ class Mind:
             samples=self.ledger.sample(now_s),
             answered=tuple(draft.answered),
         )
+
+    def _due(self, draft: Draft, now_s: float, *, last: bool) -> list[JobId]:
+        """Rows whose counters are to be written now: those that waited, and those that are written anyway."""
+        due = [job for job in draft.jobs if job in self._unwritten]
+        for job, since_s in self._unwritten.items():
+            if not last and now_s - since_s < self._wait_s:
+                break
+            if job not in draft.jobs:
+                due.append(job)
+        for job in due:
+            del self._unwritten[job]
+        return due
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
@@ -276,14 +303,23 @@ def _but_counters(old: Job, new: Job) -> bool:
         and old.stored == new.stored
         and old.migrations == new.migrations
         and old.first_run_s == new.first_run_s
-        and _phases(old) == _phases(new)
+        and old.reports.keys() == new.reports.keys()
+        and all(_alike(report, new.reports[host]) for host, report in old.reports.items())
         and old.exit is None
         and new.exit is None
     )
 
 
-def _phases(row: Job) -> dict[HostName, tuple[Phase, str]]:
-    return {host: (report.phase, report.rendezvous) for host, report in row.reports.items()}
+def _alike(old: JobReport, new: JobReport) -> bool:
+    return old.phase is new.phase and old.rendezvous == new.rendezvous
+
+
+def _says_more(outcome: Outcome) -> bool:
+    """Whether anything but rows came of it that is to be in the journal first."""
+    touched = outcome.touched
+    if outcome.facts or touched.meta or touched.users or touched.hosts:
+        return True
+    return any(isinstance(command, Direct) for command in outcome.commands)
 
 
 def refuse_other_body() -> RefusedError:

@@ -45,12 +45,11 @@ _TEMPORARY = frozenset(
 )
 
 
-def told(error: sa.exc.DBAPIError, doing: str) -> StoreError:
-    """A driver's error as one of ours."""
-    original = error.orig
-    code = getattr(original, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    name = getattr(original, "sqlite_errorname", "")
-    text = f"{doing}: {original}{f' ({name})' if name else ''}"
+def told(error: BaseException | None, doing: str) -> StoreError:
+    """The driver's error as one of ours."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    name = getattr(error, "sqlite_errorname", "")
+    text = f"{doing}: {error}{f' ({name})' if name else ''}"
     if code in _TEMPORARY or code & 0xFF in _TEMPORARY:
         return StoreUnavailableError(text)
     return StoreBrokenError(text)

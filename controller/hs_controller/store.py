@@ -13,7 +13,7 @@ import structlog
 
 from hs_controller.journal import Journal
 from hs_controller.rows import Batch, Loaded
-from hs_controller.sqlite import StoreError
+from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError
 
 log = structlog.get_logger("hs_controller.store")
 
@@ -32,6 +32,7 @@ class Store:
         self._keeps = ThreadPoolExecutor(1, thread_name_prefix="journal-checkpoint")
         self._keeping: asyncio.Task[None] | None = None
         self._kept_s = 0.0
+        self._broken: StoreBrokenError | None = None
 
     async def commit(self, batch: Batch) -> None:
         await self.write(lambda journal: journal.commit(batch))
@@ -42,8 +43,11 @@ class Store:
         try:
             await asyncio.get_running_loop().run_in_executor(self._keeps, Journal.checkpoint, self._journal)
             await self.write(Journal.checkpoint_rest)
-        except StoreError as error:  # nothing is lost by it: the log holds what was committed
+        except StoreUnavailableError as error:  # nothing is lost by it: the log holds what was committed
             log.warning("checkpoint-failed", why=str(error))
+        except StoreBrokenError as error:  # nobody waits for this task: who writes next is told
+            log.error("checkpoint-failed", why=str(error))
+            self._broken = error
         finally:
             self._keeping, self._kept_s = None, time.monotonic()
 
@@ -54,6 +58,9 @@ class Store:
         return await self.read(Journal.load)
 
     async def write(self, what: Callable[[Journal], Answer]) -> Answer:
+        """Raises StoreError: that of a checkpoint too, where what is on the disk is not known since."""
+        if self._broken is not None:
+            raise self._broken
         # A cancelled caller must not leave a commit running that nobody waits for: what it did is known, always.
         done = asyncio.get_running_loop().run_in_executor(self._writes, what, self._journal)
         try:

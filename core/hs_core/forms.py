@@ -7,9 +7,9 @@ from hs_core.strategy import Strategy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elastic:
-    """What a job allows that may be restarted on another number of GPUs of one server. Batches are in examples."""
+    """What a job allows that may be restarted on another number of GPUs. Batches are in examples."""
 
-    gpus_min: int
+    gpus_min: int  # over all of its servers
     gpus_max: int
     batch: int  # of the user's own mini-batches
     batch_max: int  # of a mini-batch, at most
@@ -18,14 +18,16 @@ class Elastic:
         0.0  # gradient noise scale (McCandlish et al., 2018), examples; 0: not known; until it is measured
     )
 
-    def on(self, gpus: int) -> "Shape":
+    def on(self, gpus: int, nodes: int = 1) -> "Shape":
         """The user's own batch on so many GPUs, rounded up to what all have alike, in as few parts as fit."""
         parts = -(-self.batch // (gpus * self.batch_per_gpu_max))
-        return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts)
+        return Shape(gpus=gpus, per_gpu=-(-self.batch // (gpus * parts)), parts=parts, nodes=nodes)
 
     def allows(self, shape: "Shape") -> bool:
         """Between its limits; a batch may be rounded up to what all GPUs have alike."""
         if not (self.gpus_min <= shape.gpus <= self.gpus_max and shape.parts >= 1):
+            return False
+        if shape.nodes < 1 or shape.gpus % shape.nodes:
             return False
         if not (1 <= shape.per_gpu <= self.batch_per_gpu_max and self.batch <= shape.batch):
             return False
@@ -36,9 +38,15 @@ class Elastic:
 class Shape:
     """How an elastic job runs, fixed for an epoch: mini-batches of `gpus * per_gpu * parts` examples."""
 
-    gpus: int
+    gpus: int  # over all of its servers
     per_gpu: int  # examples on a GPU at once
     parts: int = 1  # in which each mini-batch is worked through, one after another
+    nodes: int = 1  # servers, with as many GPUs on each
+
+    @property
+    def per_node(self) -> int:
+        """GPUs on each server."""
+        return self.gpus // self.nodes
 
     @property
     def batch(self) -> int:
@@ -47,6 +55,7 @@ class Shape:
     def __str__(self) -> str:
         gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
         parts = "" if self.parts == 1 else f" in {self.parts} parts"
+        gpus += "" if self.nodes == 1 else f" on {self.nodes} servers"
         return f"{gpus}, mini-batches of {self.batch} examples{parts}"
 
 

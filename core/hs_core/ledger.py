@@ -45,7 +45,9 @@ class Ledger:
         """A cumulative counter was reported, of the job's GPUs of that model; the answer is the GPU-seconds it adds (0 for what is known or absurd)."""
         if not isfinite(gpu_s) or gpu_s < 0:
             return 0.0
-        charges = self._charges.setdefault(job, {})
+        charges = self._charges.get(job)
+        if charges is None:
+            charges = self._charges[job] = {}
         known = charges.get((epoch, model))
         if known is not None and known.user != user:
             raise BrokenError(f"job {job} epoch {epoch} is charged to {known.user}; a report says {user}")
@@ -62,7 +64,9 @@ class Ledger:
     def _sample(self, at: tuple[UserName, str], now_s: float) -> None:
         """Keep (time, total), thinned so that the ring spans the window."""
         total = self._users[at]
-        ring = self._rings.setdefault(at, deque([(self._began_s, 0.0)], maxlen=RING))
+        ring = self._rings.get(at)
+        if ring is None:
+            ring = self._rings[at] = deque([(self._began_s, 0.0)], maxlen=RING)
         if len(ring) > 1 and (
             now_s <= ring[-1][0] or now_s - ring[-2][0] < self._window_s / SAMPLES_PER_WINDOW
         ):

@@ -137,17 +137,22 @@ def gpus_as(spec: JobSpec, form: Form | None) -> int:
     """GPUs on each of its servers, where it runs so; None: as declared."""
     if isinstance(form, Spread):
         return spec.gang // form.nodes
-    return form.gpus if isinstance(form, Shape) else spec.gpus
+    return form.per_node if isinstance(form, Shape) else spec.gpus
 
 
 def nodes_as(spec: JobSpec, form: Form | None) -> int:
     """Its servers, where it runs so; None: as declared."""
-    return form.nodes if isinstance(form, Spread) else spec.nodes
+    return form.nodes if isinstance(form, Spread | Shape) else spec.nodes
+
+
+def spans(spec: JobSpec) -> bool:
+    """It is elastic, and each of its shapes may be over any number of servers."""
+    return spec.elastic is not None and spec.topology is Topology.ANY
 
 
 def spreads(spec: JobSpec) -> tuple[int, ...]:
-    """Numbers of servers over which it may be laid, the fewest first; empty: as many as it asks for."""
-    if spec.topology is not Topology.ANY:
+    """Numbers of servers over which it may be laid when it is placed first, the fewest first; empty: as many as it asks for, or as its shape says."""
+    if spec.topology is not Topology.ANY or spec.elastic is not None:
         return ()
     return tuple(nodes for nodes in range(1, spec.gang + 1) if spec.gang % nodes == 0)
 

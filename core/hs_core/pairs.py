@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from math import inf
 
 from hs_core.errors import BrokenError
-from hs_core.events import Guest, Turn
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Plan, Snapshot
+from hs_core.wanted import Guest, Turn
 
 
 def check_guests(

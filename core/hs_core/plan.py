@@ -1,7 +1,9 @@
 """What a plan must never say."""
 
 from collections.abc import Mapping, Sequence
+from itertools import compress, filterfalse, repeat
 from math import ceil
+from operator import attrgetter, is_not
 
 from hs_core.errors import BrokenError
 from hs_core.forms import Spread, strategy_of
@@ -13,11 +15,13 @@ from hs_core.strategy import Strategy
 
 PLAIN = Needs()
 
+_id_of, _hosts_of, _is_sliceable = attrgetter("id"), attrgetter("hosts"), attrgetter("sliceable")
+
 
 def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
     hosts = {host.name: host for host in snapshot.hosts}
-    jobs = {job.id: job for job in snapshot.jobs}
+    jobs = dict(zip(map(_id_of, snapshot.jobs), snapshot.jobs, strict=True))
     _check_homes(snapshot, plan, hosts, jobs, needs)
     _check_copies(plan, jobs, needs)
     _check_shapes(plan, jobs, needs)
@@ -44,14 +48,12 @@ def _check_homes(
         )
     moved = 0
     shapes = plan.shapes
-    every = zip(jobs.values(), map(homes.get, jobs), strict=True)
-    some = [
-        (job, home)
-        for job, home in every
-        if shapes
-        or not (home is job.hosts and job.nodes == 1 and home[0] in hosts)  # it stays, as nearly all do
-    ]
-    for job, home in some:
+    given = list(map(homes.get, jobs))
+    known = hosts.keys() >= set().union(*homes.values())
+    # Who stays, as nearly all do, and in no other shape, was looked at when it came.
+    stays = known and not shapes and not plan.copies
+    news = map(is_not, given, map(_hosts_of, jobs.values())) if stays else repeat(True)
+    for job, home in compress(zip(jobs.values(), given, strict=True), news):
         anew = bool(shapes) and shapes.get(job.id, job.shape) != job.shape
         if home is not None:
             _check_home(job, home, plan, hosts, mixed=needs.mixed)
@@ -86,7 +88,8 @@ def _check_move(job: JobFacts, plan: Plan, hosts: Mapping[HostName, HostFacts]) 
         raise BrokenError(f"job {job.id} runs on {job.hosts} and is planned on {home}; it cannot move")
     if job.id not in plan.moves:
         raise BrokenError(f"job {job.id} moves from {job.hosts} to {home} without a reason")
-    same = [hosts[name].model for name in home] == [hosts[name].model for name in job.hosts]
+    there, here = [hosts[name].model for name in home], [hosts[name].model for name in job.hosts]
+    same = there == here or (job.spans and set(there) == set(here))  # over another number of them
     if job.migrate is Migrate.NEVER or (job.migrate is Migrate.SAME_TYPE and not same):
         raise BrokenError(f"job {job.id} may migrate {job.migrate} and moves from {job.hosts} to {home}")
 
@@ -154,6 +157,8 @@ def _check_shapes(plan: Plan, jobs: Mapping[JobId, JobFacts], needs: Needs) -> N
             raise BrokenError(
                 f"job {job_id} is given {shape}, {shape.per_gpu} on a GPU; it allows {job.elastic}"
             )
+        if shape.nodes != 1 and not job.spans:
+            raise BrokenError(f"job {job_id} is given {shape}; it is on one server")
 
 
 def _check_form(job: JobFacts, form: Strategy | Spread, needs: Needs) -> None:
@@ -274,8 +279,8 @@ def _check_unsliceable(
     plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
 ) -> None:
     bound: dict[HostName, list[JobFacts]] = {}
-    for job in jobs.values():
-        if not job.sliceable and job.started and job.running:
+    for job in filterfalse(_is_sliceable, jobs.values()):
+        if job.started and job.running:
             for name in job.hosts:
                 if name in hosts:
                     bound.setdefault(name, []).append(job)

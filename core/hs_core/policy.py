@@ -1,6 +1,6 @@
 """What a policy sees and says. A policy is a function of a snapshot and its own memory; nobody parses its name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol
@@ -8,11 +8,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.events import Turn
 from hs_core.forms import Elastic, Form, Shape, Spread, strategy_of
 from hs_core.model import Migrate, MoveReason, split_memory
 from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import Strategy
+from hs_core.wanted import Turn
 
 Memory = Mapping[str, Any]
 """JSON-able; journalled with the decision. A policy gets back what it returned last, {} at first."""
@@ -51,6 +51,7 @@ class JobFacts:
     """By node rank, the GPUs (by index) that its process is bound to; (): none, or not said (`Needs.by_gpu`)."""
     dataset: str = ""  # that it reads; empty: not said
     elastic: Elastic | None = None  # what it allows that may run on another number of GPUs
+    spans: bool = False  # and over any number of servers, in equal parts, each time that it is started
     strategies: tuple[Strategy, ...] = ()  # that its script can do, the user's own choice first
     spreads: tuple[int, ...] = ()
     """Numbers of servers over which it may be laid, the fewest first, as long as it has no home and no checkpoint; (): over `nodes`."""
@@ -200,12 +201,12 @@ class Plan:
             return job.per_node
         if isinstance(shape, Spread):
             return job.gang // shape.nodes
-        return shape.gpus if isinstance(shape, Shape) else job.per_node
+        return shape.per_node if isinstance(shape, Shape) else job.per_node
 
     def nodes(self, job: JobFacts) -> int:
         """Servers that it needs at once."""
         shape = self.shapes.get(job.id)
-        return shape.nodes if isinstance(shape, Spread) else job.nodes
+        return shape.nodes if isinstance(shape, Spread | Shape) else job.nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +240,34 @@ class Onward:
 
     turns: Mapping[HostName, Turn]  # servers that are left out: LOCAL
     tickets: Mapping[JobId, Fraction] = field(default_factory=dict)  # of jobs that have others than before
+    homes: Mapping[JobId, tuple[HostName, ...]] = field(default_factory=dict)  # the same
+    entitled: Mapping[tuple[UserName, str], Fraction] | None = None  # None: as before
+
+
+class JobsNow(Protocol):
+    """What has become of jobs since the policy, or what it decided last, was asked."""
+
+    @property
+    def came(self) -> bool:
+        """There are others."""
+
+    @property
+    def gone(self) -> Sequence[JobId]:
+        """These have ended."""
+
+    @property
+    def on_their_way(self) -> bool:
+        """Some job is leaving its home, or has no process there yet."""
+
+    @property
+    def migrations_left(self) -> int:
+        """As in a snapshot."""
+
+    def running(self, jobs: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of these, by id: in its turn right now."""
+
+    def attained_gpu_s(self, jobs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Of these, by id."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,10 +278,14 @@ class Had:
         tuple[UserName, str], int
     ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
     gpus: NDArray[np.float64]
+    jobs: JobsNow | None = None  # None: nobody says
 
 
 class Sequel(Protocol):
     """What a policy decides in quanta in which nothing changed but time, at a part of the cost of asking it."""
+
+    turnover: bool
+    """It also knows what becomes of it when jobs have come or ended."""
 
     def edge(self, quantum: int, now_s: float, had: Had) -> Onward | None:
         """About `quantum`, the next one; None: the policy has to be asked. `had`: in the quantum that ends now."""

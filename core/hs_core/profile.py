@@ -41,6 +41,9 @@ class Rate:
     newest_s: float
 
 
+_PLAIN: set[tuple[str, Shape | None]] = {("", None)}
+
+
 class Profile:
     """Mutable; no I/O, no clock."""
 
@@ -66,8 +69,16 @@ class Profile:
         return True
 
     def _of(self, job_class: str, model: str, beside: str, shape: Shape | None) -> deque[tuple[float, float]]:
-        self._kinds.setdefault((job_class, model), set()).add((beside, shape))
-        return self._samples.setdefault((job_class, model, beside, shape), deque(maxlen=self._keep))
+        key = (job_class, model, beside, shape)
+        found = self._samples.get(key)
+        if found is None:
+            found = self._samples[key] = deque(maxlen=self._keep)
+            self._kinds.setdefault((job_class, model), set()).add((beside, shape))
+        return found
+
+    def is_plain(self, job_class: str, model: str) -> bool:
+        """All that is known of it there is with its GPUs for itself, in the shape that it declared."""
+        return self._kinds.get((job_class, model)) == _PLAIN
 
     def rate(self, job_class: str, model: str, beside: str = "", shape: Shape | None = None) -> Rate | None:
         samples = self._samples.get((job_class, model, beside, shape))
@@ -151,7 +162,10 @@ def _plain(shape: Shape | None) -> tuple[int, ...]:
 
 
 def _shape(dumped: Sequence[int] | None) -> Shape | None:
-    return None if dumped is None else Shape(gpus=dumped[0], per_gpu=dumped[1], parts=dumped[2])
+    if dumped is None:
+        return None
+    gpus, per_gpu, parts, nodes = dumped
+    return Shape(gpus=gpus, per_gpu=per_gpu, parts=parts, nodes=nodes)
 
 
 def mean_speedup(profile: Profile, demand: Mapping[str, int], fast: str, slow: str) -> float | None:

@@ -52,7 +52,7 @@ def entitle(
     else:
         held = list(map(tickets.__getitem__, demands))
     if len(held) < FEW:
-        return dict(zip(demands, one_by_one(Fraction(capacity), list(demands.values()), held), strict=True))
+        return dict(zip(demands, one_by_one(capacity, list(demands.values()), held), strict=True))
     shares = Waterline(Fraction(capacity), demands.values(), held).shares()
     return dict(zip(demands, shares, strict=True))
 

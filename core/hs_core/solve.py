@@ -7,6 +7,7 @@ OR-Tools (one process can't hold both), so HiGHS is reached through scipy. No ti
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -244,12 +245,18 @@ def _under(rows: Any, columns: Ints) -> Any:
 
 
 class _Path:
-    """min c @ x with g @ x + s == h, e @ x == f, s >= 0, and x >= 0 where bounded; z, y, v are their prices."""
+    """min c @ x with g @ x + s == h, e @ x == f, s >= 0, and x >= 0 where bounded; z, y, v are their prices.
+
+    What may not be negative is kept in one array: `inner` has s and the bounded of x, `prices` has z and their v. Programs are small and
+    many: most of the time goes into calls, not into numbers.
+    """
 
     STEPS = 80
     CLOSE = 1e-8
     NEAR_WALL = 0.99
     EVEN = 0.9  # how much alike the products are at the centre
+    FAR = 1e3  # nothing is looked at further away
+    LOST = 1e14
 
     def __init__(
         self, *, c: Floats, g: Any, h: Floats, e: Any, f: Floats, bounded: NDArray[np.bool_]
@@ -258,15 +265,27 @@ class _Path:
         self.small = isinstance(g, np.ndarray)
         # Column by column, as both are multiplied from the left as often as from the right.
         g, e = (np.asfortranarray(g), np.asfortranarray(e)) if self.small else (g, e.tocsc())
-        self.c, self.g, self.h, self.e, self.f, self.bounded = c / self.size, g, h, e, f, bounded
+        self.c, self.g, self.h, self.e, self.f = c / self.size, g, h, e, f
         self.most_h = _most(h)
-        self.at = np.flatnonzero(bounded)
+        self.rows, self.columns = len(h), len(c)
+        at = np.flatnonzero(bounded)
+        first = np.array_equal(at, np.arange(len(at)))  # as nearly always; a slice is sooner taken
+        self.at: slice | Ints = slice(len(at)) if first else at
         self.x = np.where(bounded, 1.0, 0.0)
-        self.v = np.where(bounded, 1.0, 0.0)
-        self.s = np.maximum(1.0, h - g @ self.x)
-        self.z = np.ones(len(h))
         self.y = np.zeros(len(f))
+        self.inner = np.concatenate([np.maximum(1.0, h - g @ self.x), np.ones(len(at))])
+        self.prices = np.ones(self.rows + len(at))
+        self.far = np.full(len(self.inner), -self.FAR)
         self.common = self._common()
+        # A hair on the diagonal keeps free columns and redundant equalities from making it singular.
+        self.diagonal = np.full(self.columns + self.rows + len(f), 1e-11)
+        self.diagonal[self.columns + self.rows :] = -1e-11
+
+    @property
+    def z(self) -> Floats:
+        """Of the rows."""
+        found: Floats = self.prices[: self.rows] * self.size
+        return found
 
     def _common(self) -> Any:
         sizes = [len(self.x), len(self.h), len(self.f)]
@@ -283,78 +302,87 @@ class _Path:
         return sparse.bmat([row[:blocks] for row in rows[:blocks]], format="csc")
 
     def walk(self) -> bool:
+        rows, count = self.rows, len(self.inner)
         for _ in range(self.STEPS):
-            dual = -(self.c + self.g.T @ self.z + self.e.T @ self.y - self.v)
-            primal, equal = self.h - self.g @ self.x - self.s, self.f - self.e @ self.x
-            products = self._limited(self.s, self.x) * self._limited(self.z, self.v)
-            gap = float(products.mean()) if len(products) else 0.0
+            z = self.prices[:rows]
+            dual = self.c + self.g.T @ z
+            if len(self.f):
+                dual += self.e.T @ self.y
+            dual[self.at] -= self.prices[rows:]
+            np.negative(dual, out=dual)
+            primal, equal = self.h - self.g @ self.x - self.inner[:rows], self.f - self.e @ self.x
+            products = self.inner * self.prices
+            gap = float(np.add.reduce(products)) / count if count else 0.0
             wrong = max(_most(dual), _most(primal) / (1 + self.most_h), _most(equal))
-            if not np.isfinite(wrong + gap) or max(_most(self.x), _most(self.z)) > 1e14:
+            if not isfinite(wrong + gap) or max(_most(self.x), _most(z)) > self.LOST:
                 return False
-            close = wrong < self.CLOSE and gap * len(products) < self.CLOSE * (
-                1 + abs(float(self.c @ self.x))
-            )
+            close = wrong < self.CLOSE and gap * count < self.CLOSE * (1 + abs(float(self.c @ self.x)))
             if (
                 close
                 and products.min(initial=gap) > self.EVEN * gap
                 and products.max(initial=gap) * self.EVEN < gap
             ):
-                self.z, self.y = self.z * self.size, self.y * self.size
+                self.y = self.y * self.size
                 return True
-            if not self._step(dual, primal, equal, gap, stay=close):
+            if not self._step(dual, primal, equal, products, gap, stay=close):
                 return False
         return False
 
-    def _step(self, dual: Floats, primal: Floats, equal: Floats, gap: float, *, stay: bool) -> bool:
+    def _step(
+        self, dual: Floats, primal: Floats, equal: Floats, products: Floats, gap: float, *, stay: bool
+    ) -> bool:
         """`stay`: no nearer to the optimum, only to the middle."""
-        inside = np.where(self.bounded, self.x, 1.0)
-        # A hair on the diagonal keeps free columns and redundant equalities from making it singular.
-        across = np.where(self.bounded, self.v / inside, 1e-11)
-        solve = self._factor(np.concatenate([across, -self.s / self.z, np.full(len(self.f), -1e-11)]))
+        at, rows, columns, inner, prices = self.at, self.rows, self.columns, self.inner, self.prices
+        through = columns + rows
+        self.diagonal[at] = prices[rows:] / inner[rows:]
+        self.diagonal[columns:through] = -inner[:rows] / prices[:rows]
+        solve = self._factor()
         if solve is None:
             return False
+        beside = np.concatenate([prices[:rows], inner[rows:]])
 
-        def move(of_s: Floats, of_x: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
-            """Towards s * z == s * z + of_s and x * v == x * v + of_x."""
-            right = np.concatenate(
-                [dual + np.where(self.bounded, of_x / inside, 0.0), primal - of_s / self.z, equal]
-            )
-            columns, rows = len(self.x), len(self.x) + len(self.h)
+        def move(of: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+            """Towards inner * prices == inner * prices + of."""
+            part = of / beside
+            right = np.concatenate([dual, primal - part[:rows], equal])
+            right[:columns][at] += part[rows:]
             moved = solve(right)
-            dx, dz, dy = moved[:columns], moved[columns:rows], moved[rows:]
-            ds = primal - self.g @ dx
-            dv = np.where(self.bounded, (of_x - self.v * dx) / inside, 0.0)
-            return dx, ds, dz, dv, dy
+            dx = moved[:columns]
+            inwards = np.concatenate([primal - self.g @ dx, dx[at]])
+            upwards = np.concatenate(
+                [moved[columns:through], (of[rows:] - prices[rows:] * dx[at]) / inner[rows:]]
+            )
+            return dx, inwards, moved[through:], upwards
 
-        at, inner, prices = self.at, self._limited(self.s, self.x), self._limited(self.z, self.v)
         if stay:
-            dx, ds, dz, dv, dy = move(gap - self.s * self.z, gap - self.x * self.v)
+            dx, inwards, dy, upwards = move(gap - products)
         else:
-            dx, ds, dz, dv, _ = move(-self.s * self.z, -self.x * self.v)
-            long = min(1.0, _reach(self._limited(ds, dx), inner))
-            price = min(1.0, _reach(self._limited(dz, dv), prices))
-            ahead = (self.s + long * ds) @ (self.z + price * dz)
-            ahead += (self.x + long * dx)[at] @ (self.v + price * dv)[at]
+            dx, inwards, dy, upwards = move(-products)
+            ahead_inner = inner + min(1.0, self._reach(inwards, inner)) * inwards
+            ahead_prices = prices + min(1.0, self._reach(upwards, prices)) * upwards
+            ahead = ahead_inner[:rows] @ ahead_prices[:rows] + ahead_inner[rows:] @ ahead_prices[rows:]
             aim = gap * (ahead / max(1e-300, gap * len(inner))) ** 3
-            dx, ds, dz, dv, dy = move(aim - self.s * self.z - ds * dz, aim - self.x * self.v - dx * dv)
-        long = min(1.0, self.NEAR_WALL * _reach(self._limited(ds, dx), inner))
-        price = min(1.0, self.NEAR_WALL * _reach(self._limited(dz, dv), prices))
-        self.x, self.s = self.x + long * dx, self.s + long * ds
-        self.z, self.y, self.v = self.z + price * dz, self.y + price * dy, self.v + price * dv
+            dx, inwards, dy, upwards = move(aim - products - inwards * upwards)
+        long = min(1.0, self.NEAR_WALL * self._reach(inwards, inner))
+        price = min(1.0, self.NEAR_WALL * self._reach(upwards, prices))
+        self.x, self.inner = self.x + long * dx, inner + long * inwards
+        self.y, self.prices = self.y + price * dy, prices + price * upwards
         return True
 
-    def _limited(self, of_rows: Floats, of_columns: Floats) -> Floats:
-        """Of slacks and bounded columns, or of their prices: what may not be negative."""
-        return np.concatenate([of_rows, of_columns[self.at]])
+    def _reach(self, moves: Floats, now: Floats) -> float:
+        """How far until one of these is 0."""
+        walls = self.far.copy()
+        np.divide(now, moves, out=walls, where=moves < 0)
+        return -float(np.maximum.reduce(walls, initial=-self.FAR))
 
-    def _factor(self, diagonal: Floats) -> Callable[[Floats], Floats] | None:
-        """Solves for the matrix of one step: what all have in common, and this diagonal. None: it is singular."""
+    def _factor(self) -> Callable[[Floats], Floats] | None:
+        """Solves for the matrix of one step: what all have in common, and the diagonal. None: it is singular."""
         if self.small:
             from scipy.linalg.lapack import dgetrf as getrf  # noqa: PLC0415
             from scipy.linalg.lapack import dgetrs as getrs  # noqa: PLC0415
 
             matrix = self.common.copy(order="F")
-            matrix.reshape(-1, order="F")[:: len(diagonal) + 1] = diagonal
+            matrix.reshape(-1, order="F")[:: len(self.diagonal) + 1] = self.diagonal
             lu, pivots, failed = getrf(matrix, overwrite_a=True)
             return None if failed else lambda right: getrs(lu, pivots, right)[0]
         from scipy.sparse import diags  # noqa: PLC0415
@@ -363,7 +391,7 @@ class _Path:
         try:
             # Symmetric, with a sign for each block: the diagonal is a good pivot nearly always, which keeps the factors sparse.
             factor = splu(
-                (self.common + diags(diagonal)).tocsc(),
+                (self.common + diags(self.diagonal)).tocsc(),
                 permc_spec="MMD_AT_PLUS_A",
                 diag_pivot_thresh=1e-3,
                 options={"SymmetricMode": True},
@@ -373,14 +401,8 @@ class _Path:
         return factor.solve  # type: ignore[no-any-return]
 
 
-def _reach(moves: Floats, now: Floats) -> float:
-    """How far until one of these is 0."""
-    falls = moves < 0
-    return float((now[falls] / -moves[falls]).min(initial=1e3))
-
-
 def _most(values: Floats) -> float:
-    return float(np.abs(values).max(initial=0.0))
+    return float(np.maximum.reduce(np.abs(values), initial=0.0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Waterline:
 
 
 def one_by_one(
-    capacity: Fraction, demands: Sequence[Fraction | int], tickets: Sequence[Fraction]
+    capacity: Fraction | int, demands: Sequence[Fraction | int], tickets: Sequence[Fraction]
 ) -> list[Fraction]:
     """The same for a few users."""
     unit = lcm(capacity.denominator, *{demand.denominator for demand in demands})

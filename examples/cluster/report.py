@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.table import Table
 
 from examples.cluster.record import Recorder
-from examples.cluster.workload import MODELS, SERVERS, TEAMS, Team
+from examples.cluster.workload import LATE, MODELS, SERVERS, TEAMS, Team
 from examples.common.training import ENDED
 
 FLOOR = 0.95  # of what the base entitlement gives; who trades must be above 1
@@ -211,7 +211,7 @@ def picture(
             axes.axvspan(window.from_s - start, window.to_s - start, color="grey", alpha=0.1)
         for at_s, _ in marks:
             axes.axvline(at_s - start, color="grey", linewidth=0.8)
-        size = sum(server.gpus for server in SERVERS if server.model == model)
+        size = sum(server.gpus for server in (*SERVERS, LATE) if server.model == model)
         axes.set(ylabel=f"{model} GPUs", ylim=(0, size * 1.12), xlim=(0, None))
     levels: list[tuple[float, int]] = []
     for at_s, words in marks:  # some come close together: each on the lowest line that is free there

@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from hs_core import forms, model, names, reports
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
 from hs_core.strategy import Strategy
+from hs_core.wanted import Guest, Lend, Peer, Seat, Source, SourcePart, Turn, Wanted, WantedJob
 from hs_proto.v1 import agent_pb2, common_pb2
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -159,13 +159,13 @@ def from_strategy(strategy: Strategy) -> common_pb2.Strategy:
 
 
 def _to_shape(pb: common_pb2.Shape) -> forms.Shape:
-    return forms.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts)
+    return forms.Shape(gpus=pb.gpus, per_gpu=pb.per_gpu, parts=pb.parts, nodes=pb.nodes or 1)
 
 
 def from_shape(shape: forms.Form | None) -> common_pb2.Shape | None:
     if not isinstance(shape, forms.Shape):
         return None
-    return common_pb2.Shape(gpus=shape.gpus, per_gpu=shape.per_gpu, parts=shape.parts)
+    return common_pb2.Shape(gpus=shape.gpus, per_gpu=shape.per_gpu, parts=shape.parts, nodes=shape.nodes)
 
 
 # --- devices, exits, reports ----------------------------------------------------------------------------------------
@@ -216,12 +216,17 @@ def from_exit(ended: reports.Exit) -> common_pb2.Exit:
     return common_pb2.Exit(code=ended.code, signal=ended.signal, why=ended.why, log_tail=ended.log_tail)
 
 
+# Thousands of reports come in a second: their words are looked up, and only those that are none are asked about.
+_PHASES = {phase.value: phase for phase in reports.Phase}
+_TIERS = {"": reports.Tier.NONE, **{tier.value: tier for tier in reports.Tier}}
+
+
 def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
     return reports.JobReport(
         job=names.JobId(pb.job_id),
         epoch=pb.epoch,
-        phase=word(reports.Phase, pb.phase, "phase"),
-        gpus=tuple(names.GpuId(g) for g in pb.gpus),
+        phase=_PHASES.get(pb.phase) or word(reports.Phase, pb.phase, "phase"),
+        gpus=tuple(map(names.GpuId, pb.gpus)),
         step=pb.step,
         steps_per_s=pb.steps_per_s,
         gpu_s=pb.gpu_s,
@@ -231,7 +236,7 @@ def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
         suspend_s=pb.suspend_s,
         resume_s=pb.resume_s,
         lost_gpu_s=pb.lost_gpu_s,
-        tier=word(reports.Tier, pb.tier, "tier", reports.Tier.NONE),
+        tier=_TIERS.get(pb.tier) or word(reports.Tier, pb.tier, "tier", reports.Tier.NONE),
         sliceable=pb.sliceable,
         note=pb.note,
         device_memory_bytes=pb.device_memory_bytes,
@@ -241,7 +246,7 @@ def to_report(pb: common_pb2.JobReport) -> reports.JobReport:
         checkpoint_generation=pb.checkpoint_generation,
         rendezvous=pb.rendezvous,
         can_checkpoint=pb.can_checkpoint,
-        beside=tuple(names.JobId(job) for job in pb.beside),
+        beside=tuple(map(names.JobId, pb.beside)),
         in_turn=pb.in_turn,
         exit=to_exit(pb.exit) if pb.HasField("exit") else None,
     )
@@ -416,7 +421,15 @@ def _to_source(pb: agent_pb2.Source) -> Source:
         SourcePart(peer=_to_peer(p.peer), epoch=p.epoch, generation=p.generation, copy=p.copy, steps=p.steps)
         for p in pb.parts
     )
-    return Source(peer=_to_peer(pb.peer), epoch=pb.epoch, generation=pb.generation, step=pb.step, parts=parts)
+    return Source(
+        peer=_to_peer(pb.peer),
+        epoch=pb.epoch,
+        generation=pb.generation,
+        step=pb.step,
+        rank=pb.rank,
+        nodes=pb.nodes or 1,
+        parts=parts,
+    )
 
 
 def _from_source(source: Source | None) -> agent_pb2.Source | None:
@@ -433,6 +446,8 @@ def _from_source(source: Source | None) -> agent_pb2.Source | None:
         epoch=source.epoch,
         generation=source.generation,
         step=source.step,
+        rank=source.rank,
+        nodes=source.nodes,
         parts=parts,
     )
 

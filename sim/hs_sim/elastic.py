@@ -27,7 +27,7 @@ def steps_per_s(elastic: Elastic, speed: Speed, shape: Shape) -> float:
         least_gpus=elastic.gpus_min,
         most_gpus=elastic.gpus_max,
     )
-    return goodput(job, shape.gpus, 1, shape.per_gpu, shape.parts - 1) / elastic.batch
+    return goodput(job, shape.gpus, shape.nodes, shape.per_gpu, shape.parts - 1) / elastic.batch
 
 
 def noise_samples(speed: Speed, shape: Shape, trained_s: float) -> int:
@@ -40,16 +40,24 @@ def noise_samples(speed: Speed, shape: Shape, trained_s: float) -> int:
 def told_per_s(speed: Speed, shape: Shape) -> float:
     """Mini-batches of its size a second, as its ranks count them."""
     seconds = iteration_s(
-        speed, shape.gpus, 1, np.array(float(shape.per_gpu)), np.array(float(shape.parts - 1))
+        speed, shape.gpus, shape.nodes, np.array(float(shape.per_gpu)), np.array(float(shape.parts - 1))
     )
     return 1 / float(seconds)
 
 
-def shapes_to_know(elastic: Elastic) -> list[Shape]:
-    """Enough of them for a policy to know a speed by: what would have been measured before a run where rates are known."""
+def shapes_to_know(elastic: Elastic, *, spans: bool = False) -> list[Shape]:
+    """Enough of them for a policy to know a speed by: what would have been measured before a run where rates are known.
+
+    `spans`: it may be over several servers.
+    """
     gpus = sorted({elastic.gpus_min, min(2, elastic.gpus_max), elastic.gpus_max})
     sizes = sorted({max(1, elastic.batch_per_gpu_max // 4), elastic.batch_per_gpu_max})
-    return [Shape(gpus=count, per_gpu=size) for count in gpus for size in sizes]
+    known = [Shape(gpus=count, per_gpu=size) for count in gpus for size in sizes]
+    if spans:
+        even = [count for count in range(max(2, elastic.gpus_min), elastic.gpus_max + 1) if count % 2 == 0]
+        several = sorted({*even[:1], *even[-1:]})
+        known += [Shape(gpus=count, per_gpu=size, nodes=2) for count in several for size in sizes]
+    return known
 
 
 def declared_rates(
@@ -60,5 +68,5 @@ def declared_rates(
     for (class_, model), speed in speeds.items():
         job = jobs.get(class_)
         if job is not None and job.truly is not None:
-            found[class_, model] = steps_per_s(job.truly, speed, job.truly.on(job.gpus))
+            found[class_, model] = steps_per_s(job.truly, speed, job.truly.on(job.gang, job.nodes))
     return found

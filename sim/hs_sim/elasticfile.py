@@ -9,9 +9,7 @@ from hs_core.mechanism.pollux import Sample, Speed, fit
 from hs_sim.reading import Where, expect, known, number
 
 MEASURED = "measured"
-_SHAPES = (
-    "mini-batches a second by shape, `4x32: 1.5` or `8x16x2: 1.1`: GPUs, examples on each at once, parts"
-)
+_SHAPES = "mini-batches a second by shape, `4x32: 1.5` or `8x16x2/4: 1.1`: GPUs, examples on each at once, parts, servers"
 
 
 def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
@@ -32,18 +30,23 @@ def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
 
 
 def _fitted(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
-    """`measured: {4x32: 1.5, 8x16x2: 1.1}`: by GPUs, examples on each at once, and parts of a mini-batch, how many of them a second."""
+    """`measured: {4x32: 1.5, 8x16x2/4: 1.1}`: by GPUs, examples on each at once, parts of a mini-batch, and servers, how many of them a second."""
     expect(len(parts) == 1, where, field, ", ".join(map(str, parts)), f"its parts or {MEASURED!r}, not both")
     said = parts[MEASURED]
     expect(isinstance(said, Mapping) and bool(said), where, f"{field}.{MEASURED}", said, _SHAPES)
     samples = []
     for text, rate in said.items():
-        words = str(text).split("x")
-        whole = len(words) in (2, 3) and all(word.isascii() and word.isdigit() for word in words)
+        shape, slash, over = str(text).partition("/")
+        words = [*shape.split("x"), over if slash else "1"]
+        whole = len(words) in (3, 4) and all(word.isascii() and word.isdigit() for word in words)
         expect(whole and min(map(int, words)) > 0, where, f"{field}.{MEASURED}", text, _SHAPES)
-        gpus, per_gpu, times = [*map(int, words), 1][:3]
+        *numbers, nodes = map(int, words)
+        gpus, per_gpu, times = [*numbers, 1][:3]
+        expect(gpus % nodes == 0, where, f"{field}.{MEASURED}", text, _SHAPES)
         seconds = 1 / number(where, f"{field}.{MEASURED}.{text}", rate, above=0)
-        samples.append(Sample(gpus=gpus, servers=1, per_gpu=per_gpu, accumulate=times - 1, seconds=seconds))
+        samples.append(
+            Sample(gpus=gpus, servers=nodes, per_gpu=per_gpu, accumulate=times - 1, seconds=seconds)
+        )
     return fit(samples)
 
 

@@ -1,8 +1,9 @@
 """One job of a workload file: its fields, what each may be, and how they are told in one word."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic
@@ -20,92 +21,106 @@ COLUMNS = (
     "topology",
 )  # fmt: skip
 NEEDED = ("user", "arrival_s", "steps", "job_class")
+Word = TypeVar("Word", bound=StrEnum)
 _STAGES = "`EPOCH/STEPS_OF_AN_EPOCH CLASS | …`"
 
 
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """What is said of one job, and where."""
+
+    where: Where
+    said: Mapping[str, Any]
+    lines: Mapping[str, int]
+
+    def at(self, field: str) -> Where:
+        return self.where[0], self.lines.get(field, self.where[1])
+
+    def expect(self, good: bool, field: str, value: object, expected: str) -> None:
+        expect(good, self.at(field), field, value, expected)
+
+    def number(self, field: str, default: float, least: float = 0, *, whole: bool = False) -> float:
+        return number(self.at(field), field, self.said.get(field, default), least=least, whole=whole)
+
+    def whole(self, field: str, default: int, least: int = 0) -> int:
+        return int(self.number(field, default, least, whole=True))
+
+    def text(self, field: str, most: int, *, needed: bool = False) -> str:
+        found = str(self.said.get(field, ""))
+        good = bool(found or not needed) and len(found) <= most
+        self.expect(good, field, found, f"{'1 to' if needed else 'at most'} {most} characters")
+        return found
+
+    def one_of(self, field: str, words: type[Word], default: Word) -> Word:
+        found = str(self.said.get(field, default))
+        self.expect(found in list(words), field, found, " or ".join(words))
+        return words(found)
+
+    def yes(self, field: str) -> bool:
+        """Unless it says no."""
+        found = str(self.said.get(field, "true")).lower()
+        self.expect(found in ("true", "false"), field, found, "true or false")
+        return found == "true"
+
+    def models(self, field: str) -> tuple[str, ...]:
+        found = self.said.get(field, ())
+        if isinstance(found, str):
+            found = [word for word in found.replace("|", " ").replace(",", " ").split() if word]
+        self.expect(isinstance(found, list | tuple), field, found, "a list of GPU models")
+        return tuple(canonical(str(model)) for model in found)
+
+
 def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> SimJob:
-    def at(field: str) -> Where:
-        return where[0], (lines or {}).get(field, where[1])
-
-    def whole(field: str, default: int, least: int = 0) -> int:
-        return int(number(at(field), field, fields.get(field, default), least=least, whole=True))
-
     for field in NEEDED:
         expect(field in fields, where, field, "nothing", "every job names it")
-    types = fields.get("gpu_types", ())
-    if isinstance(types, str):
-        types = [word for word in types.replace("|", " ").replace(",", " ").split() if word]
-    expect(isinstance(types, list | tuple), at("gpu_types"), "gpu_types", types, "a list of GPU models")
-    migrate = str(fields.get("migrate", Migrate.AUTO))
-    expect(migrate in list(Migrate), at("migrate"), "migrate", migrate, " or ".join(Migrate))
-    sliceable = str(fields.get("sliceable", "true")).lower()
-    expect(sliceable in ("true", "false"), at("sliceable"), "sliceable", sliceable, "true or false")
-    growth = str(fields.get("growth", Growth.JUMP))
-    expect(growth in list(Growth), at("growth"), "growth", growth, " or ".join(Growth))
-    dataset = str(fields.get("dataset", ""))
-    expect(len(dataset) <= 128, at("dataset"), "dataset", dataset, "at most 128 characters")
-    dataset_bytes = whole("dataset_bytes", 0)
-    expect(
-        bool(dataset) or not dataset_bytes,
-        at("dataset_bytes"),
-        "dataset_bytes",
-        dataset_bytes,
-        "a dataset to go with it",
-    )
-    elastic = elastic_of(at("elastic"), fields.get("elastic", ""), whole("gpus", 1, 1))
-    noise = number(at("noise_scale"), "noise_scale", fields.get("noise_scale", 0.0), least=0)
-    expect(
-        elastic is not None or not noise,
-        at("noise_scale"),
-        "noise_scale",
-        noise,
-        "an elastic job to go with it",
-    )
-    nodes = whole("nodes", 1, 1)
-    expect(elastic is None or nodes == 1, at("nodes"), "nodes", nodes, "1 for an elastic job")
-    stages = _stages(at("stages"), fields.get("stages", ""))
-    strategies = _strategies(at("strategies"), fields.get("strategies", ""), whole("gpus", 1, 1) * nodes)
-    plain = not strategies or (elastic is None and not stages)
-    expect(
-        plain,
-        at("strategies"),
-        "strategies",
-        fields.get("strategies"),
-        "neither elastic nor stages beside them",
-    )
-    topology = str(fields.get("topology", Topology.AUTO))
-    expect(topology in list(Topology), at("topology"), "topology", topology, " or ".join(Topology))
-    alone = topology == Topology.AUTO or elastic is None
-    expect(alone, at("topology"), "topology", topology, "auto for an elastic job: it stays on one server")
-    user, job_class = str(fields["user"]), str(fields["job_class"])
-    expect(0 < len(user) <= 128, at("user"), "user", user, "1 to 128 characters")
-    expect(0 < len(job_class) <= 256, at("job_class"), "job_class", job_class, "1 to 256 characters")
-    return SimJob(
+    said = _Fields(where, fields, lines or {})
+    gpus, nodes = said.whole("gpus", 1, 1), said.whole("nodes", 1, 1)
+    job = SimJob(
         id=0,
-        user=UserName(user),
-        arrival_s=number(at("arrival_s"), "arrival_s", fields["arrival_s"], least=0),
-        steps=whole("steps", 0, 1),
-        job_class=job_class,
-        gpus=whole("gpus", 1, 1),
+        user=UserName(said.text("user", 128, needed=True)),
+        arrival_s=said.number("arrival_s", 0),
+        steps=said.whole("steps", 0, 1),
+        job_class=said.text("job_class", 256, needed=True),
+        gpus=gpus,
         nodes=nodes,
-        gpu_types=tuple(canonical(str(model)) for model in types),
-        gpu_memory_bytes=whole("gpu_memory_bytes", 0),
-        state_bytes=whole("state_bytes", 0),
-        migrate=Migrate(migrate),
-        sliceable=sliceable == "true",
-        priority=whole("priority", 0, -1_000_000),
-        stages=stages,
-        growth=Growth(growth),
-        gpu_memory_fixed_bytes=whole("gpu_memory_fixed_bytes", 0),
-        accumulation_max=whole("accumulation_max", 1, 1),
-        dataset=dataset,
-        dataset_bytes=dataset_bytes,
-        elastic=elastic,
-        noise_scale=noise,
-        strategies=strategies,
-        topology=Topology(topology),
+        gpu_types=said.models("gpu_types"),
+        gpu_memory_bytes=said.whole("gpu_memory_bytes", 0),
+        state_bytes=said.whole("state_bytes", 0),
+        migrate=said.one_of("migrate", Migrate, Migrate.AUTO),
+        sliceable=said.yes("sliceable"),
+        priority=said.whole("priority", 0, -1_000_000),
+        stages=_stages(said.at("stages"), fields.get("stages", "")),
+        growth=said.one_of("growth", Growth, Growth.JUMP),
+        gpu_memory_fixed_bytes=said.whole("gpu_memory_fixed_bytes", 0),
+        accumulation_max=said.whole("accumulation_max", 1, 1),
+        dataset=said.text("dataset", 128),
+        dataset_bytes=said.whole("dataset_bytes", 0),
+        elastic=elastic_of(said.at("elastic"), fields.get("elastic", ""), gpus * nodes),
+        noise_scale=said.number("noise_scale", 0.0),
+        strategies=_strategies(said.at("strategies"), fields.get("strategies", ""), gpus * nodes),
+        topology=said.one_of("topology", Topology, Topology.AUTO),
         line=where[1],
     )
+    _check(said, job)
+    return job
+
+
+def _check(said: _Fields, job: SimJob) -> None:
+    """Fields that do not go with one another."""
+    rigid = job.elastic is None
+    said.expect(
+        bool(job.dataset) or not job.dataset_bytes,
+        "dataset_bytes",
+        job.dataset_bytes,
+        "a dataset to go with it",
+    )
+    said.expect(
+        not rigid or not job.noise_scale, "noise_scale", job.noise_scale, "an elastic job to go with it"
+    )
+    anywhere = rigid or job.nodes == 1 or job.topology is Topology.ANY
+    said.expect(anywhere, "nodes", job.nodes, "1 for an elastic job, or topology any with it")
+    plain = not job.strategies or (rigid and not job.stages)
+    said.expect(plain, "strategies", said.said.get("strategies"), "neither elastic nor stages beside them")
 
 
 def _strategies(where: Where, said: object, gang: int) -> tuple[Strategy, ...]:

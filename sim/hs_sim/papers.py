@@ -7,6 +7,7 @@ from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
+from hs_core.model import Topology
 from hs_core.names import UserName
 from hs_sim.cluster import nodes_of
 from hs_sim.drawn import SIZES, STATIC, Rates, Speeds, gavel_like, shockwave_like, workload
@@ -311,6 +312,7 @@ BSBF_LARGE = (
 )
 BSBF_SLOWED = (1.05, 1.95)  # ratios of pairs
 BSBF_EXAMPLES, BSBF_SYNC = 32, 0.2  # on a GPU; part of an iteration
+BSBF_MOST, BSBF_FAR = 16, 2.0  # GPUs of an elastic job; times as long over several servers
 
 
 def bsbf_cluster(servers: int = 16) -> ClusterSpec:
@@ -351,47 +353,52 @@ def bsbf_lab(*, seed: int = 0, ratio: float = 0.0) -> Workload:
     return _bsbf_workload(f"bsbf-lab-{seed}", made, dice, ratio)
 
 
-def bsbf_elastic(found: Workload) -> Workload:
+def bsbf_elastic(found: Workload, *, anywhere: bool = False) -> Workload:
     """The same jobs, those on one server elastic: 1 to 4 GPUs, mini-batches of up to 8 times their own size; for `pollux`, under others they run as before.
 
+    `anywhere`: all of them, on 1 to 16 GPUs of any number of servers, over several of which synchronizing takes `BSBF_FAR` times as long as on one.
     The paper says nothing of what makes elastic jobs fast or slow. Here: 32 examples on a GPU, of an iteration a fifth to synchronize several GPUs, a tenth more of that for
     each beyond two, gradients in proportion to examples but for a fifth of their time, a noise scale of 8 times the own batch, twice the examples on a GPU at most.
     """
     jobs, task_of = [], {job.job_class: job.job_class for job in found.jobs}
     rates, speeds = dict(found.rates), dict[tuple[str, str], Speed]()
     for job in found.jobs:
-        if job.nodes > 1:
+        if job.nodes > 1 and not anywhere:
             jobs.append(job)
             continue
-        class_, batch = f"{job.job_class} x{job.gpus}", BSBF_EXAMPLES * job.gpus
+        class_, batch = f"{job.job_class} x{job.gang}", BSBF_EXAMPLES * job.gang
         task_of[class_] = job.job_class
         for model in (model for of, model in found.rates if of == job.job_class):
             seconds = 1 / found.rates[job.job_class, model]
-            gradients = seconds * (1 - BSBF_SYNC if job.gpus > 1 else 1.0)
-            local_s = seconds * BSBF_SYNC / (1 + 0.1 * max(0, job.gpus - 2))
+            gradients = seconds * (1 - BSBF_SYNC if job.gang > 1 else 1.0)
+            local_s = seconds * BSBF_SYNC / (1 + 0.1 * max(0, job.gang - 2))
+            local_s /= BSBF_FAR if job.nodes > 1 else 1.0
             speeds[class_, model] = Speed(
                 grad_s=gradients * 0.2,
                 grad_per_example_s=gradients * 0.8 / BSBF_EXAMPLES,
                 local_s=local_s,
                 local_per_gpu_s=0.1 * local_s,
+                far_s=BSBF_FAR * local_s,
+                far_per_gpu_s=0.1 * BSBF_FAR * local_s,
             )
             rates[class_, model] = found.rates[job.job_class, model]
         elastic = Elastic(
             gpus_min=1,
-            gpus_max=SERVER,
+            gpus_max=BSBF_MOST if anywhere else SERVER,
             batch=batch,
             batch_max=8 * batch,
             batch_per_gpu_max=2 * BSBF_EXAMPLES,
             noise_scale=8.0 * batch,
         )
-        jobs.append(replace(job, job_class=class_, accumulation_max=1, elastic=elastic))
+        topology = Topology.ANY if anywhere else job.topology
+        jobs.append(replace(job, job_class=class_, accumulation_max=1, elastic=elastic, topology=topology))
     slowed = {
         (one, other, model): found.interference[task_of[one], task_of[other], model]
         for one in task_of
         for other in task_of
         for model in {model for _, model in found.rates}
     }
-    name = f"{found.name}-elastic"
+    name = f"{found.name}-{'anywhere' if anywhere else 'elastic'}"
     return replace(found, name=name, jobs=tuple(jobs), rates=rates, speeds=speeds, interference=slowed)
 
 

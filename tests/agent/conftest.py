@@ -21,10 +21,10 @@ import pytest
 from hs_agent import cgroup, config, procs, shim
 from hs_agent.config import CgroupUse
 from hs_agent.folder import Folder, Key
-from hs_core.events import Turn, Wanted, WantedJob
 from hs_core.model import JobSpec
 from hs_core.names import JobId, UserName
 from hs_core.reports import JobReport
+from hs_core.wanted import Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
@@ -79,7 +79,12 @@ class Started:
         return (self.folder.path / "log").read_text(errors="replace")
 
     def says(self, text: str) -> None:
-        wait_for(lambda: (self.folder.path / "log").exists() and text in self.log(), f"{text!r} in the log")
+        def said() -> bool:
+            with contextlib.suppress(FileNotFoundError):  # not begun, or put aside just now
+                return text in self.log()
+            return False
+
+        wait_for(said, f"{text!r} in the log")
 
 
 class Shims:

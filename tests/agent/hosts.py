@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hs_core.events import Peer, Turn, WantedJob
 from hs_core.reports import JobReport
+from hs_core.wanted import Peer, Turn, WantedJob
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
 

@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,9 @@ import pytest
 from hs_agent import cgroup, launch, peers, transfer
 from hs_agent.config import Config
 from hs_agent.folder import Key
-from hs_core.events import (
-    CheckpointFetched,
-    Fetch,
-    FetchFailed,
-    Lend,
-    Peer,
-    Source,
-    SourcePart,
-    Turn,
-    Wanted,
-    WantedJob,
-)
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed
 from hs_core.names import HostName, JobId
+from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn, Wanted, WantedJob
 
 GENERATION, STEP = 4, 120
 MIB = 1 << 20
@@ -74,6 +65,8 @@ class Two:
         self.carried: list[int] = []
         self.give_up_s = 20.0
         self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
+        self.written_by = (0, 1)  # node, of so many
+        self.onto = 1  # the host that fetches; 0: the one that has it
         who = launch.account(self.job.run_as, self.configs[0])
         self.launchers[0].make_checkpoint_dir(self.job, who)
 
@@ -119,10 +112,14 @@ class Two:
             await asyncio.sleep(0)  # closed transports say so
 
     def wanted(self, address: str, grant: str = "sesame", **changes: Any) -> WantedJob:
-        from dataclasses import replace
 
         source = Source(
-            peer=Peer(host=HostName("host-a"), address=address), epoch=1, generation=GENERATION, step=STEP
+            peer=Peer(host=HostName("host-a"), address=address),
+            epoch=1,
+            generation=GENERATION,
+            step=STEP,
+            rank=self.written_by[0],
+            nodes=self.written_by[1],
         )
         if self.parts:
             source = replace(source, generation=9, parts=self.parts(source.peer))
@@ -139,8 +136,8 @@ class Two:
             self.events.append(event)
             heard.set()
 
-        dial = peers.PeerDialer(self.configs[1], None)
-        fetches = transfer.Fetches(self.launchers[1], dial, post, give_up_s=self.give_up_s)
+        dial = peers.PeerDialer(self.configs[self.onto], None)
+        fetches = transfer.Fetches(self.launchers[self.onto], dial, post, give_up_s=self.give_up_s)
         try:
             async with self.proxy(int(door.address.rpartition(":")[2])) as port:
                 fetches.start(Fetch(wanted=self.wanted(f"127.0.0.1:{port}", grant, **changes)))
@@ -268,7 +265,6 @@ def test_traps_in_the_jobs_folder_lead_nowhere(two: Two, place: Path, trap: str)
 
 
 def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
-    from dataclasses import replace
 
     shared = place / "shared"
     two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(shared)))
@@ -282,15 +278,40 @@ def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
 
 
 def test_each_node_of_a_job_gets_its_own_part(two: Two) -> None:
-    from dataclasses import replace
 
     nodes = tuple(Peer(host=HostName(f"host-{n}"), address="127.0.0.1:1") for n in "ab")
     two.job = replace(two.job, nodes=nodes, node_rank=1)
     two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))
     write(two.folders[0], {"rank2.pt": 20, "rank3.pt": 30}, manifest="manifest-1.json")
     two.lend()
+    two.written_by = (1, 2)
     assert isinstance(run(two.fetch()), CheckpointFetched)
     assert set(contents(two.folders[1])) == {"rank2.pt", "rank3.pt", "manifest-1.json"}
+
+
+@pytest.mark.parametrize("written_by", [(0, 1), (1, 2)])
+def test_what_another_node_wrote_is_kept_as_the_part_of_the_node_that_goes_on_from_it(
+    two: Two, written_by: tuple[int, int]
+) -> None:
+    nodes = tuple(Peer(host=HostName(f"host-{name}"), address="127.0.0.1:1") for name in "cdb")
+    two.job = replace(two.job, nodes=nodes, node_rank=2)
+    two.written_by = written_by
+    write(two.folders[0], {"rank2.pt": 20}, manifest=transfer.manifest_name(written_by[1], written_by[0]))
+    two.lend()
+    assert isinstance(run(two.fetch()), CheckpointFetched)
+    assert set(contents(two.folders[1])) == {"rank2.pt", "manifest-2.json"}
+
+
+def test_a_host_that_has_it_as_another_part_takes_it_from_itself_and_copies_no_state(two: Two) -> None:
+    two.written_by, two.onto = (1, 2), 0
+    write(two.folders[0], {"rank2.pt": 2 * MIB}, manifest="manifest-1.json")
+    before = (two.folders[0] / f"gen-{GENERATION}" / "rank2.pt").stat().st_ino
+    two.lend()
+    assert isinstance(run(two.fetch()), CheckpointFetched)
+    found = contents(two.folders[0])
+    assert set(found) == {"rank2.pt", "manifest-1.json", "manifest.json"}
+    assert found["manifest.json"] == found["manifest-1.json"]
+    assert (two.folders[0] / f"gen-{GENERATION}" / "rank2.pt").stat().st_ino == before
 
 
 def test_parts_of_an_average_are_fetched_or_named_where_they_lie_and_word_is_left_of_them(two: Two) -> None:

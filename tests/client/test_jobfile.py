@@ -77,6 +77,12 @@ def test_values_of_a_sweep_keep_the_text_that_was_written(tmp_path):
     assert [list(spec.command)[1:] for spec in made] == [["1e-3", "yes"], ["0.10", "yes"]]
 
 
+def test_an_elastic_job_may_ask_for_several_servers_where_it_leaves_their_number_open(tmp_path):
+    text = "run: x\nresources: {gpus: 2}\nnodes: 2\nplacement: {topology: any}\nelastic: {gpus_max: 8, batch: 32}\n"
+    (spec,) = specs(text, tmp_path)
+    assert (spec.nodes, spec.topology, spec.elastic.batch_per_gpu_max) == (2, "any", 8)
+
+
 def test_what_an_elastic_job_does_not_say_follows_from_what_it_does(tmp_path):
     (spec,) = specs("run: x\nresources: {gpus: 3}\nelastic: {gpus_max: 4, batch: 32}\n", tmp_path)
     told = spec.elastic
@@ -152,7 +158,11 @@ def test_merged_and_aliased_parts_are_read():
             "run: x\nresources: {gpus: 8}\nelastic: {gpus_max: 4, batch: 32}\n",
             "expected resources.gpus, which is 8, among gpus_min to gpus_max, 1 to 4",
         ),
-        ("run: x\nnodes: 2\nelastic: {gpus_max: 4, batch: 32}\n", "expected nodes to be 1, not 2"),
+        ("run: x\nnodes: 2\nelastic: {gpus_max: 4, batch: 32}\n", "expected nodes to be 1, not 2, or placement.topology any"),
+        (
+            "run: x\nnodes: 3\nresources: {gpus: 2}\nplacement: {topology: any}\nelastic: {gpus_max: 4, batch: 32}\n",
+            "expected resources.gpus, which is 2 times 3 nodes, among gpus_min to gpus_max, 1 to 4",
+        ),
         ("run: x\naccumulation: 2\nelastic: {gpus_max: 4, batch: 32}\n", "expected no accumulation, not 2"),
         ("run: x\nsuspend: none\nelastic: {gpus_max: 4, batch: 32}\n", "expected suspend to be auto or hook, not none"),
         ("run:\n", "expected"),

@@ -85,33 +85,44 @@ def test_a_gang_that_ran_on_two_models_tells_of_both() -> None:
     assert found.workload["rates"]["c"] == {"V100": 3.0, "K80": 3.0}
 
 
-def test_what_a_job_declared_is_replayed_and_not_how_it_happened_to_run() -> None:
+def v100(rate: float, **way: Any) -> wire.WayRate:
+    return wire.WayRate(**({"gpu_model": "V100", "steps_per_s": rate, "nodes": 1} | way))
+
+
+MIXED = [node("a", "V100", 4), node("k", "K80", 4)]
+
+
+def test_what_an_elastic_job_declared_is_replayed_and_not_the_shape_that_it_had() -> None:
+    one, four = common.Shape(gpus=1, per_gpu=32, parts=2), common.Shape(gpus=4, per_gpu=32, parts=2)
     elastic = common.Elastic(
         gpus_min=1, gpus_max=4, batch=64, batch_max=512, batch_per_gpu_max=32, noise_scale=900
     )
-    shape = common.Shape(gpus=4, per_gpu=32, parts=2)
+    grows = job(
+        1,
+        of="grows",
+        spec={"elastic": elastic, "steps": 5000},
+        ways=(v100(4.0, shape=one), v100(3.0, shape=four)),
+        gpus=4,
+        shape=four,
+        noise_scale=1200.0,
+        noise_samples=60,
+        step=1700,
+        ended_at=1300.0,
+        state="succeeded",
+    )
+    found = past([grows], MIXED, {})
+    (row,) = found.workload["jobs"]
+    assert (row["gpus"], row["elastic"], row["noise_scale"]) == (1, "1-4 64-512 32 900.0", 1200.0)
+    assert row["steps"] == 5000, "fewer and larger ones were done, of as much"
+    measured = {"measured": {"1x32x2": 4.0, "4x32x2": 3.0}}
+    assert found.workload["speeds"] == {"grows": {"V100": measured, "K80": measured}}
+
+
+def test_ways_to_run_are_replayed_as_fast_as_each_was_measured_alone_and_beside_others() -> None:
     dp, tp, pp = common.Strategy(data=4), common.Strategy(tensor=4), common.Strategy(pipeline=4)
-
-    def v100(rate: float, **way: Any) -> wire.WayRate:
-        return wire.WayRate(**({"gpu_model": "V100", "steps_per_s": rate, "nodes": 1} | way))
-
-    one = {"shape": common.Shape(gpus=1, per_gpu=32, parts=2)}
     jobs = [
         job(
             1,
-            of="grows",
-            spec={"elastic": elastic, "steps": 5000},
-            ways=(v100(4.0, **one), v100(3.0, shape=shape)),
-            gpus=4,
-            shape=shape,
-            noise_scale=1200.0,
-            noise_samples=60,
-            step=1700,
-            ended_at=1300.0,
-            state="succeeded",
-        ),
-        job(
-            2,
             of="gpt",
             spec={"gpus": 4, "strategies": [dp, tp, pp]},
             ways=(v100(2.0, strategy=dp), v100(3.0, strategy=tp), v100(1.5, strategy=tp, beside="wide")),
@@ -119,49 +130,51 @@ def test_what_a_job_declared_is_replayed_and_not_how_it_happened_to_run() -> Non
             step=300,
         ),
         job(
-            3,
+            2,
             of="wide",
             spec={"gpus": 4, "topology": "any"},
             ways=(v100(8.0), v100(6.0, nodes=2), v100(5.0, nodes=4), v100(4.0, beside="gpt as tp=4")),
             nodes=2,
             step=80,
         ),
-        job(
-            4,
-            of="data",
-            spec={
-                "dataset": "imagenet",
-                "dataset_bytes": 150,
-                "accumulation_max": 4,
-                "gpu_memory_bytes": 12,
-                "gpu_memory_fixed_bytes": 3,
-                "migrate": "never",
-            },
-            rates={"V100": 1.0},
-            sliceable=False,
-            priority=7,
-            step=10,
-        ),
     ]
-    found = past(jobs, [node("a", "V100", 4), node("k", "K80", 4)], {})
-    grows, gpt, wide, data = found.workload["jobs"]
-    assert (grows["gpus"], grows["elastic"], grows["noise_scale"]) == (1, "1-4 64-512 32 900.0", 1200.0)
-    assert grows["steps"] == 5000, "fewer and larger ones were done, of as much"
-    assert found.workload["speeds"]["grows"]["V100"] == {"measured": {"1x32x2": 4.0, "4x32x2": 3.0}}
-    assert found.workload["speeds"]["grows"]["K80"] == {"measured": {"1x32x2": 4.0, "4x32x2": 3.0}}
+    found = past(jobs, MIXED, {})
+    gpt, wide = found.workload["jobs"]
     assert gpt["strategies"] == ["dp=4", "tp=4"]
     assert found.unknown == ("gpt as pp=4",), "nobody knows how fast that is"
     rates = {class_: by["V100"] for class_, by in found.workload["rates"].items()}
-    assert rates == {"gpt as dp=4": 2.0, "gpt as tp=4": 3.0, "wide": 8.0, "data": 1.0}
+    assert rates == {"gpt as dp=4": 2.0, "gpt as tp=4": 3.0, "wide": 8.0}
     assert (wide["gpus"], wide["nodes"], wide["topology"]) == (4, 1, "any")
     assert found.workload["spread"] == {"wide": {"V100": pytest.approx((6 / 8 + 5 / 8) / 2)}}
     assert found.workload["interference"] == {
         "gpt as tp=4": {"wide": {"V100": 2.0}},
         "wide": {"gpt as tp=4": {"V100": 2.0}},
     }
-    assert (data["dataset"], data["dataset_bytes"], data["accumulation_max"]) == ("imagenet", 150, 4)
-    assert (data["gpu_memory_bytes"], data["gpu_memory_fixed_bytes"]) == (12, 3)
-    assert (data["migrate"], data["sliceable"], data["priority"]) == ("never", "false", 7)
+
+
+def test_what_a_job_declared_of_its_data_memory_and_priority_is_replayed() -> None:
+    data = job(
+        1,
+        of="data",
+        spec={
+            "dataset": "imagenet",
+            "dataset_bytes": 150,
+            "accumulation_max": 4,
+            "gpu_memory_bytes": 12,
+            "gpu_memory_fixed_bytes": 3,
+            "migrate": "never",
+        },
+        rates={"V100": 1.0},
+        sliceable=False,
+        priority=7,
+        step=10,
+    )
+    found = past([data], MIXED, {})
+    (row,) = found.workload["jobs"]
+    assert found.workload["rates"]["data"]["V100"] == 1.0
+    assert (row["dataset"], row["dataset_bytes"], row["accumulation_max"]) == ("imagenet", 150, 4)
+    assert (row["gpu_memory_bytes"], row["gpu_memory_fixed_bytes"]) == (12, 3)
+    assert (row["migrate"], row["sliceable"], row["priority"]) == ("never", "false", 7)
 
 
 def test_a_job_comes_when_it_could_first_have_run() -> None:
@@ -240,9 +253,6 @@ def test_jobs_that_may_run_in_several_ways_are_replayed_with_them(hsctl, fake, c
     fake.policy.available.extend(["tesserae-las", "pollux", "tiresias"])
     elastic = common.Elastic(gpus_min=1, gpus_max=4, batch=64, batch_max=512, batch_per_gpu_max=64)
     dp, tp = common.Strategy(data=4), common.Strategy(tensor=2, pipeline=2)
-
-    def v100(rate: float, **way: Any) -> wire.WayRate:
-        return wire.WayRate(gpu_model="V100", steps_per_s=rate, **({"nodes": 1} | way))
 
     shapes = [common.Shape(gpus=gpus, per_gpu=64 // gpus, parts=1) for gpus in (1, 2, 4)]
     kinds: list[tuple[dict[str, Any], list[wire.WayRate]]] = [

@@ -11,8 +11,8 @@ import grpc
 
 from hs_controller.app import Controller
 from hs_controller.config import Config
-from hs_core.events import Turn
 from hs_core.policy import Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.wanted import Turn
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, controller_pb2_grpc
 from hs_proto.v1 import controller_pb2 as pb
 
@@ -65,7 +65,10 @@ class FakeAgent:
         self._call = agent_pb2_grpc.AgentLinkStub(channel).Connect()
         self._reading: asyncio.Task[None] | None = None
 
-    async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
+    async def join(
+        self, jobs: tuple[common_pb2.JobReport, ...] = (), *, taken_in: bool = True
+    ) -> "FakeAgent":
+        """`taken_in`: waits until the controller wants something of it; what is asked meanwhile would come first."""
         hello = agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs)
         try:
             await self._call.write(agent_pb2.FromAgent(hello=hello))
@@ -73,7 +76,7 @@ class FakeAgent:
             await self._call.read()  # refused before it could speak: this says by what
             raise
         self._reading = asyncio.create_task(self._read())
-        await self.until(lambda: self.welcome is not None)
+        await self.until(lambda: self.welcome is not None and (bool(self.wanted) or not taken_in))
         return self
 
     async def _read(self) -> None:

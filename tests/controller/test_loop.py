@@ -7,20 +7,21 @@ import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
-import sqlalchemy as sa
 
 from hs_controller.config import Config, ConfigUser
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
-from hs_controller.loop import COUNTERS_S, Key, Loop
+from hs_controller.loop import Key, Loop
+from hs_controller.mind import FLUSH_S
 from hs_controller.rows import Batch
 from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError, told
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet, Wanted
+from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet
 from hs_core.model import Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase
+from hs_core.wanted import Wanted
 from tests.controller.kit import PLAIN, until
 
 ANN = UserName("ann")
@@ -98,7 +99,7 @@ class Commits:
 
     def __init__(self, loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
         self.batches: list[Batch] = []
-        self.error: sa.exc.DBAPIError | None = None
+        self.error: sqlite3.Error | None = None
         journal = loop.store._journal
         commit, begin_term = journal.commit, journal.begin_term
 
@@ -119,10 +120,10 @@ class Commits:
         raise told(self.error, "committing")
 
 
-def disk_error(code: int, text: str) -> sa.exc.DBAPIError:
-    original = sqlite3.OperationalError(text)
-    original.sqlite_errorcode = code
-    return sa.exc.OperationalError("COMMIT", {}, original)
+def disk_error(code: int, text: str) -> sqlite3.Error:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error
 
 
 FULL = disk_error(sqlite3.SQLITE_FULL, "database or disk is full")
@@ -271,6 +272,27 @@ def test_a_broken_machine_ends_the_controller(config, monkeypatch) -> None:
     asyncio.run(story())
 
 
+def test_what_comes_soon_after_a_batch_shares_the_next_commit_and_the_first_does_not_wait(
+    config, monkeypatch
+) -> None:
+    async def story() -> None:
+        async with running(config) as loop:
+            await loop.ask(submits("first"), ids, key("0"))
+            monkeypatch.setattr("hs_controller.loop.PACE_S", 2.0)
+            commits = Commits(loop, monkeypatch)
+            asked = []
+            for name in ("one", "two", "three"):
+                asked.append(asyncio.create_task(loop.ask(submits(name), ids, key(name))))
+                await asyncio.sleep(0.01)
+            assert await asyncio.gather(*asked) == [b"2", b"3", b"4"]
+            submitted = [batch for batch in commits.batches if batch.answered]
+            assert [len(batch.answered) for batch in submitted] == [3]
+            monkeypatch.setattr("hs_controller.loop.PACE_S", 0.0)
+            await loop.ask(submits("last"), ids, key("last"))
+
+    asyncio.run(story())
+
+
 def test_counters_wait_for_one_commit_a_second_and_changes_do_not_wait(config, monkeypatch) -> None:
     async def story() -> None:
         async with running(config) as loop:
@@ -288,7 +310,7 @@ def test_counters_wait_for_one_commit_a_second_and_changes_do_not_wait(config, m
             for tenth in range(1, 30):
                 await loop.tell(says(tenth / 10))
             took_s = time.monotonic() - started_s
-            assert len(commits.of_jobs()) <= took_s / COUNTERS_S
+            assert len(commits.of_jobs()) <= took_s / FLUSH_S
             assert loop.mind.machine.job(JobId(1)).gpu_s == 2.9, "shown at once"
             await until(lambda: commits.of_jobs() and commits.of_jobs()[-1].jobs[0].gpu_s == 2.9)
             used = [usage.gpu_s for batch in commits.of_jobs() for usage in batch.usage.values()]
@@ -386,3 +408,31 @@ def test_the_log_is_taken_into_the_file_beside_commits_and_where_that_fails_comm
 
     asyncio.run(asyncio.wait_for(story(), 60))
     assert tried[:3] == ["failed", "taken", "rest"]
+
+
+def test_a_failed_fsync_of_a_checkpoint_ends_the_controller_at_the_next_commit(config, monkeypatch) -> None:
+    monkeypatch.setattr("hs_controller.store.CHECKPOINT_S", 0.0)
+
+    def fails(_journal: Journal) -> None:
+        raise StoreBrokenError("taking the log into the file: disk I/O error")
+
+    monkeypatch.setattr(Journal, "checkpoint", fails)
+
+    async def story() -> None:
+        loop = await Loop.start(Journal.open(config.state_dir), config, PLAIN)
+        loop.hosts = Told()
+        task = asyncio.create_task(loop.run())
+        answers: list[bytes | BaseException] = []
+        while not task.done():  # the checkpoint fails beside these
+            name = f"n{len(answers) + 1}"
+            answers += await asyncio.gather(loop.ask(submits(name), ids, key(name)), return_exceptions=True)
+        with pytest.raises(StoreBrokenError, match="disk I/O error"):
+            await task
+        await loop.store.close()
+        journal = Journal.open(config.state_dir)
+        kept = [answer for answer in answers if isinstance(answer, bytes)]
+        assert kept == [str(job.id).encode() for job in journal.load().jobs], "nothing was written after it"
+        assert all("disk I/O error" in str(refused) for refused in answers[len(kept) :])
+        journal.close()
+
+    asyncio.run(asyncio.wait_for(story(), 60))

@@ -25,23 +25,18 @@ from hs_core.events import (
     JobExited,
     Kill,
     Launch,
-    Lend,
-    Peer,
     RendezvousReserved,
     Reserve,
-    Source,
     Suspend,
-    Turn,
     WakeHost,
-    Wanted,
     WantedChanged,
-    WantedJob,
     Woke,
 )
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu, JobSpec, SuspendMode
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Phase
+from hs_core.wanted import Lend, Peer, Source, Turn, Wanted, WantedJob
 
 GIB = 1 << 30
 ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "hold", "leave", "source")

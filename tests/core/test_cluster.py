@@ -10,11 +10,12 @@ from pydantic import TypeAdapter
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, Turn, UserSet
+from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic
-from hs_core.model import Drain, JobSpec, SuspendMode
+from hs_core.model import Drain, JobSpec, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.wanted import Turn
 
 ALICE = UserName("alice")
 N1 = HostName("n1")
@@ -93,7 +94,8 @@ def elastic(**wishes: float) -> Elastic:
         ({"elastic": elastic(batch_max=16)}, "batch_max: 16 is not between 32 and"),
         ({"elastic": elastic(batch_per_gpu_max=0)}, "batch_per_gpu_max: 0 is not between 1 and"),
         ({"elastic": elastic(noise_scale=float("nan"))}, "noise_scale: nan is not a number of examples"),
-        ({"elastic": elastic(), "nodes": 2}, "nodes: 2 is not 1: an elastic job"),
+        ({"elastic": elastic(), "nodes": 2}, "nodes: 2 is not 1: an elastic job is on one server, or, with"),
+        ({"elastic": elastic(), "nodes": 5, "topology": Topology.ANY}, "gpus: 5 is not between 1 and 4"),
         ({"dataset": "d", "dataset_bytes": -1}, "dataset_bytes: -1 is not between 0 and"),
         ({"dataset_bytes": 5}, "dataset_bytes: 5 is not between 0 and 0"),
         ({"dataset": "a\tb"}, "has control characters"),

@@ -27,12 +27,11 @@ from hs_core.events import (
     JobsUnpaused,
     QuantumEnded,
     UserSet,
-    Wanted,
-    WantedJob,
 )
 from hs_core.model import MoveReason, OnPartition
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import Exit, JobReport, Phase
+from hs_core.wanted import Wanted, WantedJob
 
 NAMES = [HostName(name) for name in ("n1", "n2", "n3")]
 ALICE, ROOT = UserName("alice"), UserName("root")

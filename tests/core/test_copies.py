@@ -16,16 +16,14 @@ from hs_core.events import (
     JobsSubmitted,
     PolicySet,
     QuantumEnded,
-    Source,
-    Turn,
     UserSet,
-    WantedJob,
 )
 from hs_core.model import Copied, Job, JobState, MoveReason, Stored
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.reports import Exit, JobReport, Phase
+from hs_core.wanted import Source, Turn, WantedJob
 
 ANN = UserName("ann")
 JOB = JobId(1)

@@ -4,10 +4,11 @@ import pytest
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import LaunchFailed, Turn, Wanted, WantedChanged
+from hs_core.events import LaunchFailed, WantedChanged
 from hs_core.host import HostConfig
 from hs_core.names import JobId
 from hs_core.reports import Exit, Phase
+from hs_core.wanted import Turn, Wanted
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 

@@ -3,9 +3,9 @@
 from fakejob import Ways
 from hostsim import HostSim
 
-from hs_core.events import Lend, Peer, Source, SourcePart, Turn
 from hs_core.names import HostName, JobId
 from hs_core.reports import Phase
+from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn
 
 ONE, TWO = JobId(1), JobId(2)
 AWAY = Peer(host=HostName("v9"), address="v9:7444")

@@ -9,11 +9,11 @@ from hypothesis import Phase as Stage
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hs_core.events import Turn
 from hs_core.host import HostConfig
 from hs_core.model import OnPartition, SuspendMode
 from hs_core.names import JobId
 from hs_core.reports import Phase, Tier
+from hs_core.wanted import Turn
 
 COUNTERS = ("gpu_s", "run_s", "suspends", "resumes", "suspend_s", "resume_s", "lost_gpu_s")
 STARVED_QUANTA = 200

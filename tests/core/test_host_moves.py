@@ -531,6 +531,33 @@ def test_where_tickets_can_be_even_for_good_one_job_moves_at_once_and_then_none(
     assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
 
 
+def test_one_that_makes_tickets_even_goes_where_they_are_fewest_and_not_where_somebody_is_ahead_just_now() -> (
+    None
+):
+    """Two tickets on each GPU are to be had by one move. One that went where least is due now would have to go on from there."""
+    sim = HostSim(3, quantum_s=2.0)
+    jobs = [
+        sim.job(number, tickets=tickets, ways=Ways(ready_s=20.0, can_checkpoint=True, **SHORT))
+        for number, tickets in enumerate((2.0, 2.0, 1.0, 1.0, 1.0, 1.0), start=1)
+    ]
+    two, beside_two, lone, *end = jobs[1], jobs[5], jobs[2], jobs[3], jobs[4]
+    sim.send()
+    sim.quanta(100)
+    assert {job: bound(sim)[job] for job in jobs} == dict(
+        zip(jobs, (["0"], ["2"], ["1"], ["1"], ["1"], ["2"]), strict=True)
+    )
+    for job in end:
+        sim.change(job, cancelled=True)
+    sim.send()
+    sim.quanta(60)
+    assert bound(sim)[beside_two] == ["2", "1"]
+    before = {job: sim.gpu_s(job) for job in (jobs[0], two, lone, beside_two)}
+    sim.quanta(60)
+    had = [round((sim.gpu_s(job) - was) / 2.0) for job, was in before.items()]
+    assert had == [60, 60, 30, 30], "of 60 quanta"
+    assert sum(len(launches) - 1 for launches in bound(sim).values()) == 1
+
+
 @pytest.mark.parametrize("quantum_s", [2.0, 60.0])
 def test_a_gpu_that_stays_idle_is_used_after_as_long_as_two_starts_take(quantum_s: float) -> None:
     sim = HostSim(2, quantum_s=quantum_s)
@@ -547,3 +574,27 @@ def test_a_gpu_that_stays_idle_is_used_after_as_long_as_two_starts_take(quantum_
     sim.quanta(20)
     for job in left:
         assert (sim.gpu_s(job) - before[job]) / quantum_s == pytest.approx(20, abs=0.5)
+
+
+def test_who_is_behind_nobody_goes_to_a_gpu_that_has_been_idle_for_as_long_as_two_starts_take() -> None:
+    """It never waits for as long as a start takes, and nobody can make room for it: a gang that cannot move has every other turn."""
+    sim = HostSim(3, quantum_s=2.0)
+
+    def job(number: int, gpus: int, tickets: float, *, can_move: bool) -> JobId:
+        ways = Ways(ready_s=20.0, can_checkpoint=can_move, **SHORT)
+        return sim.job(number, gpus, tickets=tickets, ways=ways)
+
+    gang, ends = job(1, 2, 2.0, can_move=False), job(2, 1, 2.0, can_move=False)
+    moves, stays = job(3, 1, 1.0, can_move=True), job(4, 1, 1.0, can_move=False)
+    sim.send()
+    sim.quanta(100)
+    assert bound(sim) == {gang: ["0,1"], ends: ["2"], moves: ["0"], stays: ["1"]}
+    sim.change(ends, cancelled=True)
+    sim.send()
+    sim.run(2 * 20.0)
+    assert bound(sim)[moves] == ["0"]
+    sim.run(3 * 2.0 + 20.0)  # the edge after them, the job's own start
+    assert bound(sim)[moves] == ["0", "2"]
+    before = sim.gpu_s(moves)
+    sim.quanta(20)
+    assert (sim.gpu_s(moves) - before) / 2.0 == pytest.approx(20, abs=0.5)

@@ -9,9 +9,12 @@ from hostsim import HostSim
 
 from hs_core.errors import BrokenError
 from hs_core.events import JobExited, JobHeld, JobWentOn
+from hs_core.forms import Form, Shape, Spread
 from hs_core.host import HostMachine
+from hs_core.host.plain import plain, revive
 from hs_core.names import JobId
 from hs_core.reports import Exit, Tier
+from hs_core.strategy import Strategy
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 
@@ -138,3 +141,16 @@ def test_an_answer_from_before_the_newest_order_was_heard_changes_nothing():
     assert [what for _, what in sim.log].count("resume 1") == 2
     sim.tell(replace(late, order=sim.processes[job, 1].heard))
     assert [what for _, what in sim.log].count("resume 1") == 3, "it stands in its turn, and is let go again"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Shape(gpus=4, per_gpu=8, parts=2, nodes=2),
+        Spread(nodes=2),
+        Spread(nodes=1, strategy=Strategy(tensor=2)),
+        Strategy(data=2, pipeline=2, layers=(3, 5)),
+    ],
+)
+def test_a_restarted_agent_knows_in_which_form_its_jobs_run(form: Form) -> None:
+    assert revive(Form | None, json.loads(json.dumps(plain(form)))) == form

@@ -5,8 +5,8 @@ from hostsim import HostSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.events import Seat, Turn
 from hs_core.names import JobId
+from hs_core.wanted import Seat, Turn
 
 
 def seats(**named: tuple[int, ...]) -> Turn:

@@ -8,8 +8,8 @@ from hostsim import GIB, HostSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.events import Guest, Turn
 from hs_core.names import JobId
+from hs_core.wanted import Guest, Turn
 
 
 def turn(*gangs: int, guests: Sequence[tuple[int, dict[int, int]]] = ()) -> Turn:

@@ -9,11 +9,12 @@ from hostsim import HostSim
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.events import Launch, Reserve, Resume, Suspend, Turn, Wanted, WantedChanged, Woke
+from hs_core.events import Launch, Reserve, Resume, Suspend, WantedChanged, Woke
 from hs_core.host.agenda import REMEMBERED, Agenda
 from hs_core.model import OnPartition
 from hs_core.names import JobId
 from hs_core.reports import Phase
+from hs_core.wanted import Turn, Wanted
 
 QUICK = {"hook_s": 0.1, "ready_s": 0.2, "hold_s": 0.1}
 GANG, ONE, TWO = JobId(1), JobId(2), JobId(3)
@@ -418,3 +419,48 @@ def test_gangs_of_one_turn_are_bound_to_different_gpus_whatever_lies_on_these() 
     sim.start_clock([Turn(gangs=(GANG, TWO), local=False)])
     sim.run(30.0)
     assert sim.running() == {GANG, TWO}
+
+
+# --- turns without the host's own stride, and bindings that the controller does not know
+
+
+def crowded() -> tuple[HostSim, tuple[JobId, ...]]:
+    """Four jobs that only hold, bound two by two to the host's two GPUs. And which two are bound to the first."""
+    sim = HostSim(2)
+    for number in (1, 2, 3, 4):
+        sim.job(number, ways=Ways(**QUICK))
+    sim.send()
+    sim.quanta(4)
+    bound = [report.job for report in sim.machine.reports() if report.gpus == (sim.gpus[0].id,)]
+    assert len(bound) == 2
+    return sim, tuple(bound)
+
+
+def test_a_gpu_that_a_gang_of_the_turn_cannot_have_goes_to_one_that_is_bound_to_it() -> None:
+    sim, pair = crowded()
+    sim.turn = Turn(gangs=pair, local=False)
+    sim.send()
+    sim.run(1.5 * sim.quantum_s)
+    assert len(sim.running()) == 2
+    assert len(sim.running() & set(pair)) == 1
+    (waits,) = set(pair) - sim.running()
+    assert "bound to GPU 0, where another of this turn runs" in sim.machine.report(waits).note
+
+
+def test_two_of_a_turn_that_are_bound_to_one_gpu_both_have_turns() -> None:
+    sim, pair = crowded()
+    sim.turn = Turn(gangs=pair, local=False)
+    sim.send()
+    before = [sim.gpu_s(job) for job in pair]
+    sim.quanta(16)
+    had = [sim.gpu_s(job) - was for job, was in zip(pair, before, strict=True)]
+    assert min(had) >= 3 * sim.quantum_s
+    assert sum(had) == pytest.approx(16 * sim.quantum_s, rel=0.02)
+
+
+def test_what_a_turn_leaves_idle_by_itself_stays_idle() -> None:
+    sim, (one, _) = crowded()
+    sim.turn = Turn(gangs=(one,), local=False)
+    sim.send()
+    sim.quanta(2)
+    assert sim.running() == {one}

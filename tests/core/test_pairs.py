@@ -7,10 +7,10 @@ from math import inf
 import pytest
 
 from hs_core.errors import BrokenError
-from hs_core.events import Guest, Turn
 from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+from hs_core.wanted import Guest, Turn
 
 GIB = 2**30
 H = HostName("h")

@@ -7,12 +7,12 @@ from fractions import Fraction
 import pytest
 
 from hs_core.errors import BrokenError
-from hs_core.events import Guest, Seat, Turn
 from hs_core.forms import Elastic, Shape
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
+from hs_core.wanted import Guest, Seat, Turn
 
 GIB = 2**30
 H, K, X = HostName("h"), HostName("k"), HostName("x")

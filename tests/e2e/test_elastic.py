@@ -103,3 +103,64 @@ def test_a_job_on_two_ranks_measures_how_noisy_its_gradients_are(
     assert "(measured " in cluster.hsctl("show", str(job)).stdout
     cluster.hsctl("cancel", str(job))
     cluster.until_state(job, "cancelled", within_s=180)
+
+
+def test_an_elastic_job_grows_onto_a_second_server_and_leaves_it_again_and_no_step_is_lost(
+    new_cluster: NewCluster, tmp_path: Path
+) -> None:
+    """Started on the one that is free, then on both, then on whichever another job leaves it."""
+    hosts = ("--host", "a=V100:1", "--host", "b=V100:1")
+    cluster = new_cluster(*hosts, "--quantum", "2", "--user", "ann", "--user", "bob")
+    cluster.hsctl("policy", "set", "pollux")
+    enough = [tmp_path / "enough-0", tmp_path / "enough-1"]
+
+    def comes(at: int) -> int:
+        waits = ["/bin/sh", "-c", f"until [ -e {enough[at]} ]; do sleep 0.1; done"]
+        job = cluster.submit("--", *waits, user="bob")
+        until(lambda: cluster.view(job).state == "running", "the other one runs", 180)
+        return job
+
+    first = comes(0)
+    path = tmp_path / "curve"
+    train = [sys.executable, str(SCRIPT), "--epochs", "100000", "--step-s", "0.04", "--curve", str(path)]
+    limits = ("--batch-per-gpu-max", "64", "--noise-scale", "500", "-e", "OMP_NUM_THREADS=1")
+    job = cluster.submit(*ELASTIC, "--topology", "any", *limits, "--", *train, user="ann")
+    until(lambda: len(curve(path)) > 10, "it trains", 180)
+    alone = cluster.view(job)
+    assert (len(alone.hosts), alone.gpus, curve(path)[-1]["processes"]) == (1, 1, 1)
+
+    enough[0].touch()
+    assert cluster.until_state(first, "succeeded", "failed", within_s=60).state == "succeeded"
+    until(lambda: curve(path)[-1]["processes"] == 2, "it trains on both servers", 180)
+    both = cluster.view(job)
+    assert (sorted(both.hosts), both.shape.gpus, both.shape.nodes) == (["a", "b"], 2, 2)
+    assert "now 2 on 2 servers, " in cluster.hsctl("show", str(job)).stdout
+
+    second = comes(1)
+    until(lambda: curve(path)[-1]["processes"] == 1, "it trains on one server again", 180)
+    assert len(cluster.view(job).hosts) == 1
+    kinds = [line["kind"] for line in cluster.json("show", str(job))["story"]]
+    assert kinds.count("left") == 2
+    epoch = curve(path)[-1]["epoch"]
+    until(lambda: curve(path)[-1]["epoch"] > epoch, "it trains on", 180)
+    assert cluster.view(second).state == "running"
+    cluster.hsctl("cancel", str(job))
+    ended = cluster.until_state(job, "cancelled", "failed", within_s=60)
+    assert (ended.state, ended.migrations, ended.lost_gpu_s) == ("cancelled", 2, 0), ended.exit
+    enough[1].touch()
+    assert cluster.until_state(second, "succeeded", "failed", within_s=60).state == "succeeded"
+
+    rows = curve(path)
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1)), (
+        "no step was done twice, none left out"
+    )
+    turns = [at for at, (one, next_) in enumerate(pairwise(rows)) if one["processes"] != next_["processes"]]
+    assert [rows[at + 1]["processes"] for at in turns] == [2, 1]
+    largest = max(row["batch"] for row in rows)
+    for turn in turns:
+        before, after = rows[max(0, turn - 20) : turn + 1], rows[turn + 1 : turn + 6]
+        worst = max(row["loss"] for row in before)
+        assert min(row["loss"] for row in after) <= worst, "its weights are those that it had"
+        epoch = rows[turn]["epoch"]
+        examples = sum(row["batch"] for row in rows if row["epoch"] == epoch)
+        assert EXAMPLES - 3 * largest < examples <= EXAMPLES + 3 * largest, "the epoch went on by examples"

@@ -13,7 +13,7 @@ from warm import Warm
 import hs_job
 from hs_core.events import JobHeld, JobRestored
 from hs_core.reports import Tier
-from hs_job.checkpoint import Folder, TornError
+from hs_job.checkpoint import Folder, Node, TornError
 
 SAMPLES, MINI_BATCH = 384, 24
 STEPS = SAMPLES // MINI_BATCH  # of an epoch
@@ -138,5 +138,26 @@ def test_a_checkpoint_of_other_ranks_is_torn_unless_the_job_is_elastic(tmp_path:
         assert (found, generation) == (None, -1)
         assert "it is of 1 ranks; the job has 3" in note
     (tmp_path / "gen-0" / "manifest.json").write_text('{"generation": 0, "world": 2, "files": []}')
-    with pytest.raises(TornError, match="its manifest is of 2 ranks, and does not name as many files"):
+    with pytest.raises(TornError, match="its manifest is of 2 ranks, and does not name files of some"):
         Folder(str(tmp_path), 0, 1, elastic=True).content(0)
+
+
+def test_whichever_part_of_an_elastic_jobs_checkpoint_a_node_has_is_enough_for_its_ranks(
+    tmp_path: Path,
+) -> None:
+    """Two nodes of two ranks each wrote it; what the second wrote lies where the only node of three now is."""
+    here = tmp_path / "here"
+    for rank in (3, 2):
+        content = {"format": 1, "step": 3, "rank": rank}
+        Folder(str(here), rank, 4, Node(2, 2, 1, 2), elastic=True).write(
+            0, 3, content, wait_for_manifest=False
+        )
+    part = here / "gen-0"
+    (part / "manifest-1.json").rename(
+        part / "manifest.json"
+    )  # as the agent keeps what its host has as another part
+    found = [Folder(str(here), rank, 3, elastic=True).read(0)[0] for rank in range(3)]
+    assert [each["rank"] for each in found if each] == [2, 3, 2], "who wrote one has its own again"
+    (part / "manifest.json").write_text('{"generation": 0, "world": 2, "files": [{"name": "rank2.pt"}]}')
+    with pytest.raises(TornError, match="does not name files of some of them"):
+        Folder(str(here), 0, 1, elastic=True).content(0)

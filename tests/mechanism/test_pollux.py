@@ -92,11 +92,11 @@ def test_a_speed_is_found_again_from_what_it_makes(overlap: float) -> None:
         assert measured(found, *where).seconds == pytest.approx(measured(true, *where).seconds, rel=0.02)
 
 
-def test_what_was_never_tried_counts_as_free() -> None:
+def test_what_was_never_tried_counts_as_free_and_over_several_servers_as_on_one() -> None:
     true = Speed(grad_s=0.02, grad_per_example_s=0.001, local_s=0.03, far_s=0.5)
     found = fit([measured(true, 1, 1, 32), measured(true, 1, 1, 64), measured(true, 2, 1, 64)])
     assert found.local_s > 0
-    assert found.far_s == found.far_per_gpu_s == 0
+    assert (found.far_s, found.far_per_gpu_s) == (found.local_s, found.local_per_gpu_s)
     one = fit([measured(true, 1, 1, 50)])
     assert measured(one, 1, 1, 50).seconds == pytest.approx(measured(true, 1, 1, 50).seconds)
     with pytest.raises(BrokenError, match="0 samples"):
@@ -171,6 +171,7 @@ def test_searches_keep_within_the_cluster_and_never_worsen_what_is(seed: int) ->
             for one, count in zip(jobs, counts, strict=True)
         )
         spread = (found.gpus > 0).sum(axis=1) > 1
+        assert all(len(set(row) - {0}) <= 1 for row in found.gpus.tolist()), "equal parts"
         assert ((found.gpus[spread] > 0).sum(axis=0) <= 1).all()
         assert [one.goodput > 0 for one in found.tuned] == (counts > 0).tolist()
     assert second.fitness >= fitness(later, servers, first.gpus, QUICK) - 1e-12
@@ -183,7 +184,8 @@ def test_two_jobs_on_two_servers_are_divided_as_well_as_can_be() -> None:
     for row in product(range(4), repeat=4):
         gpus = np.array(row).reshape(2, 2)
         spread = gpus[(gpus > 0).sum(axis=1) > 1]
-        if (gpus.sum(axis=0) <= servers).all() and ((spread > 0).sum(axis=0) <= 1).all():
+        equal = all(len(set(row) - {0}) <= 1 for row in gpus.tolist())
+        if equal and (gpus.sum(axis=0) <= servers).all() and ((spread > 0).sum(axis=0) <= 1).all():
             best = max(best, fitness(jobs, servers, gpus))
     assert optimize(jobs, servers, roll(1)).fitness == pytest.approx(best)
 
@@ -212,3 +214,61 @@ def test_nothing_to_divide_is_no_error_and_nonsense_is_refused() -> None:
         Speed(grad_s=0.1, grad_per_example_s=0.1, overlap=0.5)
     with pytest.raises(BrokenError, match="batch <= most_batch"):
         Elastic(speed=Speed(grad_s=0, grad_per_example_s=1), batch=9, most_batch=8, most_per_gpu=1, noise=1)
+
+
+def alone(most_gpus: int = 8, **more: object) -> Candidate:
+    speed = Speed(grad_s=0.01, grad_per_example_s=0.002)
+    limits = {"batch": 64, "most_batch": 2_048, "most_per_gpu": 256, "noise": 5_000.0, "most_gpus": most_gpus}
+    return Candidate(job=Elastic(speed=speed, **limits), **{"held_gpus": 64, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("servers", "most", "laid"),
+    [
+        ([4, 4], 4, [[4], [0]]),
+        ([4, 4], 8, [[4], [4]]),
+        ([4, 4, 4], 7, [[3], [3], [0]]),
+        ([4, 3, 3], 6, [[3], [3], [0]]),
+        ([2, 2, 2], 5, [[2], [2], [0]]),
+        ([2, 2, 2], 6, [[2], [2], [2]]),
+        ([1, 1, 1, 1], 3, [[1], [1], [1], [0]]),
+    ],
+)
+def test_a_job_that_may_be_anywhere_is_laid_in_equal_parts_on_as_few_servers_as_can_be(
+    servers: list[int], most: int, laid: list[list[int]]
+) -> None:
+    found = optimize([alone(most)], np.array(servers), roll(1))
+    assert sorted(found.gpus[0].tolist()) == sorted(count for (count,) in laid)
+
+
+def test_more_servers_are_not_taken_where_synchronizing_over_them_costs_more_than_it_gains() -> None:
+    slow = Speed(grad_s=0.01, grad_per_example_s=0.002, far_s=60.0)
+    job_ = Elastic(speed=slow, batch=64, most_batch=256, most_per_gpu=256, noise=100.0, most_gpus=8)
+    found = optimize([Candidate(job=job_, held_gpus=64)], np.array([4, 4]), roll(1))
+    assert sorted(found.gpus[0].tolist()) == [0, 4]
+
+
+def test_what_was_laid_over_several_servers_stays_so_until_being_together_pays_for_the_restart() -> None:
+    apart = alone(2, now=(1, 1), age_s=100.0, restarts=2)
+    assert optimize([apart], np.array([2, 2]), roll(1)).gpus.tolist() == [[1, 1]]
+
+
+@given(SEEDS)
+@settings(max_examples=30, deadline=None)
+def test_two_that_are_over_several_servers_are_on_none_together_and_nobody_gets_less_than_it_needs(
+    seed: int,
+) -> None:
+    dice = np.random.default_rng(seed)
+    servers = dice.integers(1, 5, int(dice.integers(2, 5)))
+    jobs = [
+        alone(int(dice.integers(4, 9)))
+        if dice.random() < 0.7
+        else Candidate(job=job(at, least_gpus=1, most_gpus=4, servers=1), held_gpus=4)
+        for at in range(int(dice.integers(2, 6)))
+    ]
+    found = optimize(jobs, servers, roll(seed), QUICK).gpus
+    assert (found.sum(axis=0) <= servers).all()
+    spread = (found > 0).sum(axis=1) > 1
+    assert ((found[spread] > 0).sum(axis=0) <= 1).all()
+    assert all(len(set(row) - {0}) <= 1 for row in found.tolist())
+    assert all((found[at] > 0).sum() <= 1 for at, one in enumerate(jobs) if one.job.servers == 1)

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import RefusedError
-from hs_core.events import Turn
 from hs_core.names import JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import Policy, Snapshot, Verdict
+from hs_core.wanted import Turn
 
 from .worlds import (  # noqa: TID252 — tests are no package on the path
     Strides,

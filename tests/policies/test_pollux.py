@@ -8,6 +8,7 @@ from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.pollux import Speed, iteration_s
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName
+from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot
 
@@ -137,3 +138,58 @@ def test_who_cannot_be_restarted_elsewhere_has_its_gpus_back_before_others_grow(
     verdict = POLLUX.decide(world(runs, stuck, gpus=2), {})
     assert not verdict.plan.shapes
     assert verdict.plan.turns[H].gangs == (1, 2)
+
+
+def anywhere(at: int, gang: int = 1, **facts: object) -> JobFacts:
+    return elastic(at, gang, **{"spans": True, **facts})
+
+
+def two_servers(*jobs: JobFacts, **facts: object) -> Snapshot:
+    return snapshot([host("h", 4), host("i", 4)], list(jobs), now_s=1e6, migrations_left=10, **facts)
+
+
+def test_one_that_may_be_on_several_servers_grows_beyond_one_and_one_that_may_not_does_not() -> None:
+    quick = measured(Speed(grad_s=0.05, grad_per_example_s=0.001, local_s=0.01))
+    run = Run(POLLUX, two_servers(anywhere(1), speeds=quick))
+    found = []
+    for _ in range(4):
+        run.step()
+        job_ = run.asked.jobs[0]
+        found.append((job_.gang, job_.nodes, len(job_.hosts)))
+    assert found == [(2, 1, 1), (4, 1, 1), (8, 2, 2), (8, 2, 2)]
+    assert run.asked.jobs[0].shape == replace(run.asked.jobs[0].shape, gpus=8, nodes=2)
+    run = Run(POLLUX, two_servers(elastic(1), speeds=quick))
+    run.go(5)
+    assert (run.asked.jobs[0].gang, run.asked.jobs[0].hosts) == (4, run.asked.jobs[0].hosts[:1])
+
+
+def test_what_was_measured_over_several_servers_keeps_it_on_one() -> None:
+    slow = Speed(grad_s=0.05, grad_per_example_s=0.001, local_s=0.01, far_s=90.0)
+    shapes = [Shape(gpus=8, per_gpu=each, nodes=2) for each in (16, 64)]
+    seconds = [iteration_s(slow, 8, 2, np.array(float(shape.per_gpu)), np.array(0.0)) for shape in shapes]
+    known = measured(slow)
+    far = {shape: 1 / float(s) for shape, s in zip(shapes, seconds, strict=True)}
+    known = {pair: {**rates, **far} for pair, rates in known.items()}
+    wide = anywhere(
+        1, 8, nodes=2, hosts=(H, HostName("i")), started=True, running=True, shape=shapes[1], migrations=1
+    )
+    verdict = POLLUX.decide(two_servers(wide, speeds=known), {})
+    assert len(verdict.plan.homes[1]) == 1
+    assert verdict.plan.shapes[1].nodes == 1
+    assert verdict.plan.moves[1][0] is MoveReason.SHAPE
+
+
+def test_where_no_server_has_room_for_its_fewest_gpus_it_is_laid_over_several() -> None:
+    stuck = [
+        job(at, gang=2, hosts=(HostName(name),), started=True, running=True, sliceable=False, movable=False)
+        for at, name in ((1, "h"), (2, "i"))
+    ]
+    four = replace(ELASTIC, gpus_min=4, gpus_max=4)
+    asked = two_servers(*stuck, anywhere(3, 4))
+    asked = replace(asked, jobs=(*asked.jobs[:2], replace(asked.jobs[2], elastic=four)))
+    verdict = POLLUX.decide(asked, {})
+    assert set(verdict.plan.homes[3]) == {"h", "i"}
+    assert (verdict.plan.shapes[3].gpus, verdict.plan.shapes[3].nodes) == (4, 2)
+    check(asked, verdict.plan, POLLUX.needs)
+    asked = replace(asked, jobs=(*asked.jobs[:2], replace(asked.jobs[2], spans=False)))
+    assert 3 not in {id_ for turn in POLLUX.decide(asked, {}).plan.turns.values() for id_ in turn.gangs}

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from hs_core.events import Guest
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
+from hs_core.wanted import Guest
 
 from .worlds import GIB, Run, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 

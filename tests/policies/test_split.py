@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.events import Turn
 from hs_core.mechanism.split import Gang, Round, Server, dump_turns, keep_turns, play, that_fit
 from hs_core.names import HostName, JobId
+from hs_core.wanted import Turn
 
 X, Y, Z = (HostName(name) for name in "xyz")
 

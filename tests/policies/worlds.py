@@ -9,7 +9,6 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from hs_core.events import Turn
 from hs_core.forms import Elastic, strategy_of
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Migrate
@@ -17,6 +16,7 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
 from hs_core.strategy import Strategy, another, class_as
+from hs_core.wanted import Turn
 
 GIB = 2**30
 MODELS = {"V100": 16 * GIB, "K80": 12 * GIB, "Q9": 8 * GIB}
@@ -254,7 +254,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
         )
         made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
-        if made.nodes == 1 and draw(st.sampled_from([False, False, True])):
+        if draw(st.sampled_from([False, False, True])):
             made = _elastic(draw, made)
         elif draw(st.sampled_from([False, False, True])):
             made = _with_strategies(made)
@@ -352,18 +352,19 @@ def _live_somewhere(
 
 
 def _elastic(draw: st.DrawFn, made: JobFacts) -> JobFacts:
-    """It may have been on another number of GPUs than it declared."""
+    """It may have been on another number of GPUs than it declared, and over several servers."""
     least = draw(st.integers(1, made.gang))
     elastic = Elastic(
         gpus_min=least,
-        gpus_max=draw(st.integers(made.gang, 8)),
+        gpus_max=draw(st.integers(made.gang, max(made.gang, 8))),
         batch=32,
         batch_max=draw(st.sampled_from([32, 100, 512])),
         batch_per_gpu_max=draw(st.sampled_from([7, 32, 64])),
         noise_scale=float(draw(st.sampled_from([0, 300]))),
     )
-    shape = draw(st.sampled_from([None, elastic.on(made.gang)]))
-    return replace(made, accumulation_max=1, elastic=elastic, shape=shape)
+    shape = draw(st.sampled_from([None, elastic.on(made.gang, made.nodes)]))
+    spans = made.nodes > 1 or draw(st.booleans())
+    return replace(made, accumulation_max=1, elastic=elastic, spans=spans, shape=shape)
 
 
 def _with_strategies(made: JobFacts) -> JobFacts:

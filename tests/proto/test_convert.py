@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from hs_core import forms, model, names, reports
 from hs_core.errors import RefusedError
-from hs_core.events import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_core.strategy import Strategy
+from hs_core.wanted import Guest, Lend, Peer, Source, Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, common_pb2
 

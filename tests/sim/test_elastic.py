@@ -9,9 +9,11 @@ from hs_core.cluster.rates import ENOUGH
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.pollux import Speed
+from hs_core.model import SuspendMode, Topology
 from hs_core.names import UserName
 from hs_core.profile import Profile, RateSample
 from hs_job import noise as hs_job_noise
+from hs_sim import faults
 from hs_sim.elastic import NOISE_EVERY, declared_rates, noise_samples, shapes_to_know, steps_per_s, told_per_s
 from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.files import load
@@ -73,6 +75,39 @@ def test_a_job_alone_is_restarted_on_more_gpus_until_that_no_longer_pays() -> No
     assert sum(job.gpu_s.values()) <= 8 * job.ended_s
 
 
+def over_two(*jobs: SimJob, far_s: float, **wishes: object) -> Experiment:
+    """Two servers of four GPUs; synchronizing over both takes `far_s` where two GPUs of one take 20 ms."""
+    speeds = {("net", "V100"): replace(NET, far_s=far_s, far_per_gpu_s=0.002)}
+    made = an_experiment(*jobs, **wishes)
+    cluster = ClusterSpec(pools=(Pool(model="V100", servers=2, gpus_per_server=4),))
+    rates = declared_rates({"net": jobs[0]}, speeds) | {("fixed", "V100"): 10.0}
+    return replace(made, cluster=cluster, workload=replace(made.workload, speeds=speeds, rates=rates))
+
+
+@pytest.mark.parametrize(("far_s", "wide"), [(0.02, True), (5.0, False)])
+def test_a_job_that_may_be_on_several_servers_has_both_where_that_pays(far_s: float, wide: bool) -> None:
+    ended = {}
+    for topology in Topology:
+        (job,) = run_quanta(over_two(a_job(1, topology=topology), far_s=far_s, known_rates=True)).jobs
+        assert job.ended_s is not None
+        ended[topology] = (job.ended_s, sum(job.gpu_s.values()) / job.ended_s)
+    (alone_s, few), (either_s, more) = ended[Topology.AUTO], ended[Topology.ANY]
+    assert few <= 4
+    assert (more > 4) is wide
+    assert either_s < 0.9 * alone_s if wide else either_s == alone_s
+
+
+def test_a_job_may_ask_for_several_servers_and_is_as_fast_as_it_is_there_under_any_policy() -> None:
+    asks = a_job(1, gpus=2, nodes=2, topology=Topology.ANY)
+    (job,) = run_quanta(over_two(asks, far_s=0.5, policy="fifo")).jobs
+    speed = replace(NET, far_s=0.5, far_per_gpu_s=0.002)
+    there_s = 20_000 / steps_per_s(ELASTIC, speed, ELASTIC.on(4, 2))
+    assert there_s + 5.0 <= job.ended_s <= there_s + 5.0 + 60.0, "over several servers it begins at an edge"
+    assert there_s > 1.5 * 20_000 / steps_per_s(ELASTIC, speed, ELASTIC.on(4))
+    (same,) = run_machines(over_two(asks, far_s=0.5, policy="fifo")).jobs
+    assert same.ended_s == pytest.approx(job.ended_s, rel=0.02)
+
+
 def test_under_another_policy_it_runs_as_declared() -> None:
     (job,) = run_quanta(an_experiment(a_job(1, gpus=2), policy="fifo")).jobs
     assert job.migrations == 0
@@ -81,15 +116,15 @@ def test_under_another_policy_it_runs_as_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    "jobs",
+    "experiment",
     [
-        (a_job(1),),
-        (a_job(1), fixed(2, 600.0, 4, 6_000)),
+        an_experiment(a_job(1)),
+        an_experiment(a_job(1), fixed(2, 600.0, 4, 6_000)),
+        over_two(a_job(1, topology=Topology.ANY), fixed(2, 600.0, 4, 6_000), far_s=0.02),
     ],
-    ids=["alone", "beside one that is not elastic"],
+    ids=["alone", "beside one that is not elastic", "over two servers, one, and two again"],
 )
-def test_both_depths_agree_on_when_each_ends_and_what_it_received(jobs: tuple[SimJob, ...]) -> None:
-    experiment = an_experiment(*jobs)
+def test_both_depths_agree_on_when_each_ends_and_what_it_received(experiment: Experiment) -> None:
     quick = run_quanta(experiment)
     world = World(experiment, timing=IDEAL, watched=True)
     laws = Laws(world)
@@ -235,3 +270,67 @@ jobs: [{user: A, arrival_s: 0, steps: 100, job_class: net, elastic: 1-8 64-1024 
         path.write_text(text.replace("MEASURED", wrong))
         with pytest.raises(RefusedError, match=f"w.yaml:2: speeds.net.V100.*{expected}"):
             load(path)
+
+
+def stretched(case: faults.Case) -> faults.Case:
+    """Three in four of its jobs are elastic, on any number of servers."""
+    made = case.experiment
+    jobs = tuple(
+        job
+        if job.id % 4 == 0 or job.nodes > 2
+        else replace(
+            job,
+            job_class=f"c on {job.nodes} x {job.gpus}",
+            elastic=replace(
+                ELASTIC,
+                gpus_max=max(job.gang, 8),
+                batch=32 * job.gang,
+                batch_per_gpu_max=64,
+                noise_scale=300.0,
+            ),
+            topology=Topology.ANY,
+            accumulation_max=1,
+        )
+        for job in made.workload.jobs
+    )
+    ones = {job.job_class: job for job in jobs if job.elastic is not None}
+    speeds = {
+        (class_, model): Speed(
+            grad_s=0.1 / rate, grad_per_example_s=0.7 / rate / 32, local_s=0.1 / rate, far_s=0.15 / rate
+        )
+        for class_ in ones
+        for (_, model), rate in made.workload.rates.items()
+    }
+    rates = {**made.workload.rates, **declared_rates(ones, speeds)}
+    workload = replace(made.workload, jobs=jobs, rates=rates, speeds=speeds)
+    by_id = {job.id: job for job in jobs}
+    specs = {
+        number: spec
+        if (job := by_id[number]).elastic is None
+        else replace(
+            spec,
+            elastic=job.elastic,
+            topology=job.topology,
+            job_class=job.job_class,
+            accumulation_max=1,
+            suspend=SuspendMode.AUTO,
+        )
+        for number, spec in case.specs.items()
+    }
+    return replace(case, specs=specs, experiment=replace(made, workload=workload, policy="pollux"))
+
+
+@pytest.mark.parametrize("seed", [3, 15, 16, 27, 42, 61])
+def test_no_trouble_breaks_jobs_that_go_from_one_server_to_several_and_back(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents that are started anew while such a job is there (27), a checkpoint of two nodes of which one alone goes on, and is lost (42)."""
+    case = stretched(faults.case_of(seed))
+    monkeypatch.setattr(faults, "case_of", lambda _: case)
+    worlds: list[World] = []
+    failure = faults.run_seed(seed, worlds.append)
+    assert failure is None, str(failure)
+    moved = [
+        row for row in worlds[0].controller.machine.jobs(ended=True) if row.spec.elastic and row.migrations
+    ]
+    assert moved, "some were restarted in another shape"

@@ -137,10 +137,15 @@ def test_too_short_a_trace_is_refused(philly: tuple[PhillyJob, ...]) -> None:
         papers.hadar_trace(philly[:100], SPEEDS)
 
 
-def test_elastic_jobs_of_the_bsbf_trace_are_as_fast_as_before_where_nobody_changes_them() -> None:
+@pytest.mark.parametrize("anywhere", [False, True])
+def test_elastic_jobs_of_the_bsbf_trace_are_as_fast_as_before_where_nobody_changes_them(
+    anywhere: bool,
+) -> None:
     plain = papers.bsbf_trace(jobs=30, seed=1)
-    elastic = papers.bsbf_elastic(plain)
-    assert [job.elastic is None for job in elastic.jobs] == [job.nodes > 1 for job in plain.jobs]
+    elastic = papers.bsbf_elastic(plain, anywhere=anywhere)
+    assert [job.elastic is None for job in elastic.jobs] == [
+        job.nodes > 1 and not anywhere for job in plain.jobs
+    ]
     for policy in ("fifo", "sjf-ffs"):
         ended = [
             [

@@ -6,7 +6,10 @@ import pytest
 
 from hs_core.errors import RefusedError
 from hs_core.names import UserName
+from hs_core.policies import find
+from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster
+from hs_sim.generate import Recipe, generate
 from hs_sim.machines import run_machines
 from hs_sim.model import SHOCKWAVE, Costs, Experiment, Growth, SimJob, Stage, Workload, gavel_compat
 from hs_sim.quanta import run_quanta
@@ -137,3 +140,25 @@ def test_as_in_gavels_simulator_rounds_begin_with_arrivals_and_end_with_the_last
     # 950 s after the last allocation it gets none; nothing runs, and time goes on to the next arrival, which is the last.
     assert (second.started_s, second.ended_s) == (1_500.0, 1_630.0)
     assert (third.started_s, third.ended_s) == (1_500.0, 1_630.0)
+
+
+@pytest.mark.parametrize("costs", [Costs(), None], ids=["with costs", "at once"])
+@pytest.mark.parametrize("name", ["gavel-max-min", "gavel-ftf", "gavel-max-min-blind"])
+def test_a_run_whose_rounds_go_on_is_the_run_in_which_each_is_decided(name: str, costs: Costs | None) -> None:
+    load = generate(Recipe(jobs=60, users=6, jobs_per_hour=20.0, service_s=3 * 3600.0, seed=7))
+    cluster = parse_cluster("v100:8,p100:8,k80:8")
+    asked = gavel_compat(Experiment(cluster=cluster, workload=load, policy=name, quantum_s=360.0))
+    if costs is not None:
+        asked = replace(asked, costs=costs)
+    policy = find(name, compat=True)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        return replace(policy.decide(snapshot, memory), sequel=None)
+
+    goes_on = run_quanta(asked, policy=policy)
+    decided = run_quanta(asked, policy=replace(policy, decide=decide))
+    assert goes_on.jobs == decided.jobs
+    assert goes_on.samples == decided.samples
+    assert decided.decisions >= decided.quanta - 5, "but where nobody is there"
+    if costs is None:
+        assert goes_on.decisions < decided.decisions / 3

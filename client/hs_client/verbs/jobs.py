@@ -203,7 +203,8 @@ def _elastic(view: wire.JobView) -> str:
     if not view.HasField("shape"):
         return text
     parts = f" in {shape.parts} parts" if shape.parts > 1 else ""
-    return f"{text}; now {shape.gpus}, {shape.gpus * shape.per_gpu * shape.parts} examples{parts}"
+    over = f" on {shape.nodes} servers" if shape.nodes > 1 else ""
+    return f"{text}; now {shape.gpus}{over}, {shape.gpus * shape.per_gpu * shape.parts} examples{parts}"
 
 
 def _strategies(view: wire.JobView) -> str:

@@ -126,7 +126,7 @@ def _check_elastic(spec: JobSpec, limits: Limits) -> None:
     whole: Sequence[tuple[str, int, int, int]] = (
         ("gpus_min", elastic.gpus_min, 1, limits.gpus),
         ("gpus_max", elastic.gpus_max, elastic.gpus_min, limits.gpus),
-        ("gpus", spec.gpus, elastic.gpus_min, elastic.gpus_max),
+        ("gpus", spec.gang, elastic.gpus_min, elastic.gpus_max),
         ("batch", elastic.batch, 1, MOST_EXAMPLES),
         ("batch_max", elastic.batch_max, elastic.batch, MOST_EXAMPLES),
         ("batch_per_gpu_max", elastic.batch_per_gpu_max, 1, MOST_EXAMPLES),
@@ -136,8 +136,12 @@ def _check_elastic(spec: JobSpec, limits: Limits) -> None:
             raise refuse(field, value, f"is not between {least} and {most}")
     if not (isfinite(elastic.noise_scale) and 0 <= elastic.noise_scale <= 1e15):
         raise refuse("noise_scale", elastic.noise_scale, "is not a number of examples of at least 0")
-    if spec.nodes != 1:
-        raise refuse("nodes", spec.nodes, "is not 1: an elastic job is restarted on other GPUs of one server")
+    if spec.nodes != 1 and spec.topology is not Topology.ANY:
+        raise refuse(
+            "nodes",
+            spec.nodes,
+            "is not 1: an elastic job is on one server, or, with topology `any`, on any number of them",
+        )
     if spec.accumulation_max != 1:
         raise refuse(
             "accumulation",
@@ -165,10 +169,6 @@ def _check_strategies(spec: JobSpec) -> None:
 def _check_topology(spec: JobSpec) -> None:
     if spec.topology is Topology.AUTO:
         return
-    if spec.elastic is not None:
-        raise refuse(
-            "topology", "any", "is not for elastic jobs: they are restarted on other GPUs of one server"
-        )
     if spec.suspend is SuspendMode.TRANSPARENT:
         raise refuse(
             "suspend", "transparent", "is for jobs on one server: a gang over several stops at one step"

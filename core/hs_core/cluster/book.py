@@ -60,6 +60,8 @@ class Book:
             self._retire(row)
             return
         self.live[row.id] = row
+        if counters and listed is not None:
+            return  # it is where it was
         if listed is None:
             self._enlist(row)
         self._index(listed, row)

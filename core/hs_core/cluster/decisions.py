@@ -8,11 +8,12 @@ from hs_core.cluster import invariants, orders, states
 from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
-from hs_core.events import Direct, Turn, Wake, Wanted, WantedJob
+from hs_core.events import Direct, Wake
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
+from hs_core.wanted import Turn, Wanted, WantedJob
 
 
 class Decisions(Requests):
@@ -212,6 +213,8 @@ class Decisions(Requests):
     # --- what is ordered ------------------------------------------------------------------------------------------
 
     def _directs(self, now_s: float) -> Iterator[Direct]:
+        if not self._restless:
+            return
         restless = sorted(self._restless & self._connected)
         self._untold -= self._restless
         self._restless = set()

@@ -26,11 +26,8 @@ from hs_core.events import (
     JobsUnpaused,
     PolicySet,
     QuantumEnded,
-    Turn,
     UserSet,
     Wake,
-    Wanted,
-    WantedJob,
 )
 from hs_core.forms import Elastic, Form, Shape
 from hs_core.model import After, AfterCondition, JobSpec, MoveReason, OnPartition, Topology
@@ -38,6 +35,7 @@ from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.strategy import parse
+from hs_core.wanted import Turn, Wanted, WantedJob
 
 __all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]
 
@@ -256,6 +254,8 @@ def _wanted_job(job: WantedJob) -> str:
     meet = f" at {job.rendezvous}" if job.rendezvous else ""
     source = job.source
     had = f" from {source.peer.address} {source.epoch}#{source.generation}" if source is not None else ""
+    if source is not None and (source.rank, source.nodes) != (job.node_rank, max(1, len(job.nodes))):
+        had += f" (part {source.rank} of {source.nodes})"
     if source is not None and source.parts:
         parts = " ".join(f"{p.peer.address} {p.epoch}#{p.generation}*{p.steps}" for p in source.parts)
         had = f" from the average {source.generation} of {parts}"
@@ -319,8 +319,9 @@ def _after(text: str) -> After:
 def _form(text: str) -> Form:
     if "=" in text:
         return parse(text)
-    gpus, per_gpu, parts = map(int, text.split("x"))
-    return Shape(gpus=gpus, per_gpu=per_gpu, parts=parts)
+    numbers, _, nodes = text.partition("/")
+    gpus, per_gpu, parts = map(int, numbers.split("x"))
+    return Shape(gpus=gpus, per_gpu=per_gpu, parts=parts, nodes=int(nodes or 1))
 
 
 def _ids(words: Sequence[str]) -> tuple[JobId, ...]:

@@ -13,11 +13,12 @@ from hs_core.cluster.rates import Rates
 from hs_core.cluster.sight import Sight
 from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
-from hs_core.events import Fact, Turn, Wanted
+from hs_core.events import Fact
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy, Trade, Trial
+from hs_core.wanted import Turn, Wanted
 
 
 class Held:
@@ -96,7 +97,8 @@ class Held:
         self._before.setdefault(row.id, old)
         if old is None or old.state is not row.state:
             self._since_s[row.id] = now_s
-        if old is None or _ordered(old) != _ordered(row):
+        of_one = counters and len(row.hosts) == 1  # of several, one may have said where they meet
+        if not of_one and (old is None or _ordered(old) != _ordered(row)):
             self._restless.update(*(_concerned(each) for each in (old, row) if each is not None))
         if old is not None and old.hosts != row.hosts:
             self._orders.forget(row.id, old.hosts)

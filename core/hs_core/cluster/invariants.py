@@ -8,12 +8,12 @@ from typing import NoReturn
 from hs_core.cluster import states
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
-from hs_core.events import Wanted
 from hs_core.forms import Shape, Spread, strategy_of
-from hs_core.model import Job, spreads
+from hs_core.model import Job, spans, spreads
 from hs_core.names import HostName, JobId
 from hs_core.policy import Snapshot, Verdict
 from hs_core.strategy import Strategy
+from hs_core.wanted import Wanted
 
 
 def must(holds: bool, what: str) -> None:
@@ -51,6 +51,8 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, f"has {row.shape}, and may be laid over {spreads(spec)}, on {hosts}")
     if isinstance(row.shape, Shape) and (spec.elastic is None or not hosts):
         _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
+    if isinstance(row.shape, Shape) and row.shape.nodes != 1 and not spans(spec):
+        _broken(row, f"has {row.shape}, and is to be on one server")
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
         _broken(row, "two of its parts are on one server")
     if row.epoch < 0 or row.retries > spec.retry_max:
@@ -116,7 +118,7 @@ def _check_move(book: Book, row: Job) -> None:
         return
     if stored.epoch > row.epoch:
         _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
-    if len(stored.hosts) != (len(stored.copies) or row.nodes):
+    if len(stored.hosts) != (len(stored.copies) or row.nodes) and not spans(row.spec):
         _broken(row, f"its checkpoint is on {stored.hosts}")
     for host in stored.hosts:
         if host not in book.hosts:

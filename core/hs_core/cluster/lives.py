@@ -6,6 +6,7 @@ from hs_core.cluster import admission, copies, reports, states
 from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
+from hs_core.copier import copier
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
@@ -30,7 +31,7 @@ class Lives(Views):
         state = states.after(row, happening) if happening else row.state
         ran = happening is Happening.RAN
         first_run_s = now_s if ran and row.first_run_s is None else row.first_run_s
-        new = replace(row, reports=said, state=state, first_run_s=first_run_s)
+        new = _changed(row, reports=said, state=state, first_run_s=first_run_s)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
@@ -78,7 +79,7 @@ class Lives(Views):
         split = row.accumulation > 1
         shape = row.shape if isinstance(row.shape, Shape) else None  # a strategy's rates are of another class
         elastic = row.spec.elastic
-        declared = elastic.on(row.spec.gpus) if elastic is not None else None
+        declared = elastic.on(row.spec.gang, row.spec.nodes) if elastic is not None else None
         known = self._rates.count
         models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
         of = host if row.portions else ""
@@ -140,8 +141,11 @@ class Lives(Views):
             "checkpoint_s": round(max(0.0, left_s - move.since_s), 3),
             "total_s": round(total_s, 3),
         }
-        if stored.hosts == row.hosts:
-            self._fact(now_s, "reshaped", f"it goes on with {row.shape}, {took}", job=row.id, data=data)
+        if stored.hosts == row.hosts or (len(stored.hosts) != len(row.hosts) and not stored.copies):
+            there = "" if stored.hosts == row.hosts else f" ({', '.join(row.hosts)})"
+            self._fact(
+                now_s, "reshaped", f"it goes on with {row.shape}{there}, {took}", job=row.id, data=data
+            )
             return
         text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} {took}"
         self._fact(now_s, "migrated", text, job=row.id, data=data)
@@ -325,6 +329,9 @@ _ENDED_WORDS = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
 }
+
+
+_changed = copier(Job)
 
 
 def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool]:

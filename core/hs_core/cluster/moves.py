@@ -6,6 +6,7 @@ from dataclasses import replace
 from hs_core.cluster import copies, reports, states
 from hs_core.cluster.lives import Lives
 from hs_core.cluster.states import Happening
+from hs_core.cluster.why import reshapes
 from hs_core.forms import Form
 from hs_core.model import Job, Move, MoveReason, Stored, gpus_as
 from hs_core.names import HostName
@@ -181,7 +182,7 @@ class Moves(Lives):
         self._stale = True
         self._put(replace(row, move=None), now_s)
         does_not = f"does not {_way(row, row.move)}"
-        if not (row.portions or row.move.portions):
+        if not (row.portions or row.move.portions or reshapes(row, row.move)):
             does_not = f"does not move to {', '.join(row.move.to)}"
         text = f"it stays on {', '.join(row.hosts)} and {does_not}: {why}"
         if row.move.to == row.hosts and not row.portions:
@@ -211,6 +212,8 @@ class Moves(Lives):
         text = f"it left {', '.join(stored.hosts)} at step {stored.step} and lives on {', '.join(to)} ({new.gpu_model})"
         if row.portions or portions:
             text += _as_copies(row, stored, portions)
+        elif len(stored.hosts) != len(to):
+            text += f", and goes on with {move.shape}"
         elif stored.hosts == to:
             text = f"it stopped at step {stored.step}, and goes on with {move.shape}"
         self._fact(now_s, "left", text, job=row.id, host=to[0])
@@ -233,7 +236,7 @@ def _way(row: Job, move: Move) -> str:
         return f"train as {len(move.portions)} copies on {to}"
     if row.portions:
         return f"become one again on {to}"
-    if move.to == row.hosts:
+    if reshapes(row, move):
         return f"be restarted with {move.shape} on {to}"
     return f"move from {', '.join(row.hosts)} to {to}"
 

@@ -7,9 +7,9 @@ from hashlib import sha256
 
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
-from hs_core.events import Lend, Peer, Source, SourcePart, Turn, WantedJob
 from hs_core.model import Copied, Job, Stored, User
 from hs_core.names import HostName, JobId
+from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn, WantedJob
 
 
 class Orders:
@@ -87,14 +87,17 @@ class Orders:
         stored = row.stored
         if stored is not None and (row.portions or stored.copies):
             return self._average(stored)
-        if stored is None or (row.nodes == 1 and stored.hosts[rank] == row.hosts[rank]):
+        if stored is None or (row.nodes == 1 and stored.hosts == row.hosts):
             return None
-        host = self._book.hosts[stored.hosts[rank]]
+        part = reports.taken(row)[rank]
+        host = self._book.hosts[stored.hosts[part]]
         return Source(
             peer=Peer(host=host.name, address=host.peer),
             epoch=stored.epoch,
             generation=stored.generation,
             step=stored.step,
+            rank=part,
+            nodes=len(stored.hosts),
         )
 
     def _average(self, stored: Stored) -> Source:
@@ -126,18 +129,28 @@ class Orders:
             row = self._book.live[job]
             stored = row.stored
             assert stored is not None
-            rank = stored.hosts.index(host)
             grant = self.grant(job, row.epoch)
             if row.portions or stored.copies:
                 # Also to itself: copies have folders of their own.
+                rank = stored.hosts.index(host)
                 part = stored.copies[rank] if stored.copies else None
                 generation = part.generation if part else stored.generation
                 copy = part.copy if part else -1
                 lend = Lend(job=job, epoch=stored.epoch, generation=generation, grant=grant, copy=copy)
                 found.append(lend)
-            elif not row.hosts or row.hosts[rank] != host:
+            elif not row.hosts or not self._lies_there(row, host):
                 found.append(Lend(job=job, epoch=stored.epoch, generation=stored.generation, grant=grant))
         return tuple(found)
+
+    def _lies_there(self, row: Job, host: HostName) -> bool:
+        """As the part of the node that it is now: whatever else a server has is lent, if only to itself, or to whoever it is placed on next."""
+        assert row.stored is not None
+        there = row.stored.hosts
+        if host not in row.hosts:
+            return False
+        rank = row.hosts.index(host)
+        part = reports.taken(row)[rank]
+        return there[part] == host and (part, len(there)) == (rank, len(row.hosts))
 
 
 def rendezvous(row: Job) -> str:

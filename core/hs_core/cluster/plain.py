@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 
-from hs_core.events import Turn
 from hs_core.forms import Form, Shape, in_strategy
 from hs_core.model import Gpu, Host, JobSpec, MoveReason
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.strategy import Strategy
+from hs_core.wanted import Turn
 
 GiB = 1 << 30
 
@@ -87,8 +87,9 @@ def plain_policy(
             form = shaped[job.id]
             if isinstance(form, Strategy):
                 form = shaped[job.id] = in_strategy(job.shape, form)
-            needed = form.gpus if isinstance(form, Shape) else job.per_node
+            needed = form.per_node if isinstance(form, Shape) else job.per_node
             room = all(needed <= gpus[name] for name in homes.get(job.id, ()))
+            room &= not isinstance(form, Shape) or form.nodes == len(homes.get(job.id, ()))
             if job.id not in homes or not room or (stays and not (job.movable and left > 0)):
                 del shaped[job.id]
             elif stays:

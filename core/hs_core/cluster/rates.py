@@ -1,6 +1,6 @@
 """Rates as they are measured: which reports tell one, and what is known of a class on the pools."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,7 +51,8 @@ class Rates:
         self._most = most_classes
         self._classes = dict.fromkeys(entry[0] for entry in dumped)  # by newest sample, oldest first
         self._turns: dict[JobId, dict[str, tuple[_Turn, float]]] = {}  # by copy, and seconds run before
-        self.known: dict[tuple[str, str], float] = {}
+        self._known: dict[tuple[str, str], float] = {}
+        self._outdated: set[tuple[str, str]] = set()  # of those: measured again since they were shown
         self.interference: dict[tuple[str, str, str], float] = {}
         """(class, class beside it, model) → how many times as long its mini-batches take, at least 1."""
         self.speeds: dict[tuple[str, str], dict[Shape, float]] = {}
@@ -109,7 +110,10 @@ class Rates:
             self.gpus.add(job_class, model, gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
-        self._show(job_class, model)
+        if (job_class, model) in self._known and self._profile.is_plain(job_class, model):
+            self._outdated.add((job_class, model))  # jobs report every second, decisions are fewer
+        else:
+            self._show(job_class, model)
         if len(self._classes) > self._most:
             self._forget_class(next(iter(self._classes)))
         return True
@@ -119,22 +123,30 @@ class Rates:
         several = sorted(set(models))
         if len(several) == 1:
             return several[0]
-        known = [(self.known.get((job_class, model), 0.0), model) for model in several]
-        rate, model = min(known)
+        known = self.known
+        rate, model = min((known.get((job_class, model), 0.0), model) for model in several)
         return model if rate > 0 else None
+
+    @property
+    def known(self) -> Mapping[tuple[str, str], float]:
+        """(class, model) → mini-batches a second."""
+        for key in self._outdated:
+            self._show(*key)
+        self._outdated.clear()
+        return self._known
 
     @property
     def count(self) -> int:
         """How much is known."""
-        return len(self.known) + len(self.interference) + self._shapes
+        return len(self._known) + len(self.interference) + self._shapes
 
     def _show(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
         if rate is not None and rate.samples >= ENOUGH:
-            self.known[job_class, model] = rate.steps_per_s
+            self._known[job_class, model] = rate.steps_per_s
         for beside, shared in self._profile.beside(job_class, model).items():
-            if shared.samples >= ENOUGH and (job_class, model) in self.known:
-                ratio = self.known[job_class, model] / shared.steps_per_s
+            if shared.samples >= ENOUGH and (job_class, model) in self._known:
+                ratio = self._known[job_class, model] / shared.steps_per_s
                 self.interference[job_class, beside, model] = max(1.0, ratio)
         for shape, found in self._profile.shapes(job_class, model).items():
             if found.samples >= ENOUGH:
@@ -146,7 +158,8 @@ class Rates:
         del self._classes[job_class]
         self._profile.forget(job_class)
         self.gpus.forget(job_class)
-        for known in (self.known, self.speeds):
+        self._outdated = {key for key in self._outdated if key[0] != job_class}
+        for known in (self._known, self.speeds):
             for key in [key for key in known if key[0] == job_class]:
                 del known[key]
         self._shapes = sum(map(len, self.speeds.values()))
@@ -173,7 +186,7 @@ class Rates:
     def ways(self, spec: JobSpec, user: UserName) -> Iterator[WayRate]:
         """All that was measured of its class: in each strategy that it declares, over each number of servers that it leaves open, in each shape, beside each class."""
         declared = job_class(user, spec)
-        own = spec.elastic.on(spec.gpus) if spec.elastic is not None else None
+        own = spec.elastic.on(spec.gang, spec.nodes) if spec.elastic is not None else None
         for nodes in spreads(spec) or (spec.nodes,):
             laid = class_over(declared, spec.nodes, nodes)
             for strategy in spec.strategies or (None,):
@@ -183,7 +196,7 @@ class Rates:
                     yield WayRate(
                         model=model,
                         steps_per_s=rate.steps_per_s,
-                        nodes=nodes,
+                        nodes=shape.nodes if shape is not None else nodes,
                         strategy=strategy,
                         shape=shape or own,
                         beside=beside,

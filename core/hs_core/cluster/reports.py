@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import isfinite
 
 from hs_core.cluster import copies
-from hs_core.model import Job, Stored
+from hs_core.model import Job, Stored, spans
 from hs_core.names import GpuId
 from hs_core.reports import FOLLOWED, Exit, JobReport, Phase
 
@@ -174,6 +174,20 @@ def kept(row: Job) -> Stored | None:
 def _kept(row: Job, generation: int) -> Stored:
     step = max(0, min(row.reports[host].checkpoint_step for host in row.hosts))
     return Stored(hosts=row.hosts, epoch=row.epoch, generation=generation, step=step)
+
+
+def taken(row: Job) -> tuple[int, ...]:
+    """By node rank of its home, the node whose part of its stored checkpoint it goes on from.
+
+    Ranks of an elastic job are alike, so where the number of servers is another each takes up what lies there, or what any of the old ones wrote.
+    """
+    assert row.stored is not None
+    there = row.stored.hosts
+    if not spans(row.spec):
+        return tuple(range(len(row.hosts)))
+    return tuple(
+        there.index(name) if name in there else rank % len(there) for rank, name in enumerate(row.hosts)
+    )
 
 
 def went_on_from(row: Job, stored: Stored) -> bool:

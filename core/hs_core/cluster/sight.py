@@ -7,7 +7,7 @@ from fractions import Fraction
 from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.model import Host, Job, SuspendMode, class_over, job_class, split_memory, spreads
+from hs_core.model import Host, Job, SuspendMode, class_over, job_class, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
 from hs_core.reports import Phase
@@ -40,7 +40,7 @@ class Sight:
         found = self._classes.get(row.id)
         if found is None:
             found = self._classes[row.id] = job_class(row.user, row.spec)
-        if row.nodes != row.spec.nodes:
+        if row.nodes != row.spec.nodes and row.spec.elastic is None:  # whose rates are told by their shape
             found = class_over(found, row.spec.nodes, row.nodes)
         return class_as(found, row.strategy)
 
@@ -157,9 +157,10 @@ class Sight:
             return ()
         if row.portions or row.stored.copies:
             return tuple(host for host in row.stored.hosts if host not in self._connected)
-        homes = row.hosts or (None,) * len(row.stored.hosts)
-        pairs = zip(row.stored.hosts, homes, strict=True)
-        return tuple(host for host, home in pairs if host != home and host not in self._connected)
+        there = row.stored.hosts
+        pairs = zip(row.hosts, reports.taken(row), strict=True)
+        needed = {part for home, part in pairs if there[part] != home} if row.hosts else range(len(there))
+        return tuple(there[part] for part in sorted(needed) if there[part] not in self._connected)
 
     def _job_facts(self, row: Job) -> JobFacts:
         report = row.report
@@ -207,6 +208,7 @@ class Sight:
             gpus=self._bound(row),
             dataset=row.spec.dataset,
             elastic=row.elastic,
+            spans=spans(row.spec),
             strategies=row.spec.strategies,
             spreads=spreads(row.spec) if not hosts and row.stored is None else (),
             shape=row.shape,

@@ -120,7 +120,16 @@ def _as(scene: Scene) -> str:
 def _what_next(move: Move, job: Job) -> str:
     if move.portions:
         return f"train as {len(move.portions)} copies on {', '.join(move.to)}"
-    return f"be restarted with {move.shape}" if move.to == job.hosts else f"move to {', '.join(move.to)}"
+    if not reshapes(job, move):
+        return f"move to {', '.join(move.to)}"
+    return f"be restarted with {move.shape}" + (f" on {', '.join(move.to)}" if move.to != job.hosts else "")
+
+
+def reshapes(job: Job, move: Move) -> bool:
+    """It is restarted in another shape, where it is or over another number of servers: more than a move."""
+    if move.portions or job.portions:
+        return False
+    return move.to == job.hosts or len(move.to) != len(job.hosts)
 
 
 def _without_home(scene: Scene) -> Why:
@@ -204,10 +213,11 @@ def _source_away(scene: Scene) -> Why:
 def _moving(job: Job) -> Why:
     assert job.move is not None
     why = f": {job.move.text}" if job.move.text else f" ({job.move.reason})"
-    if job.move.to == job.hosts:
+    if reshapes(job, job.move):
+        there = f" on {', '.join(job.move.to)}" if job.move.to != job.hosts else ""
         return Why(
             reason=Reason.MOVING,
-            text=f"it is being restarted with {job.move.shape}{why}; its checkpoint is being written",
+            text=f"it is being restarted with {job.move.shape}{there}{why}; its checkpoint is being written",
             next_step="nothing to do: it goes on from its checkpoint, or as before if that fails",
             expected_wait_s=0.0,
         )

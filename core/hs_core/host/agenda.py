@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from math import floor
 
-from hs_core.events import Turn, Wanted
 from hs_core.names import JobId
+from hs_core.wanted import Turn, Wanted
 
 REMEMBERED = 16
 """Turns by quantum number. A quantum that nobody spoke of repeats the one a multiple of so many before it: servers that

@@ -7,7 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 
-from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Lend, Resume, Suspend, Turn
+from hs_core.events import Checkpoint, Fact, Forget, HostCommand, Kill, Launch, Resume, Suspend
 from hs_core.host.agenda import Agenda
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
@@ -16,6 +16,7 @@ from hs_core.mechanism.stride import StrideQueue, exact
 from hs_core.model import Gpu, OnPartition, SuspendMode
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, Phase, Tier
+from hs_core.wanted import Lend, Turn
 
 STORY_LENGTH = 2_000
 MEAN_WEIGHT = 1 / 8

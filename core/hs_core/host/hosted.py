@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hs_core.events import Source, WantedJob
 from hs_core.model import SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, JobReport, Phase, Tier
+from hs_core.wanted import Source, WantedJob
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

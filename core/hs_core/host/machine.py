@@ -42,7 +42,6 @@ from hs_core.events import (
     JobWentOn,
     Resume,
     WakeHost,
-    Wanted,
     WantedChanged,
     Woke,
 )
@@ -56,6 +55,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import JobReport, Phase
+from hs_core.wanted import Wanted
 
 _QUIET = (JobHooked, JobProgressed, JobWentOn, JobCheckpointed)
 """Where such an event leaves a job as it stood, nobody's turn can depend on it."""

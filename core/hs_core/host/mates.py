@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from hs_core.events import Turn
 from hs_core.host.hosted import HostedJob
 from hs_core.names import GpuId, JobId
+from hs_core.wanted import Turn
 
 
 def mates(turn: Turn, job: JobId) -> dict[JobId, int]:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from hs_core.errors import BrokenError
-from hs_core.events import Turn
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.host.plain import plain, revive
 from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
+from hs_core.wanted import Turn
 
 VERSION = 2
 _NUMBERS = (

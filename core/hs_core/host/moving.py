@@ -44,9 +44,7 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
             moving.append(job)
             idle -= needed
             if needed == job.gang:
-                taken = {gpu for other in (*under_way, *moving) for gpu in other.aim}
-                free = [gpu for gpu in this.free if gpu not in taken]
-                job.aim = choose(job.gang, free, list(board.gpus), load(board, without=job.id), {}) or ()
+                job.aim = choose(job.gang, this.free, list(board.gpus), load(board, without=job.id), {}) or ()
     if not moving and not under_way:
         moving += displaced(board, this)
     if not moving and not under_way and fills(board):

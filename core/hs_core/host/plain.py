@@ -29,6 +29,11 @@ def _hints(cls: type) -> dict[str, Any]:
     return get_type_hints(cls)
 
 
+def _unlike(kind: type, value: Mapping[str, Any]) -> int:
+    """Fields that only one of the two has."""
+    return len({field.name for field in fields(kind)} ^ value.keys())
+
+
 def revive(kind: Any, value: Any) -> Any:
     """What `plain` made, as `kind` again. Unknown fields are left out, absent ones take their default: agents get upgraded."""
     kind = getattr(kind, "__supertype__", kind)  # NewType
@@ -37,8 +42,9 @@ def revive(kind: Any, value: Any) -> Any:
     if origin in (Union, UnionType):
         if value is None and NoneType in args:
             return None
-        (only,) = (a for a in args if a is not NoneType)
-        return revive(only, value)
+        # Of several dataclasses the one whose fields these are, as nearly as can be.
+        able = [a for a in args if a is not NoneType]
+        return revive(min(able, key=lambda a: _unlike(a, value)) if len(able) > 1 else able[0], value)
     if origin is tuple:
         return tuple(revive(args[0], v) for v in value)
     if origin is not None and issubclass(origin, Mapping):

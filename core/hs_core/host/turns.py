@@ -43,6 +43,8 @@ def edge(board: Board) -> None:
     """A quantum begins. Forced ones first, then the walk by (pass, arrival, id); losers are told to stop."""
     for job in board.jobs.values():
         job.passed_over = False
+        if not has_turn(board, job):
+            job.held_up = ""
         if not job.alive:
             job.gpus = ()
     _deal(board, None)
@@ -80,6 +82,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
         stride(board, this, [*this.picks, *misplaced])
     board.idle_since_s = {gpu: board.idle_since_s.get(gpu, board.now_s) for gpu in this.free}
     leaving = moving.movers(board, this, misplaced)
+    stand_in(board, this, leaving)
     for job in board.jobs.values():
         job.in_turn = job in this.picks and job.phase not in (Phase.SUSPENDING, Phase.KILLING)
     if have is None:
@@ -99,15 +102,34 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
 def pick_gangs(board: Board, this: Walk, have: Collection[HostedJob]) -> None:
     """The turn's, guests last. One that is on its way to its first step edge takes its turn when it stands there."""
     turn = board.turn
-    guests = [guest.job for guest in turn.guests]
-    for gang in sorted(turn.gangs, key=guests.__contains__) if guests else turn.gangs:
-        job = board.jobs.get(gang)
-        if job is None or job in have or not able(board, job):
+    guests = {guest.job for guest in turn.guests}
+    gangs = [board.jobs[gang] for gang in turn.gangs if gang in board.jobs]
+    for job in sorted(gangs, key=lambda job: (job.id in guests, not _long_waited(job))):
+        if job in have or not able(board, job):
             continue
         if job.part and comes_ahead(board, this, job):
             this.coming.add(job.id)
-        elif not gives_way(board, job):
-            this.pick(job)
+        elif not gives_way(board, job) and not this.pick(job) and job in this.misfits and not fills(board):
+            job.held_up = f"its process is bound to {board.names(job.gpus)}, where another of this turn runs"
+
+
+def _long_waited(job: HostedJob) -> bool:
+    """For GPUs that others of the turn are bound to as well. A gang's hosts agree on who goes first only while nobody goes by that."""
+    return not job.part and job.waited_quanta >= PATIENCE_TURNS
+
+
+def stand_in(board: Board, this: Walk, moving: Collection[HostedJob] = ()) -> None:
+    """Where gangs of the turn cannot have GPUs because they are bound to others', as many go by pass to jobs that stand there for them.
+
+    The controller does not know of bindings: by number there was room for all. Gangs that move take the first of these GPUs.
+    """
+    missing = [job for job in this.misfits if job.id in board.turn.gangs and job not in this.picks]
+    kept = sum(job.gang for job in moving)
+    wide = min(sum(job.gang for job in missing if job not in moving), len(this.free) - kept)
+    for id_ in this.order if wide > 0 else ():
+        job = board.jobs[id_]
+        if job.alive and job.gang <= wide and job not in missing and local(board, job) and this.pick(job):
+            wide -= job.gang
 
 
 def gives_way(board: Board, part: HostedJob) -> bool:
@@ -188,6 +210,7 @@ def fill(board: Board) -> None:
     pick_gangs(board, this, have)
     if board.turn.local and this.free:
         stride(board, this, [*have, *this.picks])
+    stand_in(board, this)
     part = board.left_of_quantum()
     for job in this.picks:
         job.in_turn = True

@@ -1,9 +1,9 @@
 """What the controller wants of this host: jobs come, change, and go."""
 
-from hs_core.events import WantedJob
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.reports import Exit, Phase, Tier
+from hs_core.wanted import WantedJob
 
 
 def want(board: Board, entry: WantedJob) -> None:
@@ -38,11 +38,21 @@ def take_up(board: Board, entry: WantedJob) -> HostedJob:
     source = entry.source
     if source is None and not job.part:
         job.checkpoint_generation, job.checkpoint_step = board.lent_by(job.id)
-    elif source is not None and source.peer in entry.nodes[entry.node_rank : entry.node_rank + 1]:
+    elif (
+        source is not None
+        and source.peer in entry.nodes[entry.node_rank : entry.node_rank + 1]
+        and _as_this_part(entry)
+    ):
         job.checkpoint_generation, job.checkpoint_step = source.generation, source.step  # it lies here
     board.jobs[entry.job] = job
     board.tell("arrived", f"wants {entry.gpus} GPUs", job)
     return job
+
+
+def _as_this_part(entry: WantedJob) -> bool:
+    """What it goes on from was written by a node of its rank, of as many."""
+    source = entry.source
+    return source is not None and (source.rank, source.nodes) == (entry.node_rank, max(1, len(entry.nodes)))
 
 
 def _pause(board: Board, job: HostedJob) -> None:
@@ -77,6 +87,6 @@ def bury(board: Board, job: HostedJob) -> None:
         # a gang over several hosts all go on from one, which the controller names.
         heir = take_up(board, job.next)
         source = heir.wanted.source
-        if heir.part or (source is not None and source.parts):
+        if heir.part or (source is not None and (source.parts or not _as_this_part(heir.wanted))):
             return
         heir.checkpoint_generation, heir.checkpoint_step = job.checkpoint_generation, job.checkpoint_step

@@ -4,19 +4,21 @@ Of a snapshot's jobs most are the same values as in the one before, and nothing 
 same whether it was taken at once or brought up to date.
 """
 
-from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
-from operator import attrgetter
-from typing import Any
+from itertools import chain, compress
+from operator import attrgetter, is_not
+from typing import Any, TypeVar
 
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
+
+K = TypeVar("K", bound=Hashable)
 
 Kind = tuple[UserName, str, str]
 """A user's class of jobs in a pool: (user, class, model)."""
@@ -35,19 +37,36 @@ _counted = attrgetter(
     "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
+_STAYS = {"ids", "gangs", "users", "gpus", "widths"}
+"""Of a band: what does not go by anything else of its jobs."""
 
 
 class Band:
     """Jobs of one place or kind, by id before anybody moves. What a decision asks of all of them is looked up once, until one comes or goes."""
 
-    def __init__(self, jobs: list[JobFacts]) -> None:
-        self.jobs = jobs
+    def __init__(self, jobs: list[JobFacts], now: Mapping[JobId, JobFacts] | None = None) -> None:
+        """`now`: those of them about whom something has become known since. Most decisions ask few bands for their jobs themselves."""
+        self._jobs = jobs
+        self._now = now
+
+    @property
+    def jobs(self) -> list[JobFacts]:
+        if self._now is not None:
+            now, self._now = self._now, None
+            self._jobs = list(map(now.get, self.ids, self._jobs))
+        return self._jobs
+
+    @property
+    def first(self) -> JobFacts:
+        """By id, before anybody has moved."""
+        job = self._jobs[0]
+        return job if self._now is None else self._now.get(job.id, job)
 
     def __iter__(self) -> Iterator[JobFacts]:
         return iter(self.jobs)
 
     def __len__(self) -> int:
-        return len(self.jobs)
+        return len(self._jobs)
 
     def add(self, *jobs: JobFacts) -> None:
         self.jobs.extend(jobs)
@@ -61,33 +80,37 @@ class Band:
         self.jobs.sort(key=_id_of)
         self._forget()
 
-    def renewed(self, now: Iterable[JobFacts]) -> "Band":
+    def renewed(self, now: Sequence[JobFacts]) -> "Band":
         """The same jobs, by id, these as they are now. What does not go by what has changed of them need not be looked up again."""
-        band = Band(self.jobs.copy())
-        for job in now:
-            band.jobs[bisect_left(self.ids, job.id)] = job
-        stays = ("ids", "gangs", "users", "gpus", "widths")
-        band.__dict__.update((name, known) for name, known in vars(self).items() if name in stays)
+        changed = dict(zip(map(_id_of, now), now, strict=True))
+        band = Band(self._jobs, changed if self._now is None else {**self._now, **changed})
+        known, ours = self.__dict__, band.__dict__
+        for name in _STAYS & known.keys():
+            ours[name] = known[name]
+        if known.get("waiting") == () and all(map(_is_started, now)):
+            ours["waiting"] = ()
+        if known.get("stuck") == () and all(map(_is_sliceable, now)):
+            ours["stuck"] = ()
         return band
 
     def _forget(self) -> None:
         jobs = self.jobs
         self.__dict__.clear()
-        self.jobs = jobs
+        self._jobs, self._now = jobs, None
 
     @cached_property
     def ids(self) -> tuple[JobId, ...]:
-        return tuple(map(_id_of, self.jobs))
+        return tuple(map(_id_of, self._jobs))
 
     @cached_property
     def gangs(self) -> tuple[int, ...]:
         """GPUs of each."""
-        return tuple(map(_gang_of, self.jobs))
+        return tuple(map(_gang_of, self._jobs))
 
     @cached_property
     def users(self) -> tuple[UserName, ...]:
         """Whose each is."""
-        return tuple(map(_user_of, self.jobs))
+        return tuple(map(_user_of, self._jobs))
 
     @cached_property
     def gpus(self) -> int:
@@ -130,21 +153,20 @@ class Census:
         self.hosts: list[Home] = [job.hosts for job in self.jobs]
         self.odd: dict[JobId, JobFacts] = {}  # a decision looks at them itself
         self.single, self.several = Shelf(), Shelf()
-        self._known = dict(zip(map(id, self.jobs), self.jobs, strict=True))
         self._recount(self._take(), ())
 
     def update(self, jobs: Sequence[JobFacts]) -> bool:
         """Whether it was worth it; else nothing has changed."""
-        known, now = self._known, dict(zip(map(id, jobs), jobs, strict=True))
-        lost, new = known.keys() - now.keys(), now.keys() - known.keys()
-        if ANEW * max(len(lost), len(new)) > len(known):
+        now = sorted(jobs, key=_id_of)  # they nearly are
+        ids = list(map(_id_of, now))
+        if ids == self.ids:
+            others = list(map(is_not, now, self.jobs))
+            came, gone = list(compress(now, others)), list(compress(self.jobs, others))
+        else:
+            came, gone = _others(now, ids, self.jobs, self.ids), _others(self.jobs, self.ids, now, ids)
+        if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
-        self._known = now
-        gone, came = [known[key] for key in lost], [now[key] for key in new]
-        # As they are nearly in order, sorting them is one walk; to put thousands in their places one by one is a walk for each.
-        self.jobs = [job for job in self.jobs if id(job) not in lost] + came
-        self.jobs.sort(key=_id_of)
-        self.ids, self.hosts = list(map(_id_of, self.jobs)), list(map(_hosts_of, self.jobs))
+        self.jobs, self.ids, self.hosts = now, ids, list(map(_hosts_of, now))
         renewed = self._renew(came, gone)
         self._recount(
             [job for job in came if job.id not in renewed], [job for job in gone if job.id not in renewed]
@@ -160,12 +182,21 @@ class Census:
             if (old := before.get(job.id)) is not None and _counted(old) == _counted(job)
         }
         self.odd |= {job_id: renewed[job_id] for job_id in renewed.keys() & self.odd.keys()}
-        now: dict[tuple[int, Hashable], tuple[dict[Any, Band], Hashable, list[JobFacts]]] = {}
-        for job in renewed.values():
-            for bands, key in self._places(job) if job.id not in self.odd else ():
-                now.setdefault((id(bands), key), (bands, key, []))[2].append(job)
-        for bands, key, jobs in now.values():
-            bands[key] = bands[key].renewed(jobs)
+        for shelf, single in ((self.single, True), (self.several, False)):
+            at: defaultdict[HostName, list[JobFacts]] = defaultdict(list)
+            kinds: defaultdict[Kind, list[JobFacts]] = defaultdict(list)
+            asks: defaultdict[Ask, list[JobFacts]] = defaultdict(list)
+            for job in renewed.values():
+                if (job.nodes == 1) is not single or job.id in self.odd:
+                    continue
+                kind, ask = self._kind_and_ask(job)
+                kinds[kind].append(job)
+                asks[ask].append(job)
+                for name in job.hosts:
+                    at[name].append(job)
+            _renew(shelf.at, at)
+            _renew(shelf.kinds, kinds)
+            _renew(shelf.asks, asks)
         return renewed
 
     def homes(self) -> dict[JobId, Home]:
@@ -230,13 +261,17 @@ class Census:
     def _places(self, job: JobFacts) -> Iterator[tuple[dict[Any, Band], Hashable]]:
         """Where a plain job is counted."""
         shelf = self.single if job.nodes == 1 else self.several
-        model = self.floor.hosts[job.hosts[0]].model
         for name in job.hosts:
             yield shelf.at, name
-        yield shelf.kinds, (job.user, job.job_class, model)
+        kind, ask = self._kind_and_ask(job)
+        yield shelf.kinds, kind
+        yield shelf.asks, ask
+
+    def _kind_and_ask(self, job: JobFacts) -> tuple[Kind, Ask]:
+        model = self.floor.hosts[job.hosts[0]].model
         # One with one server asks for what it fits; one with several also for what it has.
         models = self.floor.usable(job) if job.nodes == 1 else self.floor.usable_from(job, model)
-        yield shelf.asks, (job.user, models)
+        return (job.user, job.job_class, model), (job.user, models)
 
 
 @dataclass(slots=True)
@@ -258,6 +293,19 @@ class _Change:
             self.bands[self.key] = Band(jobs)
         else:
             del self.bands[self.key]
+
+
+def _others(
+    jobs: Sequence[JobFacts], ids: Sequence[JobId], than: Sequence[JobFacts], whose: Sequence[JobId]
+) -> list[JobFacts]:
+    """Of these jobs, in the order of `ids`, those that are not the very same among the others."""
+    known = dict(zip(whose, than, strict=True))
+    return list(compress(jobs, map(is_not, jobs, map(known.get, ids))))
+
+
+def _renew(bands: dict[K, Band], now: Mapping[K, Sequence[JobFacts]]) -> None:
+    for key, jobs in now.items():
+        bands[key] = bands[key].renewed(jobs)
 
 
 def _is_plain(job: JobFacts, floor: Floor) -> bool:

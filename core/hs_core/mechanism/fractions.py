@@ -8,24 +8,40 @@ for the first time counts as a change, and one of which the allocation had only 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hs_core import dice
+from hs_core.mechanism.floor import floor
 from hs_core.mechanism.gavel.question import Allocation, Question, Sharing, isolated_speed
 from hs_core.mechanism.later import Later
+from hs_core.mechanism.next_rounds import Decided, NextRounds, is_plain
 from hs_core.mechanism.packing import ratios
-from hs_core.mechanism.rounds import CREDIT_S, RESET_S, Books, Staleness, Unit, pick, receive, reset, units_of
+from hs_core.mechanism.rounds import (
+    CREDIT_S,
+    RESET_S,
+    Books,
+    Round,
+    Staleness,
+    Unit,
+    pick,
+    receive,
+    reset,
+    units_of,
+)
 from hs_core.mechanism.rows import Rows, rows
 from hs_core.mechanism.seats import Seats
 from hs_core.names import JobId
-from hs_core.policy import Memory, Snapshot, Verdict
+from hs_core.newest import Newest
+from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 from hs_core.solve import Method
 
+Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 FOREVER_S = 1e12  # of what cannot run in the isolated share
 
 
@@ -80,9 +96,8 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         return seats.verdict(memory, {}, () if style.compat else None)
     guessed = memory.get("guessed", {})
     learnt = not style.compat and _learnt(snapshot, table, guessed)
-    if books is None or Staleness(least_s=style.reset_s, zero_is_never=style.compat).due(
-        books, snapshot.now_s, changed=signature != asked, idle=idle or learnt
-    ):
+    staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
+    if books is None or staleness.due(books, snapshot.now_s, changed=signature != asked, idle=idle or learnt):
         asked, guessed = signature, _guessed(snapshot, table)
         question = Question(
             speed=table.speed,
@@ -106,20 +121,41 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         units = units_of([int(job.id) for job in table.jobs], found.pairs)
         fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models))])
         books = reset(books, units, fraction, snapshot.now_s, credit_s)
-    chosen = _choose(snapshot, seats, table, books, style)
-    ran = {job for unit in chosen for job in unit}
+    able, found_round = _round(snapshot, table, books, style)
+    chosen = _choose(snapshot, seats, table, books, found_round)
+    models = {job.id: seats.suits(job) for job in table.jobs}
+    attained = {job.id: job.attained_gpu_s for job in table.jobs}
     now = {
         "models": list(table.models),
         "books": books.dump(),
         "asked": asked,
         "guessed": guessed,
         "alone": lives,
-        "chosen": [[list(unit), on] for unit, on in sorted(chosen.items())],
-        "attained": {str(job.id): job.attained_gpu_s for job in table.jobs if job.id in ran},
+        "chosen": [
+            [list(unit), on, [attained[JobId(job)] for job in unit]] for unit, on in sorted(chosen.items())
+        ],
     }
-    mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1}
+    mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
     why = Later(lambda: _why(table, books))
-    return seats.verdict(now, why, () if style.compat else None, mates=mates)
+    verdict = seats.verdict(now, why, () if style.compat else None, mates=mates)
+    there = floor(snapshot.hosts)
+    if not style.compat or style.packed or not (books.units and is_plain(snapshot.jobs, there)):
+        return verdict
+    decided = Decided(
+        table=table,
+        floor=there,
+        models=models,
+        homes=verdict.plan.homes,
+        books=books,
+        able=able,
+        round=found_round,
+        staleness=staleness,
+        changed=signature != asked,
+        shuffled=style.shuffled,
+        skip_zero=style.skip_zero,
+        seed=snapshot.seed,
+    )
+    return replace(verdict, sequel=NextRounds(decided, now))
 
 
 def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
@@ -167,7 +203,7 @@ def _signature(snapshot: Snapshot, table: Rows, gpus: NDArray[np.int64], style: 
     if not style.compat:
         classes = {job.job_class for job in table.jobs}
         known = sum(name in classes for name, _ in snapshot.rates)
-    return [[int(job.id) for job in table.jobs], known, gpus.tolist(), list(table.models)]
+    return [[job.id for job in table.jobs], known, gpus.tolist(), list(table.models)]
 
 
 def _guessed(snapshot: Snapshot, table: Rows) -> dict[str, int]:
@@ -193,14 +229,18 @@ def _past(memory: Memory, table: Rows) -> tuple[Books | None, Mapping[str, Any]]
     if not memory or memory["models"] != list(table.models):
         return None, memory.get("alone", {})
     books = Books.load(memory["books"], len(table.models))
-    jobs, attained = {int(job.id): job for job in table.jobs}, memory["attained"]
+    jobs: dict[int, JobFacts] = {job.id: job for job in table.jobs}
     ran = []
-    for unit, on in memory["chosen"]:
+    for unit, on, attained in memory["chosen"]:
         # Of GPUs that two share each is charged half: together they have what the pair received. Who ended says no more.
-        if here := [jobs[job] for job in unit if job in jobs]:
-            gpu_s = sum([job.attained_gpu_s - attained[str(job.id)] for job in here])
-            seconds = gpu_s / here[0].gang * len(unit) / len(here)
-            ran.append((tuple(unit), int(on), max(0.0, seconds)))
+        gpu_s, here, gang = 0.0, 0, 1
+        for job_id, then in zip(unit, attained, strict=True):
+            if (job := jobs.get(job_id)) is not None:
+                gpu_s += job.attained_gpu_s - then
+                gang = gang if here else job.gang
+                here += 1
+        if here:
+            ran.append((tuple(unit), on, max(0.0, gpu_s / gang * len(unit) / here)))
     return receive(books, ran), memory["alone"]
 
 
@@ -230,33 +270,70 @@ def _before(books: Books | None, table: Rows) -> Floats:
     return found
 
 
-def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, style: Style) -> dict[Unit, int]:
-    """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
-    reserved = snapshot.reserved
-    place_of = {int(job.id): at for at, job in enumerate(table.jobs) if job.id not in reserved}
-    # Of a unit's jobs; -1: gone, or it has its GPUs.
-    places = [[place_of.get(job, -1) for job in unit] for unit in books.units]
-    place = np.array([of[0] for of in places], dtype=np.int64)
+def _round(snapshot: Snapshot, table: Rows, books: Books, style: Style) -> tuple[Bools, Round]:
+    """Which units could run now on which of `models`, and which do."""
+    here = _here(_who(snapshot, table, books))
     can = table.speed > 0
-    able = can[place] & (place >= 0)[:, None]
+    able = can[here.first] & here.first_here
     if style.packed:
-        other = np.array([of[-1] for of in places], dtype=np.int64)
-        able &= can[other] & (other >= 0)[:, None]
-    gang = np.where(place >= 0, table.gang[place], 1)
+        able &= can[here.last] & here.last_here
+    gang = np.where(here.first_here[:, 0], table.gang[here.first], 1)
     types = list(range(len(table.models)))
     if style.shuffled:
         dice.roll(snapshot.seed, snapshot.quantum).shuffle(types)
     # What nobody claims is handed out afterwards, to each on the fastest model that has room.
     claims = style.skip_zero or not style.compat
-    found = pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
+    return able, pick(books, gang, able, table.gpus, types=types, skip_zero=claims)
+
+
+def _choose(snapshot: Snapshot, seats: Seats, table: Rows, books: Books, found: Round) -> dict[Unit, int]:
+    """The round's promises: which of `models` for each unit that runs; of a pair the first has the GPUs, the other joins it."""
+    here = _here(_who(snapshot, table, books))
     chosen: dict[Unit, int] = {}
     for at, on in zip(found.unit, found.on, strict=True):
-        jobs = [table.jobs[of] for of in places[at]]
-        if len(jobs) > 1:
+        unit = books.units[at]
+        if len(unit) > 1:
+            jobs = [table.jobs[here.first[at]], table.jobs[here.last[at]]]
             jobs.sort(key=lambda job: (job.movable, job.id))
-        if seats.choose(jobs[0], table.models[on]):
-            chosen[tuple([int(job.id) for job in jobs])] = on
+            unit = tuple([job.id for job in jobs])
+            job = jobs[0]
+        else:
+            job = table.jobs[here.places[at]]
+        if seats.choose(job, table.models[on]):
+            chosen[unit] = on
     return chosen
+
+
+def _who(snapshot: Snapshot, table: Rows, books: Books) -> "_Who":
+    return _Who(books.units, tuple([job.id for job in table.jobs]), frozenset(snapshot.reserved))
+
+
+class _Who(NamedTuple):
+    units: tuple[Unit, ...]
+    jobs: tuple[JobId, ...]  # of the table
+    reserved: frozenset[JobId]
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The jobs of units by their places in the table; -1: gone, or it has its GPUs."""
+
+    places: list[int]  # of the first job of each
+    first: Ints
+    last: Ints
+    first_here: Bools  # U x 1
+    last_here: Bools
+
+
+def _find(who: _Who) -> _Here:
+    place_of: dict[int, int] = {job: at for at, job in enumerate(who.jobs) if job not in who.reserved}
+    places = [place_of.get(unit[0], -1) for unit in who.units]
+    first = np.array(places, dtype=np.int64)
+    last = np.array([place_of.get(unit[-1], -1) for unit in who.units], dtype=np.int64)
+    return _Here(places, first, last, (first >= 0)[:, None], (last >= 0)[:, None])
+
+
+_here = Newest(_find)  # the same until somebody comes, goes or is given another part of the time
 
 
 def _why(table: Rows, books: Books) -> dict[JobId, str]:

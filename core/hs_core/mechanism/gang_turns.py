@@ -1,26 +1,44 @@
-"""The turns of a quantum in which servers run whole gangs first and share out the rest themselves: known by gang, and by server for who asks."""
+"""The turns of a quantum in which servers run whole gangs first, and share out the rest themselves or leave it: known by gang, and by server for who asks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from hs_core.events import Turn
+import numpy as np
+from numpy.typing import NDArray
+
 from hs_core.names import HostName, JobId
+from hs_core.wanted import Turn
 
 
 class GangTurns(Mapping[HostName, Turn]):
     """A value. Servers that are left out: LOCAL."""
 
-    def __init__(self, gangs: Sequence[tuple[JobId, tuple[HostName, ...]]]) -> None:
-        """`gangs`: each with its servers; by the first of their servers by name, then by id."""
-        self.gangs = gangs
+    def __init__(
+        self,
+        table: Sequence[tuple[JobId, tuple[HostName, ...]]],
+        chosen: NDArray[np.int64] | None = None,
+        *,
+        whole: Sequence[HostName] = (),
+    ) -> None:
+        """`table`: gangs, each with its servers; by the first of their servers by name, then by id. It is the same one quantum after quantum
+        where `chosen` says which of them, by place, have their turn; None: all. `whole`: servers that share nothing out beside."""
+        self.table, self.chosen, self.whole = table, chosen, whole
+
+    @cached_property
+    def gangs(self) -> Sequence[tuple[JobId, tuple[HostName, ...]]]:
+        """Those that have their turn, each with its servers."""
+        return self.table if self.chosen is None else [self.table[at] for at in self.chosen.tolist()]
 
     @cached_property
     def _by_server(self) -> dict[HostName, Turn]:
-        found: dict[HostName, list[JobId]] = {}
+        found: dict[HostName, list[JobId]] = {name: [] for name in self.whole}
         for job, servers in self.gangs:
             for name in servers:
                 found.setdefault(name, []).append(job)
-        return {name: Turn(gangs=tuple(sorted(found[name])), local=True) for name in sorted(found)}
+        whole = frozenset(self.whole)
+        return {
+            name: Turn(gangs=tuple(sorted(found[name])), local=name not in whole) for name in sorted(found)
+        }
 
     def __getitem__(self, name: HostName) -> Turn:
         return self._by_server[name]

@@ -71,7 +71,8 @@ class Lags:
 
     def steps_of(self, factors: Mapping[At, Fraction]) -> Ints:
         """Those as `steps` has them."""
-        steps = (int(factors.get(at, WHOLE) * STEPS) for at in self.whom)
+        found = map(factors.get, self.whom)  # multiples of a step's inverse
+        steps = (STEPS if one is None else STEPS * one.numerator // one.denominator for one in found)
         return np.fromiter(steps, dtype=np.int64, count=len(self.whom))
 
     def named(self, which: NDArray[np.bool_]) -> set[At]:
@@ -108,7 +109,7 @@ class _Asked:
 def _ask(world: World, levels: Mapping[str, Level]) -> _Asked:
     largest: dict[At, int] = {}
     for (user, _, model), band in world.kinds.items():
-        if band.jobs:
+        if len(band):
             at = (user, model)
             largest[at] = max(largest.get(at, 0), *band.widths)
     go_by = [level.goes_by for level in levels.values()]

@@ -1,19 +1,22 @@
-"""What is said of jobs, made when somebody asks: of most nobody does."""
+"""What is said of jobs, or follows for them, made when somebody asks: of most nobody does."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from typing import TypeVar
 
 from hs_core.names import JobId
 
+V = TypeVar("V")
 
-class Later(Mapping[JobId, str]):
+
+class Later(Mapping[JobId, V]):
     """What `make` returns. It looks at a decision that is made, and so finds the same whenever it is asked."""
 
-    def __init__(self, make: Callable[[], Mapping[JobId, str]]) -> None:
+    def __init__(self, make: Callable[[], Mapping[JobId, V]]) -> None:
         self._make = make
 
     @cached_property
-    def _made(self) -> Mapping[JobId, str]:
+    def _made(self) -> Mapping[JobId, V]:
         return self._make()
 
     def __iter__(self) -> Iterator[JobId]:
@@ -22,5 +25,5 @@ class Later(Mapping[JobId, str]):
     def __len__(self) -> int:
         return len(self._made)
 
-    def __getitem__(self, job_id: JobId) -> str:
+    def __getitem__(self, job_id: JobId) -> V:
         return self._made[job_id]

@@ -191,7 +191,7 @@ class Mover:
         if not jobs:
             return
         for target in worth.targets(user, job_class, source):
-            if (gain := self._gain(worth, jobs.jobs[0], source, target)) is not None:
+            if (gain := self._gain(worth, jobs.first, source, target)) is not None:
                 yield -gain, user, job_class, source, target
 
     def _gain(self, worth: Worth, job: JobFacts, source: str, target: str) -> float | None:

@@ -19,6 +19,7 @@ from hs_core.errors import BrokenError
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 RESTART_S = 30.0
 POWER = -1.0
@@ -62,8 +63,9 @@ class Sample:
 def fit(samples: Sequence[Sample]) -> Speed:
     """The speed that explains the samples: least squares of the parts, for each of some overlaps; the least error in ratio wins.
 
-    What was never tried counts as free (the paper's prior): synchronizing costs nothing until the job has been on several GPUs, or
-    servers, so that it gets to be tried. Departure: the paper fits all at once by a quasi-Newton search from random starts.
+    What was never tried counts as free (the paper's prior): synchronizing costs nothing until the job has been on several GPUs, so that it
+    gets to be tried; over several servers as much as on one, until it was measured there, and never less. Departure: the paper fits all at
+    once by a quasi-Newton search from random starts.
     """
     if not samples or any(not (one.seconds > 0 and one.gpus >= 1 and one.per_gpu >= 1) for one in samples):
         raise BrokenError(
@@ -99,8 +101,8 @@ def _fit(samples: Sequence[Sample], overlap: float) -> Speed:
         grad_per_example_s=example_s,
         local_s=local_s,
         local_per_gpu_s=local_per_gpu_s,
-        far_s=far_s,
-        far_per_gpu_s=far_per_gpu_s,
+        far_s=max(far_s, local_s),
+        far_per_gpu_s=max(far_per_gpu_s, local_per_gpu_s),
         overlap=overlap,
     )
 
@@ -142,7 +144,7 @@ class Elastic:
     noise: float  # gradient noise scale, examples
     least_gpus: int = 1
     most_gpus: int = 64
-    servers: int = 0  # that it has its GPUs on, as many on each; 0: however many
+    servers: int = 0  # that it has its GPUs on, as many on each; 0: the fewest that have room
 
     def __post_init__(self) -> None:
         if not (1 <= self.batch <= self.most_batch and self.most_per_gpu >= 1 and self.noise >= 0):
@@ -356,13 +358,23 @@ class _Breed:
         grown = [max(one.job.least_gpus, 2 * max(1, one.held_gpus, sum(one.now))) for one in jobs]
         self.most = np.minimum([one.job.most_gpus for one in jobs], grown)
         self.spans = [one.job.servers for one in jobs]
+        self.now = np.zeros((len(jobs), len(servers)), np.int64)
+        for at, one in enumerate(jobs):
+            if one.now:
+                self.now[at] = one.now
 
     def packed(self) -> Ints:
         """Everybody its least, a server at a time: a start for clusters where nobody runs."""
         gpus = np.zeros((len(self.least), len(self.servers)), np.int64)
         free = self.servers.copy()
         for job in np.argsort(self.least, kind="stable"):
-            spans = max(1, self.spans[job])
+            if self.spans[job] == 0:
+                none = np.zeros((1, len(free)), np.int64)
+                room = np.zeros((1, len(free)), bool)
+                gpus[job] = self._laid(none, self.least[job : job + 1], free[None, :], room, int(job))[0]
+                free -= gpus[job]
+                continue
+            spans = self.spans[job]
             each = self.least[job] // spans
             fits = np.flatnonzero(free >= each)
             if len(fits) >= spans:
@@ -398,6 +410,12 @@ class _Breed:
         free = np.repeat(self.servers[None, :], len(people), axis=0)
         spread = np.zeros(free.shape, bool)
         for job in order:
+            if self.spans[job] == 0:
+                rows = self._over_any(people[:, job], free, spread, int(job))
+                people[:, job] = rows
+                free -= rows
+                spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+                continue
             rows = self._spanning(people[:, job], free, int(job))
             wide = (rows > 0).sum(axis=1) > 1
             rows = np.where(wide[:, None] & spread, 0, rows)
@@ -408,6 +426,9 @@ class _Breed:
             free -= rows
         for job in order:
             if self.spans[job] > 1:
+                continue
+            if self.spans[job] == 0:
+                self._least_over_any(people, free, spread, int(job))
                 continue
             least = int(self.least[job])
             room = np.where(free >= least, free, np.iinfo(np.int64).max)
@@ -422,8 +443,6 @@ class _Breed:
     def _spanning(self, rows: Ints, free: Ints, job: int) -> Ints:
         """What of these fits, on as many servers as the job must have."""
         spans = self.spans[job]
-        if spans == 0:
-            return np.minimum(rows, free)
         # The wish decides, and where it is the same the fuller server that has room.
         each = int(self.least[job]) // spans
         able = free >= each
@@ -436,6 +455,49 @@ class _Breed:
         whole = (chosen & able).sum(axis=1) == spans
         wished = (rows > 0).any(axis=1)
         return np.where(chosen & (whole & wished)[:, None], each, 0)
+
+    def _over_any(self, rows: Ints, free: Ints, spread: Bools, job: int) -> Ints:
+        """As many GPUs as these, as far as there is room, in equal parts over as few servers as can be; as it runs now where it is left so."""
+        asked = np.minimum(rows.sum(axis=1), self.most[job])
+        found = self._laid(rows, asked, free, spread, job)
+        now = self.now[job]
+        if (now > 0).any():
+            wide = int((now > 0).sum()) > 1
+            room = (now <= free).all(axis=1) & ~(wide & ((now > 0) & spread).any(axis=1))
+            stays = room & (rows == now).all(axis=1) & (now.sum() <= self.most[job])
+            found = np.where(stays[:, None], now, found)
+        return found
+
+    def _least_over_any(self, people: Ints, free: Ints, spread: Bools, job: int) -> None:
+        without = people[:, job].sum(axis=1) == 0
+        asked = np.where(without, self.least[job], 0)
+        rows = self._laid(np.zeros(free.shape, np.int64), asked, free, spread, job)
+        people[:, job] += rows
+        free -= rows
+        spread |= (rows > 0) & ((rows > 0).sum(axis=1) > 1)[:, None]
+
+    def _laid(self, wish: Ints, asked: Ints, free: Ints, spread: Bools, job: int) -> Ints:
+        """So many GPUs or fewer in equal parts over as few servers as can be: those that are wished for, then the fullest.
+
+        Not over more than would do if parts need not be equal; of these numbers of servers the one that gives it most. Over several it is nowhere
+        where another such job is. Nothing where there is less than its least.
+        """
+        alone = np.where(spread, 0, free)  # for who is on several servers
+        most = np.arange(1, min(int(asked.max(initial=0)), free.shape[1]) + 1)
+        if not most.size:
+            return np.zeros(free.shape, np.int64)
+        room = -np.sort(-alone, axis=1)[:, : most.size]  # of the n-th fullest: what n servers have at least
+        room[:, 0] = free.max(axis=1)
+        enough = np.cumsum(room, axis=1) - room >= asked[:, None]
+        each = np.where(enough, 0, np.minimum(asked[:, None] // most, room))
+        over = (each * most).argmax(axis=1)  # of equals the fewest servers
+        each = each[np.arange(len(each)), over]
+        each = np.where(each * (over + 1) >= max(1, int(self.least[job])), each, 0)[:, None]
+        able = np.where((over == 0)[:, None], free, alone) >= np.maximum(each, 1)
+        order = np.lexsort((free, -np.where(able, np.minimum(wish, free), -1)), axis=1)
+        rank = np.empty_like(order)
+        np.put_along_axis(rank, order, np.broadcast_to(np.arange(free.shape[1]), free.shape), axis=1)
+        return np.where(able & (rank <= over[:, None]), each, 0)
 
 
 def _at_most(rows: Ints, most: int) -> Ints:

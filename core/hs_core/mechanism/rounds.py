@@ -5,7 +5,7 @@ time that it received. Books are what must be remembered between rounds; they ar
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,12 @@ class Books:
 
     def dump(self) -> dict[str, Any]:
         """JSON-able."""
-        tables = {name: getattr(self, name).tolist() for name in ("fraction", "deficit_s", "received_s")}
-        dumped = {"units": [list(unit) for unit in self.units], "reset_s": self.reset_s, **tables}
+        since_reset = next((said for said, books in _dumped if books.fraction is self.fraction), None)
+        if since_reset is None:
+            units = [list(unit) for unit in self.units]
+            tables = {"fraction": self.fraction.tolist(), "deficit_s": self.deficit_s.tolist()}
+            since_reset = {"units": units, "reset_s": self.reset_s, **tables}
+        dumped = {**since_reset, "received_s": self.received_s.tolist()}
         _dumped[:] = [(dumped, self)]
         return dumped
 
@@ -105,18 +109,30 @@ def receive(books: Books, ran: Sequence[tuple[Unit, int, float]]) -> Books:
     for unit, on, seconds in ran:
         if (at := place.get(unit)) is not None:
             received[at, on] += seconds
-    return replace(books, received_s=received)
+    return with_received(books, received)
+
+
+def with_received(books: Books, received_s: Floats) -> Books:
+    """So much since the last reset, and all else as it is."""
+    return Books(
+        units=books.units,
+        fraction=books.fraction,
+        deficit_s=books.deficit_s,
+        received_s=received_s,
+        reset_s=books.reset_s,
+    )
 
 
 def priorities(books: Books) -> Floats:
     """U x T: fraction over the part received of the type's time (of all units there, once for each whatever its gang)."""
-    total = books.received_s.sum(axis=0, keepdims=True)
-    part = np.divide(books.received_s, total, out=np.zeros_like(books.received_s), where=total > 0)
-    known = part > 0
+    received = books.received_s
+    total = np.add.reduce(received)
     priority: Floats
-    if known.all():  # as after every reset with a credit
-        priority = books.fraction / part
+    if (received > 0).all():  # as after every reset with a credit
+        priority = books.fraction / (received / total)
     else:
+        part = np.divide(received, total, out=np.zeros_like(received), where=total > 0)
+        known = part > 0
         priority = np.where(known, books.fraction / np.where(known, part, 1.0), books.fraction * UNSEEN)
     return priority
 
@@ -148,26 +164,30 @@ def pick(
     if gang.shape != shape[:1] or able.shape != shape or gpus.shape != shape[1:]:
         shapes = f"gang {gang.shape}, able {able.shape} and gpus {gpus.shape}"
         raise BrokenError(f"{shapes} don't fit books of {shape[0]} units and {shape[1]} types")
-    priority = np.where(able, priorities(books), 0.0)
-    fits = able & (gang[:, None] <= gpus) & (priority > (0.0 if skip_zero else -1.0))
+    priority = priorities(books).T
+    fits = (able & (gang[:, None] <= gpus)).T
+    if skip_zero:
+        fits = fits & (priority > 0.0)
     ranks = np.lexsort(
-        (-books.fraction.T, -books.deficit_s.T, -priority.T)
+        (-books.fraction.T, -books.deficit_s.T, -priority)
     )  # on each type; of equals the first
     placed: set[int] = set()
-    chosen: list[tuple[int, int]] = []
-    sizes = gang.tolist()
+    chosen: list[int] = []
+    chosen_on: list[int] = []
+    sizes, free, units = gang.tolist(), gpus.tolist(), books.units
     for on in range(shape[1]) if types is None else types:
-        left = int(gpus[on])
+        left = free[on]
         order = ranks[on]
-        for unit in order[fits[order, on]].tolist():
+        for unit in order[fits[on][order]].tolist():
             if left == 0:
                 break
-            jobs, size = books.units[unit], sizes[unit]
-            if size <= left and placed.isdisjoint(jobs):
+            size = sizes[unit]
+            if size <= left and placed.isdisjoint(units[unit]):
                 left -= size
-                placed.update(jobs)
-                chosen.append((unit, on))
-    return Round(unit=tuple(unit for unit, _ in chosen), on=tuple(on for _, on in chosen))
+                placed.update(units[unit])
+                chosen.append(unit)
+                chosen_on.append(on)
+    return Round(unit=tuple(chosen), on=tuple(chosen_on))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

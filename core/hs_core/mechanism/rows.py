@@ -81,23 +81,21 @@ def rows(
     though: Collection[JobId] = (),
 ) -> Rows:
     """Of `jobs`, or all that are not bound to where they run and could run somewhere. `though`: these too, though they have their GPUs."""
-    offered = [
-        (job, seats.suits(job) if job.id in though else seats.choices(job))
-        for job in (snapshot.jobs if jobs is None else jobs)
-    ]
-    offered = [entry for entry in offered if entry[1]]
-    offered.sort(key=lambda entry: by_arrival(entry[0]))
     models = seats.models
     estimates = estimated(snapshot, models)
-    speeds = []
-    for job, able in offered:
+    offered, speeds = [], []
+    for job in sorted(snapshot.jobs if jobs is None else jobs, key=by_arrival):
+        able = seats.suits(job) if job.id in though else seats.choices(job)
+        if not able:
+            continue
         found = estimates.speeds(job.job_class)
         if len(able) < len(models):
-            found = tuple(rate if model in able else 0.0 for model, rate in zip(models, found, strict=True))
+            found = tuple([rate if model in able else 0.0 for model, rate in zip(models, found, strict=True)])
+        offered.append(job)
         speeds.append(found)
     return Rows(
         snapshot=snapshot,
-        jobs=tuple(job for job, _ in offered),
+        jobs=tuple(offered),
         models=models,
         speed=np.array(speeds, dtype=float).reshape(len(offered), len(models)),
         gpus=np.array([seats.free(model) for model in models], dtype=np.int64),

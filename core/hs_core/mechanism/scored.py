@@ -11,7 +11,6 @@ from math import inf
 import numpy as np
 
 from hs_core.errors import BrokenError
-from hs_core.events import Seat, Turn
 from hs_core.mechanism.pal import Bools, Floats, Place, Pool, Want, binned, large_first, place
 from hs_core.mechanism.placing import Home, fits, takes_new
 from hs_core.mechanism.seats import Seats
@@ -19,6 +18,7 @@ from hs_core.mechanism.spreading import largest, measured, numbers
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
+from hs_core.wanted import Seat, Turn
 
 ACROSS = 1.5
 """How many times as long a step takes over several servers, where nobody has measured that; the paper has one number for the whole cluster."""

@@ -77,15 +77,11 @@ class Seats:
         """Mini-batches a second of the whole gang; 0.0 where it was not measured."""
         return self._snapshot.rates.get((job.job_class, model), 0.0)
 
-    def _may_leave(self, job: JobFacts) -> bool:
-        home = self._slots.home(job)
-        return not home or self._slots.may_go(job, self._hosts[home[0]])
-
     # --- choosing -------------------------------------------------------------------------------------------------
 
     def choose(self, job: JobFacts, model: str) -> bool:
         """Promise the job its gang of that pool; False if too few are left or it can't go there."""
-        if job.id in self._chosen or model not in self.choices(job) or self._free[model] < job.gang:
+        if job.id in self._chosen or self._free[model] < job.gang or model not in self.choices(job):
             return False
         self._free[model] -= job.gang
         self._chosen[job.id] = (job, model)
@@ -211,7 +207,7 @@ class Seats:
         """Homes of the chosen that can leave theirs; those that cannot have their GPUs afterwards."""
         slots = self._slots
         for job, model in sorted(self._chosen.values(), key=lambda entry: by_arrival(entry[0])):
-            if not self._may_leave(job):
+            if not slots.may_leave(job):
                 self._seat(job, (model,), {})
         groups: dict[tuple[str, int, int, int], list[HostName]] = {}
         room: dict[HostName, int] = {}
@@ -240,21 +236,22 @@ class Seats:
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        slots, claims = self._slots, dict.fromkeys(self._hosts, 0)  # GPUs that chosen jobs would stay on
+        slots, hosts = self._slots, self._hosts
+        claims = dict.fromkeys(hosts, 0)  # GPUs that chosen jobs would stay on
         line = []
         for job, model in self._chosen.values():
-            home, per_node = slots.home(job), job.per_node
-            stays = bool(home) and self._hosts[home[0]].model == model
+            home, gang, per_node = slots.home(job), job.gang, job.per_node
+            stays = bool(home) and hosts[home[0]].model == model
             for name in home if stays else ():
                 claims[name] += per_node
             moves_on = not (stays and job.running)
-            rank = (self._may_leave(job), -per_node, -job.gang, moves_on, not stays, job.arrival_s, job.id)
+            rank = (slots.may_leave(job), -per_node, -gang, moves_on, not stays, job.arrival_s, job.id)
             line.append((rank, job, model, home if stays else ()))
         line.sort(key=itemgetter(0))
         seated = set[JobId]()
-        for _, job, model, claimed in line:
+        for (_, less, *_), job, model, claimed in line:
             for name in claimed:
-                claims[name] -= job.per_node
+                claims[name] += less
             if slots.runs(job) or self._seat(job, (model,), claims, targets.get(job.id, ())):
                 seated.add(job.id)
         return seated
@@ -309,16 +306,19 @@ class Seats:
         able = self._floor.fitting(job, model)
         if len(able) < job.nodes or not self._slots.ways(job, (model,)):
             return ()
-        per_node, found = job.per_node, []
+        per_node, nodes, free, found = job.per_node, job.nodes, self._slots.free, []
         for host in able:
-            left = self._slots.free(host.name) - per_node
+            name = host.name
+            left = free(name) - per_node
             if left >= 0:
-                claimed = max(0, claims.get(host.name, 0) - left)
-                found.append((claimed, left, is_cold(job, host), host.name))
-        if len(found) < job.nodes:
+                claimed = claims.get(name, 0) - left
+                found.append((max(0, claimed), left, is_cold(job, host), name))
+        if len(found) < nodes:
             return ()
+        if nodes == 1:
+            return (min(found)[-1],)
         found.sort()
-        return tuple([name for _, _, _, name in found[: job.nodes]])
+        return tuple([name for _, _, _, name in found[:nodes]])
 
 
 def _servers(count: int) -> str:

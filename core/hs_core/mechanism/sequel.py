@@ -11,7 +11,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from hs_core.events import Turn
 from hs_core.mechanism import split
 from hs_core.mechanism.crowd import Crowd, table
 from hs_core.mechanism.lags import STEPS, Ints, Lags
@@ -20,6 +19,7 @@ from hs_core.mechanism.split import Few
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId
 from hs_core.policy import Had, Memory, Onward
+from hs_core.wanted import Turn
 
 REVIEW = 15  # quanta
 PACED_JOBS = 2_000  # for each so many of a large cluster a quantum more passes before anything but a change is decided about
@@ -57,6 +57,8 @@ def pace(jobs: int) -> int:
 
 class FairSequel:
     """Of one decision. `memory`: what that decision remembered."""
+
+    turnover = False
 
     def __init__(self, decided: Decided, memory: Memory, table: Few | Crowd) -> None:
         self._decided = decided

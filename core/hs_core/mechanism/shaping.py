@@ -64,12 +64,14 @@ class Pool:
             there = [at for at, count in enumerate(gpus) if count]
             if not there:
                 continue
-            home = tuple(self._names[at] for at in there)
-            if set(home) == set(job.hosts):
-                home = job.hosts
+            names = [self._names[at] for at in there]
+            # Who was there keeps its place among the nodes.
+            home = tuple(sorted(names, key=lambda name: _place(name, job.hosts)))
             shape = None
             if job.elastic is not None:
-                shape = Shape(gpus=gpus[there[0]], per_gpu=tuned.per_gpu, parts=tuned.accumulate + 1)
+                shape = Shape(
+                    gpus=sum(gpus), per_gpu=tuned.per_gpu, parts=tuned.accumulate + 1, nodes=len(home)
+                )
                 if self._stays(job, made, home, shape, search):
                     shape = None
             given[job.id] = Given(home, gpus[there[0]], shape)
@@ -78,20 +80,20 @@ class Pool:
     def _stays(self, job: JobFacts, made: Candidate, home: Home, shape: Shape, search: Search) -> bool:
         """It has as many GPUs there already, and another batch alone would not pay for the restart."""
         now = job.shape if isinstance(job.shape, Shape) else None
-        if not job.started or home != job.hosts or job.per_node != shape.gpus:
+        if not job.started or home != job.hosts or job.gang != shape.gpus:
             return False
         if now is None or now == shape:
-            return now == shape or job.elastic is None or job.elastic.on(shape.gpus) == shape
-        before = goodput(made.job, now.gpus, 1, now.per_gpu, now.parts - 1)
-        after = goodput(made.job, shape.gpus, 1, shape.per_gpu, shape.parts - 1)
+            return now == shape or job.elastic is None or job.elastic.on(shape.gpus, shape.nodes) == shape
+        before = goodput(made.job, now.gpus, now.nodes, now.per_gpu, now.parts - 1)
+        after = goodput(made.job, shape.gpus, shape.nodes, shape.per_gpu, shape.parts - 1)
         return after * keeps(made, search.restart_s) < RETUNED * before
 
     def _candidate(self, job: JobFacts, largest: int) -> Candidate | None:
         """None: it fits nowhere here now."""
-        made = self._rigid(job)
-        if job.elastic is not None and min(job.elastic.gpus_max, largest) >= job.elastic.gpus_min:
-            made = self._elastic(job, largest)
-        if made.least_gpus > largest * max(1, made.servers):
+        made, most = self._rigid(job), int(self._free.sum()) if job.spans else largest
+        if job.elastic is not None and min(job.elastic.gpus_max, most) >= job.elastic.gpus_min:
+            made = self._elastic(job, most)
+        if made.least_gpus > (largest * made.servers or most):
             return None
         here = job.started and all(name in self._at for name in job.hosts)
         now = [0] * len(self._names)
@@ -119,7 +121,7 @@ class Pool:
             servers=job.nodes,
         )
 
-    def _elastic(self, job: JobFacts, largest: int) -> Elastic:
+    def _elastic(self, job: JobFacts, most: int) -> Elastic:
         said = job.elastic
         assert said is not None
         made = Elastic(
@@ -129,8 +131,8 @@ class Pool:
             most_per_gpu=said.batch_per_gpu_max,
             noise=said.noise_scale,
             least_gpus=said.gpus_min,
-            most_gpus=min(said.gpus_max, largest),
-            servers=1,
+            most_gpus=min(said.gpus_max, most),
+            servers=0 if job.spans else 1,
         )
         able = any(tune(made, gpus, 1).goodput > 0 for gpus in range(made.least_gpus, made.most_gpus + 1))
         return made if able else self._rigid(job)
@@ -144,7 +146,7 @@ class Pool:
         samples = [
             Sample(
                 gpus=shape.gpus,
-                servers=1,
+                servers=shape.nodes,
                 per_gpu=shape.per_gpu,
                 accumulate=shape.parts - 1,
                 seconds=1 / rate,
@@ -156,5 +158,9 @@ class Pool:
         return found
 
 
-def _order(shape: Shape) -> tuple[int, int, int]:
-    return shape.gpus, shape.per_gpu, shape.parts
+def _order(shape: Shape) -> tuple[int, int, int, int]:
+    return shape.gpus, shape.per_gpu, shape.parts, shape.nodes
+
+
+def _place(name: HostName, home: Home) -> int:
+    return home.index(name) if name in home else len(home)

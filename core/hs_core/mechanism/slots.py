@@ -5,7 +5,6 @@ from copy import copy
 from dataclasses import replace
 from functools import lru_cache
 
-from hs_core.events import Guest, Turn
 from hs_core.forms import Form, Spread, in_strategy
 from hs_core.mechanism.floor import floor
 from hs_core.mechanism.later import Later
@@ -24,6 +23,7 @@ from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
+from hs_core.wanted import Guest, Turn
 
 
 class Slots:
@@ -127,6 +127,11 @@ class Slots:
     def may_go(self, job: JobFacts, host: HostFacts) -> bool:
         """Whether it could leave its home, if it has one, for that server, as far as the job and the budget allow."""
         return bool(self.ways(job, (host.model,)))
+
+    def may_leave(self, job: JobFacts) -> bool:
+        """The same, for another server of the pool in which it lives."""
+        home = self._homes.get(job.id)
+        return home is None or bool(self._ways_from(home, job, (self._hosts[home[0]].model,)))
 
     def ways(self, job: JobFacts, models: tuple[str, ...]) -> tuple[str, ...]:
         """Those of these pools for whose servers it could leave its home, if it has one, as far as the job and the budget allow."""
@@ -321,7 +326,7 @@ class Slots:
     def _turn(self, name: HostName, gangs: list[JobId]) -> Turn:
         named = tuple(sorted(gangs))
         if name not in self._guests:
-            return _alone(named)
+            return whole_turn(named)
         guests = sorted(self._guests[name], key=lambda guest: guest.job)
         return Turn(gangs=named, local=False, guests=tuple(guests))
 
@@ -346,7 +351,7 @@ class Slots:
 
 
 @lru_cache(maxsize=4096)
-def _alone(gangs: tuple[JobId, ...]) -> Turn:
+def whole_turn(gangs: tuple[JobId, ...]) -> Turn:
     """On GPUs of their own; on most servers the same from round to round."""
     return Turn(gangs=gangs, local=False)
 

@@ -20,9 +20,9 @@ from math import gcd, lcm
 from typing import Any
 
 from hs_core.errors import BrokenError
-from hs_core.events import Turn
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.names import HostName, JobId
+from hs_core.wanted import Turn
 
 ZERO = Fraction(0)
 FINEST = 64  # bits of a denominator

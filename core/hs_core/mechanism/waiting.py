@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
-from hs_core.events import Turn
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.placing import Home, why_nowhere
 from hs_core.mechanism.slots import lost
 from hs_core.mechanism.world import World
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts
+from hs_core.wanted import Turn
 
 
 class Waiting(Mapping[JobId, str]):

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
 
 from hs_core.mechanism.floor import floor
@@ -28,10 +29,19 @@ LEAST = Fraction(
 )  # tickets per GPU of a job whose server can't run it just now: present, and no claim on anything
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Weights:
-    tickets: Mapping[JobId, Fraction]  # jobTickets of every job that has a home
+    asked: "_Asked"
     entitled: Mapping[tuple[UserName, str], Fraction]  # (user, model) → GPUs
+
+    @cached_property
+    def tickets(self) -> Mapping[JobId, Fraction]:
+        """jobTickets of every job that has a home."""
+        tickets = job_tickets(self.entitled, self.asked.parts)
+        return {
+            job: found if (found := tickets.get(job, ZERO)).numerator else LEAST * gang
+            for job, gang in self.asked.gangs
+        }
 
 
 class _Asked(NamedTuple):
@@ -62,6 +72,15 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     return _weights(_Asked(there.pools, gangs, parts, dict(snapshot.tickets)))
 
 
+def weigh_parts(
+    pools: list[tuple[str, int]],
+    parts: list[tuple[JobId, UserName, str, int]],
+    tickets: Mapping[UserName, Fraction],
+) -> Weights:
+    """The same for jobs that can all run where they live: (job, user, model, GPUs), each once."""
+    return _weights(_Asked(pools, [(job, gpus) for job, _, _, gpus in parts], parts, dict(tickets)))
+
+
 def _weigh(asked: _Asked) -> Weights:
     wanted: dict[str, dict[UserName, int]] = {model: {} for model, _ in asked.pools}
     for _, user, model, gpus in asked.parts:
@@ -72,12 +91,7 @@ def _weigh(asked: _Asked) -> Weights:
         for user, share in entitle(capacity, wanted[model], asked.tickets).items()
         if share.numerator
     }
-    tickets = job_tickets(entitled, asked.parts)
-    weights = {
-        job: found if (found := tickets.get(job, ZERO)).numerator else LEAST * gang
-        for job, gang in asked.gangs
-    }
-    return Weights(weights, entitled)
+    return Weights(asked, entitled)
 
 
 _weights = Newest(_weigh)  # who moves within a pool weighs what it did

@@ -186,15 +186,15 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
 
 
 def _first(item: tuple[object, Band]) -> JobId:
-    return item[1].jobs[0].id
+    return item[1].first.id
 
 
 def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | None, Ask | None]]:
     """Odd jobs one by one, gangs over several servers together, by the lowest id."""
     found: list[tuple[JobId, int, tuple[JobFacts | None, Kind | None, Ask | None]]] = []
     found += [(job.id, 0, (job, None, None)) for job in taken.odd.values()]
-    found += [(band.jobs[0].id, 1, (None, kind, None)) for kind, band in taken.several.kinds.items()]
-    found += [(band.jobs[0].id, 2, (None, None, ask)) for ask, band in taken.several.asks.items()]
+    found += [(band.first.id, 1, (None, kind, None)) for kind, band in taken.several.kinds.items()]
+    found += [(band.first.id, 2, (None, None, ask)) for ask, band in taken.several.asks.items()]
     found.sort(key=itemgetter(0, 1))
     return (one for _, _, one in found)
 

@@ -13,7 +13,6 @@ from itertools import chain
 from math import lcm
 from typing import Any
 
-from hs_core.events import Turn
 from hs_core.mechanism import crowd, split, trade, trading
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
@@ -27,6 +26,7 @@ from hs_core.mechanism.world import At, World, look
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.shares import entitle_pools
+from hs_core.wanted import Turn
 
 LIMITS = Limits()
 
@@ -127,7 +127,7 @@ def _tickets_of(
     tickets: dict[JobId, Fraction] = {}
     known: dict[At, dict[int, Fraction]] = {}
     for (user, _, model), jobs in world.kinds.items():
-        if not jobs.jobs or (at := (user, model)) not in users:
+        if not len(jobs) or (at := (user, model)) not in users:
             continue
         by_gang = known.get(at)
         if by_gang is None:

@@ -1,16 +1,16 @@
 """Pollux (Qiao et al., OSDI'21): GPUs and batches of elastic jobs go where they make most goodput, found anew each round by a genetic search.
 
-Departures. An elastic job has its GPUs on one server, and another number of them, or batch, is a restart from its checkpoint: the batch
-is fixed from one restart to the next and not tuned on the way. The noise scale is what its user says. Jobs that are not elastic are in the search
+Departures. An elastic job has its GPUs on one server, or, where its user leaves that open, in equal parts on the fewest that have room. Another
+number of them, or batch, is a restart from its checkpoint: the batch is fixed from one restart to the next and not tuned on the way. The noise scale is what its user says. Jobs that are not elastic are in the search
 with their own gang or nothing; a pool without elastic jobs is not searched: who runs there goes on, who waits starts by arrival. Each GPU
 model is searched by itself, and who has started stays in its pool. GPUs that the search leaves idle go to who waits, by arrival.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hs_core.dice import roll
-from hs_core.forms import Shape
+from hs_core.forms import Elastic, Shape
 from hs_core.mechanism.once_a_round import once_a_round
 from hs_core.mechanism.placing import by_arrival, fits, pools, takes_new
 from hs_core.mechanism.pollux import Search
@@ -19,7 +19,7 @@ from hs_core.mechanism.shaping import Given, Pool
 from hs_core.mechanism.slots import Slots
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
-from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.policy import HostFacts, JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 
 SEARCH = Search()
 
@@ -91,10 +91,25 @@ def _by_pool(snapshot: Snapshot, slots: Slots, jobs: Iterable[JobFacts]) -> dict
 
 
 def _takes(snapshot: Snapshot, job: JobFacts, model: str) -> bool:
-    gang = job.elastic.gpus_min if job.elastic is not None else job.gang
-    smallest = replace(job, gang=gang)
     hosts = [host for host in snapshot.hosts if host.model == model and takes_new(host)]
-    return sum(fits(smallest, host) for host in hosts) >= job.nodes
+    return _least_over(job, hosts) > 0
+
+
+def _least_over(job: JobFacts, hosts: Sequence[HostFacts]) -> int:
+    """The fewest of these servers that could hold the fewest GPUs that it runs on; 0: not all of them together."""
+    gang = job.elastic.gpus_min if job.elastic is not None else job.gang
+    over = [nodes for nodes in range(1, gang + 1) if gang % nodes == 0] if job.spans else [job.nodes]
+    for nodes in over:
+        smallest = replace(job, gang=gang, nodes=nodes)
+        if sum(fits(smallest, host) for host in hosts) >= nodes:
+            return nodes
+    return 0
+
+
+def _smallest(job: JobFacts, elastic: Elastic, hosts: Sequence[HostFacts]) -> Shape | None:
+    """If GPUs are left for it in the end, over as many servers as it may have a home on already. None: it keeps what it has."""
+    nodes = job.nodes if job.hosts else _least_over(job, hosts)
+    return elastic.on(elastic.gpus_min, nodes) if nodes and elastic.gpus_min % nodes == 0 else None
 
 
 def _within_budget(snapshot: Snapshot, slots: Slots, wanted: Mapping[JobId, Given]) -> dict[JobId, Given]:
@@ -105,9 +120,7 @@ def _within_budget(snapshot: Snapshot, slots: Slots, wanted: Mapping[JobId, Give
         id_: given
         for id_, given in wanted.items()
         if (jobs[id_].movable or not jobs[id_].started or given.home == jobs[id_].hosts)
-        and all(
-            fits(replace(jobs[id_], gang=given.gpus * jobs[id_].nodes), hosts[name]) for name in given.home
-        )
+        and all(fits(replace(jobs[id_], gang=given.gpus, nodes=1), hosts[name]) for name in given.home)
     }
     changed = {id_ for id_, given in fitting.items() if _restarts(jobs[id_], given)}
     if len(changed) <= snapshot.migrations_left:
@@ -145,17 +158,20 @@ def _restarts(job: JobFacts, given: Given) -> bool:
 
 def _verdict(snapshot: Snapshot, agreed: Mapping[JobId, Given], memory: Memory) -> Verdict:
     jobs, shapes = [], dict[JobId, Shape]()
-    reshaped = set[JobId]()
+    open_ = [host for host in snapshot.hosts if takes_new(host)]
+    reshaped, relaid = set[JobId](), dict[JobId, Shape]()  # where they are; over other numbers of servers
     for job in snapshot.jobs:
         given = agreed.get(job.id)
         shape = given.shape if given is not None else None
         if given is None and job.elastic is not None and not job.started:
-            shape = job.elastic.on(job.elastic.gpus_min)  # if GPUs are left in the end
+            shape = _smallest(job, job.elastic, open_)
         if shape is not None and shape != job.shape:
             shapes[job.id] = shape
             if given is not None and job.started and given.home == job.hosts:
                 reshaped.add(job.id)
-            job = replace(job, gang=shape.gpus * job.nodes)  # noqa: PLW2901
+            if given is not None and job.started and len(given.home) != len(job.hosts):
+                relaid[job.id] = shape
+            job = replace(job, gang=shape.gpus, nodes=shape.nodes)  # noqa: PLW2901
         jobs.append(job)
     asked = replace(snapshot, jobs=tuple(jobs), migrations_left=snapshot.migrations_left - len(reshaped))
     seats, order = Seats(asked), sorted(jobs, key=by_arrival)
@@ -178,6 +194,10 @@ def _verdict(snapshot: Snapshot, agreed: Mapping[JobId, Given], memory: Memory) 
     moves = dict(plan.moves)
     for id_ in reshaped:
         moves[id_] = (MoveReason.SHAPE, f"the search of this round gives it {shapes[id_]}")
+    for id_, shape in relaid.items():
+        if plan.homes.get(id_) == agreed[id_].home and moves[id_][0] is not MoveReason.DRAIN:
+            there = ", ".join(agreed[id_].home)
+            moves[id_] = (MoveReason.SHAPE, f"the search of this round gives it {shape} on {there}")
     return replace(verdict, plan=replace(plan, shapes=told, moves=moves))
 
 

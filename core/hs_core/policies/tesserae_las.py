@@ -1,33 +1,16 @@
 """Tesserae (arXiv 2025) over least attained service: its placement and its fewest migrations (3.2, 3.3), in the order of `las`.
 
-Placed afresh each round as tight as can be, the largest gangs first, then servers of a pool renamed so that the fewest jobs migrate.
-Then who waits joins a placed job of the same gang on its GPUs, where both together get more done (Algorithm 4).
-
-Departures. Where fewer migrate if every job that can stay stays, and as many GPUs are in use, that is done. Pairs that were together stay so where that still pays.
-How much two jobs slow each other is measured while they share, and assumed before (`sharing.UNMEASURED`); jobs whose memory is not known are joined only where
-their classes were seen together. What is measured of parallelism strategies
-is measured by jobs in their rounds (`layouts`), not offline. Speeds on GPU models are measured by runs where an administrator asks for them (`mechanism.profiling`).
+Made of, and departing from the paper, as `mechanism.tesserae.over` says.
 """
 
 from hs_core.mechanism.attained import least_attained_first, why_attained
-from hs_core.mechanism.once_a_round import once_a_round
-from hs_core.mechanism.profiling import profiled
-from hs_core.mechanism.seats import Seats
-from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.mechanism.tesserae.over import Ordered, tesserae_over
+from hs_core.policy import Snapshot
 
 
-def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
-    seats = Seats(snapshot)
-    order = least_attained_first(snapshot)
-    seats.serve(order)
-    return seats.verdict(memory, why_attained(order), order, renamed=True, packs=True, strategies=True)
+def order(snapshot: Snapshot) -> Ordered:
+    jobs = least_attained_first(snapshot)
+    return jobs, why_attained(jobs)
 
 
-TESSERAE_LAS = profiled(
-    once_a_round(
-        Policy(
-            name="tesserae-las", needs=Needs(every_quantum=True, sharing=True, strategies=True), decide=decide
-        )
-    ),
-    batches=0,
-)
+TESSERAE_LAS = tesserae_over(order, "tesserae-las")

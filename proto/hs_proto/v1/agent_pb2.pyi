@@ -217,10 +217,16 @@ class Source(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GENERATION_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     generation: _builtins.int
     step: _builtins.int
+    rank: _builtins.int
+    """the node that wrote this part of it …"""
+    nodes: _builtins.int
+    """… of so many; 0: 1"""
     @_builtins.property
     def peer(self) -> Global___Peer: ...
     @_builtins.property
@@ -234,11 +240,13 @@ class Source(_message.Message):
         epoch: _builtins.int = ...,
         generation: _builtins.int = ...,
         step: _builtins.int = ...,
+        rank: _builtins.int = ...,
+        nodes: _builtins.int = ...,
         parts: _abc.Iterable[Global___SourcePart] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "parts", b"parts", "peer", b"peer", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "nodes", b"nodes", "parts", b"parts", "peer", b"peer", "rank", b"rank", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -669,12 +677,16 @@ class FetchRequest(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     GRANT_FIELD_NUMBER: _builtins.int
     NODE_RANK_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     HAVE_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     epoch: _builtins.int
     generation: _builtins.int
     grant: _builtins.str
     node_rank: _builtins.int
+    """that wrote it …"""
+    nodes: _builtins.int
+    """… of so many"""
     @_builtins.property
     def have(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileOffset]:
         """what an earlier try has got already"""
@@ -687,11 +699,12 @@ class FetchRequest(_message.Message):
         generation: _builtins.int = ...,
         grant: _builtins.str = ...,
         node_rank: _builtins.int = ...,
+        nodes: _builtins.int = ...,
         have: _abc.Iterable[Global___FileOffset] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "grant", b"grant", "have", b"have", "job_id", b"job_id", "node_rank", b"node_rank"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "generation", b"generation", "grant", b"grant", "have", b"have", "job_id", b"job_id", "node_rank", b"node_rank", "nodes", b"nodes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -231,6 +231,7 @@ class Elastic(_message.Message):
     BATCH_PER_GPU_MAX_FIELD_NUMBER: _builtins.int
     NOISE_SCALE_FIELD_NUMBER: _builtins.int
     gpus_min: _builtins.int
+    """over all of its servers"""
     gpus_max: _builtins.int
     batch: _builtins.int
     """of its user's own mini-batches"""
@@ -267,21 +268,25 @@ class Shape(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     PER_GPU_FIELD_NUMBER: _builtins.int
     PARTS_FIELD_NUMBER: _builtins.int
+    NODES_FIELD_NUMBER: _builtins.int
     gpus: _builtins.int
     per_gpu: _builtins.int
     """examples on a GPU at once"""
     parts: _builtins.int
     """in which each mini-batch is worked through"""
+    nodes: _builtins.int
+    """servers, with as many of the GPUs on each; 0: 1"""
     def __init__(
         self,
         *,
         gpus: _builtins.int = ...,
         per_gpu: _builtins.int = ...,
         parts: _builtins.int = ...,
+        nodes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "parts", b"parts", "per_gpu", b"per_gpu"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "nodes", b"nodes", "parts", b"parts", "per_gpu", b"per_gpu"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,7 +28,6 @@ from hs_core.events import (
     Resume,
     Suspend,
     WakeHost,
-    Wanted,
     WantedChanged,
     Woke,
 )
@@ -36,6 +35,7 @@ from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Dataset, Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import Exit, JobReport, Tier
+from hs_core.wanted import Wanted
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line

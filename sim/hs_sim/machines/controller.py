@@ -11,20 +11,12 @@ from typing import Any
 
 from hs_core.cluster import ClusterMachine, Settings
 from hs_core.errors import RefusedError
-from hs_core.events import (
-    ClusterEvent,
-    Direct,
-    HostJoined,
-    HostLeft,
-    HostReported,
-    QuantumEnded,
-    Wake,
-    Wanted,
-)
+from hs_core.events import ClusterEvent, Direct, HostJoined, HostLeft, HostReported, QuantumEnded, Wake
 from hs_core.model import Gpu, Host
 from hs_core.names import HostName, JobId
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.reports import JobReport, Phase
+from hs_core.wanted import Wanted
 from hs_sim.machines.clock import Clock
 from hs_sim.machines.journal import Draft, Journal
 from hs_sim.machines.network import DOWN, UP, Line, Network

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed, WantedJob
+from hs_core.events import CheckpointFetched, Fetch, FetchFailed
+from hs_core.wanted import WantedJob
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent

@@ -20,11 +20,11 @@ from hs_core.events import (
     JobReady,
     JobRestored,
     JobWentOn,
-    WantedJob,
 )
 from hs_core.model import OnPartition
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, Tier
+from hs_core.wanted import WantedJob
 from hs_sim.machines.truth import JobTruth, LawBrokenError
 
 if TYPE_CHECKING:

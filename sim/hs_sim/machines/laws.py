@@ -85,7 +85,8 @@ class Laws:
         row = world.controller.machine.find(job.id)
         assert row is not None
         really = sum(job.gpu_s.values())
-        costs, gang = world.costs, job.sim.gang
+        costs = world.costs
+        gang = job.sim.elastic.gpus_max if job.sim.elastic is not None else job.sim.gang
         start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
         start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
         unsure_s = self.trouble_s + job.launches * (SLACK_S + start_s) + job.averaging_s

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hs_core.dice import roll
-from hs_core.events import Turn
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
+from hs_core.wanted import Turn
 
 
 def restless(policy: Policy, likely: float) -> Policy:

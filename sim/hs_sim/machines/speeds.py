@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError
 from hs_core.forms import Form, Shape
+from hs_core.mechanism.pollux import Speed
 from hs_core.model import Gpu, job_class
 from hs_core.names import JobId
 from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
@@ -103,8 +104,7 @@ class Speeds:
         """Mini-batches a second, as they count them; tests have them say something else."""
         rate = gang.rate
         if isinstance(gang.shape, Shape) and gang.job.sim.elastic is not None:
-            (part,) = gang.parts.values()
-            speed = self._experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
+            speed = self._speed(gang)
             truly = gang.job.sim.truly or gang.job.sim.elastic
             rate *= told_per_s(speed, gang.shape) / steps_per_s(truly, speed, gang.shape)
         return rate * self._noise_of(gang.key[0])
@@ -114,9 +114,12 @@ class Speeds:
         truly = gang.job.sim.truly
         if not isinstance(gang.shape, Shape) or truly is None:
             return 0.0, 0
-        (part,) = gang.parts.values()
-        speed = self._experiment.workload.speeds[gang.job.sim.job_class, part.agent.model]
-        return truly.noise_scale, noise_samples(speed, gang.shape, gang.training_s)
+        return truly.noise_scale, noise_samples(self._speed(gang), gang.shape, gang.training_s)
+
+    def _speed(self, gang: Gang) -> Speed:
+        """Of an elastic job, whose servers are of one pool."""
+        model = next(iter(gang.parts.values())).agent.model
+        return self._experiment.workload.speeds[gang.job.sim.job_class, model]
 
     def _noise_of(self, job: JobId) -> float:
         cv = self._experiment.noise.rate_cv

@@ -6,10 +6,10 @@ What must never happen is refused here, at the moment when it would.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hs_core.events import Turn
 from hs_core.forms import Form
 from hs_core.model import JobSpec, OnPartition
 from hs_core.names import GpuId, HostName, JobId
+from hs_core.wanted import Turn
 from hs_sim.model import SimJob
 
 Owner = tuple[JobId, int, int]

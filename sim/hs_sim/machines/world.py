@@ -9,21 +9,14 @@ from typing import Any, NoReturn
 from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
-from hs_core.events import (
-    HostCommand,
-    JobsSubmitted,
-    RendezvousReserved,
-    Reserve,
-    UserSet,
-    WakeHost,
-    WantedJob,
-)
+from hs_core.events import HostCommand, JobsSubmitted, RendezvousReserved, Reserve, UserSet, WakeHost
 from hs_core.host import HostConfig
 from hs_core.model import Gpu, JobSpec, Slowdown
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_core.reports import Exit
+from hs_core.wanted import WantedJob
 from hs_sim.cluster import slowed_servers
 from hs_sim.garbage import rare_collections
 from hs_sim.machines.agent import Agent

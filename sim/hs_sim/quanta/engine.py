@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop
+from itertools import compress, repeat
 from math import floor
-from operator import attrgetter
+from operator import attrgetter, is_not
 
 import numpy as np
 
 from hs_core import plan as plans
-from hs_core.names import JobId
+from hs_core.forms import Form
+from hs_core.names import HostName, JobId
 from hs_core.policies import find
-from hs_core.policy import Had, Plan, Policy, Snapshot, Verdict
+from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
@@ -144,7 +146,7 @@ class _Run(Running):
                 self._turns.take()
                 self._turn_now(at_s, end_s)
             if (
-                self._stale
+                (self._stale or self._since.turnover)
                 and (not self._experiment.rounds or self._asks_at_once)
                 and self._fleet.live
                 and len(self._fleet.live) <= PROMPT_JOBS
@@ -173,7 +175,7 @@ class _Run(Running):
         while self._next_job < len(fleet.jobs) and fleet.jobs[self._next_job].arrival_s <= until_s:
             fleet.live[self._next_job] = None
             self._next_job += 1
-            self._stale = True
+            self._since.came = True
         while self._later and self._later[0][0] <= until_s:
             at_s, what, job = heappop(self._later)
             if what == END:
@@ -200,6 +202,7 @@ class _Run(Running):
     def _goes_on(self, now_s: float) -> bool:
         """Whether there is nothing to decide about the quantum that begins."""
         changed = self._stale or self._stale_at_edge
+        changed = changed or (self._since.turnover and not (self._sequel and self._sequel.turnover))
         if (changed and not self._waits(APART_JOBS)) or (self._learnt and not self._waits(LEARNT_JOBS)):
             return False
         if not (self._policy.needs.every_quantum or self._turns.spanned):
@@ -207,13 +210,27 @@ class _Run(Running):
             return True
         onward = None
         if self._sequel is not None:
+            self._since.now_s = now_s
             onward = self._sequel.edge(self._quantum + 1, now_s, self._had())
         if onward is None:
             return False
-        if onward.tickets:
+        self._go_on(onward, now_s)
+        return True
+
+    def _go_on(self, onward: Onward, now_s: float) -> None:
+        if self._sequel is not None and self._sequel.turnover:
+            self._since.told()
+        for job_id in sorted(onward.homes):
+            if self._fleet.started[job_id - 1]:
+                self._budget.take(now_s)
+            self._rehome(job_id - 1, onward.homes[job_id], now_s)
+        if onward.homes:
+            self._settle_in(now_s)
+        if self._strides and onward.tickets:
             self._weigh(onward.tickets)
         self._turns.plan(onward.turns)
-        return True
+        if onward.entitled is not None:
+            self._series.entitled(onward.entitled, now_s)
 
     def _waits(self, jobs: int) -> bool:
         """Among very many a change can wait for a few quanta: they do. `jobs`: for each so many, one more."""
@@ -223,13 +240,13 @@ class _Run(Running):
     def _had(self) -> Had:
         """Who is in its turn."""
         fleet, jobs = self._fleet, self._run_now
-        owner = fleet.user[jobs] * len(fleet.models) + fleet.model[jobs]
-        gpus = np.bincount(owner, weights=fleet.gang[jobs], minlength=len(fleet.owners))
-        return Had(fleet.owners, gpus.astype(np.float64, copy=False))
+        gpus = np.bincount(fleet.owner[jobs], weights=fleet.gang[jobs], minlength=len(fleet.owners))
+        return Had(fleet.owners, gpus.astype(np.float64, copy=False), self._since)
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
         self._stale = self._stale_at_edge = self._learnt = self._asks_at_once = False
+        self._since.told()
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
         facts = fleet.facts(now_s, movable=self._movable)
@@ -266,11 +283,10 @@ class _Run(Running):
         fleet, plan = self._fleet, verdict.plan
         if not self._strides and self._turns.leave_some(plan.turns):
             self._list_all()
-        homes = map(plan.homes.get, map(_id_of, snapshot.jobs))
-        plain = not plan.copies and not plan.shapes
-        for facts, names in zip(snapshot.jobs, homes, strict=True):
-            if plain and names is facts.hosts:
-                continue  # it stays, as nearly all do
+        homes = list(map(plan.homes.get, map(_id_of, snapshot.jobs)))
+        plain = not plan.copies and not plan.shapes  # who has the very same home stays, as nearly all do
+        news = map(is_not, homes, map(_hosts_of, snapshot.jobs)) if plain else repeat(True)
+        for facts, names in compress(zip(snapshot.jobs, homes, strict=True), news):
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
             shape = plan.shapes.get(facts.id, facts.shape)
@@ -278,24 +294,38 @@ class _Run(Running):
             anew = anew or reshaped
             if names is None or (names == facts.hosts and not anew):
                 continue
-            home = tuple(fleet.row_of[name] for name in names)
-            if facts.started:
-                if names != facts.hosts or reshaped:
-                    self._budget.take(now_s)
-                self._move(job, home, now_s, copies, shape)
-            elif job not in self._moving:
-                self._place(job, home, now_s, copies, shape)
+            if facts.started and (names != facts.hosts or reshaped):
+                self._budget.take(now_s)
+            self._rehome(job, names, now_s, copies, shape)
         self._weigh(plan.tickets)
         self._told_trials(plan, now_s)
         for job_id, parts in plan.accumulation.items():
             fleet.accumulation[job_id - 1] = parts
             fleet.changed(job_id - 1)
-        self._stand(self._up, now_s, edge=now_s <= self._edge_s)
-        self._up.clear()
-        self._stale = self._stale_at_edge = False
+        self._settle_in(now_s)
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
         self._trades.extend(trade_row(news, now_s) for news in verdict.news)
+
+    def _rehome(
+        self,
+        job: int,
+        names: tuple[HostName, ...],
+        now_s: float,
+        copies: tuple[int, ...] = (),
+        shape: Form | None = None,
+    ) -> None:
+        home = tuple([self._fleet.row_of[name] for name in names])
+        if self._fleet.started[job]:
+            self._move(job, home, now_s, copies, shape)
+        elif job not in self._moving:
+            self._place(job, home, now_s, copies, shape)
+
+    def _settle_in(self, now_s: float) -> None:
+        """All homes are given: whose process is up at once takes part. Who has decided so need not be told."""
+        self._stand(self._up, now_s, edge=now_s <= self._edge_s)
+        self._up.clear()
+        self._stale = self._stale_at_edge = False
 
     def _told_trials(self, plan: Plan, now_s: float) -> None:
         if not (plan.trials or self._trials.any):
@@ -312,11 +342,9 @@ class _Run(Running):
         self._told = tickets
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
         # Most jobs share a few numbers: each is looked at once.
-        few = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))
-        known = {at: _as_float(one) for at, one in few.items()}
-        values = np.fromiter(
-            map(known.__getitem__, map(id, tickets.values())), dtype=np.float64, count=len(tickets)
-        )
+        which = list(map(id, tickets.values()))
+        known = {at: _as_float(one) for at, one in dict(zip(which, tickets.values(), strict=True)).items()}
+        values = np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(tickets))
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
@@ -361,7 +389,7 @@ class _Run(Running):
         )
 
 
-_id_of = attrgetter("id")
+_id_of, _hosts_of = attrgetter("id"), attrgetter("hosts")
 
 
 def _as_float(tickets: Fraction) -> float:

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from itertools import repeat
 from typing import Any
 
+from hs_core.model import spans
 from hs_core.names import JobId
 from hs_core.policy import JobFacts
 from hs_sim.model import SimJob
@@ -18,6 +19,9 @@ def _setter(name: str) -> Callable[[JobFacts, Any], None]:
 
 _SETTERS = {field.name: _setter(field.name) for field in fields(JobFacts)}
 _DEFAULTS = {field.name: field.default for field in fields(JobFacts) if field.default is not MISSING}
+
+
+TOGETHER = 4096  # jobs whose facts are made at once: so many stay in the cache, column by column
 
 
 class Columns:
@@ -39,18 +43,25 @@ class Columns:
             "sliceable": [job.sliceable for job in jobs],
             "dataset": [job.dataset for job in jobs],
             "strategies": [job.strategies for job in jobs],
+            "spans": [spans(job.spec()) if job.elastic is not None else False for job in jobs],
         }
 
     def facts(self, jobs: Sequence[int], now: Mapping[str, Iterable[Any]]) -> list[JobFacts]:
         """Of these. `now`: what has become of them, by field. What is in neither is as it is by default."""
-        made = list(map(JobFacts.__new__, repeat(JobFacts, len(jobs))))
-        for name, said in self._said.items():
-            _fill(name, made, map(said.__getitem__, jobs))
-        for name, values in now.items():
-            _fill(name, made, values)
-        for name in _SETTERS.keys() - self._said.keys() - now.keys():
-            _fill(name, made, repeat(_DEFAULTS[name]))
-        return made
+        become = {name: iter(values) for name, values in now.items()}
+        default = _SETTERS.keys() - self._said.keys() - now.keys()
+        found: list[JobFacts] = []
+        for start in range(0, len(jobs), TOGETHER):
+            some = jobs[start : start + TOGETHER]
+            made = list(map(JobFacts.__new__, repeat(JobFacts, len(some))))
+            for name, said in self._said.items():
+                _fill(name, made, map(said.__getitem__, some))
+            for name, values in become.items():
+                _fill(name, made, values)
+            for name in default:
+                _fill(name, made, repeat(_DEFAULTS[name]))
+            found += made
+        return found
 
 
 def _fill(name: str, made: list[JobFacts], values: Iterable[Any]) -> None:

@@ -27,31 +27,8 @@ class Fleet:
     def __init__(self, experiment: Experiment, *, mixed: bool = False, progress: bool = True) -> None:
         """`mixed`: a job may live on several GPU models. `progress`: of what jobs have received and done, facts are as of their last turn at least."""
         self._progress = progress
+        self._servers(experiment)
         workload, jobs = experiment.workload, experiment.workload.jobs
-        named = list(servers(experiment.cluster))
-        self.hosts: list[HostName] = [name for name, _ in named]
-        self.row_of: dict[HostName, int] = {name: row for row, name in enumerate(self.hosts)}
-        self.host_facts = tuple(
-            sorted(
-                (
-                    HostFacts(
-                        name=name,
-                        model=pool.model,
-                        gpus=pool.gpus_per_server,
-                        gpu_memory_bytes=pool.gpu_memory_bytes,
-                    )
-                    for name, pool in named
-                ),
-                key=lambda host: host.name,
-            )
-        )
-        self._cache_bytes = experiment.cluster.dataset_cache_bytes
-        self._datasets: list[tuple[Dataset, ...]] = [() for _ in named]
-        self.models = list(dict.fromkeys(pool.model for _, pool in named))
-        self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
-        self.model_of_row: Ints = np.array(
-            [self.models.index(pool.model) for _, pool in named], dtype=np.int64
-        )
         self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
         self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
@@ -77,6 +54,8 @@ class Fleet:
             (most, count), -1, dtype=np.int64
         )  # the same, rank by rank, filled up with -1
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
+        self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it
+        self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
@@ -113,6 +92,33 @@ class Fleet:
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # as facts have it
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
+
+    def _servers(self, experiment: Experiment) -> None:
+        """A row each, in the order of the cluster; facts of them by name."""
+        named = list(servers(experiment.cluster))
+        self.hosts: list[HostName] = [name for name, _ in named]
+        self.row_of: dict[HostName, int] = {name: row for row, name in enumerate(self.hosts)}
+        self.host_facts = tuple(
+            sorted(
+                (
+                    HostFacts(
+                        name=name,
+                        model=pool.model,
+                        gpus=pool.gpus_per_server,
+                        gpu_memory_bytes=pool.gpu_memory_bytes,
+                    )
+                    for name, pool in named
+                ),
+                key=lambda host: host.name,
+            )
+        )
+        self._cache_bytes = experiment.cluster.dataset_cache_bytes
+        self._datasets: list[tuple[Dataset, ...]] = [() for _ in named]
+        self.models = list(dict.fromkeys(pool.model for _, pool in named))
+        self.gpus: Ints = np.array([pool.gpus_per_server for _, pool in named], dtype=np.int64)
+        self.model_of_row: Ints = np.array(
+            [self.models.index(pool.model) for _, pool in named], dtype=np.int64
+        )
 
     def _classes(self, experiment: Experiment) -> None:
         """Jobs of one user and class are one class to the controller: rates are the workload's, by pair with a model."""
@@ -168,7 +174,8 @@ class Fleet:
         if shape is not None:
             self.shapes[job] = shape
         if isinstance(shape, Shape):
-            self.gang[job] = self.per_node[job] = self.charged[job] = shape.gpus
+            self.gang[job] = self.charged[job] = shape.gpus
+            self.nodes[job], self.per_node[job] = shape.nodes, shape.per_node
         elif shape is not None:
             self.nodes[job] = self.jobs[job].nodes_in(shape)
             self.per_node[job] = self.gang[job] // self.nodes[job]
@@ -178,8 +185,12 @@ class Fleet:
             more = ((0, len(home) - len(self.rows_of)), (0, 0))
             self.rows_of = np.pad(self.rows_of, more, constant_values=-1)
         self.home_names[job] = self.names(home)
-        self.rows_of[:, job] = -1
-        self.rows_of[: len(home), job] = home
+        if len(home) > 1:
+            self.rows_of[: len(home), job] = home
+        else:
+            self.rows_of[0, job] = home[0]
+        if len(home) < len(self.rows_of):
+            self.rows_of[len(home) :, job] = -1
         if self.copies.pop(job, None):
             self.charged[job] = self.gang[job]
         if copies:
@@ -204,29 +215,41 @@ class Fleet:
                 self._pace(job)
 
     def _pace(self, job: int) -> None:
-        rates, home = self.rates[self.class_of[job]], self.home[job]
+        home = self.home[job]
         if len(home) == 1 and job not in self.copies:  # as nearly all
             self.spread.discard(job)
-            self.model[job] = model = self.model_of_row[home[0]]
-            rate = rates[model] if self.jobs[job].elastic is None else self._elastic_rate(job, int(model))
+            model = int(self.model_of_row[home[0]])
+            self._is_on(job, model)
+            rate = (
+                self._elastic_rate(job, model)
+                if job in self.elastics
+                else self.rates[self.class_of[job], model]
+            )
             self.alone[job] = self.rate[job] = rate / self.slowed[job]
             return
+        rates = self.rates[self.class_of[job]]
         models = self.model_of_row[list(home)].tolist()
         model = min(models, key=lambda model: (rates[model], model))
         copies = self.copies.get(job)
         (self.spread.add if copies or len(set(models)) > 1 else self.spread.discard)(job)
-        self.model[job] = model
-        rate = rates[model]
+        self._is_on(job, model)
+        rate = rates[model] if self.jobs[job].elastic is None else self._elastic_rate(job, model)
         if copies:  # it has ended when the last of them has done its part
             rate = sum(copies) / max(n / rates[model] for n, model in zip(copies, models, strict=True))
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
 
+    def _is_on(self, job: int, model: int) -> None:
+        models = len(self.models)
+        self.model[job] = model
+        self.owner[job] = self.user[job] * models + model
+        self.pair[job] = self.class_of[job] * models + model
+
     def shape_of(self, job: int) -> Shape:
         """Of an elastic one, also where nobody chose it."""
         shape, said = self.shapes.get(job), self.jobs[job].elastic
         assert said is not None
-        return shape if isinstance(shape, Shape) else said.on(self.jobs[job].gpus)
+        return shape if isinstance(shape, Shape) else said.on(self.jobs[job].gang, self.jobs[job].nodes)
 
     def _elastic_rate(self, job: int, model: int) -> float:
         """Steps a second in the shape that it has."""
@@ -332,10 +355,7 @@ class Fleet:
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""
-        attained = self.gpu_s[jobs].sum(axis=1)
-        running = self.running[jobs]
-        held_s = np.maximum(0.0, now_s - self.held_s[jobs[running]])
-        attained[running] += held_s * self.charged[jobs[running]]
+        attained, running = self.attained(jobs, now_s), self.running[jobs]
         which = jobs.tolist()
         return {
             "memory_bytes": self._memory(jobs),
@@ -360,6 +380,13 @@ class Fleet:
             "steps_done": (self.steps[jobs] - self.steps_left[jobs]).tolist(),
         }
 
+    def attained(self, jobs: Ints, now_s: float) -> Floats:
+        """GPU-seconds until now."""
+        attained: Floats = self.gpu_s[jobs].sum(axis=1)
+        running = jobs[self.running[jobs]]
+        attained[self.running[jobs]] += np.maximum(0.0, now_s - self.held_s[running]) * self.charged[running]
+        return attained
+
     def _memory(self, jobs: Ints) -> list[int]:
         """Of those that train in sub-batches less than was said."""
         specs = list(map(self.jobs.__getitem__, jobs.tolist()))
@@ -382,5 +409,5 @@ def _told(workload: Workload, job: SimJob, class_: str, model: str, nodes: int) 
     """What jobs of the class report as declared."""
     speed = workload.speeds.get((class_, model))
     if job.elastic is not None and speed is not None:
-        return told_per_s(speed, job.elastic.on(job.gpus))
+        return told_per_s(speed, job.elastic.on(job.gang, job.nodes))
     return workload.rate(class_, model, nodes)

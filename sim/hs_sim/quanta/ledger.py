@@ -26,10 +26,12 @@ class _Sums:
 
     def add(self, places: Ints, amounts: Floats) -> None:
         """What comes to one place several times is added up first."""
-        self._touched[places] = True
         if places.size * FEW > self._sums.size:
-            self._sums += np.bincount(places, weights=amounts, minlength=self._sums.size)
+            added = np.bincount(places, weights=amounts, minlength=self._sums.size)
+            self._sums += added
+            self._touched |= added != 0.0
             return
+        self._touched[places] = True
         np.add.at(self._part, places, amounts)
         self._sums[places] += self._part[places]
         self._part[places] = 0.0
@@ -80,6 +82,8 @@ class Series:
         self._entitled = np.fromiter(values, dtype=np.float64, count=count)
 
     def _accrue(self, now_s: float) -> None:
+        if now_s == self._entitled_from_s:
+            return
         self._entitled_s.add(self._entitled_at, self._entitled * (now_s - self._entitled_from_s))
         self._entitled_from_s = now_s
 

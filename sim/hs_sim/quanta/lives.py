@@ -7,6 +7,7 @@ import numpy as np
 
 from hs_core.forms import Form
 from hs_core.model import Migrate
+from hs_core.names import JobId
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
 
@@ -28,7 +29,7 @@ class Lives(State):
         del fleet.live[job]
         fleet.changed(job)
         self._ended += 1
-        self._stale = True
+        self._since.gone.append(JobId(fleet.jobs[job].id))
         return home
 
     def _stand(self, jobs: Sequence[int], now_s: float, *, edge: bool) -> None:
@@ -57,7 +58,7 @@ class Lives(State):
         fleet = self._fleet
         self._charge_one(job, now_s)
         fleet.changed(job)
-        self._measured.learn(int(fleet.class_of[job] * len(fleet.models) + fleet.model[job]))
+        self._measured.learn(int(fleet.pair[job]))
         self._stale = self._asks_at_once = True
 
     def _written(self, job: int, now_s: float) -> tuple[int, ...]:

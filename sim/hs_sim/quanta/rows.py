@@ -215,11 +215,9 @@ class Rows:
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
-    def rest(self) -> Ints:
+    def rest(self) -> None:
         """A quantum in which no server has anything to share out: nobody is picked."""
         self._advance[:] = 0.0
-        self.handed = np.zeros_like(self.count)
-        return np.empty(0, dtype=np.int64)
 
     def fill(self, row: int, free: int, part: float, busy: Bools, waiting: Iterable[int] = ()) -> list[int]:
         """GPUs of one server that became idle: who gets them pays for that part of the quantum. `waiting`: those who do not compete yet,

@@ -16,21 +16,23 @@ class Running(Lives):
         fleet = self._fleet
         staying = [job for job in self._moving if fleet.running[job]]
         forced = self._ready_gangs(staying)
-        gangs = np.array([*staying, *forced], dtype=np.int64)
+        gangs = np.concatenate([np.array(staying, dtype=np.int64), forced])
         free = self.gpus_left(gangs)
         local = self._turns.local
         if local.any():
-            held = np.array([*forced, *self._moving], dtype=np.int64)
+            held = np.concatenate([forced, np.array(list(self._moving), dtype=np.int64)])
             picks = self._rows.pick(np.where(local, free, 0), held)
+            chosen, free = np.concatenate([gangs, picks]), free - self._rows.handed
         else:
-            picks = self._rows.rest()
-        chosen = np.concatenate([gangs, picks])
-        used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else free - self._rows.handed)
+            self._rows.rest()
+            chosen = gangs
+        used = fleet.gpus - (self.gpus_left(chosen) if self._pairs.any else free)
         late = []
+        whole = set(forced.tolist()) if self._rising else ()
         for job in self._rising:
             row = fleet.home[job][0]
             if (
-                job not in forced
+                job not in whole
                 and len(fleet.home[job]) == 1
                 and self._turns.local[row]
                 and used[row] + fleet.per_node[job] <= fleet.gpus[row]
@@ -43,24 +45,24 @@ class Running(Lives):
         self._used = used
         self._switch(chosen, now_s)
 
-    def _ready_gangs(self, staying: list[int]) -> list[int]:
+    def _ready_gangs(self, staying: list[int]) -> Ints:
         """The turns' gangs that could run now, beside those that are still there."""
         fleet = self._fleet
-        told = np.array(self._turns.gangs, dtype=np.int64)  # they have homes
-        ready: list[int] = told[np.isnan(fleet.ended_s[told])].tolist()
+        told = self._turns.gangs  # they have homes
+        ready = told[np.isnan(fleet.ended_s[told])]
         if self._moving:
-            ready = [job for job in ready if job not in self._moving]
+            ready = ready[[job not in self._moving for job in ready.tolist()]]
         if not staying:
             return ready
         left = self.gpus_left(np.array(staying, dtype=np.int64))
         fitting: list[int] = []
-        for job in sorted(ready, key=self._pairs.guest):  # partners before their guests
+        for job in sorted(ready.tolist(), key=self._pairs.guest):  # partners before their guests
             needed = self._needed(job, {*staying, *fitting})
             if all(left[row] >= gpus for row, gpus in needed.items()):
                 for row, gpus in needed.items():
                     left[row] -= gpus
                 fitting.append(job)
-        return fitting
+        return np.array(fitting, dtype=np.int64)
 
     def _needed(self, job: int, beside: Container[int]) -> dict[int, int]:
         """GPUs of its own on each of its servers, where those jobs run."""
@@ -104,14 +106,15 @@ class Running(Lives):
         winners = chosen[~fleet.running[chosen]]
         if losers.size:
             self._leave(losers)
+            fleet.switched(losers)
         if winners.size:
-            which, rows = self._parts(winners)
-            waits = np.zeros(winners.size, dtype=np.bool_)
-            waits[which[self._crowded(losers)[rows]]] = True
-            self._enter(winners, now_s + np.where(waits, costs.suspend_s, 0.0))
+            begin_s = np.full(winners.size, now_s)
+            if losers.size:
+                which, rows = self._parts(winners)
+                begin_s[which[self._crowded(losers)[rows]]] += costs.suspend_s
+            self._enter(winners, begin_s)
+            fleet.switched(winners)
         self._run_now = chosen
-        fleet.switched(losers)
-        fleet.switched(winners)
 
     def _crowded(self, losers: Ints) -> Bools:
         found = np.zeros(len(self._fleet.hosts), dtype=np.bool_)
@@ -121,7 +124,8 @@ class Running(Lives):
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
         which = np.arange(jobs.size, dtype=np.int64)
-        of, on = [which[:0]], [which[:0]]
+        of: list[Ints] = []
+        on: list[Ints] = []
         for servers in self._fleet.rows_of:  # most jobs have one node
             rows = servers[jobs]
             there = rows >= 0
@@ -131,7 +135,9 @@ class Running(Lives):
                 break
             of.append(which)
             on.append(rows)
-        return np.concatenate(of), np.concatenate(on)
+        if not of:
+            return which, which
+        return (of[0], on[0]) if len(of) == 1 else (np.concatenate(of), np.concatenate(on))
 
     def _enter(self, jobs: Ints, at_s: Floats) -> None:
         fleet = self._fleet
@@ -191,7 +197,7 @@ class Running(Lives):
         rows = self._turns.whole()
         if not rows:
             return
-        wanted = set(self._ready_gangs([job for job in self._moving if fleet.running[job]]))
+        wanted = set(self._ready_gangs([job for job in self._moving if fleet.running[job]]).tolist())
         for job in self._run_now.tolist():
             if job not in wanted and job not in self._moving and not rows.isdisjoint(fleet.home[job]):
                 self._stop(job, now_s)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from hs_core.forms import Shape
+from hs_core.model import spans
 from hs_sim.elastic import shapes_to_know, told_per_s
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.profile import ENOUGH
@@ -21,7 +22,8 @@ class Shapes:
         for job, spec in enumerate(fleet.jobs) if known else ():
             if spec.elastic is not None:
                 for model in fleet.models:
-                    for shape in (*shapes_to_know(spec.elastic), fleet.shape_of(job)):
+                    known_shapes = shapes_to_know(spec.elastic, spans=spans(spec.spec()))
+                    for shape in (*known_shapes, fleet.shape_of(job)):
                         self._learn(job, model, shape)
 
     def report(self, jobs: Iterable[int]) -> bool:

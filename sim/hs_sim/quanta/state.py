@@ -18,6 +18,7 @@ from hs_sim.quanta.pairs import Pairs
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
 from hs_sim.quanta.shapes import Shapes
+from hs_sim.quanta.since import Since
 from hs_sim.quanta.stages import Stages
 from hs_sim.quanta.trials import Trials
 from hs_sim.quanta.turns import Turns
@@ -52,7 +53,7 @@ class State:
         self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
-        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the quantum before
+        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the round before
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
@@ -83,11 +84,13 @@ class State:
         self._decision_s = self._decision_s_max = 0.0
         self._trades: list[dict[str, object]] = []
         self._budget = Budget(min(experiment.migrations_per_hour, MANY), None)
+        self._since = Since(fleet, self._budget, self._moving, self._rising)
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
-        self._ran[:] = False
-        self._ran[self._run_now] = True
+        if self._experiment.compat:
+            self._ran[:] = False
+            self._ran[self._run_now] = True
         if not self._run_now.size:
             return
         fleet = self._fleet
@@ -100,7 +103,7 @@ class State:
             if elastic := fleet.elastics.intersection(alone.tolist()) if fleet.elastics else ():
                 self._stale |= self._measured_shapes.report(sorted(elastic))
                 alone = np.setdiff1d(alone, [job for job in elastic if job in fleet.shapes])
-            pairs = fleet.class_of[alone] * len(fleet.models) + fleet.model[alone]
+            pairs = fleet.pair[alone]
             if fleet.copies:
                 pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
             self._learnt |= self._measured.report(pairs)
@@ -138,19 +141,18 @@ class State:
     def _receive(self, jobs: Ints, seconds: Floats, steps: Floats | None = None) -> None:
         """`steps`: None if they did none."""
         fleet = self._fleet
-        users = fleet.user[jobs]
-        owner = users * len(fleet.models)
+        users, models = fleet.user[jobs], len(fleet.models)
         if fleet.spread and fleet.spread.intersection(jobs.tolist()):
             gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
             fleet.gpu_s[jobs] += gpu_s
-            every = (owner[:, None] + np.arange(len(fleet.models))).ravel()
+            every = (users[:, None] * models + np.arange(models)).ravel()
             self._series.received(every, gpu_s.ravel(), users, steps)
             return
         gpu_s = seconds * fleet.charged[jobs]
-        models = fleet.model[jobs]
+        owner = fleet.owner[jobs]
         received = fleet.gpu_s.reshape(-1)  # the same memory, by one number: each job is there once
-        received[jobs * len(fleet.models) + models] += gpu_s
-        self._series.received(owner + models, gpu_s, users, steps)
+        received[jobs * models + owner % models] += gpu_s
+        self._series.received(owner, gpu_s, users, steps)
 
     def _foresee(self, jobs: Ints, end_s: float) -> None:
         """Who ends in this quantum, and when."""

@@ -1,14 +1,13 @@
 """The turns of servers, as they were told: which gangs run whole, and where a server's own stride has what is left."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 
-from hs_core.events import Turn
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.names import HostName
+from hs_core.names import HostName, JobId
+from hs_core.wanted import Turn
 from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.rows import Bools, Ints
 
@@ -20,7 +19,7 @@ class _Told:
         self._fleet = fleet
         self._turns = turns
         # Where nothing but whole gangs is said, it need not be known server by server. None: more is said.
-        self.gangs = turns.gangs if isinstance(turns, GangTurns) else None
+        self.gangs = turns if isinstance(turns, GangTurns) else None
 
     @cached_property
     def rows(self) -> dict[int, Turn]:
@@ -57,8 +56,11 @@ class Turns:
         self._planned = self._nothing  # as decided last
         self._ahead = self._nothing  # as decided before this quantum began
         self._now: _Told | _Now = self._nothing
+        self._table: Sequence[tuple[JobId, tuple[HostName, ...]]] = ()  # of gangs, that was looked at last …
+        self._table_jobs: Ints = np.empty(0, dtype=np.int64)
+        self._at_home: Bools | None = None  # … and who of them lives where it says; None: not known any more
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
-        self.gangs: tuple[int, ...] = ()  # jobs in the turn of every server of their home
+        self.gangs: Ints = np.empty(0, dtype=np.int64)  # jobs in the turn of every server of their home
         self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
         self.guests: dict[int, list[tuple[int, int, int]]] = {}  # of these: (server, partner, GPUs)
 
@@ -72,7 +74,7 @@ class Turns:
         home = self._fleet.home[job]
         if len(home) < 2:
             return
-        for row in home:
+        for row in home if not self._rounds else ():
             if not self._parts[row] and (turn := self._now.rows.get(row)) is not None:
                 self._ahead = self._ahead.and_(row, turn)
         self._count(job, 1)
@@ -83,7 +85,7 @@ class Turns:
 
     def ends(self, job: int) -> None:
         self.leaves(job)
-        self.gangs = tuple(gang for gang in self.gangs if gang != job)
+        self.gangs = self.gangs[self.gangs != job]
         self.guests.pop(job, None)
         self.seats.pop(job, None)
 
@@ -91,6 +93,7 @@ class Turns:
         home = self._fleet.home[job]
         if len(home) > 1:
             self._parts[list(home)] += change
+            self._at_home = None
 
     def begin(self) -> None:
         """A quantum begins; what is planned for it, if anything, and `take` follow."""
@@ -103,8 +106,9 @@ class Turns:
 
     def leave_some(self, turns: Mapping[HostName, Turn]) -> bool:
         """GPUs to some server's own stride."""
-        every = not isinstance(turns, GangTurns) and len(turns) == len(self._fleet.hosts)
-        return not every or any(turn.local for turn in turns.values())
+        if isinstance(turns, GangTurns):
+            return len(turns.whole) < len(self._fleet.hosts)
+        return len(turns) < len(self._fleet.hosts) or any(turn.local for turn in turns.values())
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
@@ -115,31 +119,46 @@ class Turns:
             self._now = _Now(self._ahead, self._planned, late)
         self.local[:] = True
         self.guests, self.seats = {}, {}
-        if self._ahead.gangs is not None and self._planned.gangs is not None and not self._rounds:
-            # Whoever has a home on several servers is told ahead on all of them.
-            names = self._fleet.home_names
-            self.gangs = tuple([
-                job - 1
-                for job, home in self._ahead.gangs
-                if names[job - 1] is home or self._is_home(job - 1, home)
-            ])  # fmt: skip
+        # Whoever has a home on several servers is told ahead on all of them.
+        told, last = (self._planned if self._rounds else self._ahead).gangs, self._planned.gangs
+        if told is not None and last is not None:
+            self.gangs = self._gangs_at_home(told)
+            self.local[[self._fleet.row_of[name] for name in last.whole]] = False
             return
         now = self._now.rows
-        named = dict.fromkeys(chain.from_iterable([turn.gangs for turn in now.values()]))
-        self.local[[row for row, turn in now.items() if not turn.local]] = False
-        self.gangs = tuple([job - 1 for job in named if self._everywhere(job, now)])
+        named: dict[JobId, None] = {}
+        whole = []
         for row, turn in now.items():
-            if not (turn.guests or turn.seats):
-                continue
-            for guest in turn.guests:
-                shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
-                self.guests.setdefault(guest.job - 1, []).extend(shares)
-            for seat in turn.seats:
-                self.seats.setdefault(seat.job - 1, {})[row] = seat.gpus
+            if not turn.local:
+                whole.append(row)
+            for job in turn.gangs:
+                named[job] = None
+            if turn.guests or turn.seats:
+                self._beside(row, turn)
+        self.local[whole] = False
+        self.gangs = _ints([job - 1 for job in named if self._everywhere(job, now)])
+
+    def _beside(self, row: int, turn: Turn) -> None:
+        for guest in turn.guests:
+            shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
+            self.guests.setdefault(guest.job - 1, []).extend(shares)
+        for seat in turn.seats:
+            self.seats.setdefault(seat.job - 1, {})[row] = seat.gpus
+
+    def _gangs_at_home(self, turns: GangTurns) -> Ints:
+        """Of those in their turn the ones that live where it says. Quantum after quantum they are of one table."""
+        if turns.chosen is None:
+            return _ints([job - 1 for job, home in turns.table if self._is_home(job - 1, home)])
+        if self._at_home is None or turns.table is not self._table:
+            self._table = turns.table
+            self._table_jobs = _ints([job - 1 for job, _ in turns.table])
+            at_home = [self._is_home(job - 1, home) for job, home in turns.table]
+            self._at_home = np.array(at_home, dtype=np.bool_)
+        return self._table_jobs[turns.chosen[self._at_home[turns.chosen]]]
 
     def _is_home(self, job: int, servers: tuple[HostName, ...]) -> bool:
         names = self._fleet.home_names[job]
-        return names == servers or set(names) == set(servers)
+        return names is servers or names == servers or set(names) == set(servers)
 
     def _everywhere(self, named: int, now: Mapping[int, Turn]) -> bool:
         home = self._fleet.home[named - 1]
@@ -150,3 +169,7 @@ class Turns:
     def whole(self) -> set[int]:
         """Servers whose turns leave nothing to their own stride."""
         return set() if self.local.all() else {row for row in self._now.rows if not self.local[row]}
+
+
+def _ints(jobs: list[int]) -> Ints:
+    return np.array(jobs, dtype=np.int64)

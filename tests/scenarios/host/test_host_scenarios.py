@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hs_core.events import Turn
 from hs_core.model import OnPartition, SuspendMode
 from hs_core.names import JobId
+from hs_core.wanted import Turn
 
 sys.path.append(str(Path(__file__).parents[2] / "core"))
 from fakejob import Ways
