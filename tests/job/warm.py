@@ -4,6 +4,7 @@ Each is a process like any other, with its own environment, folder, group and pi
 and finds torch there, as in a script whose launcher had imported it. What is about the import itself is for a fresh interpreter.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -141,6 +142,8 @@ def serve(orders: socket.socket) -> dict[str, Any]:
                     os.close(number)
                 made: dict[str, Any] = json.loads(said)
                 return made
+            with contextlib.suppress(PermissionError):  # it has become another program, and did this before
+                os.setpgid(pid, pid)  # here too: whoever hears of it may end its group at once
             alive += 1
             for stream in streams:
                 os.close(stream)
