@@ -8,13 +8,11 @@ this depth, and said in docs/simulator.md: messages and their delays, which GPU 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop
-from itertools import compress, repeat
 from math import floor
-from operator import attrgetter, is_not
 
 import numpy as np
 
@@ -173,7 +171,7 @@ class _Run(Running):
         """All that is due; the servers where GPUs may be idle now."""
         fleet, touched = self._fleet, set[int]()
         while self._next_job < len(fleet.jobs) and fleet.jobs[self._next_job].arrival_s <= until_s:
-            fleet.live[self._next_job] = None
+            fleet.comes(self._next_job)
             self._next_job += 1
             self._since.came = True
         while self._later and self._later[0][0] <= until_s:
@@ -271,22 +269,19 @@ class _Run(Running):
             self._memory = self._sequel.memory()
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
-        plans.check(snapshot, verdict.plan, self._policy.needs)
+        news = plans.check(snapshot, verdict.plan, self._policy.needs)
         self._decisions += 1
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
         self._sequel, self._decided_at = verdict.sequel, self._quantum
-        self._obey(verdict, snapshot, now_s)
+        self._obey(verdict, news, now_s)
 
-    def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
+    def _obey(self, verdict: Verdict, news: Iterable[plans.Homed], now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
         if not self._strides and self._turns.leave_some(plan.turns):
             self._list_all()
-        homes = list(map(plan.homes.get, map(_id_of, snapshot.jobs)))
-        plain = not plan.copies and not plan.shapes  # who has the very same home stays, as nearly all do
-        news = map(is_not, homes, map(_hosts_of, snapshot.jobs)) if plain else repeat(True)
-        for facts, names in compress(zip(snapshot.jobs, homes, strict=True), news):
+        for facts, names in news:
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
             shape = plan.shapes.get(facts.id, facts.shape)
@@ -305,7 +300,7 @@ class _Run(Running):
         self._settle_in(now_s)
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
-        self._trades.extend(trade_row(news, now_s) for news in verdict.news)
+        self._trades.extend(trade_row(made, now_s) for made in verdict.news)
 
     def _rehome(
         self,
@@ -387,9 +382,6 @@ class _Run(Running):
             cpu_s=cpu_s,
             trades=tuple(self._trades),
         )
-
-
-_id_of, _hosts_of = attrgetter("id"), attrgetter("hosts")
 
 
 def _as_float(tickets: Fraction) -> float:

@@ -42,6 +42,7 @@ class Fleet:
         self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
         self.nodes: Ints = np.array([job.nodes for job in jobs], dtype=np.int64)
         self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
+        self._memory_said = [job.gpu_memory_bytes for job in jobs]
         self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
         self.steps: Floats = np.array([job.steps for job in jobs], dtype=np.float64)  # of its size of batches
         self.steps_left: Floats = self.steps.copy()
@@ -84,11 +85,12 @@ class Fleet:
         self.suspends: Ints = np.zeros(count, dtype=np.int64)
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
+        self._here: Ints | None = None  # the same; None: others than before
         self._columns = Columns(jobs)
-        self._facts: dict[int, JobFacts] = {}
-        self._otherwise: dict[
-            int, JobFacts
-        ] = {}  # as they were when they last ran, or when they last did not
+        self._facts: list[Any] = [None] * count
+        self._otherwise: list[Any] = [
+            None
+        ] * count  # as they were when they last ran, or when they last did not
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # as facts have it
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
@@ -309,10 +311,28 @@ class Fleet:
             np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
         return found
 
+    def comes(self, job: int) -> None:
+        self.live[job] = None
+        self._here = None
+
+    def ends(self, job: int, now_s: float) -> None:
+        self.steps_left[job] = 0.0
+        self.ended_s[job] = now_s
+        self.copies.pop(job, None)
+        self._facts[job] = self._otherwise[job] = None
+        self._odd[job] = True
+        del self.live[job]
+        self._here = None
+
+    def here(self) -> Ints:
+        """`live`."""
+        if self._here is None:
+            self._here = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
+        return self._here
+
     def users_here(self) -> list[UserName]:
         """Who has jobs now, by name."""
-        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
-        counts = np.bincount(self.user[live], minlength=len(self.users))
+        counts = np.bincount(self.user[self.here()], minlength=len(self.users))
         return [self.users[at] for at in np.flatnonzero(counts).tolist()]
 
     def changed(self, jobs: int | Sequence[int] | Ints) -> None:
@@ -325,33 +345,35 @@ class Fleet:
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
-        found = self._facts
-        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
-        if len(found) > 2 * len(live):
-            found = self._facts = {job: found[job] for job in self.live if job in found}
-            self._otherwise.clear()
+        found, known, live = self._facts, self._otherwise, self.here()
         odd, turned = self._odd[live], self.running[live] != self._ran[live]
         anew = live[odd].tolist()
         for job in anew:
-            self._otherwise.pop(job, None)
+            known[job] = None
         anew += self._turn(live[turned & ~odd].tolist())
         if anew:
             jobs = np.array(anew, dtype=np.int64)
-            found.update(zip(anew, self._columns.facts(anew, self._now(jobs, now_s, movable)), strict=True))
+            made = self._columns.facts(anew, self._now(jobs, now_s, movable))
+            for job, facts in zip(anew, made, strict=True):
+                found[job] = facts
             self._odd[jobs] = False
         self._ran[live] = self.running[live]
-        return tuple(map(found.__getitem__, self.live))
+        return tuple(found if live.size == len(found) else map(found.__getitem__, self.live))
 
-    def _turn(self, jobs: Sequence[int]) -> list[int]:
+    def _turn(self, jobs: list[int]) -> list[int]:
         """They run now, or no more, and nothing else of them is another; those of which is not known how they are so."""
         found, known = self._facts, self._otherwise
         if self._progress:
-            return list(jobs)
+            return jobs
+        lacking = []
         for job in jobs:
-            before = found[job]
-            found[job] = known.get(job, before)
+            before, other = found[job], known[job]
             known[job] = before
-        return [job for job in jobs if found[job] is known[job]]
+            if other is None:
+                lacking.append(job)
+            else:
+                found[job] = other
+        return lacking
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""
@@ -363,12 +385,12 @@ class Fleet:
             "job_class": list(map(self.job_class.__getitem__, which)),
             "hosts": list(map(self.home_names.__getitem__, which)),
             "gang": self.gang[jobs].tolist(),
-            "shape": list(map(self.shapes.get, which)),
+            "shape": list(map(self.shapes.get, which)) if self.shapes else repeat(None),
             "nodes": self.nodes[jobs].tolist(),
             "spreads": [() if self.home[job] else self._spreads.get(job, ()) for job in which]
             if self._spreads
             else repeat(()),
-            "elastic": list(map(self.elastic.__getitem__, which)),
+            "elastic": list(map(self.elastic.__getitem__, which)) if self.elastics else repeat(None),
             "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
@@ -389,10 +411,9 @@ class Fleet:
 
     def _memory(self, jobs: Ints) -> list[int]:
         """Of those that train in sub-batches less than was said."""
-        specs = list(map(self.jobs.__getitem__, jobs.tolist()))
-        memory = [spec.gpu_memory_bytes for spec in specs]
+        memory = list(map(self._memory_said.__getitem__, jobs.tolist()))
         for at in np.flatnonzero(self.started[jobs] & (self.accumulation[jobs] != 1)).tolist():
-            spec, parts = specs[at], int(self.accumulation[jobs[at]])
+            spec, parts = self.jobs[jobs[at]], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory
 

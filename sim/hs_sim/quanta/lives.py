@@ -21,13 +21,9 @@ class Lives(State):
             return ()  # it was held up on the way
         home = fleet.home[job]
         self._free(job)
-        fleet.steps_left[job] = 0.0
-        fleet.ended_s[job] = now_s
         self._remove(job)
         self._turns.ends(job)
-        fleet.copies.pop(job, None)
-        del fleet.live[job]
-        fleet.changed(job)
+        fleet.ends(job, now_s)
         self._ended += 1
         self._since.gone.append(JobId(fleet.jobs[job].id))
         return home
