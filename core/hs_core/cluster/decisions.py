@@ -161,7 +161,7 @@ class Decisions(Requests):
             if self._tickets.get(job) != weight:
                 self._tickets[job] = weight
                 heavier.update(self._book.live[job].hosts)
-        for name in heavier - self._restless:
+        for name in heavier - self._restless - self._untold:
             (self._restless if self._is_crowded(name) else self._untold).add(name)
         old, new = self._planned_turns, decided.turns
         if old is not new:
