@@ -2,14 +2,16 @@
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
+from hs_core.copier import copier
 from hs_core.model import Copied, Job, Stored, User
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn, WantedJob
+
+_as_said = copier(WantedJob)
 
 
 class Orders:
@@ -45,7 +47,7 @@ class Orders:
         if last is not None and last[0] is row and last[1] == run_as and last[2] == evicted:
             wanted = last[3]
             if wanted.tickets != tickets:
-                wanted = replace(wanted, tickets=tickets)
+                wanted = _as_said(wanted, tickets=tickets)
                 self._wanted[key] = (row, run_as, evicted, wanted)
             return wanted
         rank = row.hosts.index(host)
