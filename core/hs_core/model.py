@@ -449,9 +449,8 @@ def job_class(user: str, spec: JobSpec) -> str:
 
     A hyper-parameter is an option's value (`--lr 0.1`, `--lr=0.1`) or `key=value`; program, script, option names stay.
     """
-    spread = f" on {spec.nodes} servers" if spec.nodes > 1 else ""  # synchronizing costs more there
     if spec.job_class:
-        return f"{user}/{spec.job_class}{spread}"
+        return named_class(user, spec.job_class, spec.nodes)
     words: list[str] = []
     after_option = False
     for word in spec.command:
@@ -462,4 +461,9 @@ def job_class(user: str, spec: JobSpec) -> str:
             after_option = False
         else:
             words.append(word.split("=", 1)[0])
-    return f"{user}/{' '.join(words)}/{spec.gang}{spread}"
+    return named_class(user, f"{' '.join(words)}/{spec.gang}", spec.nodes)
+
+
+def named_class(user: str, name: str, nodes: int) -> str:
+    """Of a user's jobs that go by that name, over so many servers: synchronizing costs more over several."""
+    return f"{user}/{name} on {nodes} servers" if nodes > 1 else f"{user}/{name}"
