@@ -17,6 +17,7 @@ from hs_proto.v1 import common_pb2 as common
 # What a program needs to be found and to read text as its user does; everything else is named with -e.
 # HOME and USER are not here: they are those of the account and machine the job runs on.
 DEFAULT_ENV = ("PATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")
+JOB_FILES = (".yaml", ".yml")
 MAX_MESSAGE_BYTES = 1 << 20  # what a controller takes in one request
 
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -273,6 +274,10 @@ def _find_program(spec: common.JobSpec, workdir: Path, origins: Origins) -> str:
     where = origins.get(("run",), "")
     begin = f"{where}: " if where else ""
     path = Path(workdir / word)
+    if path.suffix in JOB_FILES and path.is_file():
+        raise InvalidError(
+            f"{begin}command {word!r}: expected a program; a job file goes with -f: hsctl submit -f {word}"
+        )
     if "/" in word and path.is_file():
         raise InvalidError(
             f"{begin}command {word!r}: expected an executable file (chmod +x {word}, or name its interpreter)"

@@ -89,6 +89,7 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         (["echo hi there"], "no such"),
         (["./plain.txt"], "chmod +x"),
         (["plain.txt"], "write ./plain.txt"),
+        (["job.yaml"], "a job file goes with -f: hsctl submit -f job.yaml"),
         (["-C", "gone", "true"], "workdir = "),
         (["-G", "0", "true"], "--gpus: resources.gpus = 0: expected 1 to 1024"),
         (["-G", "-2", "true"], "expected 1 to 1024"),
@@ -129,6 +130,7 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
 )
 def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_path, words, text):
     (tmp_path / "plain.txt").write_text("hello")
+    (tmp_path / "job.yaml").write_text("run: true")
     ran = hsctl("submit", *words)
     if text == "no such":
         assert ran.code == 2
