@@ -340,11 +340,16 @@ class _Run(Running):
         if tickets is self._told or not self._strides:
             return
         self._told = tickets
-        jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
-        # Most jobs share a few numbers: each is looked at once.
-        which = list(map(id, tickets.values()))
-        known = {at: _as_float(one) for at, one in dict(zip(which, tickets.values(), strict=True)).items()}
-        values = np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(tickets))
+        # Most have the very same as before, and most of the others share a few numbers: each is looked at once.
+        news = list(map(is_not, tickets.values(), map(self._weights.get, tickets)))
+        changed = dict(compress(tickets.items(), news))
+        if not changed:
+            return
+        self._weights.update(changed)
+        jobs = np.fromiter(changed, dtype=np.int64, count=len(changed)) - 1
+        which = list(map(id, changed.values()))
+        known = {at: _as_float(one) for at, one in dict(zip(which, changed.values(), strict=True)).items()}
+        values = np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(changed))
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])

@@ -187,33 +187,54 @@ class Rows:
             keys[self.row[here], self._column[here]] = CLOSED
         keys.sort(axis=1)
         left = free.copy()
-        rows = np.flatnonzero((left >= self._smallest) & (keys[:, 0] != CLOSED))
-        places, gang = self._places, self.gang.reshape(-1)
-        ran: list[Ints] = []
-        for place in range(width):
-            if not rows.size:
-                break
-            key = keys[rows, place]
-            if key.max() == CLOSED:
-                still = key != CLOSED
-                rows, key = rows[still], key[still]
-            at = rows * places + (key & COLUMNS)
-            gangs = gang[at]
-            fits = gangs <= left[rows]
-            ran.append(at[fits])
-            left[rows] -= gangs * fits
-            rows = rows[left[rows] >= self._smallest[rows]]
+        at = self._walk(keys, left)
         self.handed = free - left
-        if not ran:
+        if not at.size:
             self._advance[:] = 0.0
-            return np.empty(0, dtype=np.int64)
-        at = np.concatenate(ran)
+            return at
         self._charge(at, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             self._advance = np.where(self._total > 0, self.handed / self._total, 0.0)
         self._virtual += self._advance
         picked: Ints = self.job.reshape(-1)[at]
         return picked
+
+    def _walk(self, keys: Ints, left: Ints) -> Ints:
+        """Those who find their GPUs, by row and column as one number: the first of all rows, the second of all, … `keys`: sorted; `left` has what remains."""
+        rows = np.flatnonzero((left >= self._smallest) & (keys[:, 0] != CLOSED))
+        if not rows.size:
+            return rows
+        places, gang = self._places, self.gang.reshape(-1)
+        # Those before the first that finds too few, at once: on a server no more than it has GPUs.
+        first = keys[rows, : int(left[rows].max())]
+        at = rows[:, None] * places + (first & (places - 1))  # of a closed place any one
+        gangs = np.where(first != CLOSED, gang[at], 1 << 40)
+        fits = gangs.cumsum(axis=1) <= left[rows, None]
+        which, where = np.nonzero(fits)
+        ran, turns = [at[fits]], [where * left.size + rows[which]]
+        left[rows] -= (gangs * fits).sum(axis=1)
+        # Behind that one there may be narrower ones.
+        place = fits.sum(axis=1) + 1
+        while True:
+            more = (left[rows] >= self._smallest[rows]) & (place < keys.shape[1])
+            if not more.any():
+                break
+            rows, place = rows[more], place[more]
+            key = keys[rows, place]
+            still = key != CLOSED
+            rows, place, key = rows[still], place[still], key[still]
+            one = rows * places + (key & COLUMNS)
+            found = gang[one]
+            fit = found <= left[rows]
+            ran.append(one[fit])
+            turns.append((place * left.size + rows)[fit])
+            left[rows] -= found * fit
+            place = place + 1
+        if len(ran) == 1:
+            order = np.argsort(turns[0])
+            return ran[0][order]
+        chosen: Ints = np.concatenate(ran)[np.argsort(np.concatenate(turns))]
+        return chosen
 
     def rest(self) -> None:
         """A quantum in which no server has anything to share out: nobody is picked."""
