@@ -8,10 +8,11 @@ from contextlib import contextmanager
 def rarely() -> None:
     """What lives for long here lives very long: looked through less often, it costs no pauses of half a second.
 
-    What one decision leaves behind until the next is fewer objects than the first threshold, so most decisions are followed by no search.
+    The young are looked through a little at a time: under the load of 1,000 servers each search takes some 60 ms. What one decision leaves behind
+    until the next is fewer objects than the first threshold, so most decisions are followed by no search.
     """
     gc.freeze()
-    gc.set_threshold(200_000, 10, 50)
+    gc.set_threshold(25_000, 80, 50)
 
 
 @contextmanager

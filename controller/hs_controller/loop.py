@@ -1,7 +1,8 @@
 """The single writer: takes what has happened into one batch, commits it, and only then answers and gives orders.
 
 Somebody waits for the answer to a request, and nobody for what an agent or a timer tells: a batch has the requests first, all of them, and then of
-what was told, in its order, as much as can be handled in a moment. The rest is of the next batch, behind the requests that came meanwhile.
+what was told, in its order, as much as can be handled in a moment; little, where a long batch (a decision) has kept the requests waiting. The
+rest is of the next batch, behind the requests that came meanwhile.
 
 When a commit fails nothing of it may survive: what is in memory is built again from the journal, in a new term, and the agents'
 reports are taken in again, as after a restart. Until the journal can be written, mutating calls are refused.
@@ -41,6 +42,7 @@ PRUNE_S = 60.0
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
 PACE_S = 0.01  # from one batch's beginning to the next: what comes meanwhile shares a commit
+LONG_S = 0.03  # of a batch: who asked meanwhile has waited for long enough
 TURN_S = 0.01  # from a batch's beginning what was told may be taken in, or as long as the last commit: on a slow disk it must not pile up between commits
 
 Make = Callable[[float, ClusterMachine], Sequence[ClusterEvent | Kept]]
@@ -120,7 +122,8 @@ class Loop:
         self._flush: asyncio.TimerHandle | None = None
         self._flush_due = False
         self._begun_s = -PACE_S  # the last batch
-        self._commit_s = 0.0  # that the last one took
+        self._step_s = 0.0  # that it took
+        self._commit_s = 0.0  # and its commit
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
         self._closing = False
@@ -228,6 +231,7 @@ class Loop:
             if self._waiting or self._flush_due:
                 self._begun_s = time.perf_counter()
                 await self._step()
+                self._step_s = time.perf_counter() - self._begun_s
             if self._waiting:
                 self._something.set()
             elif self._closing:
@@ -247,7 +251,8 @@ class Loop:
 
     def _batch(self) -> Iterator[_Item]:
         """Requests first; of what was told at least one, so that requests without end don't keep it waiting for ever."""
-        until_s = time.perf_counter() + max(TURN_S, self._commit_s)
+        late = bool(self._asked) and self._step_s > LONG_S
+        until_s = time.perf_counter() + (0.0 if late else max(TURN_S, self._commit_s))
         for _ in range(min(BATCH, len(self._asked))):
             yield self._asked.popleft()
         for _ in range(BATCH):

@@ -43,7 +43,7 @@ def settings_of(config: Config, grant_key: str) -> Settings:
     limits = config.limits
     # With quanta of a minute nobody notices half a second, in which one decision takes in what 1,000 servers have said.
     settle_s = min(0.5, max(0.1, config.quantum_s / 100), config.quantum_s)
-    base = Settings(quantum_s=config.quantum_s, settle_s=settle_s, settle_s_per_job=5e-4)
+    base = Settings(quantum_s=config.quantum_s, settle_s=settle_s, settle_s_per_job=2.5e-4)
     return Settings(
         quantum_s=config.quantum_s,
         seed=config.seed,

@@ -1,6 +1,8 @@
 """What a plan must never say."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import compress, filterfalse, repeat
 from math import ceil
 from operator import attrgetter, is_not
@@ -14,15 +16,20 @@ from hs_core.policy import HostFacts, JobFacts, Needs, Plan, Snapshot
 from hs_core.strategy import Strategy
 
 PLAIN = Needs()
+FEW = 10_000  # jobs
 
 _id_of, _hosts_of, _is_sliceable = attrgetter("id"), attrgetter("hosts"), attrgetter("sliceable")
 
 
-def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
-    """Raises BrokenError if the plan breaks a law. A policy that does so is stopped before anybody acts on it."""
+Homed = tuple[JobFacts, tuple[HostName, ...] | None]
+"""A job and the home that a plan gives it."""
+
+
+def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> list[Homed]:
+    """All but those who stay as they are. Raises BrokenError if the plan breaks a law: a policy that does so is stopped before anybody acts on it."""
     hosts = {host.name: host for host in snapshot.hosts}
-    jobs = dict(zip(map(_id_of, snapshot.jobs), snapshot.jobs, strict=True))
-    _check_homes(snapshot, plan, hosts, jobs, needs)
+    jobs = _ById(snapshot.jobs)
+    homed = _check_homes(snapshot, plan, hosts, jobs, needs)
     _check_copies(plan, jobs, needs)
     _check_shapes(plan, jobs, needs)
     _check_tickets(plan)
@@ -31,29 +38,56 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> None:
     check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
     _check_trials(plan, hosts, needs)
+    return homed
+
+
+class _ById(Mapping[JobId, JobFacts]):
+    """A snapshot's jobs. Where they are many, a check asks for few of them."""
+
+    def __init__(self, jobs: Sequence[JobFacts]) -> None:
+        self.jobs = jobs
+        self.ids = list(map(_id_of, jobs))
+
+    @cached_property
+    def _by_id(self) -> dict[JobId, JobFacts] | None:
+        """None: they are many, and in that order, as a driver has them."""
+        if len(self.ids) > FEW and self.ids == sorted(self.ids):
+            return None
+        return dict(zip(self.ids, self.jobs, strict=True))
+
+    def __getitem__(self, job_id: JobId) -> JobFacts:
+        if self._by_id is not None:
+            return self._by_id[job_id]
+        at = bisect_left(self.ids, job_id)
+        if at == len(self.ids) or self.ids[at] != job_id:
+            raise KeyError(job_id)
+        return self.jobs[at]
+
+    def __iter__(self) -> Iterator[JobId]:
+        return iter(self.ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 def _check_homes(
-    snapshot: Snapshot,
-    plan: Plan,
-    hosts: Mapping[HostName, HostFacts],
-    jobs: Mapping[JobId, JobFacts],
-    needs: Needs,
-) -> None:
+    snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById, needs: Needs
+) -> list[Homed]:
     homes = plan.homes
-    if not homes.keys() <= jobs.keys():
+    given = list(map(homes.get, jobs.ids))
+    if len(given) - given.count(None) < len(homes):
         job_id = min(homes.keys() - jobs.keys())
         raise BrokenError(
             f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
         )
     moved = 0
     shapes = plan.shapes
-    given = list(map(homes.get, jobs))
     known = hosts.keys() >= set().union(*homes.values())
     # Who stays, as nearly all do, and in no other shape, was looked at when it came.
     stays = known and not shapes and not plan.copies
-    news = map(is_not, given, map(_hosts_of, jobs.values())) if stays else repeat(True)
-    for job, home in compress(zip(jobs.values(), given, strict=True), news):
+    others = map(is_not, given, map(_hosts_of, jobs.jobs)) if stays else repeat(True)
+    homed = list(compress(zip(jobs.jobs, given, strict=True), others))
+    for job, home in homed:
         anew = bool(shapes) and shapes.get(job.id, job.shape) != job.shape
         if home is not None:
             _check_home(job, home, plan, hosts, mixed=needs.mixed)
@@ -62,6 +96,7 @@ def _check_homes(
             moved += plan.moves[job.id][0] is not MoveReason.DRAIN  # an administrator's word is not budgeted
     if moved > snapshot.migrations_left:
         raise BrokenError(f"{moved} started jobs move; the budget allows {snapshot.migrations_left}")
+    return homed
 
 
 def _check_home(
@@ -193,7 +228,7 @@ def _check_tickets(plan: Plan) -> None:
         raise BrokenError(f"job {job_id} has {tickets[job_id]} tickets; expected more than 0")
 
 
-def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]) -> None:
+def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:
     if unknown := sorted(plan.turns.keys() - hosts.keys()):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
     for name, turn in plan.turns.items():
@@ -214,7 +249,8 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[
             raise BrokenError(
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
             )
-    _check_unsliceable(plan, hosts, jobs)
+    if not all(turn.local for turn in plan.turns.values()):
+        _check_unsliceable(plan, hosts, jobs.jobs)
 
 
 def _check_seats(
@@ -275,11 +311,9 @@ def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs)
             raise BrokenError(f"job {job_id} is profiled on {trial.model} and shares GPUs; expected it alone")
 
 
-def _check_unsliceable(
-    plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Mapping[JobId, JobFacts]
-) -> None:
+def _check_unsliceable(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Sequence[JobFacts]) -> None:
     bound: dict[HostName, list[JobFacts]] = {}
-    for job in filterfalse(_is_sliceable, jobs.values()):
+    for job in filterfalse(_is_sliceable, jobs):
         if job.started and job.running:
             for name in job.hosts:
                 if name in hosts:

@@ -4,7 +4,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-COLLECT_AFTER = 100_000  # objects made and not gone
+COLLECT_AFTER = (
+    500_000  # objects made and not gone: more than a decision about a hundred thousand jobs leaves behind
+)
 
 
 @contextmanager

@@ -112,7 +112,6 @@ class Two:
             await asyncio.sleep(0)  # closed transports say so
 
     def wanted(self, address: str, grant: str = "sesame", **changes: Any) -> WantedJob:
-
         source = Source(
             peer=Peer(host=HostName("host-a"), address=address),
             epoch=1,
@@ -265,7 +264,6 @@ def test_traps_in_the_jobs_folder_lead_nowhere(two: Two, place: Path, trap: str)
 
 
 def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
-
     shared = place / "shared"
     two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(shared)))
     write(shared, {"rank0.pt": 8 * MIB})
@@ -278,7 +276,6 @@ def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
 
 
 def test_each_node_of_a_job_gets_its_own_part(two: Two) -> None:
-
     nodes = tuple(Peer(host=HostName(f"host-{n}"), address="127.0.0.1:1") for n in "ab")
     two.job = replace(two.job, nodes=nodes, node_rank=1)
     two.launchers[0].make_checkpoint_dir(two.job, launch.account(two.job.run_as, two.configs[0]))

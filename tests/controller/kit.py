@@ -65,10 +65,8 @@ class FakeAgent:
         self._call = agent_pb2_grpc.AgentLinkStub(channel).Connect()
         self._reading: asyncio.Task[None] | None = None
 
-    async def join(
-        self, jobs: tuple[common_pb2.JobReport, ...] = (), *, taken_in: bool = True
-    ) -> "FakeAgent":
-        """`taken_in`: waits until the controller wants something of it; what is asked meanwhile would come first."""
+    async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
+        """Until the controller wants something of it: what is asked meanwhile would come first."""
         hello = agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs)
         try:
             await self._call.write(agent_pb2.FromAgent(hello=hello))
@@ -76,7 +74,7 @@ class FakeAgent:
             await self._call.read()  # refused before it could speak: this says by what
             raise
         self._reading = asyncio.create_task(self._read())
-        await self.until(lambda: self.welcome is not None and (bool(self.wanted) or not taken_in))
+        await self.until(lambda: self.welcome is not None and bool(self.wanted))
         return self
 
     async def _read(self) -> None:

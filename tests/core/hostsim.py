@@ -319,6 +319,10 @@ class HostSim:
     def gpu_s(self, id_: JobId) -> float:
         return self.machine.report(id_).gpu_s
 
+    def ordered(self, *kinds: str) -> list[str]:
+        """The orders so far that begin with one of these words, in words."""
+        return [what for _, what in self.log if what.startswith(kinds)]
+
     def phases(self) -> dict[int, str]:
         return {int(r.job): r.phase.value for r in self.machine.reports()}
 

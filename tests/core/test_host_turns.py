@@ -464,3 +464,20 @@ def test_what_a_turn_leaves_idle_by_itself_stays_idle() -> None:
     sim.send()
     sim.quanta(2)
     assert sim.running() == {one}
+
+
+def test_a_gang_on_its_way_to_an_idle_gpu_finds_it_idle_when_it_comes() -> None:
+    """Three of a turn are bound to one GPU, and only job 5 can move. One of the two GPUs that they leave idle is for it."""
+    sim = HostSim(3)
+    for number in range(1, 10):
+        sim.job(number, ways=Ways(**QUICK, checkpoint_s=10.0, can_checkpoint=number == 5))
+    sim.send()
+    sim.quanta(9)
+    trio = tuple(report.job for report in sim.machine.reports() if report.gpus == (sim.gpus[0].id,))
+    assert len(trio) == 3
+    assert JobId(5) in trio
+    sim.turn = Turn(gangs=trio, local=False)
+    sim.send()
+    sim.run(sim.quantum_s + 25.0)
+    assert JobId(5) in sim.running()
+    assert len(sim.running()) == 3

@@ -79,9 +79,8 @@ class StubAgent:
     def __exit__(self, *_: object) -> None:
         for job in self._jobs:
             if job.poll() is None:
-                with contextlib.suppress(
-                    ProcessLookupError
-                ):  # ended since, and reaped by the process that it was forked from
+                # One that has ended since may have been reaped by the process that it was forked from.
+                with contextlib.suppress(ProcessLookupError):
                     os.killpg(job.pid, signal.SIGKILL)
             job.communicate()
         self.kill()

@@ -8,7 +8,7 @@ import pytest
 
 from hs_core.mechanism.census import Band, Census
 from hs_core.mechanism.floor import Floor
-from hs_core.mechanism.world import look
+from hs_core.mechanism.world import World, look
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
@@ -38,7 +38,8 @@ def a_job(dice: Random, at: int) -> JobFacts:
         job_class=dice.choice(("c", "d")),
         hosts=dice.choice((tuple(homes), tuple(homes), ())),
         started=dice.random() < 0.5,
-        movable=dice.random() < 0.9,
+        movable=dice.random() < 0.7,
+        rooted=dice.random() < 0.2,
         migrate=dice.choice((Migrate.AUTO, Migrate.AUTO, Migrate.NEVER)),
         gpu_types=dice.choice(((), ("V100",))),
     )
@@ -77,10 +78,44 @@ def test_a_census_that_was_brought_up_to_date_is_the_one_that_would_be_taken_ane
             )
         jobs += [a_job(dice, first + at) for at in range(3)]
         dice.shuffle(jobs)
-        assert census.update(jobs)
+        told = [job.id for job in jobs if dice.random() < 0.05]
+        assert census.update(jobs, told)
         # What a decision before has seen stays as it was.
         assert shown(before[0]) == before[1]
-        assert all_of(census) == all_of(Census(floor, jobs))
+        assert all_of(census) == all_of(Census(floor, jobs, told))
+
+
+def where_all_are(world: World) -> tuple[object, ...]:
+    bands = [
+        {key: band.jobs[:] for key, band in bands.items() if band.jobs}
+        for bands in (world.at, world.parts, world.kinds)
+    ]
+    counts = [
+        {key: gpus for key, gpus in of.items() if gpus} for of in (world.gpus, world.kind_gpus, world.demands)
+    ]
+    moves = world.homes, world.effective, world.leaving, world.unable
+    return world.jobs, moves, world.new, world.leavers, bands, counts
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_jobs_that_are_counted_together_are_where_each_of_them_is_by_itself(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = Random(seed)
+    jobs = tuple(a_job(dice, at) for at in range(60))
+    told = {
+        job.id: tuple(dice.sample([host.name for host in HOSTS], job.nodes))
+        for job in jobs
+        if dice.random() < 0.2
+    }
+    asked = Snapshot(now_s=0.0, quantum_s=60.0, quantum=1, hosts=HOSTS, jobs=jobs, tickets={})
+    together = look(asked, told)
+    monkeypatch.setattr(
+        "hs_core.mechanism.world.census",
+        lambda floor, there, _: Census(floor, there, [job.id for job in there]),
+    )
+    by_itself = look(asked, told)
+    assert where_all_are(together) == where_all_are(by_itself)
 
 
 def test_a_census_is_not_brought_up_to_date_where_most_jobs_are_others() -> None:

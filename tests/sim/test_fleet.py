@@ -11,8 +11,8 @@ from hs_sim.quanta.fleet import Fleet
 def a_fleet(*, progress: bool) -> Fleet:
     load = generate(Recipe(jobs=3, users=1, sizes={1: 1.0}))
     fleet = Fleet(Experiment(cluster=parse_cluster("v100:4"), workload=load), progress=progress)
-    fleet.live |= dict.fromkeys(range(3))
     for job in range(3):
+        fleet.comes(job)
         fleet.settle(job, (0,), 0.0)
     return fleet
 

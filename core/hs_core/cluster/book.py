@@ -6,10 +6,13 @@ from typing import TypeVar
 
 from hs_core.cluster.admission import Dependency, dependency
 from hs_core.cluster.state import State
+from hs_core.copier import copier
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 
 Key = TypeVar("Key")
+
+row_with = copier(Job)
 
 
 class Book:

@@ -5,15 +5,19 @@ from dataclasses import replace
 
 from hs_core import plan
 from hs_core.cluster import invariants, orders, states
+from hs_core.cluster.book import row_with
 from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
+from hs_core.copier import copier
 from hs_core.events import Direct, Wake
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 from hs_core.wanted import Turn, Wanted, WantedJob
+
+_as_said = copier(Wanted)
 
 
 class Decisions(Requests):
@@ -138,7 +142,7 @@ class Decisions(Requests):
     def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
-        new = replace(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
+        new = row_with(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
         self._put(new, now_s)
         text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
         stored = row.stored
@@ -149,12 +153,15 @@ class Decisions(Requests):
     def _take_up(self, verdict: Verdict, now_s: float) -> None:
         decided = verdict.plan
         heavier: set[HostName] = set()
+        weights: dict[int, float] = {}  # by identity: many jobs share a few fractions
         for job, tickets in decided.tickets.items():
-            weight = float(tickets)
+            weight = weights.get(id(tickets))
+            if weight is None:
+                weight = weights[id(tickets)] = float(tickets)
             if self._tickets.get(job) != weight:
                 self._tickets[job] = weight
                 heavier.update(self._book.live[job].hosts)
-        for name in heavier - self._restless:
+        for name in heavier - self._restless - self._untold:
             (self._restless if self._is_crowded(name) else self._untold).add(name)
         old, new = self._planned_turns, decided.turns
         if old is not new:
@@ -188,8 +195,10 @@ class Decisions(Requests):
 
     def _is_crowded(self, name: HostName) -> bool:
         """Its jobs take turns. Where all of them run at once tickets change nothing, and with many users they change all the time."""
-        asked = sum(self._book.live[job].gpus for job in self._book.at_host.get(name, ()))
-        return asked > len(self._book.hosts[name].healthy_gpus)
+        there = self._book.at_host.get(name, ())
+        if len(there) < 2:
+            return False  # what lives there fits
+        return sum(self._book.live[job].gpus for job in there) > len(self._book.hosts[name].healthy_gpus)
 
     def _tell_trade(self, news: TradeNews, now_s: float) -> None:
         trade = news.trade
@@ -223,10 +232,10 @@ class Decisions(Requests):
             jobs = tuple(self._wanted_jobs(name, doomed))
             wanted = self._wanted(name, jobs, now_s)
             last = self._sent.get(name)
-            if last is not None and replace(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
+            if last is not None and _as_said(wanted, seq=last.seq, edge_in_s=last.edge_in_s) == last:
                 continue
             self._seq += 1
-            wanted = replace(wanted, seq=self._seq)
+            wanted = _as_said(wanted, seq=self._seq)
             self._sent[name] = wanted
             yield Direct(host=name, wanted=wanted)
 

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from hs_core.cluster import admission, copies, reports, states
+from hs_core.cluster.book import row_with
 from hs_core.cluster.states import Happening
 from hs_core.cluster.views import Views
 from hs_core.cluster.why import exit_text
-from hs_core.copier import copier
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
@@ -31,7 +31,7 @@ class Lives(Views):
         state = states.after(row, happening) if happening else row.state
         ran = happening is Happening.RAN
         first_run_s = now_s if ran and row.first_run_s is None else row.first_run_s
-        new = _changed(row, reports=said, state=state, first_run_s=first_run_s)
+        new = row_with(row, reports=said, state=state, first_run_s=first_run_s)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
@@ -111,7 +111,7 @@ class Lives(Views):
             return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if stored.hosts != row.hosts or row.id in self._flights:
+        if not stored.is_at(row.hosts) or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
@@ -217,7 +217,7 @@ class Lives(Views):
             mine = None  # it is not known yet whether the average was made
         else:
             mine = reports.kept(row)
-        usable = [copies.among(kept, hosts) for kept in (mine, row.stored) if kept is not None]
+        usable = [reports.among(row, kept, hosts) for kept in (mine, row.stored) if kept is not None]
         found = [kept for kept in usable if kept is not None]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
@@ -329,9 +329,6 @@ _ENDED_WORDS = {
     JobState.FAILED: "failed",
     JobState.CANCELLED: "was cancelled",
 }
-
-
-_changed = copier(Job)
 
 
 def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool]:

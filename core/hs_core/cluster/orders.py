@@ -2,14 +2,16 @@
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from hashlib import sha256
 
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
+from hs_core.copier import copier
 from hs_core.model import Copied, Job, Stored, User
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn, WantedJob
+
+_as_said = copier(WantedJob)
 
 
 class Orders:
@@ -45,7 +47,7 @@ class Orders:
         if last is not None and last[0] is row and last[1] == run_as and last[2] == evicted:
             wanted = last[3]
             if wanted.tickets != tickets:
-                wanted = replace(wanted, tickets=tickets)
+                wanted = _as_said(wanted, tickets=tickets)
                 self._wanted[key] = (row, run_as, evicted, wanted)
             return wanted
         rank = row.hosts.index(host)
@@ -87,17 +89,17 @@ class Orders:
         stored = row.stored
         if stored is not None and (row.portions or stored.copies):
             return self._average(stored)
-        if stored is None or (row.nodes == 1 and stored.hosts == row.hosts):
+        if stored is None or (row.nodes == 1 and stored.is_at(row.hosts)):
             return None
-        part = reports.taken(row)[rank]
-        host = self._book.hosts[stored.hosts[part]]
+        at = reports.taken(row)[rank]
+        host = self._book.hosts[stored.hosts[at]]
         return Source(
             peer=Peer(host=host.name, address=host.peer),
             epoch=stored.epoch,
             generation=stored.generation,
             step=stored.step,
-            rank=part,
-            nodes=len(stored.hosts),
+            rank=stored.rank(at),
+            nodes=stored.nodes,
         )
 
     def _average(self, stored: Stored) -> Source:
@@ -144,13 +146,13 @@ class Orders:
 
     def _lies_there(self, row: Job, host: HostName) -> bool:
         """As the part of the node that it is now: whatever else a server has is lent, if only to itself, or to whoever it is placed on next."""
-        assert row.stored is not None
-        there = row.stored.hosts
+        stored = row.stored
+        assert stored is not None
         if host not in row.hosts:
             return False
         rank = row.hosts.index(host)
-        part = reports.taken(row)[rank]
-        return there[part] == host and (part, len(there)) == (rank, len(row.hosts))
+        at = reports.taken(row)[rank]
+        return stored.hosts[at] == host and (stored.rank(at), stored.nodes) == (rank, len(row.hosts))
 
 
 def rendezvous(row: Job) -> str:

@@ -26,13 +26,8 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
     First by pass, or as the controller lists them: those that would fit GPUs left idle, were they not bound to others. Then, one at a time, one
     of those whose GPUs owe them several quanta because they are more sought after than others.
     """
-    under_way = [
-        job
-        for job in board.jobs.values()
-        if job.asked is Tier.CHECKPOINT or (job.phase is Phase.CHECKPOINTED and job.alive)
-    ]
-    moving = list(moving)
-    idle = len(this.free) - sum(j.gang for j in (*under_way, *moving))
+    leaving, moving = under_way(board), list(moving)
+    idle = len(this.free) - sum(j.gang for j in (*leaving, *moving))
     wished = this.order if fills(board) else [id_ for id_ in board.turn.gangs if id_ in board.jobs]
     for job in map(board.jobs.__getitem__, wished):
         if job in this.picks or job in moving:
@@ -45,13 +40,22 @@ def movers(board: Board, this: Walk, moving: Sequence[HostedJob]) -> list[Hosted
             idle -= needed
             if needed == job.gang:
                 job.aim = choose(job.gang, this.free, list(board.gpus), load(board, without=job.id), {}) or ()
-    if not moving and not under_way:
+    if not moving and not leaving:
         moving += displaced(board, this)
-    if not moving and not under_way and fills(board):
+    if not moving and not leaving and fills(board):
         moving += late(board, this)
     for job in moving:
         board.tell("moving", "moved to other GPUs through a checkpoint", job)
     return moving
+
+
+def under_way(board: Board) -> list[HostedJob]:
+    """On the way to other GPUs: asked for a checkpoint, or written it and not gone yet."""
+    return [
+        job
+        for job in board.jobs.values()
+        if job.asked is Tier.CHECKPOINT or (job.phase is Phase.CHECKPOINTED and job.alive)
+    ]
 
 
 def worth_a_start(board: Board, this: Walk, job: HostedJob) -> bool:

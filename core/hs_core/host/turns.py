@@ -118,14 +118,17 @@ def _long_waited(job: HostedJob) -> bool:
     return not job.part and job.waited_quanta >= PATIENCE_TURNS
 
 
-def stand_in(board: Board, this: Walk, moving: Collection[HostedJob] = ()) -> None:
+def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> None:
     """Where gangs of the turn cannot have GPUs because they are bound to others', as many go by pass to jobs that stand there for them.
 
-    The controller does not know of bindings: by number there was room for all. Gangs that move take the first of these GPUs.
+    The controller does not know of bindings: by number there was room for all. Gangs that move, or are about to come back from a checkpoint
+    without their binding, take the first of these GPUs.
     """
+    under_way = [job for job in moving.under_way(board) if job.id in board.turn.gangs and job not in leaving]
+    coming = [*leaving, *under_way]
     missing = [job for job in this.misfits if job.id in board.turn.gangs and job not in this.picks]
-    kept = sum(job.gang for job in moving)
-    wide = min(sum(job.gang for job in missing if job not in moving), len(this.free) - kept)
+    kept = sum(job.gang for job in coming)
+    wide = min(sum(job.gang for job in missing if job not in coming), len(this.free) - kept)
     for id_ in this.order if wide > 0 else ():
         job = board.jobs[id_]
         if job.alive and job.gang <= wide and job not in missing and local(board, job) and this.pick(job):

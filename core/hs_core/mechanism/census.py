@@ -1,11 +1,11 @@
 """Jobs that live where they can stay, by server, kind and demand: from one decision to the next only what changed is counted anew.
 
 Of a snapshot's jobs most are the same values as in the one before, and nothing is odd about them. A census is taken of those; it is the
-same whether it was taken at once or brought up to date.
+same whether it was taken at once or brought up to date. Whether a job could go elsewhere makes it no odder: many never can.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress
@@ -27,8 +27,8 @@ Ask = tuple[UserName, tuple[str, ...]]
 
 ANEW = 4  # a census is taken anew where more than so large a part has changed: one in so many
 
-_Plain = tuple[UserName, str, str, int, int, tuple[str, ...]]
-"""Of a job where it lives: user, class, model, gang, memory and the models it may use."""
+_Plain = tuple[UserName, str, str, int, int, tuple[str, ...], bool]
+"""Of a job where it lives: user, class, model, gang, memory, the models it may use, and whether it has to stay."""
 
 _id_of, _gang_of, _user_of = attrgetter("id"), attrgetter("gang"), attrgetter("user")
 _hosts_of = attrgetter("hosts")
@@ -146,8 +146,10 @@ class Shelf:
 
 
 class Census:
-    def __init__(self, floor: Floor, jobs: Sequence[JobFacts]) -> None:
+    def __init__(self, floor: Floor, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> None:
+        """`told`: jobs that were told to move; where they are counted is for the decision to say."""
         self.floor = floor
+        self.told = frozenset(told)
         self.jobs: list[JobFacts] = sorted(jobs, key=_id_of)
         self.ids: list[JobId] = list(map(_id_of, self.jobs))
         self.hosts: list[Home] = [job.hosts for job in self.jobs]
@@ -155,7 +157,7 @@ class Census:
         self.single, self.several = Shelf(), Shelf()
         self._recount(self._take(), ())
 
-    def update(self, jobs: Sequence[JobFacts]) -> bool:
+    def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
         """Whether it was worth it; else nothing has changed."""
         now = sorted(jobs, key=_id_of)  # they nearly are
         ids = list(map(_id_of, now))
@@ -166,16 +168,22 @@ class Census:
             came, gone = _others(now, ids, self.jobs, self.ids), _others(self.jobs, self.ids, now, ids)
         if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
-        self.jobs, self.ids, self.hosts = now, ids, list(map(_hosts_of, now))
-        renewed = self._renew(came, gone)
+        turned = self.told.symmetric_difference(told)
+        if turned:
+            came += _these(now, turned, but=came)
+            gone += _these(self.jobs, turned, but=gone)
+        self.jobs, self.ids, self.hosts, self.told = now, ids, list(map(_hosts_of, now)), frozenset(told)
+        renewed = self._renew(came, gone, turned)
         self._recount(
             [job for job in came if job.id not in renewed], [job for job in gone if job.id not in renewed]
         )
         return True
 
-    def _renew(self, came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> Mapping[JobId, JobFacts]:
+    def _renew(
+        self, came: Sequence[JobFacts], gone: Sequence[JobFacts], turned: Collection[JobId]
+    ) -> Mapping[JobId, JobFacts]:
         """Those that are counted where they were: of most that have changed, only whether they are in their turn."""
-        before = {job.id: job for job in gone}
+        before = {job.id: job for job in gone if job.id not in turned}
         renewed = {
             job.id: job
             for job in came
@@ -211,7 +219,7 @@ class Census:
 
     def _take(self) -> list[JobFacts]:
         """All jobs with one server, by the shortest way; returns the others."""
-        calm, auto = self.floor.calm, Migrate.AUTO
+        calm, told, auto = self.floor.calm, self.told, Migrate.AUTO
         at: dict[HostName, list[JobFacts]] = {name: [] for name in self.floor.hosts}
         plain: dict[_Plain, list[JobFacts]] = {}
         others: list[JobFacts] = []
@@ -222,11 +230,12 @@ class Census:
                 and job.nodes == 1
                 and (here := calm.get(home[0])) is not None
                 and job.gang <= here.gpus
-                and job.movable
                 and job.migrate is auto
+                and job.id not in told
             ):  # as `_is_plain`
                 at[home[0]].append(job)
-                kind = (job.user, job.job_class, here.model, job.gang, job.gpu_memory_bytes, job.gpu_types)
+                shape = job.gang, job.gpu_memory_bytes, job.gpu_types
+                kind = (job.user, job.job_class, here.model, *shape, job.rooted)
                 if kind in plain:
                     plain[kind].append(job)
                 else:
@@ -237,7 +246,7 @@ class Census:
         asks: dict[Ask, list[list[JobFacts]]] = {}
         for (user, job_class, model, *_), alike in plain.items():
             kinds.setdefault((user, job_class, model), []).append(alike)
-            asks.setdefault((user, self.floor.usable(alike[0])), []).append(alike)
+            asks.setdefault((user, self._usable(alike[0], model)), []).append(alike)
         self.single.at = {name: Band(jobs) for name, jobs in at.items()}
         self.single.kinds = {kind: _merged(alike) for kind, alike in kinds.items()}
         self.single.asks = {ask: _merged(alike) for ask, alike in asks.items()}
@@ -250,7 +259,7 @@ class Census:
                 for bands, key in self._places(job):
                     changes.setdefault((id(bands), key), _Change(bands, key)).gone.add(job.id)
         for job in came:
-            if not _is_plain(job, self.floor):
+            if job.id in self.told or not _is_plain(job, self.floor):
                 self.odd[job.id] = job
                 continue
             for bands, key in self._places(job):
@@ -269,9 +278,11 @@ class Census:
 
     def _kind_and_ask(self, job: JobFacts) -> tuple[Kind, Ask]:
         model = self.floor.hosts[job.hosts[0]].model
-        # One with one server asks for what it fits; one with several also for what it has.
-        models = self.floor.usable(job) if job.nodes == 1 else self.floor.usable_from(job, model)
-        return (job.user, job.job_class, model), (job.user, models)
+        return (job.user, job.job_class, model), (job.user, self._usable(job, model))
+
+    def _usable(self, job: JobFacts, own: str) -> tuple[str, ...]:
+        """Pools that it is demand for; one that cannot go elsewhere yet, already where it could be: else shares would waver as it starts."""
+        return (own,) if job.rooted else self.floor.usable_from(job, own)
 
 
 @dataclass(slots=True)
@@ -303,16 +314,19 @@ def _others(
     return list(compress(jobs, map(is_not, jobs, map(known.get, ids))))
 
 
+def _these(jobs: Sequence[JobFacts], which: Collection[JobId], *, but: Sequence[JobFacts]) -> list[JobFacts]:
+    known = set(map(_id_of, but))
+    return [job for job in jobs if job.id in which and job.id not in known]
+
+
 def _renew(bands: dict[K, Band], now: Mapping[K, Sequence[JobFacts]]) -> None:
     for key, jobs in now.items():
         bands[key] = bands[key].renewed(jobs)
 
 
 def _is_plain(job: JobFacts, floor: Floor) -> bool:
-    """It lives where it may stay and could go anywhere, as most do."""
-    if not job.hosts or not job.movable or job.migrate is not Migrate.AUTO:
-        return False
-    if job.nodes > 1 and job.rooted:
+    """It lives where it may stay, and its user lets it go anywhere, as most do."""
+    if not job.hosts or job.migrate is not Migrate.AUTO:
         return False
     there = [floor.calm.get(name) for name in job.hosts]
     return all(host is not None and job.per_node <= host.gpus for host in there)
@@ -328,7 +342,7 @@ def _merged(parts: Sequence[list[JobFacts]]) -> Band:
 _newest: list[Census] = []
 
 
-def census(floor: Floor, jobs: Sequence[JobFacts]) -> Census:
-    if not _newest or _newest[0].floor is not floor or not _newest[0].update(jobs):
-        _newest[:] = [Census(floor, jobs)]
+def census(floor: Floor, jobs: Sequence[JobFacts], told: Collection[JobId]) -> Census:
+    if not _newest or _newest[0].floor is not floor or not _newest[0].update(jobs, told):
+        _newest[:] = [Census(floor, jobs, told)]
     return _newest[0]

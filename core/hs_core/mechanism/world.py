@@ -170,7 +170,7 @@ class World:
 
 def look(snapshot: Snapshot, leaving: Leaving) -> World:
     there = floor(snapshot.hosts)
-    taken = census(there, snapshot.jobs)
+    taken = census(there, snapshot.jobs, leaving.keys())
     world = World(
         snapshot,
         there,

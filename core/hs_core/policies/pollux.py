@@ -1,9 +1,10 @@
 """Pollux (Qiao et al., OSDI'21): GPUs and batches of elastic jobs go where they make most goodput, found anew each round by a genetic search.
 
-Departures. An elastic job has its GPUs on one server, or, where its user leaves that open, in equal parts on the fewest that have room. Another
-number of them, or batch, is a restart from its checkpoint: the batch is fixed from one restart to the next and not tuned on the way. The noise scale is what its user says. Jobs that are not elastic are in the search
-with their own gang or nothing; a pool without elastic jobs is not searched: who runs there goes on, who waits starts by arrival. Each GPU
-model is searched by itself, and who has started stays in its pool. GPUs that the search leaves idle go to who waits, by arrival.
+Departures. An elastic job has its GPUs on one server, or, where its user leaves that open, in equal parts on the fewest that have room.
+Another number of them, or batch, is a restart from its checkpoint: the batch is fixed from one restart to the next and not tuned on the way.
+The noise scale is what its user says until enough gradients have been measured. Jobs that are not elastic are in the search with their own
+gang or nothing; a pool without elastic jobs is not searched: who runs there goes on, who waits starts by arrival. Each GPU model is searched
+by itself, and who has started stays in its pool. GPUs that the search leaves idle go to who waits, by arrival.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -8,13 +8,13 @@ this depth, and said in docs/simulator.md: messages and their delays, which GPU 
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop
-from itertools import compress, repeat
-from math import floor
-from operator import attrgetter, is_not
+from itertools import compress
+from math import floor, isnan
+from operator import is_not
 
 import numpy as np
 
@@ -26,6 +26,8 @@ from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
+from hs_sim.quanta.ledger import as_floats
+from hs_sim.quanta.rows import Floats
 from hs_sim.quanta.running import Running
 from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND, TRIED
 from hs_sim.trades import trade_row
@@ -173,7 +175,7 @@ class _Run(Running):
         """All that is due; the servers where GPUs may be idle now."""
         fleet, touched = self._fleet, set[int]()
         while self._next_job < len(fleet.jobs) and fleet.jobs[self._next_job].arrival_s <= until_s:
-            fleet.live[self._next_job] = None
+            fleet.comes(self._next_job)
             self._next_job += 1
             self._since.came = True
         while self._later and self._later[0][0] <= until_s:
@@ -211,7 +213,8 @@ class _Run(Running):
         onward = None
         if self._sequel is not None:
             self._since.now_s = now_s
-            onward = self._sequel.edge(self._quantum + 1, now_s, self._had())
+            had = Had(self._fleet.owners, self._in_turn, self._since)
+            onward = self._sequel.edge(self._quantum + 1, now_s, had)
         if onward is None:
             return False
         self._go_on(onward, now_s)
@@ -220,28 +223,38 @@ class _Run(Running):
     def _go_on(self, onward: Onward, now_s: float) -> None:
         if self._sequel is not None and self._sequel.turnover:
             self._since.told()
-        for job_id in sorted(onward.homes):
-            if self._fleet.started[job_id - 1]:
-                self._budget.take(now_s)
-            self._rehome(job_id - 1, onward.homes[job_id], now_s)
         if onward.homes:
-            self._settle_in(now_s)
+            self._rehome_all(onward.homes, now_s)
         if self._strides and onward.tickets:
             self._weigh(onward.tickets)
         self._turns.plan(onward.turns)
         if onward.entitled is not None:
             self._series.entitled(onward.entitled, now_s)
 
+    def _rehome_all(self, homes: Mapping[JobId, tuple[HostName, ...]], now_s: float) -> None:
+        """At an edge."""
+        fleet, ids = self._fleet, sorted(homes)
+        jobs = np.array(ids, dtype=np.int64) - 1
+        started = fleet.started[jobs].tolist()
+        for _ in compress(ids, started):
+            self._budget.take(now_s)
+        if all(started) and self._moves_at_once():
+            self._move_at_once(jobs, [fleet.rows(homes[job]) for job in ids], now_s)
+        else:
+            for job_id in ids:
+                self._rehome(job_id - 1, homes[job_id], now_s)
+        self._settle_in(now_s)
+
     def _waits(self, jobs: int) -> bool:
         """Among very many a change can wait for a few quanta: they do. `jobs`: for each so many, one more."""
         apart = len(self._fleet.live) // jobs
         return self._sequel is not None and self._quantum < self._decided_at + apart
 
-    def _had(self) -> Had:
-        """Who is in its turn."""
+    def _in_turn(self) -> Floats:
+        """GPUs of those that run, by owner."""
         fleet, jobs = self._fleet, self._run_now
         gpus = np.bincount(fleet.owner[jobs], weights=fleet.gang[jobs], minlength=len(fleet.owners))
-        return Had(fleet.owners, gpus.astype(np.float64, copy=False), self._since)
+        return gpus.astype(np.float64, copy=False)
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
@@ -271,22 +284,19 @@ class _Run(Running):
             self._memory = self._sequel.memory()
         verdict = self._policy.decide(snapshot, self._memory)
         took_s = time.perf_counter() - began_s
-        plans.check(snapshot, verdict.plan, self._policy.needs)
+        news = plans.check(snapshot, verdict.plan, self._policy.needs)
         self._decisions += 1
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
         self._sequel, self._decided_at = verdict.sequel, self._quantum
-        self._obey(verdict, snapshot, now_s)
+        self._obey(verdict, news, now_s)
 
-    def _obey(self, verdict: Verdict, snapshot: Snapshot, now_s: float) -> None:
+    def _obey(self, verdict: Verdict, news: Iterable[plans.Homed], now_s: float) -> None:
         fleet, plan = self._fleet, verdict.plan
         if not self._strides and self._turns.leave_some(plan.turns):
             self._list_all()
-        homes = list(map(plan.homes.get, map(_id_of, snapshot.jobs)))
-        plain = not plan.copies and not plan.shapes  # who has the very same home stays, as nearly all do
-        news = map(is_not, homes, map(_hosts_of, snapshot.jobs)) if plain else repeat(True)
-        for facts, names in compress(zip(snapshot.jobs, homes, strict=True), news):
+        for facts, names in news:
             job, copies = facts.id - 1, plan.copies.get(facts.id, ())
             anew = copies and copies != fleet.copies.get(job) and job not in self._moving
             shape = plan.shapes.get(facts.id, facts.shape)
@@ -305,7 +315,7 @@ class _Run(Running):
         self._settle_in(now_s)
         self._turns.plan(plan.turns)
         self._series.entitled(verdict.entitled, now_s)
-        self._trades.extend(trade_row(news, now_s) for news in verdict.news)
+        self._trades.extend(trade_row(made, now_s) for made in verdict.news)
 
     def _rehome(
         self,
@@ -315,7 +325,7 @@ class _Run(Running):
         copies: tuple[int, ...] = (),
         shape: Form | None = None,
     ) -> None:
-        home = tuple([self._fleet.row_of[name] for name in names])
+        home = self._fleet.rows(names)
         if self._fleet.started[job]:
             self._move(job, home, now_s, copies, shape)
         elif job not in self._moving:
@@ -323,8 +333,9 @@ class _Run(Running):
 
     def _settle_in(self, now_s: float) -> None:
         """All homes are given: whose process is up at once takes part. Who has decided so need not be told."""
-        self._stand(self._up, now_s, edge=now_s <= self._edge_s)
-        self._up.clear()
+        if self._up:
+            self._stand(self._up, now_s, edge=now_s <= self._edge_s)
+            self._up.clear()
         self._stale = self._stale_at_edge = False
 
     def _told_trials(self, plan: Plan, now_s: float) -> None:
@@ -340,16 +351,14 @@ class _Run(Running):
         if tickets is self._told or not self._strides:
             return
         self._told = tickets
-        # Most have the very same as before, and most of the others share a few numbers: each is looked at once.
+        # Most have the very same as before.
         news = list(map(is_not, tickets.values(), map(self._weights.get, tickets)))
         changed = dict(compress(tickets.items(), news))
         if not changed:
             return
         self._weights.update(changed)
         jobs = np.fromiter(changed, dtype=np.int64, count=len(changed)) - 1
-        which = list(map(id, changed.values()))
-        known = {at: _as_float(one) for at, one in dict(zip(which, changed.values(), strict=True)).items()}
-        values = np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(changed))
+        values = as_floats(changed.values())
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
@@ -358,26 +367,23 @@ class _Run(Running):
 
     def _result(self, cpu_s: float) -> Result:
         fleet = self._fleet
+        began, ended = fleet.first_s.tolist(), fleet.ended_s.tolist()
+        suspends, migrations = fleet.suspends.tolist(), fleet.migrations.tolist()
+        steps, left = fleet.steps.tolist(), fleet.steps_left.tolist()
         outcomes = tuple(
             JobOutcome(
                 id=job.id,
                 user=job.user,
                 gang=job.gang,
                 arrival_s=job.arrival_s,
-                started_s=_or_none(fleet.first_s[at]),
-                ended_s=_or_none(fleet.ended_s[at]),
-                steps=job.steps
-                if not np.isnan(fleet.ended_s[at])
-                else int(job.steps * (1.0 - fleet.steps_left[at] / fleet.steps[at])),
-                gpu_s={
-                    model: float(fleet.gpu_s[at, m])
-                    for m, model in enumerate(fleet.models)
-                    if fleet.gpu_s[at, m]
-                },
-                suspends=int(fleet.suspends[at]),
-                migrations=int(fleet.migrations[at]),
+                started_s=_or_none(began[at]),
+                ended_s=_or_none(ended[at]),
+                steps=int(job.steps * (1.0 - left[at] / steps[at])) if isnan(ended[at]) else job.steps,
+                gpu_s={model: gpu_s for model, gpu_s in zip(fleet.models, had, strict=True) if gpu_s},
+                suspends=suspends[at],
+                migrations=migrations[at],
             )
-            for at, job in enumerate(fleet.jobs)
+            for at, (job, had) in enumerate(zip(fleet.jobs, fleet.gpu_s.tolist(), strict=True))
         )
         return Result(
             experiment=self._experiment,
@@ -394,12 +400,5 @@ class _Run(Running):
         )
 
 
-_id_of, _hosts_of = attrgetter("id"), attrgetter("hosts")
-
-
-def _as_float(tickets: Fraction) -> float:
-    return tickets.numerator / tickets.denominator
-
-
 def _or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return None if isnan(value) else value

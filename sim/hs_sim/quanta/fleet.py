@@ -10,7 +10,7 @@ import numpy as np
 
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
-from hs_core.model import Dataset, job_class, split_memory
+from hs_core.model import Dataset, job_class, named_class, split_memory
 from hs_core.names import HostName, UserName
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.strategy import class_as
@@ -30,7 +30,8 @@ class Fleet:
         self._servers(experiment)
         workload, jobs = experiment.workload, experiment.workload.jobs
         self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
-        self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
+        said = {tickets: Fraction(str(tickets)) for tickets in workload.tickets.values()}
+        self.tickets = {user: said[workload.tickets[user]] for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
         pools = ((user, model) for user in self.users for model in self.models)
         self.owners = {owner: at for at, owner in enumerate(pools)}  # users in pools
@@ -42,6 +43,7 @@ class Fleet:
         self.gang: Ints = np.array([job.gang for job in jobs], dtype=np.int64)
         self.nodes: Ints = np.array([job.nodes for job in jobs], dtype=np.int64)
         self.per_node: Ints = np.array([job.gpus for job in jobs], dtype=np.int64)
+        self._memory_said = [job.gpu_memory_bytes for job in jobs]
         self.state_bytes: Floats = np.array([job.state_bytes for job in jobs], dtype=np.float64)
         self.steps: Floats = np.array([job.steps for job in jobs], dtype=np.float64)  # of its size of batches
         self.steps_left: Floats = self.steps.copy()
@@ -56,6 +58,7 @@ class Fleet:
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it
         self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
+        self.column: Ints = np.full(count, -1, dtype=np.int64)  # its place in `gpu_s`, row by row, there
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
@@ -84,11 +87,12 @@ class Fleet:
         self.suspends: Ints = np.zeros(count, dtype=np.int64)
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
+        self._here: Ints | None = None  # the same; None: others than before
         self._columns = Columns(jobs)
-        self._facts: dict[int, JobFacts] = {}
-        self._otherwise: dict[
-            int, JobFacts
-        ] = {}  # as they were when they last ran, or when they last did not
+        self._facts: list[Any] = [None] * count
+        self._otherwise: list[Any] = [
+            None
+        ] * count  # as they were when they last ran, or when they last did not
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
         self._ran: Bools = np.zeros(count, dtype=np.bool_)  # as facts have it
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
@@ -155,6 +159,9 @@ class Fleet:
         self.class_of[job] = found = self._known[self.jobs[job].user, class_, int(self.nodes[job])]
         self.job_class[job] = self._class_names[found]
 
+    def rows(self, names: tuple[HostName, ...]) -> tuple[int, ...]:
+        return tuple([self.row_of[name] for name in names])
+
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
         found = self._host_tuples.get(home)
         if found is None:
@@ -170,7 +177,6 @@ class Fleet:
         shape: Form | None = None,
     ) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
-        self.home[job] = home
         if shape is not None:
             self.shapes[job] = shape
         if isinstance(shape, Shape):
@@ -180,11 +186,10 @@ class Fleet:
             self.nodes[job] = self.jobs[job].nodes_in(shape)
             self.per_node[job] = self.gang[job] // self.nodes[job]
             self._is_of(job, self.jobs[job].variant(shape))
-        self._bound.pop(job, None)
+        self._reside(job, home)
         if len(home) > len(self.rows_of):
             more = ((0, len(home) - len(self.rows_of)), (0, 0))
             self.rows_of = np.pad(self.rows_of, more, constant_values=-1)
-        self.home_names[job] = self.names(home)
         if len(home) > 1:
             self.rows_of[: len(home), job] = home
         else:
@@ -199,6 +204,22 @@ class Fleet:
         self.settled_s[job] = now_s
         self._left_then[job] = self.steps_left[job]
         self._odd[job] = True
+
+    def settle_all(self, jobs: Ints, homes: Sequence[tuple[int, ...]], now_s: float) -> None:
+        """The same for many, each with one server as before, and in the shape that it has."""
+        for job, home in zip(jobs.tolist(), homes, strict=True):
+            self._reside(job, home)
+        self.rows_of[0, jobs] = rows = np.array([row for (row,) in homes], dtype=np.int64)
+        model = self.model_of_row[rows]
+        self._is_on(jobs, model)
+        self.alone[jobs] = self.rate[jobs] = self.rates[self.class_of[jobs], model] / self.slowed[jobs]
+        self.settled_s[jobs] = now_s
+        self._left_then[jobs] = self.steps_left[jobs]
+        self._odd[jobs] = True
+
+    def _reside(self, job: int, home: tuple[int, ...]) -> None:
+        self.home[job], self.home_names[job] = home, self.names(home)
+        self._bound.pop(job, None)
 
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
         if model not in self.models:
@@ -239,11 +260,12 @@ class Fleet:
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
 
-    def _is_on(self, job: int, model: int) -> None:
+    def _is_on(self, job: int | Ints, model: int | Ints) -> None:
         models = len(self.models)
         self.model[job] = model
         self.owner[job] = self.user[job] * models + model
         self.pair[job] = self.class_of[job] * models + model
+        self.column[job] = job * models + model
 
     def shape_of(self, job: int) -> Shape:
         """Of an elastic one, also where nobody chose it."""
@@ -309,10 +331,28 @@ class Fleet:
             np.add.at(found[at], self.model_of_row[list(self.home[job])], self.per_node[job])
         return found
 
+    def comes(self, job: int) -> None:
+        self.live[job] = None
+        self._here = None
+
+    def ends(self, job: int, now_s: float) -> None:
+        self.steps_left[job] = 0.0
+        self.ended_s[job] = now_s
+        self.copies.pop(job, None)
+        self._facts[job] = self._otherwise[job] = None
+        self._odd[job] = True
+        del self.live[job]
+        self._here = None
+
+    def here(self) -> Ints:
+        """`live`."""
+        if self._here is None:
+            self._here = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
+        return self._here
+
     def users_here(self) -> list[UserName]:
         """Who has jobs now, by name."""
-        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
-        counts = np.bincount(self.user[live], minlength=len(self.users))
+        counts = np.bincount(self.user[self.here()], minlength=len(self.users))
         return [self.users[at] for at in np.flatnonzero(counts).tolist()]
 
     def changed(self, jobs: int | Sequence[int] | Ints) -> None:
@@ -325,33 +365,35 @@ class Fleet:
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
-        found = self._facts
-        live = np.fromiter(self.live, dtype=np.int64, count=len(self.live))
-        if len(found) > 2 * len(live):
-            found = self._facts = {job: found[job] for job in self.live if job in found}
-            self._otherwise.clear()
+        found, known, live = self._facts, self._otherwise, self.here()
         odd, turned = self._odd[live], self.running[live] != self._ran[live]
         anew = live[odd].tolist()
         for job in anew:
-            self._otherwise.pop(job, None)
+            known[job] = None
         anew += self._turn(live[turned & ~odd].tolist())
         if anew:
             jobs = np.array(anew, dtype=np.int64)
-            found.update(zip(anew, self._columns.facts(anew, self._now(jobs, now_s, movable)), strict=True))
+            made = self._columns.facts(anew, self._now(jobs, now_s, movable))
+            for job, facts in zip(anew, made, strict=True):
+                found[job] = facts
             self._odd[jobs] = False
         self._ran[live] = self.running[live]
-        return tuple(map(found.__getitem__, self.live))
+        return tuple(found if live.size == len(found) else map(found.__getitem__, self.live))
 
-    def _turn(self, jobs: Sequence[int]) -> list[int]:
+    def _turn(self, jobs: list[int]) -> list[int]:
         """They run now, or no more, and nothing else of them is another; those of which is not known how they are so."""
         found, known = self._facts, self._otherwise
         if self._progress:
-            return list(jobs)
+            return jobs
+        lacking = []
         for job in jobs:
-            before = found[job]
-            found[job] = known.get(job, before)
+            before, other = found[job], known[job]
             known[job] = before
-        return [job for job in jobs if found[job] is known[job]]
+            if other is None:
+                lacking.append(job)
+            else:
+                found[job] = other
+        return lacking
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""
@@ -363,12 +405,12 @@ class Fleet:
             "job_class": list(map(self.job_class.__getitem__, which)),
             "hosts": list(map(self.home_names.__getitem__, which)),
             "gang": self.gang[jobs].tolist(),
-            "shape": list(map(self.shapes.get, which)),
+            "shape": list(map(self.shapes.get, which)) if self.shapes else repeat(None),
             "nodes": self.nodes[jobs].tolist(),
             "spreads": [() if self.home[job] else self._spreads.get(job, ()) for job in which]
             if self._spreads
             else repeat(()),
-            "elastic": list(map(self.elastic.__getitem__, which)),
+            "elastic": list(map(self.elastic.__getitem__, which)) if self.elastics else repeat(None),
             "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
@@ -382,27 +424,26 @@ class Fleet:
 
     def attained(self, jobs: Ints, now_s: float) -> Floats:
         """GPU-seconds until now."""
-        attained: Floats = self.gpu_s[jobs].sum(axis=1)
-        running = jobs[self.running[jobs]]
-        attained[self.running[jobs]] += np.maximum(0.0, now_s - self.held_s[running]) * self.charged[running]
+        attained: Floats = np.add.reduce(self.gpu_s[jobs], axis=1)
+        since_s = np.maximum(0.0, now_s - self.held_s[jobs])
+        attained += np.where(self.running[jobs], since_s * self.charged[jobs], 0.0)
         return attained
 
     def _memory(self, jobs: Ints) -> list[int]:
         """Of those that train in sub-batches less than was said."""
-        specs = list(map(self.jobs.__getitem__, jobs.tolist()))
-        memory = [spec.gpu_memory_bytes for spec in specs]
+        memory = list(map(self._memory_said.__getitem__, jobs.tolist()))
         for at in np.flatnonzero(self.started[jobs] & (self.accumulation[jobs] != 1)).tolist():
-            spec, parts = specs[at], int(self.accumulation[jobs[at]])
+            spec, parts = self.jobs[jobs[at]], int(self.accumulation[jobs[at]])
             memory[at] = split_memory(spec.gpu_memory_bytes, spec.gpu_memory_fixed_bytes, parts)
         return memory
 
 
 def _name(job: SimJob, number: int, nodes: int) -> str:
     """Of one of its classes, over so many servers, as the controller has it."""
-    spec = replace(job.spec(), nodes=nodes, gpus=job.gang // nodes)
-    if job.strategies:
-        return class_as(job_class(job.user, spec), job.strategies[number])
-    return job_class(job.user, replace(spec, job_class=job.classes[number]))
+    if not job.strategies and (name := job.classes[number]):
+        return named_class(job.user, name, nodes)
+    found = job_class(job.user, replace(job.spec(), nodes=nodes, gpus=job.gang // nodes))
+    return class_as(found, job.strategies[number]) if job.strategies else found
 
 
 def _told(workload: Workload, job: SimJob, class_: str, model: str, nodes: int) -> float:

@@ -1,0 +1,145 @@
+"""Jobs go to other GPUs of their own host: where others are ahead, where tickets become even, and where GPUs stay idle."""
+
+from itertools import pairwise
+
+import pytest
+from fakejob import Ways
+from hostsim import HostSim
+
+from hs_core.names import JobId
+
+SHORT = {"hook_s": 0.01, "hold_s": 0.001, "resume_s": 0.001}
+
+
+def bound(sim: HostSim) -> dict[int, list[str]]:
+    """Where each job was launched, time after time."""
+    found: dict[int, list[str]] = {}
+    for launch in sim.ordered("launch"):
+        _, job, _, gpus, *_ = launch.split()
+        found.setdefault(int(job), []).append(gpus)
+    return found
+
+
+def test_a_job_that_shares_its_gpu_goes_to_one_whose_job_is_ahead_and_never_back_to_the_same() -> None:
+    """Five jobs on four GPUs: two of them share one, and the others must give some of their time to them."""
+    sim = HostSim()
+    ways = Ways(hook_s=0.01, ready_s=10.0, hold_s=0.001, resume_s=0.001, can_checkpoint=True)
+    jobs = [sim.job(number, ways=ways) for number in range(1, 6)]
+    sim.send()
+    sim.quanta(20)
+    received = []
+    for _ in range(200):
+        received.append([sim.gpu_s(job) / sim.quantum_s for job in jobs])
+        sim.quanta(1)
+    for before, after in zip(received, received[40:], strict=False):
+        for was, now in zip(before, after, strict=True):
+            assert now - was == pytest.approx(0.8 * 40, abs=4), "over 40 quanta"
+    for launches in bound(sim).values():
+        assert all(one != other for one, other in pairwise(launches))
+    moves = sum(len(launches) - 1 for launches in bound(sim).values())
+    assert 0 < moves < 220 / 3
+
+
+def test_jobs_whose_start_takes_longer_than_many_quanta_are_moved_less_often() -> None:
+    def moves(quantum_s: float) -> int:
+        sim = HostSim(quantum_s=quantum_s)
+        ways = Ways(hook_s=0.01, ready_s=20.0, hold_s=0.001, resume_s=0.001, can_checkpoint=True)
+        for number in range(1, 6):
+            sim.job(number, ways=ways)
+        sim.send()
+        sim.quanta(200)
+        return sum(len(launches) - 1 for launches in bound(sim).values())
+
+    assert 0 < moves(2.0) < moves(60.0) / 2
+
+
+def test_where_tickets_can_be_even_for_good_one_job_moves_at_once_and_then_none() -> None:
+    """Four jobs are left on one GPU and two on the other: one of the four moves, though a start takes five quanta."""
+    sim = HostSim(2, quantum_s=2.0)
+    jobs = [sim.job(number, ways=Ways(ready_s=10.0, can_checkpoint=True, **SHORT)) for number in range(1, 9)]
+    sim.send()
+    sim.quanta(150)
+    on_one = [job for job in jobs if bound(sim)[job] == ["1"]]
+    assert len(on_one) == 4
+    for job in on_one[:2]:
+        sim.change(job, cancelled=True)
+    sim.send()
+    left = [job for job in jobs if job not in on_one[:2]]
+    sim.quanta(15)
+    assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
+    before = {job: sim.gpu_s(job) for job in left}
+    sim.quanta(60)
+    for job in left:
+        assert (sim.gpu_s(job) - before[job]) / 2.0 == pytest.approx(20, abs=1), (
+            "of 60 quanta, on 2 GPUs, for 6"
+        )
+    assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
+
+
+def test_one_that_makes_tickets_even_goes_where_they_are_fewest_and_not_where_somebody_is_ahead_just_now() -> (
+    None
+):
+    """Two tickets on each GPU are to be had by one move. One that went where least is due now would have to go on from there."""
+    sim = HostSim(3, quantum_s=2.0)
+    jobs = [
+        sim.job(number, tickets=tickets, ways=Ways(ready_s=20.0, can_checkpoint=True, **SHORT))
+        for number, tickets in enumerate((2.0, 2.0, 1.0, 1.0, 1.0, 1.0), start=1)
+    ]
+    two, beside_two, lone, *end = jobs[1], jobs[5], jobs[2], jobs[3], jobs[4]
+    sim.send()
+    sim.quanta(100)
+    assert {job: bound(sim)[job] for job in jobs} == dict(
+        zip(jobs, (["0"], ["2"], ["1"], ["1"], ["1"], ["2"]), strict=True)
+    )
+    for job in end:
+        sim.change(job, cancelled=True)
+    sim.send()
+    sim.quanta(60)
+    assert bound(sim)[beside_two] == ["2", "1"]
+    before = {job: sim.gpu_s(job) for job in (jobs[0], two, lone, beside_two)}
+    sim.quanta(60)
+    had = [round((sim.gpu_s(job) - was) / 2.0) for job, was in before.items()]
+    assert had == [60, 60, 30, 30], "of 60 quanta"
+    assert sum(len(launches) - 1 for launches in bound(sim).values()) == 1
+
+
+@pytest.mark.parametrize("quantum_s", [2.0, 60.0])
+def test_a_gpu_that_stays_idle_is_used_after_as_long_as_two_starts_take(quantum_s: float) -> None:
+    sim = HostSim(2, quantum_s=quantum_s)
+    jobs = [sim.job(number, ways=Ways(ready_s=20.0, can_checkpoint=True, **SHORT)) for number in range(1, 4)]
+    sim.send()
+    sim.quanta(150)
+    gpus = {job: bound(sim)[job][-1] for job in jobs}
+    lone = next(job for job in jobs if list(gpus.values()).count(gpus[job]) == 1)
+    sim.change(lone, cancelled=True)
+    sim.send()
+    sim.run(2 * 20.0 + 3 * quantum_s + 20.0)  # two starts, the edge after them, the job's own start
+    left = [job for job in jobs if job != lone]
+    before = {job: sim.gpu_s(job) for job in left}
+    sim.quanta(20)
+    for job in left:
+        assert (sim.gpu_s(job) - before[job]) / quantum_s == pytest.approx(20, abs=0.5)
+
+
+def test_who_is_behind_nobody_goes_to_a_gpu_that_has_been_idle_for_as_long_as_two_starts_take() -> None:
+    """It never waits for as long as a start takes, and nobody can make room for it: a gang that cannot move has every other turn."""
+    sim = HostSim(3, quantum_s=2.0)
+
+    def job(number: int, gpus: int, tickets: float, *, can_move: bool) -> JobId:
+        ways = Ways(ready_s=20.0, can_checkpoint=can_move, **SHORT)
+        return sim.job(number, gpus, tickets=tickets, ways=ways)
+
+    gang, ends = job(1, 2, 2.0, can_move=False), job(2, 1, 2.0, can_move=False)
+    moves, stays = job(3, 1, 1.0, can_move=True), job(4, 1, 1.0, can_move=False)
+    sim.send()
+    sim.quanta(100)
+    assert bound(sim) == {gang: ["0,1"], ends: ["2"], moves: ["0"], stays: ["1"]}
+    sim.change(ends, cancelled=True)
+    sim.send()
+    sim.run(2 * 20.0)
+    assert bound(sim)[moves] == ["0"]
+    sim.run(3 * 2.0 + 20.0)  # the edge after them, the job's own start
+    assert bound(sim)[moves] == ["0", "2"]
+    before = sim.gpu_s(moves)
+    sim.quanta(20)
+    assert (sim.gpu_s(moves) - before) / 2.0 == pytest.approx(20, abs=0.5)
