@@ -151,7 +151,7 @@ class State:
         gpu_s = seconds * fleet.charged[jobs]
         owner = fleet.owner[jobs]
         received = fleet.gpu_s.reshape(-1)  # the same memory, by one number: each job is there once
-        received[jobs * models + owner % models] += gpu_s
+        received[jobs * models + fleet.model[jobs]] += gpu_s
         self._series.received(owner, gpu_s, users, steps)
 
     def _foresee(self, jobs: Ints, end_s: float) -> None:
