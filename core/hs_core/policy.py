@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -270,15 +271,20 @@ class JobsNow(Protocol):
         """Of these, by id."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Had:
-    """GPUs that each user's jobs had in each pool in one quantum."""
+    """What was in its turn in one quantum. To be looked at while it is told: what it is made of goes on."""
 
     place: Mapping[
         tuple[UserName, str], int
     ]  # of every user in every pool, in `gpus`; the same one quantum after quantum
-    gpus: NDArray[np.float64]
+    count: Callable[[], NDArray[np.float64]]
     jobs: JobsNow | None = None  # None: nobody says
+
+    @cached_property
+    def gpus(self) -> NDArray[np.float64]:
+        """That each user's jobs had in each pool."""
+        return self.count()
 
 
 class Sequel(Protocol):

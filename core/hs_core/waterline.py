@@ -98,10 +98,13 @@ def one_by_one(
 ) -> list[Fraction]:
     """The same for a few users."""
     unit = lcm(capacity.denominator, *{demand.denominator for demand in demands})
-    fine = lcm(*{weight.denominator for weight in tickets})
     left = capacity.numerator * (unit // capacity.denominator)
     asked = [demand.numerator * (unit // demand.denominator) for demand in demands]
-    weights = [weight.numerator * (fine // weight.denominator) for weight in tickets]
+    if len(set(map(id, tickets))) == 1:  # as most often
+        weights = [tickets[0].numerator] * len(asked)
+    else:
+        fine = lcm(*{weight.denominator for weight in tickets})
+        weights = [weight.numerator * (fine // weight.denominator) for weight in tickets]
     if min(weights) <= 0:
         raise BrokenError(f"{min(tickets)} tickets; expected more than 0")
     if min(asked) < 0:
@@ -110,13 +113,10 @@ def one_by_one(
         return [_fraction(one, unit) for one in asked]
     open_ = sum(weights)
     shares = [ZERO] * len(asked)
-    ratios = [one / weight for one, weight in zip(asked, weights, strict=True)]
     if len(set(weights)) == 1:
         order = sorted(range(len(asked)), key=asked.__getitem__)
-    elif len(set(ratios)) == len(ratios):  # rounded, none changes places with another
-        order = sorted(range(len(asked)), key=ratios.__getitem__)
     else:
-        order = sorted(range(len(asked)), key=lambda user: Fraction(asked[user], weights[user]))
+        order = _by_ratio(asked, weights)
     for place, user in enumerate(order):
         if asked[user] * open_ > left * weights[user]:
             for dry in order[place:]:
@@ -126,6 +126,13 @@ def one_by_one(
         left -= asked[user]
         open_ -= weights[user]
     return shares
+
+
+def _by_ratio(asked: Sequence[int], weights: Sequence[int]) -> list[int]:
+    ratios = [one / weight for one, weight in zip(asked, weights, strict=True)]
+    if len(set(ratios)) == len(ratios):  # rounded, none changes places with another
+        return sorted(range(len(asked)), key=ratios.__getitem__)
+    return sorted(range(len(asked)), key=lambda user: Fraction(asked[user], weights[user]))
 
 
 @lru_cache(maxsize=4096)

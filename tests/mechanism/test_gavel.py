@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from hs_core.dice import roll
 from hs_core.errors import BrokenError
+from hs_core.mechanism.gavel import kinds
 from hs_core.mechanism.gavel.fair import Entity, Inside, hierarchical, max_min, water_fill
 from hs_core.mechanism.gavel.finish import Lives, finish_time_fair, rho
 from hs_core.mechanism.gavel.greedy import gandiva, in_order, isolated, shortest_first
+from hs_core.mechanism.gavel.kinds import classes
 from hs_core.mechanism.gavel.question import (
     Allocation,
     Question,
@@ -113,6 +115,17 @@ def test_the_centre_does_not_depend_on_the_order_of_the_jobs(seed: int) -> None:
     for solve in (max_min, max_sum):
         here, there = solve(asked, method=Method.CENTRE), solve(turned, method=Method.CENTRE)
         assert there.alone == pytest.approx(here.alone[order], abs=1e-4)
+
+
+def test_classes_of_few_jobs_are_told_as_those_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in range(40):
+        asked = question(seed)
+        few = classes(asked, proportional_speed(asked))
+        with monkeypatch.context() as patch:
+            patch.setattr(kinds, "FEW", 0)
+            many = classes(asked, proportional_speed(asked))
+        for name in ("of", "first", "count"):
+            assert getattr(few, name).tolist() == getattr(many, name).tolist()
 
 
 def test_a_thousand_jobs_by_class_are_the_whole_program() -> None:

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gavel.fair import max_min
 from hs_core.mechanism.gavel.question import Question
-from hs_core.mechanism.rounds import Books, Staleness, pick, priorities, receive, reset, units_of
+from hs_core.mechanism.rounds import (
+    Books,
+    Line,
+    Staleness,
+    pick,
+    priorities,
+    receive,
+    reset,
+    units_of,
+    with_received,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROUND_S = 360.0
@@ -144,3 +154,20 @@ def test_over_many_rounds_of_one_type_all_get_the_time_they_were_promised(seed: 
         books = receive(books, ran)
     got = books.received_s / (rounds * ROUND_S)
     assert (got >= promised - 2 * jobs / rounds).all()
+
+
+@given(SEEDS)
+def test_a_line_without_those_who_have_left_picks_as_one_made_without_them(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    units, types = int(dice.integers(1, 12)), int(dice.integers(1, 4))
+    fraction = dice.choice([0.0, 0.25, 0.5, 1.0], (units, types))
+    books = reset(None, [(at,) for at in range(units)], fraction, 0.0)
+    received = dice.choice([180.0, 360.0, 540.0], (units, types))
+    gang, able = dice.integers(1, 4, units), dice.random((units, types)) > 0.2
+    gpus, left = dice.integers(0, 8, types), np.flatnonzero(dice.random(units) > 0.6)
+    skip_zero = bool(dice.integers(2))
+    line = Line(books, gang, able, gpus, skip_zero=skip_zero)
+    line.leave(left.tolist())
+    able[left] = False
+    now = with_received(books, received)
+    assert line.pick(now) == pick(now, gang, able, gpus, skip_zero=skip_zero)

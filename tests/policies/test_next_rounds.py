@@ -101,7 +101,7 @@ def test_what_goes_on_is_what_would_be_decided(
         decided = policy.decide(asked, json.loads(json.dumps(memory)))
         onward = None
         if sequel is not None:
-            onward = sequel.edge(asked.quantum, asked.now_s, Had({}, np.zeros(0), since))
+            onward = sequel.edge(asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), since))
         if onward is None or sequel is None:
             verdict = decided
             since = Jobs(asked)
@@ -125,7 +125,7 @@ def test_between_two_allocations_nothing_is_decided() -> None:
     assert sequel is not None
     for _ in range(20):
         asked = after(asked, verdict, ran)
-        onward = sequel.edge(asked.quantum, asked.now_s, Had({}, np.zeros(0), Jobs(asked)))
+        onward = sequel.edge(asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), Jobs(asked)))
         assert onward is not None
         ran = {at: list(turn.gangs) for at, turn in onward.turns.items()}
         moved += len(onward.homes)
@@ -143,7 +143,9 @@ def test_when_somebody_has_come_and_an_allocation_is_due_it_is_decided() -> None
     for _ in range(5):
         asked = after(asked, verdict, ran)
         if (
-            verdict.sequel.edge(asked.quantum, asked.now_s, Had({}, np.zeros(0), Jobs(asked, came=True)))
+            verdict.sequel.edge(
+                asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), Jobs(asked, came=True))
+            )
             is None
         ):
             break
@@ -169,5 +171,5 @@ def test_who_may_not_move_often_or_is_on_the_way_is_decided_about() -> None:
     assert sequel is not None
     asked = after(asked, verdict, {at: list(turn.gangs) for at, turn in verdict.plan.turns.items()})
     for told in (Jobs(asked, on_their_way=True), Jobs(replace(asked, migrations_left=7)), None):
-        assert sequel.edge(asked.quantum, asked.now_s, Had({}, np.zeros(0), told)) is None
+        assert sequel.edge(asked.quantum, asked.now_s, Had({}, lambda: np.zeros(0), told)) is None
     assert sequel.memory() == verdict.memory, "who does not go on changes nothing"

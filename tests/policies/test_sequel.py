@@ -24,7 +24,7 @@ def had(asked: Snapshot) -> Had:
     for one in asked.jobs:
         if one.running:
             gpus[place[one.user, model[one.hosts[0]]]] += one.gang
-    return Had(place, gpus)
+    return Had(place, lambda: gpus)
 
 
 def remembered(memory: Memory) -> Memory:

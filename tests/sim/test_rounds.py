@@ -13,6 +13,7 @@ from hs_sim.generate import Recipe, generate
 from hs_sim.machines import run_machines
 from hs_sim.model import SHOCKWAVE, Costs, Experiment, Growth, SimJob, Stage, Workload, gavel_compat
 from hs_sim.quanta import run_quanta
+from hs_sim.quanta.lives import Lives
 
 
 def test_a_move_costs_what_it_takes_and_not_the_rest_of_the_round() -> None:
@@ -162,3 +163,23 @@ def test_a_run_whose_rounds_go_on_is_the_run_in_which_each_is_decided(name: str,
     assert decided.decisions >= decided.quanta - 5, "but where nobody is there"
     if costs is None:
         assert goes_on.decisions < decided.decisions / 3
+
+
+@pytest.mark.parametrize("policy", ["gavel-max-min", "gavel-max-sum", "gavel-max-min-blind"])
+def test_jobs_that_move_at_one_edge_move_as_if_one_after_the_other(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = Recipe(jobs=60, users=9, jobs_per_hour=20.0, service_s=4 * 3600.0, service_spread=1.2)
+    experiment = gavel_compat(
+        Experiment(
+            cluster=parse_cluster("v100:8,p100:8,k80:8"),
+            workload=generate(recipe),
+            policy=policy,
+            quantum_s=360.0,
+        )
+    )
+    together = run_quanta(experiment)
+    monkeypatch.setattr(Lives, "_moves_at_once", lambda _: False)
+    apart = run_quanta(experiment)
+    assert sum(job.migrations for job in together.jobs) > 100
+    assert (together.jobs, together.samples) == (apart.jobs, apart.samples)

@@ -51,9 +51,7 @@ class Case:
 
     question: Question
     rows: Rows
-    alone_s: (
-        Floats  # (J,) all of the job in the isolated share: what it would have taken so far, and what is left
-    )
+    alone_s: Floats  # (J,) all of the job in the isolated share: what it would have taken so far, and what is left; empty but for `Style.lives`
     before: Floats  # (J, T) fractions of the allocation before; 0: it had none, or was not here
     compat: bool
     seed: int
@@ -80,6 +78,7 @@ class Style:
     )
     reset_s: float = RESET_S  # least time between two allocations
     packed: bool = False  # two jobs with gangs of one size may share GPUs
+    lives: bool = False  # allocations go by how far jobs would be in a cluster of their own (`Case.alone_s`)
 
 
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
@@ -98,7 +97,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
     learnt = not style.compat and _learnt(snapshot, table, guessed)
     staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
     if books is None or staleness.due(books, snapshot.now_s, changed=signature != asked, idle=idle or learnt):
-        asked, guessed = signature, _guessed(snapshot, table)
+        asked, guessed = signature, {} if style.compat else _guessed(snapshot, table)
         question = Question(
             speed=table.speed,
             gang=table.gang,
@@ -106,7 +105,7 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
             weight=table.tickets * len(table.jobs),
             sharing=sharing(snapshot, table) if style.packed else None,
         )
-        lives, alone_s = _alone(table, question, lives)
+        lives, alone_s = _alone(table, question, lives) if style.lives else ({}, np.zeros(0))
         found = allocate(
             Case(
                 question=question,

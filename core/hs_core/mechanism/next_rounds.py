@@ -7,27 +7,30 @@ suspended or moved, one on its way, a budget of moves that might not suffice.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hs_core import dice
-from hs_core.mechanism.floor import Floor
+from hs_core.mechanism.floor import Floor, Shape, shape_of
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.later import Later
 from hs_core.mechanism.placing import Home, runs_at
-from hs_core.mechanism.rounds import Books, Round, Staleness, pick, with_received
+from hs_core.mechanism.rounds import Books, Line, Round, Staleness, with_received
 from hs_core.mechanism.rows import Rows
-from hs_core.mechanism.weights import Weights, weigh_parts
+from hs_core.mechanism.weights import entitle_in, tickets_of
 from hs_core.model import Migrate
-from hs_core.names import JobId
+from hs_core.names import JobId, UserName
 from hs_core.policy import Had, JobFacts, JobsNow, Memory, Onward
+from hs_core.shares import Entitled
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+NOWHERE = -1
 
 
 def is_plain(jobs: Sequence[JobFacts], floor: Floor) -> bool:
@@ -101,12 +104,14 @@ class _Rounds:
         self._ids: Ints = np.array([job.id for job in jobs], dtype=np.int64)
         self._place = {job.id: at for at, job in enumerate(jobs)}
         self._here = np.ones(len(jobs), dtype=np.bool_)
+        self._left = False  # some of them have ended
         self._job_of = [
             self._place.get(JobId(unit[0]), -1) for unit in decided.books.units
         ]  # -1: it has ended
         self._of: Ints = np.array(self._job_of, dtype=np.int64)
+        self._unit_of = {job: unit for unit, job in enumerate(self._job_of)}
         self._gang: Ints = np.where(self._of >= 0, table.gang[self._of], 1)  # of units
-        self._able = decided.able
+        self._line = Line(decided.books, self._gang, decided.able, table.gpus, skip_zero=decided.skip_zero)
         self._books = decided.books
         self._round = decided.round
         then: dict[int, float] = {
@@ -122,12 +127,15 @@ class _Rounds:
         self._gpus = [host.gpus for host in floor.hosts.values()]
         on = {model: at for at, model in enumerate(table.models)}
         self._on = [on[host.model] for host in floor.hosts.values()]
-        self._models = [[on[model] for model in decided.models[job.id]] for job in jobs]
         homes = [decided.homes.get(job.id, ()) for job in jobs]
         self._home = [tuple([self._row[name] for name in home]) for home in homes]
+        self._lives_on = [self._on[home[0]] if home else NOWHERE for home in self._home]
         self._names: dict[tuple[int, ...], Home] = {}
+        self._said: dict[int, tuple[int, JobId, tuple[JobId, Home]]] = {}
         self._fitting: dict[tuple[int, int], list[int]] = {}
-        self._weights: Weights | None = None
+        self._alike: dict[tuple[Shape, int], list[int]] = {}  # the same, by what decides it
+        self._shares: list[Entitled | None] = [None] * len(table.models)  # None: somebody has come or gone
+        self._entitled: Entitled | None = None
 
     def play(self, quantum: int, jobs: JobsNow) -> Onward | None:
         """The next round; None, and all is as it was, where it takes a decision."""
@@ -135,12 +143,14 @@ class _Rounds:
         if gone:
             here = here.copy()
             here[gone] = False
-        running = jobs.running(self._ids) & here
-        if not running.any() or jobs.migrations_left < len(self._ids):
+        running = (jobs.running(self._ids) & here).tolist()
+        if True not in running or jobs.migrations_left < len(self._ids):
             return None
         if gone:
-            self._here, self._weights = here, None
-            self._able = self._able & here[self._of][:, None]
+            self._here, self._left = here, True
+            self._line.leave([self._unit_of[job] for job in gone if job in self._unit_of])
+            for job in gone:
+                self._live(job, NOWHERE)
         attained = jobs.attained_gpu_s(self._ids)
         self._books = self._receive(attained)
         self._attained = attained
@@ -149,18 +159,18 @@ class _Rounds:
         if decided.shuffled:
             types = list(range(len(decided.table.models)))
             dice.roll(decided.seed, quantum).shuffle(types)
-        self._round = pick(
-            self._books, self._gang, self._able, decided.table.gpus, types=types, skip_zero=decided.skip_zero
-        )
-        return self._hand_out(running.tolist())
+        self._round = self._line.pick(self._books, types)
+        return self._hand_out(running)
 
     def _receive(self, attained: Floats) -> Books:
         """What those of the round that is over have had of it; who has ended says no more."""
-        units, on = np.array([self._round.unit, self._round.on], dtype=np.int64)
+        units, on = np.array(self._round.unit, dtype=np.int64), np.array(self._round.on, dtype=np.int64)
         ran = self._of[units]
         seconds = np.maximum(0.0, (attained[ran] - self._attained[ran]) / self._gang[units])
+        if self._left:
+            seconds = np.where(self._here[ran], seconds, 0.0)
         received = self._books.received_s.copy()
-        received[units, on] += np.where(self._here[ran], seconds, 0.0)
+        received.reshape(-1)[units * received.shape[1] + on] += seconds
         return with_received(self._books, received)
 
     def dump(self) -> dict[str, Any]:
@@ -173,28 +183,32 @@ class _Rounds:
     # --- GPUs (as `seats` hands them out) ---------------------------------------------------------------------------
 
     def _hand_out(self, running: Sequence[bool]) -> Onward:
-        chosen = [(self._job_of[unit], on) for unit, on in zip(self._round.unit, self._round.on, strict=True)]
+        """The largest first; of equal ones those who run at home, then who could, then by arrival."""
+        chosen = {self._job_of[unit]: on for unit, on in zip(self._round.unit, self._round.on, strict=True)}
         claims, free = [0] * len(self._hosts), self._gpus.copy()
-        line = []
-        for job, on in chosen:
-            home = self._home[job]
-            stays = bool(home) and self._on[home[0]] == on
+        lives_on, homes, per_node, sizes = self._lives_on, self._home, self._per_node, self._size
+        line, count = [], len(homes)
+        for job, on in chosen.items():
+            stays = lives_on[job] == on
             if stays:
-                for server in home:
-                    claims[server] += self._per_node[job]
-            line.append((self._size[job], not (stays and running[job]), not stays, job, on))
+                for server in homes[job]:
+                    claims[server] += per_node[job]
+            moves_on = not (stays and running[job])
+            line.append(((sizes[job] * 2 + moves_on) * 2 + (not stays)) * count + job)
         line.sort()
         found: dict[int, tuple[int, ...]] = {}
-        for _, _, leaves, job, on in line:
-            home, gpus = self._home[job], self._per_node[job]
-            if not leaves:
+        for rank in line:
+            job = rank % count
+            on, home, gpus = chosen[job], homes[job], per_node[job]
+            there: tuple[int, ...] = ()
+            if lives_on[job] == on:
                 for server in home:
                     claims[server] -= gpus
-            there = home if not leaves and self._has_room(home, gpus, free) else ()
+                there = home if self._has_room(home, gpus, free) else ()
             there = there or self._least_disturbing(job, on, claims, free)
             if there:
                 self._take(job, there, free, found)
-        for job, _ in chosen if len(found) < len(chosen) else ():
+        for job in chosen if len(found) < len(chosen) else ():
             if job not in found and (there := self._anywhere(job, free)):
                 self._take(job, there, free, found)
         return self._onward(found)
@@ -213,16 +227,13 @@ class _Rounds:
 
     def _anywhere(self, job: int, free: Sequence[int]) -> tuple[int, ...]:
         """For one that was promised GPUs which did not fit together: at home, or on the fastest that has room."""
-        home = self._home[job]
-        if (
-            home
-            and self._on[home[0]] in self._models[job]
-            and self._has_room(home, self._per_node[job], free)
-        ):
+        models, here = self._decided.models[self._jobs[job].id], self._decided.table.models
+        able, home = [here.index(model) for model in models], self._home[job]
+        if home and self._on[home[0]] in able and self._has_room(home, self._per_node[job], free):
             return home
         nobody = [0] * len(self._hosts)
         return next(
-            (there for on in self._models[job] if (there := self._least_disturbing(job, on, nobody, free))),
+            (there for on in able if (there := self._least_disturbing(job, on, nobody, free))),
             (),
         )
 
@@ -244,28 +255,44 @@ class _Rounds:
         return tuple([server for _, _, server in found[:nodes]])
 
     def _fits(self, job: int, on: int) -> list[int]:
-        fitting = self._decided.floor.fitting(self._jobs[job], self._decided.table.models[on])
-        able = self._fitting[job, on] = [self._row[host.name] for host in fitting]
+        like = (shape_of(self._jobs[job]), on)
+        able = self._alike.get(like)
+        if able is None:
+            fitting = self._decided.floor.fitting(self._jobs[job], self._decided.table.models[on])
+            able = self._alike[like] = [self._row[host.name] for host in fitting]
+        self._fitting[job, on] = able
         return able
 
     def _onward(self, found: Mapping[int, tuple[int, ...]]) -> Onward:
-        jobs = self._jobs
-        gangs: list[tuple[int, JobId, Home]] = []
         homes: dict[JobId, Home] = {}
         for job, home in found.items():
-            named, before = self._named(home), self._home[job]
-            gangs.append((min(home), jobs[job].id, named))
-            if home != before:
-                homes[jobs[job].id] = named
+            if home != self._home[job]:
                 self._home[job] = home
-                if not before or self._on[home[0]] != self._on[before[0]]:
-                    self._weights = None
-        gangs.sort()
-        turns = GangTurns([(job_id, named) for _, job_id, named in gangs], whole=self._hosts)
-        weights = self._weigh()
-        return Onward(
-            turns=turns, tickets=Later(lambda: weights.tickets), homes=homes, entitled=weights.entitled
-        )
+                self._live(job, self._on[home[0]])
+                self._said.pop(job, None)
+                homes[self._jobs[job].id] = self._named(home)
+        said = self._said
+        gangs = sorted([said[job] if job in said else self._say(job) for job in found])
+        turns, entitled = GangTurns([gang for _, _, gang in gangs], whole=self._hosts), self._entitle()
+        on = self._lives_on.copy()
+        tickets = Later(lambda: tickets_of(self._parts(on), entitled))
+        return Onward(turns=turns, tickets=tickets, homes=homes, entitled=entitled)
+
+    def _live(self, job: int, on: int) -> None:
+        """On that model from now on."""
+        before = self._lives_on[job]
+        if before == on:
+            return
+        self._lives_on[job], self._entitled = on, None
+        for pool in (before, on):
+            if pool != NOWHERE:
+                self._shares[pool] = None
+
+    def _say(self, job: int) -> tuple[int, JobId, tuple[JobId, Home]]:
+        """Of its gang, in the order of turns."""
+        home, job_id = self._home[job], self._jobs[job].id
+        said = self._said[job] = min(home), job_id, (job_id, self._named(home))
+        return said
 
     def _named(self, home: tuple[int, ...]) -> Home:
         found = self._names.get(home)
@@ -273,13 +300,31 @@ class _Rounds:
             found = self._names[home] = tuple([self._hosts[server] for server in home])
         return found
 
-    def _weigh(self) -> Weights:
-        if self._weights is None:
-            parts = []
-            for job, home in compress(zip(self._jobs, self._home, strict=True), self._here):
-                if home:
-                    model = self._decided.table.models[self._on[home[0]]]
-                    parts.append((job.id, job.user, model, job.gang))
-            snapshot = self._decided.table.snapshot
-            self._weights = weigh_parts(self._decided.floor.pools, parts, snapshot.tickets)
-        return self._weights
+    def _entitle(self) -> Entitled:
+        """Only pools to which somebody has come, or from which somebody has gone, are looked at."""
+        if self._entitled is None:
+            tickets = self._decided.table.snapshot.tickets
+            entitled: dict[tuple[UserName, str], Fraction] = {}
+            for on, (model, gpus) in enumerate(self._decided.floor.pools):
+                shares = self._shares[on]
+                if shares is None:
+                    shares = self._shares[on] = entitle_in(model, gpus, self._wanted(on), tickets)
+                entitled.update(shares)
+            self._entitled = entitled
+        return self._entitled
+
+    def _wanted(self, on: int) -> dict[UserName, int]:
+        """GPUs that each user's jobs ask for there."""
+        wanted: dict[UserName, int] = {}
+        for job, lives_on in zip(self._jobs, self._lives_on, strict=True):
+            if lives_on == on:
+                wanted[job.user] = wanted.get(job.user, 0) + job.gang
+        return wanted
+
+    def _parts(self, lives_on: Sequence[int]) -> list[tuple[JobId, UserName, str, int]]:
+        models = self._decided.table.models
+        return [
+            (job.id, job.user, models[on], job.gang)
+            for job, on in zip(self._jobs, lives_on, strict=True)
+            if on != NOWHERE
+        ]

@@ -145,6 +145,68 @@ class Round:
     on: tuple[int, ...]
 
 
+class Line:
+    """What stays from round to round of one allocation about who comes before whom."""
+
+    def __init__(
+        self,
+        books: Books,
+        gang: NDArray[np.int64],
+        able: Bools,
+        gpus: NDArray[np.int64],
+        *,
+        skip_zero: bool = False,
+    ) -> None:
+        """As `pick` has it. What was received is not looked at."""
+        shape = books.fraction.shape
+        if gang.shape != shape[:1] or able.shape != shape or gpus.shape != shape[1:]:
+            shapes = f"gang {gang.shape}, able {able.shape} and gpus {gpus.shape}"
+            raise BrokenError(f"{shapes} don't fit books of {shape[0]} units and {shape[1]} types")
+        fits = able & (gang[:, None] <= gpus)
+        if skip_zero:
+            fits &= books.fraction > 0.0  # as their priorities are
+        self._units = books.units
+        self._sizes, self._gpus = gang.tolist(), gpus.tolist()
+        # T x U: units by (deficit, fraction), of equals the first, and where each stands in a U x T table.
+        self._order = np.lexsort((-books.fraction.T, -books.deficit_s.T))
+        self._at = self._order * shape[1] + np.arange(shape[1])[:, None]
+        self._keep(fits.take(self._at))
+
+    def _keep(self, fits: Bools) -> None:
+        """Of all in their order. Who does not fit comes behind all others."""
+        self._behind = np.where(fits, 0.0, np.inf)
+        self._fitting = np.add.reduce(fits, axis=1).tolist()
+
+    def leave(self, units: Sequence[int]) -> None:
+        """They are not able to run any more."""
+        gone = np.zeros(len(self._units), dtype=np.bool_)
+        gone[units] = True
+        self._keep((self._behind == 0.0) & ~gone[self._order])
+
+    def pick(self, books: Books, types: Sequence[int] | None = None) -> Round:
+        """`books`: the same but for what was received."""
+        keys = priorities(books).take(self._at)
+        np.negative(keys, out=keys)
+        keys += self._behind
+        ranks = keys.argsort(axis=1, kind="stable")
+        placed: set[int] = set()
+        chosen: list[int] = []
+        chosen_on: list[int] = []
+        sizes, units = self._sizes, self._units
+        for on in range(len(self._gpus)) if types is None else types:
+            left = self._gpus[on]
+            for unit in self._order[on][ranks[on, : self._fitting[on]]].tolist():
+                if left == 0:
+                    break
+                size = sizes[unit]
+                if size <= left and placed.isdisjoint(units[unit]):
+                    left -= size
+                    placed.update(units[unit])
+                    chosen.append(unit)
+                    chosen_on.append(on)
+        return Round(unit=tuple(chosen), on=tuple(chosen_on))
+
+
 def pick(
     books: Books,
     gang: NDArray[np.int64],
@@ -160,34 +222,7 @@ def pick(
     `gang`: U. `able`: U x T, whether it could run there now: fits, has a speed, none of its jobs is gone. `types`: which first. `skip_zero`:
     units without a claim get nothing even where GPUs are left over (Gavel's FIFO).
     """
-    shape = books.fraction.shape
-    if gang.shape != shape[:1] or able.shape != shape or gpus.shape != shape[1:]:
-        shapes = f"gang {gang.shape}, able {able.shape} and gpus {gpus.shape}"
-        raise BrokenError(f"{shapes} don't fit books of {shape[0]} units and {shape[1]} types")
-    priority = priorities(books).T
-    fits = (able & (gang[:, None] <= gpus)).T
-    if skip_zero:
-        fits = fits & (priority > 0.0)
-    ranks = np.lexsort(
-        (-books.fraction.T, -books.deficit_s.T, -priority)
-    )  # on each type; of equals the first
-    placed: set[int] = set()
-    chosen: list[int] = []
-    chosen_on: list[int] = []
-    sizes, free, units = gang.tolist(), gpus.tolist(), books.units
-    for on in range(shape[1]) if types is None else types:
-        left = free[on]
-        order = ranks[on]
-        for unit in order[fits[on][order]].tolist():
-            if left == 0:
-                break
-            size = sizes[unit]
-            if size <= left and placed.isdisjoint(units[unit]):
-                left -= size
-                placed.update(units[unit])
-                chosen.append(unit)
-                chosen_on.append(on)
-    return Round(unit=tuple(chosen), on=tuple(chosen_on))
+    return Line(books, gang, able, gpus, skip_zero=skip_zero).pick(books, types)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What jobs weigh where nothing moves: entitlements pool by pool, and the tickets that follow."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -21,7 +21,7 @@ from hs_core.mechanism.placing import (
 from hs_core.names import JobId, UserName
 from hs_core.newest import Newest
 from hs_core.policy import Snapshot
-from hs_core.shares import Demand, entitle, entitle_pools, job_tickets
+from hs_core.shares import Demand, Entitled, entitle, entitle_pools, job_tickets
 
 ZERO = Fraction(0)
 LEAST = Fraction(
@@ -29,25 +29,34 @@ LEAST = Fraction(
 )  # tickets per GPU of a job whose server can't run it just now: present, and no claim on anything
 
 
+Part = tuple[JobId, UserName, str, int]
+"""(job, user, model, GPUs)"""
+
+
 @dataclass(frozen=True)
 class Weights:
     asked: "_Asked"
-    entitled: Mapping[tuple[UserName, str], Fraction]  # (user, model) → GPUs
+    entitled: Entitled  # (user, model) → GPUs
 
     @cached_property
     def tickets(self) -> Mapping[JobId, Fraction]:
         """jobTickets of every job that has a home."""
-        tickets = job_tickets(self.entitled, self.asked.parts)
-        return {
-            job: found if (found := tickets.get(job, ZERO)).numerator else LEAST * gang
-            for job, gang in self.asked.gangs
-        }
+        return _tickets(self.asked.gangs, self.asked.parts, self.entitled)
+
+
+def _tickets(
+    gangs: Iterable[tuple[JobId, int]], parts: Sequence[Part], entitled: Entitled
+) -> Mapping[JobId, Fraction]:
+    tickets = job_tickets(entitled, parts)
+    return {
+        job: found if (found := tickets.get(job, ZERO)).numerator else LEAST * gang for job, gang in gangs
+    }
 
 
 class _Asked(NamedTuple):
     pools: list[tuple[str, int]]
     gangs: list[tuple[JobId, int]]  # of jobs that have homes
-    parts: list[tuple[JobId, UserName, str, int]]  # of those that can run there: (job, user, model, GPUs)
+    parts: list[Part]  # of those that can run there
     tickets: dict[UserName, Fraction]
 
 
@@ -72,25 +81,26 @@ def weigh(snapshot: Snapshot, homes: Mapping[JobId, Home]) -> Weights:
     return _weights(_Asked(there.pools, gangs, parts, dict(snapshot.tickets)))
 
 
-def weigh_parts(
-    pools: list[tuple[str, int]],
-    parts: list[tuple[JobId, UserName, str, int]],
-    tickets: Mapping[UserName, Fraction],
-) -> Weights:
-    """The same for jobs that can all run where they live: (job, user, model, GPUs), each once."""
-    return _weights(_Asked(pools, [(job, gpus) for job, _, _, gpus in parts], parts, dict(tickets)))
+def tickets_of(parts: Sequence[Part], entitled: Entitled) -> Mapping[JobId, Fraction]:
+    """Of jobs that can all run where they live, each in one pool."""
+    return _tickets([(job, gpus) for job, _, _, gpus in parts], parts, entitled)
+
+
+def entitle_in(
+    model: str, capacity: int, wanted: Mapping[UserName, int], tickets: Mapping[UserName, Fraction]
+) -> Entitled:
+    """Entitlements in one pool to users whose jobs there ask for so many GPUs."""
+    shares = entitle(capacity, wanted, tickets)
+    return {(user, model): share for user, share in shares.items() if share.numerator}
 
 
 def _weigh(asked: _Asked) -> Weights:
     wanted: dict[str, dict[UserName, int]] = {model: {} for model, _ in asked.pools}
     for _, user, model, gpus in asked.parts:
         wanted[model][user] = wanted[model].get(user, 0) + gpus
-    entitled = {
-        (user, model): share
-        for model, capacity in asked.pools
-        for user, share in entitle(capacity, wanted[model], asked.tickets).items()
-        if share.numerator
-    }
+    entitled: dict[tuple[UserName, str], Fraction] = {}
+    for model, capacity in asked.pools:
+        entitled.update(entitle_in(model, capacity, wanted[model], asked.tickets))
     return Weights(asked, entitled)
 
 

@@ -7,6 +7,6 @@ from hs_core.mechanism.allocations import fairest_finish
 from hs_core.mechanism.fractions import Style
 from hs_core.mechanism.gavels import Gavels
 
-_THIS = Gavels("gavel-ftf-packed", fairest_finish, Style(packed=True), lengths=True)
+_THIS = Gavels("gavel-ftf-packed", fairest_finish, Style(packed=True, lives=True), lengths=True)
 GAVEL_FTF_PACKED = _THIS.policy()
 compat = _THIS.compat

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop
-from math import floor
+from itertools import compress
+from math import floor, isnan
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
+from hs_sim.quanta.ledger import as_floats
+from hs_sim.quanta.rows import Floats
 from hs_sim.quanta.running import Running
 from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND, TRIED
 from hs_sim.trades import trade_row
@@ -209,7 +212,8 @@ class _Run(Running):
         onward = None
         if self._sequel is not None:
             self._since.now_s = now_s
-            onward = self._sequel.edge(self._quantum + 1, now_s, self._had())
+            had = Had(self._fleet.owners, self._in_turn, self._since)
+            onward = self._sequel.edge(self._quantum + 1, now_s, had)
         if onward is None:
             return False
         self._go_on(onward, now_s)
@@ -218,28 +222,38 @@ class _Run(Running):
     def _go_on(self, onward: Onward, now_s: float) -> None:
         if self._sequel is not None and self._sequel.turnover:
             self._since.told()
-        for job_id in sorted(onward.homes):
-            if self._fleet.started[job_id - 1]:
-                self._budget.take(now_s)
-            self._rehome(job_id - 1, onward.homes[job_id], now_s)
         if onward.homes:
-            self._settle_in(now_s)
+            self._rehome_all(onward.homes, now_s)
         if self._strides and onward.tickets:
             self._weigh(onward.tickets)
         self._turns.plan(onward.turns)
         if onward.entitled is not None:
             self._series.entitled(onward.entitled, now_s)
 
+    def _rehome_all(self, homes: Mapping[JobId, tuple[HostName, ...]], now_s: float) -> None:
+        """At an edge."""
+        fleet, ids = self._fleet, sorted(homes)
+        jobs = np.array(ids, dtype=np.int64) - 1
+        started = fleet.started[jobs].tolist()
+        for _ in compress(ids, started):
+            self._budget.take(now_s)
+        if all(started) and self._moves_at_once():
+            self._move_at_once(jobs, [fleet.rows(homes[job]) for job in ids], now_s)
+        else:
+            for job_id in ids:
+                self._rehome(job_id - 1, homes[job_id], now_s)
+        self._settle_in(now_s)
+
     def _waits(self, jobs: int) -> bool:
         """Among very many a change can wait for a few quanta: they do. `jobs`: for each so many, one more."""
         apart = len(self._fleet.live) // jobs
         return self._sequel is not None and self._quantum < self._decided_at + apart
 
-    def _had(self) -> Had:
-        """Who is in its turn."""
+    def _in_turn(self) -> Floats:
+        """GPUs of those that run, by owner."""
         fleet, jobs = self._fleet, self._run_now
         gpus = np.bincount(fleet.owner[jobs], weights=fleet.gang[jobs], minlength=len(fleet.owners))
-        return Had(fleet.owners, gpus.astype(np.float64, copy=False), self._since)
+        return gpus.astype(np.float64, copy=False)
 
     def _decide(self, now_s: float) -> None:
         fleet = self._fleet
@@ -310,7 +324,7 @@ class _Run(Running):
         copies: tuple[int, ...] = (),
         shape: Form | None = None,
     ) -> None:
-        home = tuple([self._fleet.row_of[name] for name in names])
+        home = self._fleet.rows(names)
         if self._fleet.started[job]:
             self._move(job, home, now_s, copies, shape)
         elif job not in self._moving:
@@ -318,8 +332,9 @@ class _Run(Running):
 
     def _settle_in(self, now_s: float) -> None:
         """All homes are given: whose process is up at once takes part. Who has decided so need not be told."""
-        self._stand(self._up, now_s, edge=now_s <= self._edge_s)
-        self._up.clear()
+        if self._up:
+            self._stand(self._up, now_s, edge=now_s <= self._edge_s)
+            self._up.clear()
         self._stale = self._stale_at_edge = False
 
     def _told_trials(self, plan: Plan, now_s: float) -> None:
@@ -336,10 +351,7 @@ class _Run(Running):
             return
         self._told = tickets
         jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
-        # Most jobs share a few numbers: each is looked at once.
-        which = list(map(id, tickets.values()))
-        known = {at: _as_float(one) for at, one in dict(zip(which, tickets.values(), strict=True)).items()}
-        values = np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(tickets))
+        values = as_floats(tickets.values())
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
@@ -348,26 +360,23 @@ class _Run(Running):
 
     def _result(self, cpu_s: float) -> Result:
         fleet = self._fleet
+        began, ended = fleet.first_s.tolist(), fleet.ended_s.tolist()
+        suspends, migrations = fleet.suspends.tolist(), fleet.migrations.tolist()
+        steps, left = fleet.steps.tolist(), fleet.steps_left.tolist()
         outcomes = tuple(
             JobOutcome(
                 id=job.id,
                 user=job.user,
                 gang=job.gang,
                 arrival_s=job.arrival_s,
-                started_s=_or_none(fleet.first_s[at]),
-                ended_s=_or_none(fleet.ended_s[at]),
-                steps=job.steps
-                if not np.isnan(fleet.ended_s[at])
-                else int(job.steps * (1.0 - fleet.steps_left[at] / fleet.steps[at])),
-                gpu_s={
-                    model: float(fleet.gpu_s[at, m])
-                    for m, model in enumerate(fleet.models)
-                    if fleet.gpu_s[at, m]
-                },
-                suspends=int(fleet.suspends[at]),
-                migrations=int(fleet.migrations[at]),
+                started_s=_or_none(began[at]),
+                ended_s=_or_none(ended[at]),
+                steps=int(job.steps * (1.0 - left[at] / steps[at])) if isnan(ended[at]) else job.steps,
+                gpu_s={model: gpu_s for model, gpu_s in zip(fleet.models, had, strict=True) if gpu_s},
+                suspends=suspends[at],
+                migrations=migrations[at],
             )
-            for at, job in enumerate(fleet.jobs)
+            for at, (job, had) in enumerate(zip(fleet.jobs, fleet.gpu_s.tolist(), strict=True))
         )
         return Result(
             experiment=self._experiment,
@@ -384,9 +393,5 @@ class _Run(Running):
         )
 
 
-def _as_float(tickets: Fraction) -> float:
-    return tickets.numerator / tickets.denominator
-
-
 def _or_none(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
+    return None if isnan(value) else value

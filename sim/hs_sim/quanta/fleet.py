@@ -10,7 +10,7 @@ import numpy as np
 
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
-from hs_core.model import Dataset, job_class, split_memory
+from hs_core.model import Dataset, job_class, named_class, split_memory
 from hs_core.names import HostName, UserName
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.strategy import class_as
@@ -30,7 +30,8 @@ class Fleet:
         self._servers(experiment)
         workload, jobs = experiment.workload, experiment.workload.jobs
         self.users = sorted({*workload.tickets, *(job.user for job in jobs)})
-        self.tickets = {user: Fraction(str(workload.tickets[user])) for user in self.users}
+        said = {tickets: Fraction(str(tickets)) for tickets in workload.tickets.values()}
+        self.tickets = {user: said[workload.tickets[user]] for user in self.users}
         users = {user: at for at, user in enumerate(self.users)}
         pools = ((user, model) for user in self.users for model in self.models)
         self.owners = {owner: at for at, owner in enumerate(pools)}  # users in pools
@@ -57,6 +58,7 @@ class Fleet:
         self.model: Ints = np.full(count, -1, dtype=np.int64)  # of its home; of several the slowest
         self.owner: Ints = np.full(count, -1, dtype=np.int64)  # its user there, as `owners` has it
         self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
+        self.column: Ints = np.full(count, -1, dtype=np.int64)  # its place in `gpu_s`, row by row, there
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
@@ -157,6 +159,9 @@ class Fleet:
         self.class_of[job] = found = self._known[self.jobs[job].user, class_, int(self.nodes[job])]
         self.job_class[job] = self._class_names[found]
 
+    def rows(self, names: tuple[HostName, ...]) -> tuple[int, ...]:
+        return tuple([self.row_of[name] for name in names])
+
     def names(self, home: tuple[int, ...]) -> tuple[HostName, ...]:
         found = self._host_tuples.get(home)
         if found is None:
@@ -172,7 +177,6 @@ class Fleet:
         shape: Form | None = None,
     ) -> None:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
-        self.home[job] = home
         if shape is not None:
             self.shapes[job] = shape
         if isinstance(shape, Shape):
@@ -182,11 +186,10 @@ class Fleet:
             self.nodes[job] = self.jobs[job].nodes_in(shape)
             self.per_node[job] = self.gang[job] // self.nodes[job]
             self._is_of(job, self.jobs[job].variant(shape))
-        self._bound.pop(job, None)
+        self._reside(job, home)
         if len(home) > len(self.rows_of):
             more = ((0, len(home) - len(self.rows_of)), (0, 0))
             self.rows_of = np.pad(self.rows_of, more, constant_values=-1)
-        self.home_names[job] = self.names(home)
         if len(home) > 1:
             self.rows_of[: len(home), job] = home
         else:
@@ -201,6 +204,22 @@ class Fleet:
         self.settled_s[job] = now_s
         self._left_then[job] = self.steps_left[job]
         self._odd[job] = True
+
+    def settle_all(self, jobs: Ints, homes: Sequence[tuple[int, ...]], now_s: float) -> None:
+        """The same for many, each with one server as before, and in the shape that it has."""
+        for job, home in zip(jobs.tolist(), homes, strict=True):
+            self._reside(job, home)
+        self.rows_of[0, jobs] = rows = np.array([row for (row,) in homes], dtype=np.int64)
+        model = self.model_of_row[rows]
+        self._is_on(jobs, model)
+        self.alone[jobs] = self.rate[jobs] = self.rates[self.class_of[jobs], model] / self.slowed[jobs]
+        self.settled_s[jobs] = now_s
+        self._left_then[jobs] = self.steps_left[jobs]
+        self._odd[jobs] = True
+
+    def _reside(self, job: int, home: tuple[int, ...]) -> None:
+        self.home[job], self.home_names[job] = home, self.names(home)
+        self._bound.pop(job, None)
 
     def change_speed(self, job_class: str, model: str, steps_per_s: float) -> None:
         if model not in self.models:
@@ -241,11 +260,12 @@ class Fleet:
             self.charged[job] = self.per_node[job] * len(copies)
         self.alone[job] = self.rate[job] = rate / self.slowed[job]
 
-    def _is_on(self, job: int, model: int) -> None:
+    def _is_on(self, job: int | Ints, model: int | Ints) -> None:
         models = len(self.models)
         self.model[job] = model
         self.owner[job] = self.user[job] * models + model
         self.pair[job] = self.class_of[job] * models + model
+        self.column[job] = job * models + model
 
     def shape_of(self, job: int) -> Shape:
         """Of an elastic one, also where nobody chose it."""
@@ -407,9 +427,9 @@ class Fleet:
 
     def attained(self, jobs: Ints, now_s: float) -> Floats:
         """GPU-seconds until now."""
-        attained: Floats = self.gpu_s[jobs].sum(axis=1)
-        running = jobs[self.running[jobs]]
-        attained[self.running[jobs]] += np.maximum(0.0, now_s - self.held_s[running]) * self.charged[running]
+        attained: Floats = np.add.reduce(self.gpu_s[jobs], axis=1)
+        since_s = np.maximum(0.0, now_s - self.held_s[jobs])
+        attained += np.where(self.running[jobs], since_s * self.charged[jobs], 0.0)
         return attained
 
     def _memory(self, jobs: Ints) -> list[int]:
@@ -423,10 +443,10 @@ class Fleet:
 
 def _name(job: SimJob, number: int, nodes: int) -> str:
     """Of one of its classes, over so many servers, as the controller has it."""
-    spec = replace(job.spec(), nodes=nodes, gpus=job.gang // nodes)
-    if job.strategies:
-        return class_as(job_class(job.user, spec), job.strategies[number])
-    return job_class(job.user, replace(spec, job_class=job.classes[number]))
+    if not job.strategies and (name := job.classes[number]):
+        return named_class(job.user, name, nodes)
+    found = job_class(job.user, replace(job.spec(), nodes=nodes, gpus=job.gang // nodes))
+    return class_as(found, job.strategies[number]) if job.strategies else found
 
 
 def _told(workload: Workload, job: SimJob, class_: str, model: str, nodes: int) -> float:

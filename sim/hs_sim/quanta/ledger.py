@@ -1,6 +1,6 @@
 """Series of a run: what each user received and was entitled to on each model, sampled, and bounded however long the run is."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from fractions import Fraction
 from typing import TypeVar
 
@@ -12,20 +12,50 @@ from hs_sim.quanta.rows import Bools, Floats, Ints
 
 K = TypeVar("K", bound=Hashable)
 
-FEW = 256  # times fewer than places: so many are added one by one
+SMALL = 2_048  # places: no more are all looked at
+FEW = 16  # times fewer than places: so many are added one by one
 MOST_NUMBERS = 2_000_000  # held in samples; beyond it neighbours become one
 
 
-class _Sums:
-    """A number for each of very many places, of which few are added to between two samples: no others are looked at."""
+def as_floats(numbers: Collection[Fraction]) -> Floats:
+    """Most of them are a few very same ones: each is looked at once."""
+    which = list(map(id, numbers))
+    known = {
+        at: one.numerator / one.denominator for at, one in dict(zip(which, numbers, strict=True)).items()
+    }
+    return np.fromiter(map(known.__getitem__, which), dtype=np.float64, count=len(which))
+
+
+class Sums:
+    """A number for each place."""
 
     def __init__(self, places: int) -> None:
         self._sums: Floats = np.zeros(places)
+
+    def add(self, places: Ints, amounts: Floats) -> None:
+        """What comes to one place several times is added up first."""
+        self._sums += np.bincount(places, weights=amounts, minlength=self._sums.size)
+
+    def add_one(self, place: int, amount: float) -> None:
+        self._sums[place] += amount
+
+    def take(self) -> tuple[list[int], Floats]:
+        """The places that have something, in order, and what. From then on they have nothing."""
+        (at,) = (self._sums != 0.0).nonzero()  # of truths it finds them thrice as fast
+        sums = self._sums[at]
+        self._sums.fill(0.0)
+        return at.tolist(), sums
+
+
+class FewOfMany(Sums):
+    """The same for very many places, of which few are added to between two samples: no others are looked at."""
+
+    def __init__(self, places: int) -> None:
+        super().__init__(places)
         self._part: Floats = np.zeros(places)
         self._touched: Bools = np.zeros(places, dtype=np.bool_)
 
     def add(self, places: Ints, amounts: Floats) -> None:
-        """What comes to one place several times is added up first."""
         if places.size * FEW > self._sums.size:
             added = np.bincount(places, weights=amounts, minlength=self._sums.size)
             self._sums += added
@@ -36,13 +66,20 @@ class _Sums:
         self._sums[places] += self._part[places]
         self._part[places] = 0.0
 
+    def add_one(self, place: int, amount: float) -> None:
+        self._touched[place] = True
+        self._sums[place] += amount
+
     def take(self) -> tuple[list[int], Floats]:
-        """The places that have something, in order, and what. From then on they have nothing."""
         at = np.flatnonzero(self._touched)
         sums = self._sums[at]
         self._sums[at], self._touched[at] = 0.0, False
         some = sums != 0.0
         return at[some].tolist(), sums[some]
+
+
+def _sums(places: int) -> Sums:
+    return Sums(places) if places <= SMALL else FewOfMany(places)
 
 
 class Series:
@@ -54,9 +91,9 @@ class Series:
         self._owners, self._place = [*owners], owners
         self._sample_s = sample_s
         self._began_s = 0.0
-        self._gpu_s = _Sums(len(owners))
-        self._entitled_s = _Sums(len(owners))
-        self._steps = _Sums(len(users))
+        self._gpu_s = _sums(len(owners))
+        self._entitled_s = _sums(len(owners))
+        self._steps = _sums(len(users))
         self._shares: Mapping[tuple[UserName, str], Fraction] = {}  # as told last
         self._entitled_at: Ints = np.empty(0, dtype=np.int64)
         self._entitled: Floats = np.empty(0)  # of those
@@ -71,6 +108,10 @@ class Series:
         if steps is not None:
             self._steps.add(users, steps)
 
+    def received_by_one(self, owner: int, gpu_s: float, user: int, steps: float) -> None:
+        self._gpu_s.add_one(owner, gpu_s)
+        self._steps.add_one(user, steps)
+
     def entitled(self, shares: Mapping[tuple[UserName, str], Fraction], now_s: float) -> None:
         self._accrue(now_s)
         if shares is self._shares:
@@ -78,8 +119,7 @@ class Series:
         self._shares = shares
         of, count = map(self._place.__getitem__, shares), len(shares)
         self._entitled_at = np.fromiter(of, dtype=np.int64, count=count)
-        values = (share.numerator / share.denominator for share in shares.values())
-        self._entitled = np.fromiter(values, dtype=np.float64, count=count)
+        self._entitled = as_floats(shares.values())
 
     def _accrue(self, now_s: float) -> None:
         if now_s == self._entitled_from_s:
@@ -108,7 +148,7 @@ class Series:
         if self._numbers > MOST_NUMBERS:
             self._thin()
 
-    def _named(self, sums: _Sums, span_s: float) -> dict[tuple[UserName, str], float]:
+    def _named(self, sums: Sums, span_s: float) -> dict[tuple[UserName, str], float]:
         at, values = sums.take()
         return dict(zip(map(self._owners.__getitem__, at), (values / span_s).tolist(), strict=True))
 

@@ -8,6 +8,7 @@ import numpy as np
 from hs_core.forms import Form
 from hs_core.model import Migrate
 from hs_core.names import JobId
+from hs_sim.quanta.rows import Ints
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
 
@@ -16,7 +17,7 @@ class Lives(State):
         fleet = self._fleet
         if not fleet.running[job]:
             return ()  # it was stopped before it got there
-        self._charge(np.array([job]), now_s)
+        self._charge_one(job, now_s)
         if fleet.steps_left[job] > fleet.rate[job] * 2 * EPSILON_S:
             return ()  # it was held up on the way
         home = fleet.home[job]
@@ -185,3 +186,30 @@ class Lives(State):
             self._written(job, now_s)
             return
         heappush(self._later, (now_s + write_s, WRITTEN, job))
+
+    def _moves_at_once(self) -> bool:
+        """Moves take no time, and nothing but its home becomes another of who moves."""
+        fleet = self._fleet
+        odd = fleet.elastics or fleet.shapes or fleet.copies or self._moving or self._rising
+        return self._moves_free and not (odd or self._trials.any or self._pairs.any or self._strides)
+
+    def _move_at_once(self, jobs: Ints, homes: Sequence[tuple[int, ...]], now_s: float) -> None:
+        """What `_move` of each, all of which have processes, comes to then. At an edge: what is in use is counted after it."""
+        fleet = self._fleet
+        ran = jobs[fleet.running[jobs]]
+        fleet.running[ran] = False
+        fleet.from_s[ran] = np.inf
+        fleet.suspends[ran] += 1
+        fleet.switched(ran)
+        self._run_now = self._run_now[fleet.running[self._run_now]]
+        single: dict[int, tuple[int, ...]] = {}
+        for job, home in zip(jobs.tolist(), homes, strict=True):
+            fleet.migrations[job] += home != fleet.home[job]
+            if len(home) == len(fleet.home[job]) == 1:
+                single[job] = home
+                del self._unlisted[job]
+                self._unlisted[job] = 0.0  # in the order in which they come to their servers
+            else:
+                self._settle(job, home, now_s, (), None)
+        fleet.settle_all(np.array([*single], dtype=np.int64), [*single.values()], now_s)
+        fleet.ready_s[jobs] = now_s

@@ -26,13 +26,13 @@ class Measured:
         if known and cv:
             noise = self._dice.standard_normal(self._ring.shape)
             self._ring = true[:, None] * np.maximum(0.05, 1.0 + cv * noise)
-        self._settled = known and not cv  # reports tell nothing new
+        self.settled = known and not cv  # reports tell nothing new
         self._known: dict[tuple[str, str], float] = {}
         self._stale = True
 
     def report(self, pairs: Ints) -> bool:
         """Of every job that is in its turn, its pair. True if a policy may want to know."""
-        if self._settled:
+        if self.settled:
             return False
         counts = np.bincount(pairs, minlength=len(self._keys))
         seen = np.flatnonzero(counts)

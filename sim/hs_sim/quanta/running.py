@@ -9,6 +9,8 @@ from hs_sim.quanta.lives import Lives
 from hs_sim.quanta.pairs import Share
 from hs_sim.quanta.rows import Bools, Floats, Ints
 
+FEW = 4_096  # parts, those that are not there too: so many are looked at together
+
 
 class Running(Lives):
     def _edge(self, now_s: float) -> None:
@@ -16,7 +18,7 @@ class Running(Lives):
         fleet = self._fleet
         staying = [job for job in self._moving if fleet.running[job]]
         forced = self._ready_gangs(staying)
-        gangs = np.concatenate([np.array(staying, dtype=np.int64), forced])
+        gangs = np.concatenate([np.array(staying, dtype=np.int64), forced]) if staying else forced
         free = self.gpus_left(gangs)
         local = self._turns.local
         if local.any():
@@ -72,25 +74,24 @@ class Running(Lives):
     def gpus_left(self, jobs: Ints) -> Ints:
         """On every server, beside these."""
         fleet = self._fleet
-        left = fleet.gpus.copy()
         if not jobs.size:
-            return left
+            return fleet.gpus.copy()
         shared: list[Share] = []
         if self._pairs.any:
             there = set(jobs.tolist())
             shared = [share for share in self._pairs.shares() if share[1] in there and share[2] in there]
-        return self._less(left, jobs, shared)
+        return self._less(jobs, shared)
 
-    def _less(self, left: Ints, jobs: Ints, shared: Iterable[Share] = ()) -> Ints:
+    def _less(self, jobs: Ints, shared: Iterable[Share]) -> Ints:
         """Without those jobs' GPUs, some of which two of them share. Raises BrokenError if there are not so many."""
         fleet = self._fleet
         which, rows = self._parts(jobs)
         # Whole numbers: they add up the same in any order.
-        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=left.size)
-        left = left - taken.astype(np.int64)
+        taken = np.bincount(rows, weights=fleet.per_node[jobs[which]], minlength=len(fleet.hosts))
+        left: Ints = fleet.gpus - taken.astype(np.int64)
         for row, _, _, gpus in shared:
             left[row] += gpus
-        if left.min(initial=0) < 0:
+        if np.minimum.reduce(left) < 0:
             row = int(left.argmin())
             raise BrokenError(
                 f"{fleet.hosts[row]} would run {fleet.gpus[row] - left[row]} GPUs' worth of jobs"
@@ -108,8 +109,9 @@ class Running(Lives):
             self._leave(losers)
             fleet.switched(losers)
         if winners.size:
-            begin_s = np.full(winners.size, now_s)
-            if losers.size:
+            begin_s: Floats | float = now_s
+            if losers.size and costs.suspend_s:
+                begin_s = np.full(winners.size, now_s)
                 which, rows = self._parts(winners)
                 begin_s[which[self._crowded(losers)[rows]]] += costs.suspend_s
             self._enter(winners, begin_s)
@@ -123,6 +125,10 @@ class Running(Lives):
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
+        if len(self._fleet.rows_of) * jobs.size <= FEW:
+            servers = self._fleet.rows_of[:, jobs]
+            there = servers >= 0
+            return there.nonzero()[1], servers[there]
         which = np.arange(jobs.size, dtype=np.int64)
         of: list[Ints] = []
         on: list[Ints] = []
@@ -139,15 +145,17 @@ class Running(Lives):
             return which, which
         return (of[0], on[0]) if len(of) == 1 else (np.concatenate(of), np.concatenate(on))
 
-    def _enter(self, jobs: Ints, at_s: Floats) -> None:
+    def _enter(self, jobs: Ints, at_s: Floats | float) -> None:
+        """`at_s`: each, or all."""
         fleet = self._fleet
         fleet.running[jobs] = True
         fleet.held_s[jobs] = at_s
         fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
-        if self._experiment.compat and self._quanta:
+        if self._loses_restarts and self._quanta:
             self._lose_restart(jobs)
-        first = np.isnan(fleet.first_s[jobs])
-        fleet.first_s[jobs[first]] = fleet.from_s[jobs[first]]
+        new = jobs[np.isnan(fleet.first_s[jobs])]
+        if new.size:
+            fleet.first_s[new] = fleet.from_s[new]
         if self._trials.any:
             self._foresee_trials(jobs.tolist())
 
@@ -166,7 +174,8 @@ class Running(Lives):
             self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
         fleet.suspends[jobs] += 1
-        self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
+        if self._costs.suspend_s:
+            self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
 
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""
@@ -186,7 +195,7 @@ class Running(Lives):
             return
         jobs = np.array(chosen, dtype=np.int64)
         self._used[row] += int(fleet.per_node[jobs].sum())
-        self._enter(jobs, np.full(jobs.size, now_s))
+        self._enter(jobs, now_s)
         self._run_now = np.concatenate([self._run_now, jobs])
         fleet.switched(chosen)
         self._foresee(jobs, end_s)
@@ -208,7 +217,7 @@ class Running(Lives):
                 for row, gpus in needed.items():
                     self._used[row] += gpus
                 one = np.array([job])
-                self._enter(one, np.array([now_s]))
+                self._enter(one, now_s)
                 self._run_now = np.append(self._run_now, job)
                 fleet.switched(job)
                 self._foresee(one, end_s)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from heapq import heapify, heappush
+from math import floor, isinf
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class State:
     def __init__(self, experiment: Experiment, policy: Policy) -> None:
         self._experiment = experiment
         self._policy = policy
-        self._costs = experiment.costs
+        self._costs = costs = experiment.costs
         self._quantum_s = experiment.quantum_s
         self._fleet = fleet = Fleet(experiment, mixed=policy.needs.mixed, progress=policy.needs.progress)
         count = len(fleet.jobs)
@@ -53,7 +54,22 @@ class State:
         self._pairs = Pairs(fleet, self._turns, self._moving, experiment)
         self._gpus = Gpus(fleet, self._turns, self._moving, experiment)
         self._stages = Stages(fleet, compat=experiment.compat)
-        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # at the end of the round before
+        # To go elsewhere takes no time: what is on its way has arrived.
+        self._moves_free = (
+            costs.suspend_s == costs.start_s == 0
+            and isinf(costs.checkpoint_bytes_per_s)
+            and isinf(costs.network_bytes_per_s)
+            and not policy.needs.copies
+            and not any(job.dataset for job in fleet.jobs)
+        )
+        # Somewhere, or beside some other, a job may make no progress.
+        self._some_stand = bool(
+            experiment.workload.changes or (fleet.rates <= 0).any() or fleet.elastics or policy.needs.sharing
+        )
+        self._loses_restarts = experiment.compat and experiment.workload.peer.restart_s > 0
+        self._ran: Bools = np.zeros(
+            count, dtype=np.bool_
+        )  # at the end of the round before, where that matters
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
@@ -88,28 +104,33 @@ class State:
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""
-        if self._experiment.compat:
+        if self._loses_restarts:
             self._ran[:] = False
             self._ran[self._run_now] = True
         if not self._run_now.size:
             return
         fleet = self._fleet
-        training = self._run_now[fleet.from_s[self._run_now] < end_s]
+        reports = not self._measured.settled or fleet.unsure or fleet.elastics or self._pairs.any
+        training = self._run_now[fleet.from_s[self._run_now] < end_s] if reports else self._run_now[:0]
         self._charge(self._run_now, end_s)
         if training.size:
-            alone = self._pairs.alone(training)
-            if fleet.unsure:
-                fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
-            if elastic := fleet.elastics.intersection(alone.tolist()) if fleet.elastics else ():
-                self._stale |= self._measured_shapes.report(sorted(elastic))
-                alone = np.setdiff1d(alone, [job for job in elastic if job in fleet.shapes])
-            pairs = fleet.pair[alone]
-            if fleet.copies:
-                pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
-            self._learnt |= self._measured.report(pairs)
-            if self._pairs.any and self._pairs.report(training.tolist()):
-                self._stale = True
+            self._report(training)
         if self._stages.any and self._stages.ran(self._run_now.tolist()):
+            self._stale = True
+
+    def _report(self, training: Ints) -> None:
+        fleet = self._fleet
+        alone = self._pairs.alone(training)
+        if fleet.unsure:
+            fleet.learn_noise(fleet.unsure.intersection(training.tolist()))
+        if elastic := fleet.elastics.intersection(alone.tolist()) if fleet.elastics else ():
+            self._stale |= self._measured_shapes.report(sorted(elastic))
+            alone = np.setdiff1d(alone, [job for job in elastic if job in fleet.shapes])
+        pairs = fleet.pair[alone]
+        if fleet.copies:
+            pairs = np.concatenate([pairs, *self._pairs_of_copies(training)])
+        self._learnt |= self._measured.report(pairs)
+        if self._pairs.any and self._pairs.report(training.tolist()):
             self._stale = True
 
     def _pairs_of_copies(self, training: Ints) -> list[Ints]:
@@ -135,33 +156,48 @@ class State:
         self._receive(jobs, np.maximum(0.0, now_s - held_from_s), steps)
 
     def _charge_one(self, job: int, now_s: float) -> None:
-        if self._fleet.held_s[job] < now_s:
+        fleet, held_from_s = self._fleet, float(self._fleet.held_s[job])
+        if held_from_s >= now_s:
+            return
+        if job in fleet.spread:
             self._charge(np.array([job]), now_s)
+            return
+        left, from_s = float(fleet.steps_left[job]), float(fleet.from_s[job])
+        steps = min(max(0.0, now_s - from_s) * float(fleet.rate[job]), left)
+        if self._experiment.rounds:
+            steps = float(floor(steps + EPSILON_S))  # a step that a round cuts off is done again
+        fleet.steps_left[job] = left - steps
+        fleet.held_s[job], fleet.from_s[job] = now_s, max(from_s, now_s)
+        gpu_s = (now_s - held_from_s) * float(fleet.charged[job])
+        fleet.gpu_s[job, fleet.model[job]] += gpu_s
+        self._series.received_by_one(int(fleet.owner[job]), gpu_s, int(fleet.user[job]), steps)
 
     def _receive(self, jobs: Ints, seconds: Floats, steps: Floats | None = None) -> None:
         """`steps`: None if they did none."""
         fleet = self._fleet
-        users, models = fleet.user[jobs], len(fleet.models)
+        users = fleet.user[jobs]
         if fleet.spread and fleet.spread.intersection(jobs.tolist()):
+            models = len(fleet.models)
             gpu_s = seconds[:, None] * fleet.gpus_of(jobs)
             fleet.gpu_s[jobs] += gpu_s
             every = (users[:, None] * models + np.arange(models)).ravel()
             self._series.received(every, gpu_s.ravel(), users, steps)
             return
         gpu_s = seconds * fleet.charged[jobs]
-        owner = fleet.owner[jobs]
         received = fleet.gpu_s.reshape(-1)  # the same memory, by one number: each job is there once
-        received[jobs * models + fleet.model[jobs]] += gpu_s
-        self._series.received(owner, gpu_s, users, steps)
+        received[fleet.column[jobs]] += gpu_s
+        self._series.received(fleet.owner[jobs], gpu_s, users, steps)
 
     def _foresee(self, jobs: Ints, end_s: float) -> None:
         """Who ends in this quantum, and when."""
         fleet = self._fleet
         if not jobs.size:
             return
-        with np.errstate(divide="ignore"):
-            end = np.maximum(fleet.from_s[jobs], self._edge_s) + fleet.steps_left[jobs] / fleet.rate[jobs]
-        for at in np.flatnonzero(end <= end_s + EPSILON_S).tolist():
+        rate = fleet.rate[jobs]
+        if self._some_stand:
+            rate = np.where(rate > 0, rate, np.nan)  # of who makes no progress nobody knows an end
+        end = np.maximum(fleet.from_s[jobs], self._edge_s) + fleet.steps_left[jobs] / rate
+        for at in (end <= end_s + EPSILON_S).nonzero()[0].tolist():
             heappush(self._later, (float(min(end[at], end_s)), END, int(jobs[at])))
 
     def _foresee_trials(self, jobs: Iterable[int]) -> None:

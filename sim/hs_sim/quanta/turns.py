@@ -60,6 +60,7 @@ class Turns:
         self._table_jobs: Ints = np.empty(0, dtype=np.int64)
         self._at_home: Bools | None = None  # … and who of them lives where it says; None: not known any more
         self.local: Bools = np.ones(len(fleet.hosts), dtype=np.bool_)
+        self._whole: Sequence[HostName] | None = None  # all that are not local, where they were told as one
         self.gangs: Ints = np.empty(0, dtype=np.int64)  # jobs in the turn of every server of their home
         self.seats: dict[int, dict[int, tuple[int, ...]]] = {}  # by job and server, GPUs that it should have
         self.guests: dict[int, list[tuple[int, int, int]]] = {}  # of these: (server, partner, GPUs)
@@ -112,19 +113,19 @@ class Turns:
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
-        late = self._parts > 0
-        if self._rounds or not late.any():
+        if self._rounds or not (late := self._parts > 0).any():
             self._now = self._planned
         else:
             self._now = _Now(self._ahead, self._planned, late)
-        self.local[:] = True
         self.guests, self.seats = {}, {}
         # Whoever has a home on several servers is told ahead on all of them.
         told, last = (self._planned if self._rounds else self._ahead).gangs, self._planned.gangs
         if told is not None and last is not None:
             self.gangs = self._gangs_at_home(told)
-            self.local[[self._fleet.row_of[name] for name in last.whole]] = False
+            self._all_but(last.whole)
             return
+        self._whole = None
+        self.local[:] = True
         now = self._now.rows
         named: dict[JobId, None] = {}
         whole = []
@@ -138,6 +139,14 @@ class Turns:
         self.local[whole] = False
         self.gangs = _ints([job - 1 for job in named if self._everywhere(job, now)])
 
+    def _all_but(self, whole: Sequence[HostName]) -> None:
+        """Share something out. From quantum to quantum it is told of the very same ones."""
+        if whole is self._whole:
+            return
+        self._whole = whole
+        self.local[:] = True
+        self.local[[self._fleet.row_of[name] for name in whole]] = False
+
     def _beside(self, row: int, turn: Turn) -> None:
         for guest in turn.guests:
             shares = [(row, job - 1, n) for job, n in zip(guest.beside, guest.gpus, strict=True)]
@@ -148,7 +157,14 @@ class Turns:
     def _gangs_at_home(self, turns: GangTurns) -> Ints:
         """Of those in their turn the ones that live where it says. Quantum after quantum they are of one table."""
         if turns.chosen is None:
-            return _ints([job - 1 for job, home in turns.table if self._is_home(job - 1, home)])
+            names = self._fleet.home_names
+            return _ints(
+                [
+                    job - 1
+                    for job, home in turns.table
+                    if names[job - 1] == home or self._is_home(job - 1, home)
+                ]
+            )
         if self._at_home is None or turns.table is not self._table:
             self._table = turns.table
             self._table_jobs = _ints([job - 1 for job, _ in turns.table])

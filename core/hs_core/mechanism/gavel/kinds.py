@@ -1,10 +1,13 @@
 """Jobs that an LP can't tell apart are one class: exact, for the mean of an optimum over its equals is an optimum."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hs_core.mechanism.gavel.question import Floats, Ints, Question
+
+FEW = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +33,28 @@ def classes(question: Question, *more: Floats, by_class: bool = True) -> Classes
         columns.append(question.sharing.kind)  # one kind has one speed
     else:
         columns.extend(question.speed.T)
+    if jobs <= FEW:
+        return _of_few(zip(*(column.tolist() for column in columns), strict=True))
     table = np.column_stack(columns).astype(float)
     first, of, count = _equal_rows(table)
     order = np.argsort(first, kind="stable")  # by first appearance
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return Classes(rank[of], first[order], count[order])
+
+
+def _of_few(jobs: Iterable[tuple[float, ...]]) -> Classes:
+    """Each by all that it is told by: for no more, arrays are not worth it."""
+    known: dict[tuple[float, ...], int] = {}
+    first: list[int] = []
+    of: list[int] = []
+    for job, said in enumerate(jobs):
+        found = known.setdefault(said, len(first))
+        if found == len(first):
+            first.append(job)
+        of.append(found)
+    each = np.array(of, dtype=np.int64)
+    return Classes(each, np.array(first, dtype=np.int64), np.bincount(each, minlength=len(first)))
 
 
 def _equal_rows(table: Floats) -> tuple[Ints, Ints, Ints]:

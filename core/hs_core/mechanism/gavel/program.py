@@ -19,6 +19,7 @@ ALONE = -1
 MANY_ROWS = 1_000  # above this an interior point is faster than GLOP's simplex
 SMALL_KIND = 8  # classes of one kind
 SLACK = 1e-7
+NOWHERE = np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0)  # rows, columns and values of no entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,9 @@ class Program:
         equal = self._together(len(costs))
         lps = 0
         while True:
-            rows = [self._base(len(costs)), *([own] if own is not None else []), self._half_rows(len(costs))]
+            rows = [self._base(len(costs)), *([own] if own is not None else [])]
+            if len(self.within):
+                rows.append(self._half_rows(len(costs)))
             stacked = stack(rows)
             answer = lp(
                 costs,
@@ -142,6 +145,8 @@ class Program:
 
     def _together(self, width: int) -> Entries:
         """Kind a beside b spends the time that b spends beside a."""
+        if self.question.sharing is None:
+            return Entries(*NOWHERE, (0, width))
         mine = self.kind[self.of]
         at = np.flatnonzero((self.beside != ALONE) & (self.beside != mine))
         if not len(at):
@@ -153,6 +158,8 @@ class Program:
 
     def _find_halves(self, x: Floats) -> bool:
         """Adds the rows that are missing: nobody shares with itself, so no job has more than half of the time within its kind."""
+        if not len(self.within):
+            return False
         mine = x[self.within]
         total = np.bincount(self.place, mine)[self.place] if len(mine) else mine
         missing = ~self.halved & (mine / self.classes.count[self.of[self.within]] > total / 2 + SLACK)
@@ -173,11 +180,10 @@ class Program:
         jobs, types = self.question.speed.shape
         alone = np.zeros((len(self.classes.count), types))
         single = self.beside == ALONE
-        np.add.at(alone, (self.of[single], self.on[single]), x[single])
-        each = np.clip(self.classes.spread(alone), 0.0, 1.0)
-        if single.all():
+        alone[self.of[single], self.on[single]] = x[single]
+        each = np.minimum(np.maximum(self.classes.spread(alone), 0.0), 1.0)
+        if self.question.sharing is None or single.all():
             return Allocation(alone=each, paired=np.empty((0, types)), value=value, lps=lps)
-        assert self.question.sharing is not None
         kinds = len(self.question.sharing.speed)
         shared = np.zeros((len(self.classes.count), kinds, types))
         np.add.at(shared, (self.of[~single], self.beside[~single], self.on[~single]), x[~single])
