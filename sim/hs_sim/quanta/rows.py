@@ -27,6 +27,8 @@ FARTHEST = float(1 << 28)  # a pass: beyond it the row is counted from zero agai
 PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
+AT_ONCE = 6  # places of the order by passes
+NEVER = 1 << 40  # GPUs of who does not compete: more than there are
 
 
 class Rows:
@@ -181,17 +183,19 @@ class Rows:
         if width == 0:
             self.handed = np.zeros_like(free)
             return np.empty(0, dtype=np.int64)
-        keys = self._keys[:, :width].copy()
-        if held.size:
-            here = held[self.row[held] >= 0]
-            keys[self.row[here], self._column[here]] = CLOSED
-        keys.sort(axis=1)
         left = free.copy()
-        at = self._walk(keys, left)
+        rows = np.flatnonzero(left >= self._smallest)
+        keys = self._keys[rows, :width]
+        if held.size:
+            at = np.full(left.size, -1, dtype=np.int64)
+            at[rows] = np.arange(rows.size)
+            here = held[self.row[held] >= 0]
+            here = here[at[self.row[here]] >= 0]
+            keys[at[self.row[here]], self._column[here]] = CLOSED
+        keys.sort(axis=1)
+        ran = self._walk(rows, keys, left)
         self.handed = free - left
-        if not at.size:
-            self._advance[:] = 0.0
-            return at
+        at = np.concatenate(ran)
         self._charge(at, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             self._advance = np.where(self._total > 0, self.handed / self._total, 0.0)
@@ -199,42 +203,36 @@ class Rows:
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
-    def _walk(self, keys: Ints, left: Ints) -> Ints:
-        """Those who find their GPUs, by row and column as one number: the first of all rows, the second of all, … `keys`: sorted; `left` has what remains."""
-        rows = np.flatnonzero((left >= self._smallest) & (keys[:, 0] != CLOSED))
-        if not rows.size:
-            return rows
+    def _walk(self, rows: Ints, keys: Ints, left: Ints) -> list[Ints]:
+        """Who runs, by row and column as one number, place by place in the order of `keys`, a sorted row for each of `rows`. Takes its GPUs from `left`."""
         places, gang = self._places, self.gang.reshape(-1)
-        # Those before the first that finds too few, at once: on a server no more than it has GPUs.
-        first = keys[rows, : int(left[rows].max())]
-        at = rows[:, None] * places + (first & (places - 1))  # of a closed place any one
-        gangs = np.where(first != CLOSED, gang[at], 1 << 40)
-        fits = gangs.cumsum(axis=1) <= left[rows, None]
-        which, where = np.nonzero(fits)
-        ran, turns = [at[fits]], [where * left.size + rows[which]]
-        left[rows] -= (gangs * fits).sum(axis=1)
-        # Behind that one there may be narrower ones.
-        place = fits.sum(axis=1) + 1
-        while True:
-            more = (left[rows] >= self._smallest[rows]) & (place < keys.shape[1])
-            if not more.any():
+        ran: list[Ints] = []
+        # Most servers are full after a few places: so far all of them at once, without asking who is done.
+        first = np.ascontiguousarray(keys[:, :AT_ONCE].T)
+        at = rows * places + (first & (places - 1))
+        gangs = np.where(first == CLOSED, NEVER, gang[at])
+        here = left[rows]
+        for place in range(len(first)):
+            fits = gangs[place] <= here
+            ran.append(at[place][fits])
+            here -= gangs[place] * fits
+        left[rows] = here
+        which = np.flatnonzero(here >= self._smallest[rows])
+        for place in range(AT_ONCE, keys.shape[1]):
+            if not which.size:
                 break
-            rows, place = rows[more], place[more]
-            key = keys[rows, place]
-            still = key != CLOSED
-            rows, place, key = rows[still], place[still], key[still]
-            one = rows * places + (key & COLUMNS)
-            found = gang[one]
-            fit = found <= left[rows]
-            ran.append(one[fit])
-            turns.append((place * left.size + rows)[fit])
-            left[rows] -= found * fit
-            place = place + 1
-        if len(ran) == 1:
-            order = np.argsort(turns[0])
-            return ran[0][order]
-        chosen: Ints = np.concatenate(ran)[np.argsort(np.concatenate(turns))]
-        return chosen
+            key = keys[which, place]
+            if key.max() == CLOSED:
+                still = key != CLOSED
+                which, key = which[still], key[still]
+            row = rows[which]
+            found = row * places + (key & COLUMNS)
+            gangs_here = gang[found]
+            fits = gangs_here <= left[row]
+            ran.append(found[fits])
+            left[row] -= gangs_here * fits
+            which = which[left[row] >= self._smallest[row]]
+        return ran
 
     def rest(self) -> None:
         """A quantum in which no server has anything to share out: nobody is picked."""
