@@ -276,7 +276,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The newest committed checkpoint of a job, and which servers have its files (by node rank)."""
+    """The newest committed checkpoint of a job, and which servers have its files (by node rank, unless `ranks` says otherwise)."""
 
     hosts: tuple[HostName, ...]
     epoch: int  # of the incarnation that wrote it
@@ -285,6 +285,23 @@ class Stored:
     copies: tuple[
         Copied, ...
     ] = ()  # by server: it is the average of these, weighted by their steps; empty: one checkpoint
+    ranks: tuple[
+        int, ...
+    ] = ()  # by server, where other servers of it are lost: the node that wrote what it has …
+    of: int = 0  # … of so many
+
+    @property
+    def nodes(self) -> int:
+        """Over how many it was written."""
+        return self.of or len(self.hosts)
+
+    def rank(self, at: int) -> int:
+        """The node that wrote what the server has that comes at this place."""
+        return self.ranks[at] if self.ranks else at
+
+    def is_at(self, home: tuple[HostName, ...]) -> bool:
+        """All of it, and each part where its node lives."""
+        return self.hosts == home and not self.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

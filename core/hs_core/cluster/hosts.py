@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from hs_core.cluster import copies, reports, states
+from hs_core.cluster import reports, states
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
@@ -182,9 +182,15 @@ class Hosts(Moves):
         assert stored is not None
         if any(reports.has_process(report) for report in row.reports.values()):
             return  # it has fetched what it needed
+        there = [host for host in stored.hosts if host in self._book.hosts and host not in self._fenced]
+        rest = reports.among(row, stored, there)
         if stored.copies:
-            there = [host for host in stored.hosts if host in self._book.hosts and host not in self._fenced]
-            self._give_up_part(row, copies.among(stored, there), why, now_s)
+            self._give_up_part(row, rest, why, now_s)
+            return
+        if rest is not None:
+            text = f"a part of its checkpoint of step {stored.step} is lost: {why}; what {', '.join(rest.hosts)} has will do"
+            self._fact(now_s, "part-lost", text, job=row.id)
+            self._put(replace(row, stored=rest), now_s)
             return
         lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) if stored.step > 0 else 0.0
         text = f"its checkpoint of step {stored.step} is lost: {why}; it starts afresh"

@@ -120,6 +120,10 @@ def _check_move(book: Book, row: Job) -> None:
         _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
     if len(stored.hosts) != (len(stored.copies) or row.nodes) and not spans(row.spec):
         _broken(row, f"its checkpoint is on {stored.hosts}")
+    if stored.ranks and (
+        len(stored.ranks) != len(stored.hosts) or max(stored.ranks) >= stored.of or not spans(row.spec)
+    ):
+        _broken(row, f"its checkpoint is of nodes {stored.ranks} of {stored.of} on {stored.hosts}")
     for host in stored.hosts:
         if host not in book.hosts:
             _broken(row, f"its checkpoint is on {host}, which is not known")

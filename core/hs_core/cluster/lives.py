@@ -111,7 +111,7 @@ class Lives(Views):
             return replace(row, stored=None)
         if stored is None or row.state.ended or not reports.went_on_from(row, stored):
             return row
-        if stored.hosts != row.hosts or row.id in self._flights:
+        if not stored.is_at(row.hosts) or row.id in self._flights:
             self._tell_arrival(row, stored, now_s)
         elif row.report is not None and row.report.checkpoint_generation < 0:
             return row  # they have the files, though they have not said so
@@ -217,7 +217,7 @@ class Lives(Views):
             mine = None  # it is not known yet whether the average was made
         else:
             mine = reports.kept(row)
-        usable = [copies.among(kept, hosts) for kept in (mine, row.stored) if kept is not None]
+        usable = [reports.among(row, kept, hosts) for kept in (mine, row.stored) if kept is not None]
         found = [kept for kept in usable if kept is not None]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)

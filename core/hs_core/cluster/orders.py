@@ -89,17 +89,17 @@ class Orders:
         stored = row.stored
         if stored is not None and (row.portions or stored.copies):
             return self._average(stored)
-        if stored is None or (row.nodes == 1 and stored.hosts == row.hosts):
+        if stored is None or (row.nodes == 1 and stored.is_at(row.hosts)):
             return None
-        part = reports.taken(row)[rank]
-        host = self._book.hosts[stored.hosts[part]]
+        at = reports.taken(row)[rank]
+        host = self._book.hosts[stored.hosts[at]]
         return Source(
             peer=Peer(host=host.name, address=host.peer),
             epoch=stored.epoch,
             generation=stored.generation,
             step=stored.step,
-            rank=part,
-            nodes=len(stored.hosts),
+            rank=stored.rank(at),
+            nodes=stored.nodes,
         )
 
     def _average(self, stored: Stored) -> Source:
@@ -146,13 +146,13 @@ class Orders:
 
     def _lies_there(self, row: Job, host: HostName) -> bool:
         """As the part of the node that it is now: whatever else a server has is lent, if only to itself, or to whoever it is placed on next."""
-        assert row.stored is not None
-        there = row.stored.hosts
+        stored = row.stored
+        assert stored is not None
         if host not in row.hosts:
             return False
         rank = row.hosts.index(host)
-        part = reports.taken(row)[rank]
-        return there[part] == host and (part, len(there)) == (rank, len(row.hosts))
+        at = reports.taken(row)[rank]
+        return stored.hosts[at] == host and (stored.rank(at), stored.nodes) == (rank, len(row.hosts))
 
 
 def rendezvous(row: Job) -> str:

@@ -6,7 +6,7 @@ from math import isfinite
 
 from hs_core.cluster import copies
 from hs_core.model import Job, Stored, spans
-from hs_core.names import GpuId
+from hs_core.names import GpuId, HostName
 from hs_core.reports import FOLLOWED, Exit, JobReport, Phase
 
 LOST = "lost with its host"  # an exit's reason begins with it where the job is not to blame
@@ -177,7 +177,7 @@ def _kept(row: Job, generation: int) -> Stored:
 
 
 def taken(row: Job) -> tuple[int, ...]:
-    """By node rank of its home, the node whose part of its stored checkpoint it goes on from.
+    """By node rank of its home, which of the servers that have its stored checkpoint it goes on from.
 
     Ranks of an elastic job are alike, so where the number of servers is another each takes up what lies there, or what any of the old ones wrote.
     """
@@ -188,6 +188,17 @@ def taken(row: Job) -> tuple[int, ...]:
     return tuple(
         there.index(name) if name in there else rank % len(there) for rank, name in enumerate(row.hosts)
     )
+
+
+def among(row: Job, stored: Stored, hosts: Collection[HostName]) -> Stored | None:
+    """What can be gone on from where these servers are all that is left: of an elastic job, whose ranks are alike, any part of it; of copies those; else all or nothing."""
+    if stored.copies or not spans(row.spec):
+        return copies.among(stored, hosts)
+    left = [at for at, name in enumerate(stored.hosts) if name in hosts]
+    if not left or len(left) == len(stored.hosts):
+        return stored if left else None
+    there = tuple(stored.hosts[at] for at in left)
+    return replace(stored, hosts=there, ranks=tuple(map(stored.rank, left)), of=stored.nodes)
 
 
 def went_on_from(row: Job, stored: Stored) -> bool:
