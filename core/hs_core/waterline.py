@@ -119,8 +119,9 @@ def one_by_one(
         order = _by_ratio(asked, weights)
     for place, user in enumerate(order):
         if asked[user] * open_ > left * weights[user]:
+            said = {weight: fraction_of(left * weight, open_ * unit) for weight in {*weights}}
             for dry in order[place:]:
-                shares[dry] = fraction_of(left * weights[dry], open_ * unit)
+                shares[dry] = said[weights[dry]]
             break
         shares[user] = fraction_of(asked[user], unit)
         left -= asked[user]
