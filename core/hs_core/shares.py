@@ -11,7 +11,7 @@ from typing import NamedTuple
 from hs_core.errors import BrokenError
 from hs_core.names import JobId, UserName
 from hs_core.newest import Newest
-from hs_core.waterline import Waterline, one_by_one
+from hs_core.waterline import Waterline, fraction_of, one_by_one
 
 ZERO = Fraction(0)
 FEW = 64  # users: for no more, arrays are not worth it
@@ -94,9 +94,7 @@ def _entitle_pools(asked: _Asked) -> Entitled:
     for at, (model, capacity) in enumerate(pools):
         later = {name for name, _ in pools[at + 1 :]}
         wanted = {
-            user: gpus
-            for user, kinds in open_.items()
-            if (gpus := sum(gpus for models, gpus in kinds.items() if model in models)) > 0
+            user: gpus for user, kinds in open_.items() if (gpus := _wanted(kinds, model)).numerator > 0
         }
         for user, share in entitle(capacity, wanted, tickets).items():
             if share.numerator > 0:
@@ -109,10 +107,19 @@ def _entitle_pools(asked: _Asked) -> Entitled:
 _entitled = Newest(_entitle_pools)
 
 
+def _wanted(kinds: Mapping[frozenset[str], Fraction | int], model: str) -> Fraction | int:
+    """GPUs of that model that a user's jobs could use."""
+    there = [gpus for models, gpus in kinds.items() if model in models]
+    return there[0] if len(there) == 1 else sum(there)
+
+
 def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[str], share: Fraction) -> None:
     there = [models for models in kinds if model in models]
     if len(there) == 1:
-        kinds[there[0]] -= share
+        had = kinds[there[0]]
+        # As had - share, reduced once: this is done for every user in every pool.
+        left = had.numerator * share.denominator - share.numerator * had.denominator
+        kinds[there[0]] = fraction_of(left, had.denominator * share.denominator)
         assert kinds[there[0]].numerator >= 0, (
             f"{-kinds[there[0]]} GPUs of {model} are entitled beyond demand"
         )

@@ -110,7 +110,7 @@ def one_by_one(
     if min(asked) < 0:
         raise BrokenError(f"demands of {min(demands)} GPUs; expected 0 or more")
     if sum(asked) <= left:
-        return [_fraction(one, unit) for one in asked]
+        return [fraction_of(one, unit) for one in asked]
     open_ = sum(weights)
     shares = [ZERO] * len(asked)
     if len(set(weights)) == 1:
@@ -119,10 +119,11 @@ def one_by_one(
         order = _by_ratio(asked, weights)
     for place, user in enumerate(order):
         if asked[user] * open_ > left * weights[user]:
+            said = {weight: fraction_of(left * weight, open_ * unit) for weight in {*weights}}
             for dry in order[place:]:
-                shares[dry] = _fraction(left * weights[dry], open_ * unit)
+                shares[dry] = said[weights[dry]]
             break
-        shares[user] = _fraction(asked[user], unit)
+        shares[user] = fraction_of(asked[user], unit)
         left -= asked[user]
         open_ -= weights[user]
     return shares
@@ -136,7 +137,7 @@ def _by_ratio(asked: Sequence[int], weights: Sequence[int]) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _fraction(numerator: int, denominator: int) -> Fraction:
+def fraction_of(numerator: int, denominator: int) -> Fraction:
     """In lowest terms, which takes longer to find than to remember: most users ask for the same few numbers."""
     return Fraction(numerator, denominator)
 

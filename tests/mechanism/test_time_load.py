@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.mechanism.time_load import leave_gaps, left_over, occupied, time_load, weighed
+from hs_core.mechanism.time_load import Weighed, leave_gaps, left_over, occupied, time_load, weighed
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
@@ -65,6 +65,36 @@ def test_wider_jobs_that_do_not_fit_beside_the_narrow_ones_leave_more() -> None:
     """On eight GPUs: two jobs with one GPU and one with two leave room for one with four; of one with one GPU a GPU is left over, whoever runs beside it."""
     assert left_over([(1, 0.5), (1, 0.5), (2, 0.5), (4, 0.5), (4, 0.5)], 8) == 0.0
     assert left_over([(1, 0.5), (2, 0.5), (4, 0.5), (4, 0.5)], 8) == pytest.approx((0.5 - 0.25) * 1 + 0.25)
+
+
+def literal(gpus: int, there: Weighed) -> float:
+    """As it is defined, whatever jobs there are."""
+    big = [one for one in there if 2 * one[0] > gpus]
+    small = [one for one in there if 2 * one[0] <= gpus]
+    widths = tuple(sorted((width for width, _ in small), reverse=True))
+    if sum(width for width, _ in there) <= gpus:
+        return sum(width * weight for width, weight in (*big, *small)) / gpus
+    takes = occupied(widths, gpus)
+    alone = max(
+        sum(takes[width] * weight for width, weight in small) / gpus,
+        (sum(width * weight for width, weight in small) + left_over(small, gpus)) / gpus,
+        max((min(1.0, weight) for _, weight in small), default=0.0),
+    )
+    for width, weight in big if small else ():
+        room = gpus - width
+        for other in widths:
+            room -= other if other <= room else 0
+        alone -= weight * min(1.0, (gpus - width - room) / min(sum(widths), gpus))
+    return sum(weight for _, weight in big) + max(0.0, alone)
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]),
+    st.lists(st.tuples(st.sampled_from([1, 1, 2, 3, 4, 8]), st.floats(0.0, 2.0)), max_size=9),
+)
+def test_jobs_that_are_alike_are_weighed_as_all_others(gpus: int, there: list[tuple[int, float]]) -> None:
+    fitting = tuple((width, weight) for width, weight in there if width <= gpus)
+    assert time_load(gpus, fitting) == pytest.approx(literal(gpus, fitting), abs=1e-12)
 
 
 WIDTHS = st.lists(st.integers(1, 4), min_size=1, max_size=8)

@@ -53,6 +53,17 @@ def test_the_same_gangs_run_in_the_same_quanta(dice: Random, hosts: int, jobs: i
             assert abs(float(Fraction(got)) - float(crowd.books()[name])) < 1e-6
 
 
+@settings(max_examples=30)
+@given(st.randoms(use_true_random=False), st.integers(2, 9), st.integers(1, 12))
+def test_a_table_that_is_kept_goes_on_as_one_made_of_its_books(dice: Random, hosts: int, jobs: int) -> None:
+    gangs, servers = draw(dice, hosts, jobs)
+    one = Few(gangs, servers, {})
+    for _ in range(25):
+        other = Few(gangs, servers, json.loads(json.dumps(one.books())))
+        assert other.play() == one.play()
+        assert other.books() == one.books()
+
+
 def test_books_survive_json_and_a_change_of_table() -> None:
     gangs, servers = draw(Random(1), 9, 9)
     one, other = Crowd(gangs, servers, {}), Crowd(gangs, servers, {})

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from fractions import Fraction
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hs_core.mechanism.split import Gang, Round, Server, dump_turns, keep_turns, play, that_fit
+from hs_core.mechanism.gang_turns import GangTurns
+from hs_core.mechanism.split import Books, Few, Gang, Server, dump_turns, keep_turns, that_fit
 from hs_core.names import HostName, JobId
 from hs_core.wanted import Turn
 
@@ -33,8 +35,19 @@ def server(
     return Server(name=name, gpus=4, small=gangs, tickets=Fraction(tickets), stuck=stuck)
 
 
+class Round(NamedTuple):
+    turns: GangTurns
+    got: Books
+
+
+def play(gangs: list[Gang], servers: list[Server], books: Books) -> Round:
+    """One quantum, of a table of its own."""
+    few = Few(gangs, servers, books)
+    return Round(few.play(), few.books())
+
+
 def rounds(gangs: list[Gang], servers: list[Server], quanta: int) -> list[Round]:
-    books: dict[str, str] = {}
+    books: Books = {}
     made = []
     for _ in range(quanta):
         made.append(play(gangs, servers, books))

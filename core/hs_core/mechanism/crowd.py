@@ -48,9 +48,12 @@ class Crowd:
         self._nodes = _ints([len(home) for home in homes])
         self._entity = np.repeat(np.arange(len(homes)), self._nodes)  # by part: whose …
         self._server = _ints(list(chain.from_iterable(homes)))  # … and where
-        self._first = np.cumsum(self._nodes) - self._nodes  # part of each
         wants = [min(server.gpus, sum(server.small)) for server in own]
         self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
+        needs = self._gpus.copy()
+        own_servers = self._server[: self._small]
+        needs[: self._small] = np.maximum(0, needs[: self._small] - self._stuck[own_servers])
+        self._wants = needs[self._entity]  # by part: GPUs that it takes there
         self._tickets = np.array(
             [*(float(server.tickets) for server in own), *(float(gang.tickets) for gang in able)],
             dtype=np.float64,
@@ -109,33 +112,27 @@ class Crowd:
 
     def _walk(self, order: Ints) -> tuple[Bools, Ints]:
         """Who has its turn, and the GPUs that are left on each server."""
-        wants = self._gpus.copy()
-        own = self._server[: self._small]
-        wants[: self._small] = np.maximum(0, wants[: self._small] - self._stuck[own])
-        # Entity by entity in their order: the parts of each are beside one another.
-        nodes = self._nodes[order]
-        parts = np.arange(len(self._entity)) + np.repeat(self._first[order] - np.cumsum(nodes) + nodes, nodes)
-        entity, server = self._entity[parts], self._server[parts]
+        rank = np.empty_like(order)
+        rank[order] = np.arange(len(order))
         free, runs = self._free.copy(), np.zeros(len(order), dtype=np.bool_)
-        first = np.empty(len(free), dtype=np.int64)
+        entity, server, wants = self._entity, self._server, self._wants
         while True:
-            fits = free[server] >= wants[entity]
-            if not fits.all():
-                out = np.zeros(len(order), dtype=np.bool_)
-                out[entity[~fits]] = True
-                stays = ~out[entity]
-                entity, server = entity[stays], server[stays]
+            short = np.flatnonzero(free[server] < wants)
+            if short.size or runs.any():
+                out = runs.copy()
+                out[entity[short]] = True
+                stays = np.flatnonzero(~out[entity])
+                entity, server, wants = entity[stays], server[stays], wants[stays]
             if not entity.size:
                 return runs, free
-            first[server[::-1]] = entity[
-                ::-1
-            ]  # of several on one server, the one that is written last: the first
+            turn = rank[entity]
+            first = np.full(len(free), len(order))
+            np.minimum.at(first, server, turn)
             late = np.zeros(len(order), dtype=np.bool_)
-            late[entity[first[server] != entity]] = True
-            now = ~late[entity]
-            free[server[now]] -= wants[entity[now]]
+            late[entity[np.flatnonzero(first[server] != turn)]] = True
+            now = np.flatnonzero(~late[entity])
+            free[server[now]] -= wants[now]
             runs[entity[now]] = True
-            entity, server = entity[~now], server[~now]
 
     def _charge(self, given: Floats) -> None:
         """Each is charged what it was given, less its part of what all of its component were given."""

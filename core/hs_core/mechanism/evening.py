@@ -5,6 +5,7 @@ packing undoes what the other did. Servers that nobody waits on are left alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -72,9 +73,13 @@ class _Evening:
         self._with: dict[
             int, dict[Weighed, float]
         ] = {}  # by server and by what may come: jobs of one kind are as good as one another
+        self._width: list[int] = pool.width.tolist()
         self._load = self._times()
+        self._least = float(self._load.min())
         self._kinds: dict[int, list[JobFacts]] = {}
         self._lighter: dict[int, list[JobFacts]] = {}
+        self._gangs: dict[int, bool] = {}
+        self._narrows: dict[int, int] = {}
 
     def jobs(self, at: int) -> list[JobFacts]:
         """Jobs of one node that live there."""
@@ -134,8 +139,8 @@ class _Evening:
     def load(self, at: int) -> float:
         return float(self._load[at])
 
-    def width(self, at: int) -> float:
-        return float(self._pool.width[at])
+    def width(self, at: int) -> int:
+        return self._width[at]
 
     def make(self, changes: Sequence[_Change]) -> None:
         names, load = self._pool.names, self._load.copy()
@@ -152,7 +157,10 @@ class _Evening:
                 self._lighter.pop(server, None)
                 self._weighed.pop(server, None)
                 self._with.pop(server, None)
+                self._gangs.pop(server, None)
+                self._narrows.pop(server, None)
                 self._load[server] = self._time_of(server)
+            self._least = float(self._load.min())
 
     def best(self) -> Sequence[_Change]:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
@@ -167,7 +175,7 @@ class _Evening:
             if change := self._best_of(source, targets, self._movable(source)):
                 return (change,)
         for target in low:
-            if self._has_gang(target) and (changes := self._fill(target, waits)):
+            if self._has_gang(target) and (changes := self._fill(target, sources)):
                 return changes
         some = list(dict.fromkeys([*roomy, *low]))
         for target in some:
@@ -190,8 +198,11 @@ class _Evening:
         return list(dict.fromkeys([*waits[:tried], *small]))
 
     def _has_gang(self, at: int) -> bool:
-        gpus = self._gpus[at]
-        return any(2 * job.per_node > gpus for job in (*self.jobs(at), *self._parts(at)))
+        found = self._gangs.get(at)
+        if found is None:
+            widest = max([width for width, _ in chain.from_iterable(self._there(at))], default=0)
+            found = self._gangs[at] = 2 * widest > self._gpus[at]
+        return found
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
@@ -199,18 +210,20 @@ class _Evening:
 
     def _narrow(self, at: int) -> int:
         """GPUs that its small jobs leave over, if there are any of these."""
-        gpus = self._gpus[at]
-        fill = sum(job.gang for job in self.jobs(at) if 2 * job.gang <= gpus)
-        return gpus - fill if 0 < fill < gpus else 0
+        found = self._narrows.get(at)
+        if found is None:
+            gpus = self._gpus[at]
+            fill = sum([width for width, _ in self.weigh(at) if 2 * width <= gpus])
+            found = self._narrows[at] = gpus - fill if 0 < fill < gpus else 0
+        return found
 
     def _best_of(self, source: int, targets: Iterable[int], jobs: Iterable[JobFacts]) -> _Change | None:
         going = list(self._going(source, jobs))
         if not going:
             return None
         there = [target for target in targets if target != source and self._accepts[target]]
-        return min(
-            (change for target in there for change in self._changes(going, source, target)), default=None
-        )
+        changes = [change for target in there for change in self._changes(going, source, target)]
+        return min(changes, default=None)
 
     def _going(self, source: int, jobs: Iterable[JobFacts]) -> Iterator[_Going]:
         """Those of these that the server would be so much better off without."""
@@ -227,23 +240,28 @@ class _Evening:
                 yield _Going(job, self.one(job), self.fits(job), saved, least)
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
-        pool, mean = self._pool, self._mean
-        load, width = float(self._load[target]), int(pool.width[target])
+        mean = self._mean
+        load, width = self.load(target), self._width[target]
+        known = self._with.setdefault(target, {})
         for job, one, fits, saved, least in going:
             if not fits[target]:
                 continue
-            then = self.time_with(target, one)
+            then = known.get(one)
+            if then is None:
+                then = self.time_with(target, one)
             squares = ((then**2 - load**2) * width - saved) / mean**2
             if squares <= -least:
                 yield _Change(round(squares, 9), cost_of(job), target, source, job)
 
-    def _fill(self, target: int, waits: Sequence[int]) -> Sequence[_Change]:
+    def _fill(self, target: int, sources: Sequence[int]) -> Sequence[_Change]:
         """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
-        draft = _Draft(self)
         gpus = self._gpus[target]
-        room = gpus - sum(job.gang for job in self.jobs(target) if 2 * job.gang <= gpus)
-        sources = [at for at in self._sources(waits) if at != target]
-        for at in sorted(sources, key=lambda at: (-self._load[at], at)):
+        room = gpus - sum([width for width, _ in self.weigh(target) if 2 * width <= gpus])
+        if room <= 0:
+            return ()
+        draft = _Draft(self)
+        others = [at for at in sources if at != target]
+        for at in sorted(others, key=lambda at: (-self.load(at), at)):
             for job in sorted(self._movable(at), key=cost_of):
                 if job.gang <= room and 2 * job.gang <= gpus and self._may(job, target):
                     draft.put(job, at, target)
@@ -261,10 +279,11 @@ class _Evening:
             return ()
         others = [at for at in dict.fromkeys([*some, *waits[-self._limits.servers_tried :]]) if at != target]
         for job in sorted(here, key=lambda job: (-job.gang, job.id)):
-            homes = [(draft.after(job, target, at), at) for at in others if self._may(job, at)]
+            fits = self.fits(job)
+            homes = [at for at in others if self._accepts[at] and fits[at]]
             if not homes:
                 return ()
-            draft.put(job, target, min(homes)[1])
+            draft.put(job, target, min(zip(draft.afters(job, target, homes), homes, strict=True))[1])
         for at in waits[: self._limits.servers_tried]:
             gangs = [job for job in self._movable(at) if 2 * job.gang > gpus and self._may(job, target)]
             for job in sorted(gangs, key=cost_of):
@@ -278,9 +297,11 @@ class _Evening:
     def _worth(self, draft: "_Draft") -> Sequence[_Change]:
         """Its changes, if they save enough for what they move."""
         changes = draft.changes
+        if not changes:
+            return ()
         tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
         least = max(self._limits.gain_gpus, 2.0 * self._limits.load_gap * tickets / self._mean)
-        good = bool(changes) and draft.squares <= -least * self._mean**2
+        good = draft.squares <= -least * self._mean**2
         return changes if good and self._mover.affords([change.job for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
@@ -300,7 +321,7 @@ class _Evening:
 
     def _urgent(self, at: int) -> bool:
         """So unequal that its jobs need not stay for long."""
-        return float(self._load[at] - self._load.min()) > self._limits.urgent_gap * self._mean
+        return self.load(at) - self._least > self._limits.urgent_gap * self._mean
 
     def _one_of_each(self, at: int) -> list[JobFacts]:
         """One of each kind that could go, the cheapest."""
@@ -319,7 +340,7 @@ class _Evening:
 
 def without(weighed: Weighed, jobs: Sequence[JobFacts], job: JobFacts) -> Weighed:
     """`weighed`: of those jobs, of which it is one."""
-    at = next(at for at, other in enumerate(jobs) if other.id == job.id)
+    at = [other.id for other in jobs].index(job.id)
     return weighed[:at] + weighed[at + 1 :]
 
 
@@ -348,14 +369,18 @@ class _Draft:
 
     def after(self, job: JobFacts, source: int, target: int) -> float:
         """What `squares` would be with it there."""
+        return self.afters(job, source, (target,))[0]
+
+    def afters(self, job: JobFacts, source: int, targets: Iterable[int]) -> list[float]:
+        """The same, for each of these."""
         left = self._left.get((job.id, source))
         if left is None:
             rest = without(self.weigh(source), self.jobs(source), job)
             left = self._left[job.id, source] = self._more(source, self._evening.time_of(source, rest))
-        return self.squares + (left + self._more(target, self._time_with(target, job)))
-
-    def _time_with(self, at: int, job: JobFacts) -> float:
         one = self._one(job)
+        return [self.squares + (left + self._more(at, self._time_with(at, one))) for at in targets]
+
+    def _time_with(self, at: int, one: Weighed) -> float:
         if at in self._weighed:
             return self._evening.time_of(at, self._weighed[at] + one)
         return self._evening.time_with(at, one)

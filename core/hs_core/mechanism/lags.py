@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import compress
 from math import sqrt
 from typing import Any
 
@@ -32,6 +33,7 @@ STEPS = 128  # of a whole: factors are multiples of its inverse, so that tickets
 LEAST, MOST = STEPS // 2, 2 * STEPS
 DIGITS = 3
 WHOLE = Fraction(1)
+_FACTORS = [Fraction(step, STEPS) for step in range(MOST + 1)]  # by step: the same few again and again
 
 
 class Lags:
@@ -66,7 +68,7 @@ class Lags:
         beyond = np.maximum(0.0, np.abs(self.lags) - self._dues.grain)
         change = 1.0 + beyond / (HORIZON * self._dues.due)
         steps = np.rint(STEPS * np.where(self.lags > 0, change, 1.0 / change))
-        found: Ints = np.clip(steps, LEAST, MOST).astype(np.int64)
+        found: Ints = np.minimum(np.maximum(steps, LEAST), MOST).astype(np.int64)
         return found
 
     def steps_of(self, factors: Mapping[At, Fraction]) -> Ints:
@@ -77,21 +79,19 @@ class Lags:
 
     def named(self, which: NDArray[np.bool_]) -> set[At]:
         """Of those that `steps` has."""
-        return {self.whom[at] for at in np.flatnonzero(which).tolist()}
+        return set(compress(self.whom, which.tolist()))
 
     def factors(self) -> dict[At, Fraction]:
         """Of tickets; those left out: 1."""
-        steps = self.steps()
-        return {
-            self.whom[at]: Fraction(int(steps[at]), STEPS) for at in np.flatnonzero(steps != STEPS).tolist()
-        }
+        steps = self.steps().tolist()
+        return {at: _FACTORS[step] for at, step in zip(self.whom, steps, strict=True) if step != STEPS}
 
     def dump(self) -> dict[str, dict[str, float]]:
         """JSON-able."""
         kept: dict[str, dict[str, float]] = {}
-        for at in np.flatnonzero(self.lags).tolist():
-            user, model = self.whom[at]
-            kept.setdefault(model, {})[user] = float(self.lags[at])
+        for (user, model), lag in zip(self.whom, self.lags.tolist(), strict=True):
+            if lag:
+                kept.setdefault(model, {})[user] = lag
         return kept
 
 
@@ -111,7 +111,9 @@ def _ask(world: World, levels: Mapping[str, Level]) -> _Asked:
     for (user, _, model), band in world.kinds.items():
         if len(band):
             at = (user, model)
-            largest[at] = max(largest.get(at, 0), *band.widths)
+            widest = max(band.widths)
+            if widest > largest.get(at, 0):
+                largest[at] = widest
     go_by = [level.goes_by for level in levels.values()]
     return _Asked(floor=world.floor, gpus=dict(world.gpus), largest=largest, go_by=go_by, levels=levels)
 
@@ -138,7 +140,9 @@ class _Dues:
         return np.bincount(self.pool, weights=amounts, minlength=self._pools).astype(np.float64, copy=False)
 
     def bound(self, lags: Floats) -> Floats:
-        return np.round(np.clip(lags, self._least, self._most), DIGITS).astype(np.float64)
+        # Among few users most of the time is numpy's own on the way to this: the shortest one.
+        bound: Floats = np.minimum(np.maximum(lags, self._least), self._most).round(DIGITS)
+        return bound
 
 
 _dues = Newest(_Dues)

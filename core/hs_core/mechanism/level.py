@@ -6,6 +6,7 @@ at which the pool is full; below that, all it asks for.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from math import inf
 
 import numpy as np
@@ -84,16 +85,23 @@ class Level:
 
     def _find(self, asks: Floats) -> tuple[float, float]:
         """The level, and the entitlements of those who do not get all they ask for."""
-        there = asks > 0
-        asked, has = asks[there], self._has[there]
-        if asked.sum() <= self._gpus:
-            return inf, 0.0
-        line = asked / has
-        order = np.argsort(line, kind="stable")
-        asked, has, line = asked[order], has[order], line[order]
-        served, open_ = np.zeros(len(line)), np.full(len(line), has.sum())
-        np.cumsum(asked[:-1], out=served[1:])
-        open_[1:] -= np.cumsum(has[:-1])
-        levels = (self._gpus - served) / open_
-        at = int(np.argmax(levels < line))  # the first who does not get all
-        return float(levels[at]), float(open_[at])
+        return _find(self._gpus, asks.tobytes(), self._has.tobytes())
+
+
+@lru_cache(maxsize=16)  # decisions that follow one another ask the same, pool by pool
+def _find(gpus: int, asks: bytes, entitled: bytes) -> tuple[float, float]:
+    """`asks`, `entitled`: floats, by user."""
+    asked, has = np.frombuffer(asks), np.frombuffer(entitled)
+    there = asked > 0
+    asked, has = asked[there], has[there]
+    if asked.sum() <= gpus:
+        return inf, 0.0
+    line = asked / has
+    order = np.argsort(line, kind="stable")
+    asked, has, line = asked[order], has[order], line[order]
+    served, open_ = np.zeros(len(line)), np.full(len(line), has.sum())
+    np.cumsum(asked[:-1], out=served[1:])
+    open_[1:] -= np.cumsum(has[:-1])
+    levels = (gpus - served) / open_
+    at = int(np.argmax(levels < line))  # the first who does not get all
+    return float(levels[at]), float(open_[at])

@@ -7,31 +7,79 @@ server looked full to everybody else.
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from itertools import chain
-from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.floor import shape_of
+from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.time_load import leave_gaps
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, UserName
+from hs_core.newest import Newest
 from hs_core.policy import JobFacts
+
+Ints = NDArray[np.int64]
 
 DIGITS = 9
 
 
-_user = attrgetter("user")
+class _Asked(NamedTuple):
+    """Who lives where in a pool, and asks for how many GPUs: server by server, in the order of jobs' ids."""
+
+    there: Servers
+    gangs: list[tuple[int, ...]]  # of jobs with one node
+    users: list[tuple[UserName, ...]]  # their users
+    parts: list[list[tuple[int, UserName]]]  # of jobs with several
 
 
-class _Rows(NamedTuple):
-    of: NDArray[np.int64]
-    servers: NDArray[np.int64]
-    gpus: NDArray[np.int64]
+class _Rows:
+    """Jobs and parts of jobs in a pool as rows, and what follows from that alone. A value."""
+
+    def __init__(self, asked: _Asked) -> None:
+        # Server by server in the order of jobs' ids: floats do not add up the same otherwise.
+        width, size = asked.there.gpus, len(asked.there.names)
+        servers = [
+            np.repeat(np.arange(len(there)), np.fromiter(map(len, there), dtype=np.int64, count=len(there)))
+            for there in (asked.gangs, asked.parts)
+        ]
+        parts = list(chain.from_iterable(asked.parts))
+        owners = [*chain.from_iterable(asked.users), *(user for _, user in parts)]
+        self.users = {user: at for at, user in enumerate(dict.fromkeys(owners))}
+        self.of: Ints = np.array([*map(self.users.__getitem__, owners)], dtype=np.int64)
+        self.servers: Ints = np.concatenate(servers)
+        gpus = [*chain.from_iterable(asked.gangs), *(gpus for gpus, _ in parts)]
+        self.gpus: Ints = np.array(gpus, dtype=np.int64)
+        self.asked: Ints = np.bincount(self.servers, weights=self.gpus, minlength=size).astype(np.int64)
+        self.fits = self.asked <= width  # all at once
+        self.big = 2 * self.gpus > width[self.servers]
+        small = ~self.big
+        self.big_on, self.small_on = self.servers[self.big], self.servers[small]
+        self.small, self.small_gpus = small, self.gpus[small]
+        beside = self.big & (self.gpus < width[self.servers])
+        gaps = np.flatnonzero(leave_gaps(self.small_on, self.small_gpus, width))
+        self.odd = {*self.servers[beside].tolist(), *gaps.tolist()}
+
+    @cached_property
+    def _by_user(self) -> tuple[Ints, Ints]:
+        """Rows, user by user, and where each one's begin."""
+        order = np.argsort(self.of, kind="stable")
+        return order, np.searchsorted(self.of[order], np.arange(len(self.users) + 1))
+
+    def of_user(self, user: UserName) -> Ints:
+        at = self.users.get(user)
+        if at is None:
+            return np.empty(0, dtype=np.int64)
+        order, spans = self._by_user
+        return order[spans[at] : spans[at + 1]]
+
+
+_rows: dict[str, Newest[_Asked, _Rows]] = {}
+"""By model. From one decision to the next hardly anybody lives elsewhere."""
 
 
 class Pool:
@@ -49,10 +97,8 @@ class Pool:
             len(self.names), dtype=np.int64
         )  # GPUs that jobs there ask for
         self.per_gpu: dict[UserName, float] = {}
+        self._there = there
         self._rows: _Rows | None = None  # jobs as they were before anything was put anywhere
-        self._users: dict[UserName, int] = {}  # of `_rows`
-        self._by_user: NDArray[np.int64] | None = None  # rows, user by user …
-        self._spans: NDArray[np.int64] = np.zeros(1, dtype=np.int64)  # … and where each one's begin
         self._where: dict[
             UserName, dict[int, int]
         ] = {}  # user → server → GPUs asked for, of whom somebody asked
@@ -60,71 +106,51 @@ class Pool:
 
     def fill(self, world: World) -> None:
         """All jobs and parts of jobs, at once."""
-        # Server by server in the order of jobs' ids: floats do not add up the same otherwise.
         jobs = [world.at[name] for name in self.names]
-        parts = [world.parts.get(name, ()) for name in self.names] if world.parts else []
-        servers = [
-            np.repeat(np.arange(len(there)), np.fromiter(map(len, there), dtype=np.int64, count=len(there)))
-            for there in (jobs, parts)
-        ]
-        several = list(chain.from_iterable(parts))
-        alone = list(chain.from_iterable(band.gangs for band in jobs))
-        gpus = np.array([*alone, *(job.per_node for job in several)], dtype=np.int64)
-        users = self._users = {user: at for at, user in enumerate(self.per_gpu)}
-        for job in several:  # of a gang in several pools, maybe, whose user has no share here
-            users.setdefault(job.user, len(users))
-        owners = chain(chain.from_iterable(band.users for band in jobs), map(_user, several))
-        of = [*map(users.__getitem__, owners)]
-        self._rows = rows = _Rows(np.array(of, dtype=np.int64), np.concatenate(servers), gpus)
-        if gpus.size:
+        several = [world.parts.get(name, ()) for name in self.names] if world.parts else []
+        parts = [[(job.per_node, job.user) for job in there] for there in several]
+        newest = _rows.setdefault(self.model, Newest(_Rows))
+        asked = _Asked(self._there, [band.gangs for band in jobs], [band.users for band in jobs], parts)
+        self._rows = rows = newest(asked)
+        if rows.gpus.size:
+            weights = rows.gpus * self._weights()
             size = len(self.names)
-            weights = gpus * self._weights()
             self.tickets = np.bincount(rows.servers, weights=weights, minlength=size).astype(np.float64)
-            self.asked = np.bincount(rows.servers, weights=gpus, minlength=size).astype(np.int64)
+            self.asked = rows.asked.copy()
 
     def _mine(self, user: UserName) -> dict[int, int]:
         """Where the user's jobs are, and how many GPUs they ask for there."""
         found = self._where.get(user)
         if found is None:
             found = self._where[user] = {}
-            if self._rows is not None and user in self._users:
-                for row in self._rows_of(self._users[user]).tolist():
-                    at = int(self._rows.servers[row])
-                    found[at] = found.get(at, 0) + int(self._rows.gpus[row])
+            if self._rows is not None:
+                mine = self._rows.of_user(user)
+                pairs = zip(self._rows.servers[mine].tolist(), self._rows.gpus[mine].tolist(), strict=True)
+                for at, gpus in pairs:
+                    found[at] = found.get(at, 0) + gpus
         return found
-
-    def _rows_of(self, user: int) -> NDArray[np.int64]:
-        assert self._rows is not None
-        if self._by_user is None:
-            self._by_user = np.argsort(self._rows.of, kind="stable")
-            self._spans = np.searchsorted(self._rows.of[self._by_user], np.arange(len(self._users) + 1))
-        return self._by_user[self._spans[user] : self._spans[user + 1]]
 
     def _weights(self) -> NDArray[np.float64]:
         """Tickets per GPU, row by row."""
         assert self._rows is not None
-        known = np.array([self.per_gpu.get(user, 0.0) for user in self._users], dtype=np.float64)
+        known = np.array([self.per_gpu.get(user, 0.0) for user in self._rows.users], dtype=np.float64)
         weights: NDArray[np.float64] = known[self._rows.of]
         return weights
 
     def time_loads(self) -> tuple[NDArray[np.float64], list[int]]:
         """Of every server (see `mechanism.time_load`); those for which it takes a closer look."""
-        size = len(self.names)
-        if self._rows is None or not self._rows.of.size:
+        rows, size = self._rows, len(self.names)
+        if rows is None or not rows.of.size:
             return np.zeros(size), list(range(size))
-        servers, gpus = self._rows.servers, self._rows.gpus
         weights = self._weights()
-        big = 2 * gpus > self.gpus[servers]
-        gangs = np.bincount(servers[big], weights=weights[big], minlength=size)
-        small = np.bincount(servers[~big], weights=(gpus * weights)[~big], minlength=size)
+        shares = rows.gpus * weights
+        gangs = np.bincount(rows.big_on, weights=weights[rows.big], minlength=size)
+        small = np.bincount(rows.small_on, weights=shares[rows.small], minlength=size)
         most = np.zeros(size)
-        np.maximum.at(most, servers[~big], np.minimum(weights[~big], 1.0))
-        asked = np.bincount(servers, weights=gpus, minlength=size)
-        spread = np.bincount(servers, weights=gpus * weights, minlength=size)
-        load = np.where(asked <= self.gpus, spread / self.width, gangs + np.maximum(small / self.width, most))
-        beside = big & (gpus < self.gpus[servers])
-        gaps = np.flatnonzero(leave_gaps(servers[~big], gpus[~big], self.gpus))
-        return load, sorted({*self._touched, *servers[beside].tolist(), *gaps.tolist()})
+        np.maximum.at(most, rows.small_on, np.minimum(weights[rows.small], 1.0))
+        spread = np.bincount(rows.servers, weights=shares, minlength=size)
+        load = np.where(rows.fits, spread / self.width, gangs + np.maximum(small / self.width, most))
+        return load, sorted(rows.odd | self._touched)
 
     def load(self) -> NDArray[np.float64]:
         return np.round(self.tickets / self.width, DIGITS)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Any
 
 from hs_core.mechanism.census import Kind
 from hs_core.mechanism.evening import cost_of, even_out
@@ -38,6 +39,12 @@ class Limits:
     gain_gpus: float = 0.01  # of any move within a pool, in squared loads
     servers_tried: int = 8  # most and least loaded ones, when a pair is looked for
     servers_seen: int = 64  # of the most loaded, when those with small jobs are looked for
+
+
+_Offer = tuple[float, UserName, str, str, str]
+"""(the less, the better; user, class, from, to)."""
+# Those of a world in which nobody has moved yet, and what they go by. Nothing comes of it but time. Decisions of a process are taken one after another.
+_offered: list[tuple[tuple[Any, ...], list[_Offer]]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +161,7 @@ class Mover:
         if len(self.world.pools) < 2 or self.spent:
             return
         worth = Worth(self.board, self.speeds)
-        by_user: dict[UserName, list[tuple[str, str]]] = {}
-        for (user, job_class, model), gpus in self.world.kind_gpus.items():
-            if gpus > 0:
-                by_user.setdefault(user, []).append((job_class, model))
-        heap: list[tuple[float, UserName, str, str, str]] = []
-        for user in sorted(by_user):
-            if worth.content(user):
-                continue
-            for job_class, source in sorted(by_user[user]):
-                heap.extend(self._offers(worth, user, job_class, source))
+        heap = self._all_offers(worth)
         heapify(heap)
         while heap and not self.spent:
             _, user, job_class, source, target = heappop(heap)
@@ -184,9 +182,36 @@ class Mover:
             for offer in self._offers(worth, user, job_class, source):
                 heappush(heap, offer)
 
-    def _offers(
-        self, worth: Worth, user: UserName, job_class: str, source: str
-    ) -> Iterator[tuple[float, UserName, str, str, str]]:
+    def _all_offers(self, worth: Worth) -> list[_Offer]:
+        """Found anew only where something that they go by is another than when they were found last."""
+        world = self.world
+        if world.new or self.done:  # jobs have found homes, or others, in this decision
+            return self._find_offers(worth)
+        goes_by: tuple[Any, ...] = (
+            *(world.floor, self.speeds, self.limits.pool_gain, self.limits.fairer),
+            *(self.board.entitled, world.gpus, world.kind_gpus),
+            {kind: band.first.gang for kind, band in world.kinds.items() if band},
+        )
+        if not _offered or _offered[0][0] != goes_by:
+            # Copies of what the world has: that is about to change.
+            kept = (*goes_by[:4], *map(dict, goes_by[4:]))
+            _offered[:] = [(kept, self._find_offers(worth))]
+        return list(_offered[0][1])
+
+    def _find_offers(self, worth: Worth) -> list[_Offer]:
+        by_user: dict[UserName, list[tuple[str, str]]] = {}
+        for (user, job_class, model), gpus in self.world.kind_gpus.items():
+            if gpus > 0:
+                by_user.setdefault(user, []).append((job_class, model))
+        found: list[_Offer] = []
+        for user in sorted(by_user):
+            if worth.content(user):
+                continue
+            for job_class, source in sorted(by_user[user]):
+                found.extend(self._offers(worth, user, job_class, source))
+        return found
+
+    def _offers(self, worth: Worth, user: UserName, job_class: str, source: str) -> Iterator[_Offer]:
         jobs = self.world.kinds.get((user, job_class, source))
         if not jobs:
             return

@@ -131,6 +131,8 @@ class _Rounds:
         self._home = [tuple([self._row[name] for name in home]) for home in homes]
         self._lives_on = [self._on[home[0]] if home else NOWHERE for home in self._home]
         self._names: dict[tuple[int, ...], Home] = {}
+        self._at_home: dict[int, int] | None = None  # who runs on what, if all do so at home
+        self._turns = GangTurns(())  # of these
         self._said: dict[int, tuple[int, JobId, tuple[JobId, Home]]] = {}
         self._fitting: dict[tuple[int, int], list[int]] = {}
         self._alike: dict[tuple[Shape, int], list[int]] = {}  # the same, by what decides it
@@ -185,6 +187,8 @@ class _Rounds:
     def _hand_out(self, running: Sequence[bool]) -> Onward:
         """The largest first; of equal ones those who run at home, then who could, then by arrival."""
         chosen = {self._job_of[unit]: on for unit, on in zip(self._round.unit, self._round.on, strict=True)}
+        if chosen == self._at_home:
+            return self._onward(None)
         claims, free = [0] * len(self._hosts), self._gpus.copy()
         lives_on, homes, per_node, sizes = self._lives_on, self._home, self._per_node, self._size
         line, count = [], len(homes)
@@ -211,7 +215,10 @@ class _Rounds:
         for job in chosen if len(found) < len(chosen) else ():
             if job not in found and (there := self._anywhere(job, free)):
                 self._take(job, there, free, found)
-        return self._onward(found)
+        onward = self._onward(found)
+        stay = len(found) == len(chosen) and all(lives_on[job] == on for job, on in chosen.items())
+        self._at_home = chosen if stay else None
+        return onward
 
     def _has_room(self, home: tuple[int, ...], gpus: int, free: Sequence[int]) -> bool:
         if len(home) == 1:
@@ -263,7 +270,16 @@ class _Rounds:
         self._fitting[job, on] = able
         return able
 
-    def _onward(self, found: Mapping[int, tuple[int, ...]]) -> Onward:
+    def _onward(self, found: Mapping[int, tuple[int, ...]] | None) -> Onward:
+        """`found`: who runs where; None: as in the round before."""
+        homes = self._rehome(found) if found is not None else {}
+        entitled = self._entitle()
+        on = self._lives_on.copy()
+        tickets = Later(lambda: tickets_of(self._parts(on), entitled))
+        return Onward(turns=self._turns, tickets=tickets, homes=homes, entitled=entitled)
+
+    def _rehome(self, found: Mapping[int, tuple[int, ...]]) -> dict[JobId, Home]:
+        """Whose home becomes another."""
         homes: dict[JobId, Home] = {}
         for job, home in found.items():
             if home != self._home[job]:
@@ -273,10 +289,8 @@ class _Rounds:
                 homes[self._jobs[job].id] = self._named(home)
         said = self._said
         gangs = sorted([said[job] if job in said else self._say(job) for job in found])
-        turns, entitled = GangTurns([gang for _, _, gang in gangs], whole=self._hosts), self._entitle()
-        on = self._lives_on.copy()
-        tickets = Later(lambda: tickets_of(self._parts(on), entitled))
-        return Onward(turns=turns, tickets=tickets, homes=homes, entitled=entitled)
+        self._turns = GangTurns([gang for _, _, gang in gangs], whole=self._hosts)
+        return homes
 
     def _live(self, job: int, on: int) -> None:
         """On that model from now on."""

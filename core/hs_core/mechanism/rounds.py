@@ -128,7 +128,7 @@ def priorities(books: Books) -> Floats:
     received = books.received_s
     total = np.add.reduce(received)
     priority: Floats
-    if (received > 0).all():  # as after every reset with a credit
+    if np.minimum.reduce(received, axis=None, initial=np.inf) > 0:  # as after every reset with a credit
         priority = books.fraction / (received / total)
     else:
         part = np.divide(received, total, out=np.zeros_like(received), where=total > 0)

@@ -13,7 +13,7 @@ Numbers are exact fractions; where denominators grow beyond 64 bits (tickets cha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import gcd, lcm
@@ -67,31 +67,6 @@ class _Entity:
     lag: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """What was decided for one quantum."""
-
-    turns: GangTurns
-    got: Books = field(default_factory=dict)  # the books, JSON-able
-
-
-def play(gangs: Sequence[Gang], servers: Iterable[Server], books: Books) -> Round:
-    """One quantum: chooses, and charges. `books`: what the last round returned."""
-    at = {server.name: server for server in servers}
-    entities = _entities(gangs, at, books)
-    groups = [_Group(members) for members in _components(entities)]
-    runs = _walk(entities, at)
-    got: dict[str, str | float] = {}
-    for group in groups:
-        got |= group.charge()
-    for gang in gangs:
-        if not gang.able and (kept := books.get(name_of(gang.job))) is not None:
-            got[name_of(gang.job)] = kept
-    ran = set(chain.from_iterable(runs.values()))
-    chosen = [(gang.job, gang.servers) for gang in gangs if gang.job in ran]
-    return Round(GangTurns(sorted(chosen, key=lambda gang: (min(gang[1]), gang[0]))), got)
-
-
 def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
     entities = []
     used: set[HostName] = set()
@@ -107,7 +82,7 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
             gang.servers,
             gang.per_node,
             gang.tickets,
-            _number(books.get(name_of(gang.job))),
+            ZERO,
             forced=gang.forced,
         )
         entities.append(entity)
@@ -116,8 +91,11 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
         if server.small and server.tickets > 0:
             wants = min(server.gpus, sum(server.small))
             order: tuple[int, float, Key] = (0, 0.0, name)
-            got = _number(books.get(name_of(name)))
-            entities.append(_Entity(name, order, (name,), wants, server.tickets, got))
+            entities.append(_Entity(name, order, (name,), wants, server.tickets, ZERO))
+    for entity in entities:
+        kept = books.get(name_of(entity.key))
+        if kept is not None:
+            entity.got = Fraction(kept)
     return entities
 
 
@@ -145,11 +123,12 @@ class _Group:
 
     def __init__(self, members: list[_Entity]) -> None:
         self.members = members
-        unit = lcm(*(e.tickets.denominator for e in members), *(e.got.denominator for e in members))
+        had = [_rounded(entity.got) for entity in members]
+        unit = lcm(*[e.tickets.denominator for e in members], *[got.denominator for got in had])
         self.exact = unit.bit_length() <= FINEST
         self.unit = unit if self.exact else ROUNDED
         self.tickets = [self._whole(entity.tickets) for entity in members]
-        self.got = [self._whole(entity.got) for entity in members]
+        self.got = [self._whole(got) for got in had]
         self._clamp()
         for entity, got, tickets in zip(members, self.got, self.tickets, strict=True):
             entity.lag = round(got / tickets, TIE)
@@ -166,7 +145,7 @@ class _Group:
         for at, tickets in enumerate(self.tickets):
             self.got[at] -= shift.numerator * tickets // shift.denominator
 
-    def charge(self) -> dict[str, str]:
+    def charge(self) -> None:
         """Each is charged what it was given, less its part of what all were given."""
         handed = sum(entity.given for entity in self.members)
         total = sum(self.tickets)
@@ -175,18 +154,16 @@ class _Group:
         if (self.unit * finer).bit_length() > 2 * FINEST:
             finer = 1
         unit = self.unit * finer
-        books: dict[str, str] = {}
         for entity, got, tickets in zip(self.members, self.got, self.tickets, strict=True):
             now = got * finer + entity.given * unit - handed * unit * tickets // total
-            books[name_of(entity.key)] = _text(now, unit)
-        return books
+            entity.got = Fraction(now, unit)
 
 
-def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[HostName, list[JobId]]:
-    """Marks in the entities what they are given."""
+def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[JobId]:
+    """The gangs that run. Marks in the entities what they are given."""
     free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
     taken: set[HostName] = set()  # whose small jobs have all they want
-    runs: dict[HostName, list[JobId]] = {}
+    runs: set[JobId] = set()
     for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag, entity.order)):
         if entity.order[0] == 0:
             name = entity.servers[0]
@@ -198,7 +175,7 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> dict[Ho
         elif all(free[name] >= entity.gpus for name in entity.servers):
             for name in entity.servers:
                 free[name] -= entity.gpus
-                runs.setdefault(name, []).append(JobId(int(entity.key)))
+            runs.add(JobId(int(entity.key)))
             entity.given = entity.gpus * len(entity.servers)
     for entity in entities:
         if entity.order[0] == 0 and (name := entity.servers[0]) not in taken:
@@ -211,31 +188,44 @@ def name_of(key: Key) -> str:
     return f"h:{key}" if isinstance(key, str) else f"j:{key}"
 
 
-def _text(value: int, unit: int) -> str:
-    common = gcd(value, unit)
-    return f"{value // common}/{unit // common}"
-
-
-def _number(kept: str | float | None) -> Fraction:
-    if kept is None:
-        return ZERO
-    number = Fraction(kept)
+def _rounded(number: Fraction) -> Fraction:
     return number if number.denominator.bit_length() <= FINEST else Fraction(round(number * ROUNDED), ROUNDED)
 
 
 class Few:
     """Gangs and servers that take turns quantum after quantum, as `Crowd` has them, exactly."""
 
-    def __init__(self, gangs: Sequence[Gang], servers: Sequence[Server], books: Books) -> None:
-        self._gangs, self._servers, self._books = gangs, servers, books
+    def __init__(self, gangs: Sequence[Gang], servers: Iterable[Server], books: Books) -> None:
+        self._gangs = gangs
+        self._at = {server.name: server for server in servers}
+        self._books = books
+        self._played = False
+        self._entities = _entities(gangs, self._at, books)
+        self._components = _components(self._entities)  # what an entity has got is in there from now on
 
     def play(self) -> GangTurns:
-        played = play(self._gangs, self._servers, self._books)
-        self._books = played.got
-        return played.turns
+        """One quantum: chooses, and charges."""
+        self._played = True
+        for entity in self._entities:
+            entity.given = 0
+        groups = [_Group(members) for members in self._components]
+        ran = _walk(self._entities, self._at)
+        for group in groups:
+            group.charge()
+        chosen = [(gang.job, gang.servers) for gang in self._gangs if gang.job in ran]
+        return GangTurns(sorted(chosen, key=lambda gang: (min(gang[1]), gang[0])))
 
     def books(self) -> Books:
-        return dict(self._books)
+        if not self._played:
+            return dict(self._books)
+        books: dict[str, str | float] = {
+            name_of(entity.key): f"{entity.got.numerator}/{entity.got.denominator}"
+            for entity in chain.from_iterable(self._components)
+        }
+        for gang in self._gangs:
+            if not gang.able and (kept := self._books.get(name_of(gang.job))) is not None:
+                books[name_of(gang.job)] = kept
+        return books
 
 
 def dump_turns(turns: Mapping[HostName, Turn]) -> dict[str, list[int]]:

@@ -35,24 +35,36 @@ def weighed(jobs: Iterable[JobFacts], per_gpu: Mapping[UserName, float]) -> Weig
 def time_load(gpus: int, jobs: Weighed) -> float:
     """Where all run at once: ticketLoadPerGPU. In the order of jobs, as floats do not add up the same otherwise."""
     gangs = most = 0.0
+    asked = 0
     big: list[tuple[int, float]] = []
     small: list[tuple[int, float]] = []
-    for width, weight in jobs:
+    for job in jobs:
+        width, weight = job
+        asked += width
         if 2 * width > gpus:
             gangs += weight
-            big.append((width, weight))
+            big.append(job)
         else:
-            most = max(most, min(1.0, weight))  # it cannot run more than all the time, whatever it lacks
-            small.append((width, weight))
-    if sum(width for width, _ in jobs) <= gpus:
-        return sum(width * weight for width, weight in (*big, *small)) / max(1, gpus)
-    widths = tuple(sorted((width for width, _ in small), reverse=True))
-    takes = occupied(widths, gpus)
-    together = sum(width * weight for width, weight in small) + left_over(small, gpus)
-    alone = max(max(sum(takes[width] * weight for width, weight in small), together) / gpus, most)
-    if big and small:
+            small.append(job)
+            most = max(most, weight)
+    if asked <= gpus:
+        return sum([width * weight for width, weight in (*big, *small)]) / max(1, gpus)
+    if not small:
+        return gangs
+    most = min(1.0, most)  # no job can run more than all the time, whatever it lacks
+    together = sum([width * weight for width, weight in small])
+    if len({width for width, _ in small}) == 1 and gpus % small[0][0] == 0:  # they leave no GPU idle
+        alone = max(together / gpus, most)
+        if {width for width, _ in big} <= {gpus}:
+            return gangs + alone
+    else:
+        takes = occupied(tuple(sorted([width for width, _ in small], reverse=True)), gpus)
+        together += left_over(small, gpus)
+        alone = max(max(sum([takes[width] * weight for width, weight in small]), together) / gpus, most)
+    if big:
+        widths = sorted([width for width, _ in small], reverse=True)
         wide = min(sum(widths), gpus)
-        alone -= sum(weight * min(1.0, _beside(widths, gpus - width) / wide) for width, weight in big)
+        alone -= sum([weight * min(1.0, _beside(widths, gpus - width) / wide) for width, weight in big])
     return gangs + max(0.0, alone)
 
 
@@ -79,7 +91,9 @@ def left_over(small: Collection[tuple[int, float]], gpus: int) -> float:
     `small`: width, and the part of the time that the job runs. With three jobs of one GPU among jobs of two, on four GPUs, it is one GPU while all three
     run; while one of them does not, it fills the gap.
     """
-    count = Counter(width for width, _ in small)
+    count = Counter([width for width, _ in small])
+    if len(count) < 2:
+        return 0.0
     found, narrow, chance, wasted = 0.0, 0, 1.0, 0
     for width in sorted(count):
         narrow += width * count[width]

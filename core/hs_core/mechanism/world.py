@@ -40,6 +40,7 @@ class World:
     demands: dict[tuple[UserName, tuple[str, ...]], int] = field(default_factory=dict)
     leaving: dict[JobId, Home] = field(default_factory=dict)  # of those that were told to move, who still are
     _classes: dict[UserName, list[str]] = field(default_factory=dict)
+    _bands: dict[At, list[Band]] | None = None
     _own: dict[int, Band] = field(default_factory=dict)  # bands that no other decision shares, by identity
 
     @property
@@ -52,8 +53,9 @@ class World:
         return self.floor.pools
 
     @property
-    def models(self) -> list[str]:
-        return [model for model, _ in self.pools]
+    def models(self) -> tuple[str, ...]:
+        """Newest first."""
+        return self.floor.models
 
     def model(self, home: Home) -> str:
         return self.hosts[home[0]].model
@@ -114,6 +116,16 @@ class World:
             band = bands[key] = Band([] if band is None else list(band.jobs))
             self._own[id(band)] = band
         return band
+
+    @property
+    def bands(self) -> Mapping[At, list[Band]]:
+        """Jobs by where their users have them; to be asked once all have found their homes."""
+        if self._bands is None:
+            self._bands = {}
+            for (user, _, model), band in self.kinds.items():
+                if len(band):
+                    self._bands.setdefault((user, model), []).append(band)
+        return self._bands
 
     def in_order(self) -> None:
         """Those that were changed, by id."""

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import chain
 from math import lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 from hs_core.mechanism import crowd, split, trade, trading
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
@@ -29,6 +29,7 @@ from hs_core.shares import entitle_pools
 from hs_core.wanted import Turn
 
 LIMITS = Limits()
+_LEAST = LEAST.as_integer_ratio()
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -49,9 +50,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     moved = mover.done
     leaving = world.leaving | {move.job.id: move.to for move in moved if move.job.started}
     tickets = _tickets(world, traded.entitled, factors)
-    gangs, servers = _entities(world, tickets)
-    table = crowd.table(gangs, servers, memory.get("books", {}))
-    turns = _keep_turns(world, memory) if again else table.play()
+    books: split.Books = memory.get("books", {})
+    played = None if again else _play(world, tickets, books)  # nobody is charged twice for a quantum
+    turns = _keep_turns(world, memory) if played is None else played.turns
     kept = _remember(
         snapshot.quantum,
         memory.get("moved", snapshot.quantum) if again else snapshot.quantum,
@@ -59,12 +60,12 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             "trades": trade.dump(traded.trades),
             "leaving": {str(job): list(home) for job, home in sorted(leaving.items())},
             "turns": split.dump_turns(turns),
-            "books": table.books(),
+            "books": books if played is None else played.table.books(),
             "lags": lags.dump(),
         },
     )
     sequel = None
-    if not again and _are_settled(world, gangs, servers, mover):
+    if played is not None and _are_settled(world, played, mover):
         decided = Decided(
             world=world,
             entitled=traded.entitled,
@@ -76,7 +77,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             weigh=partial(_tickets_of, world, traded.entitled),
             entities=partial(_entities, world),
         )
-        sequel = FairSequel(decided, kept, table)
+        sequel = FairSequel(decided, kept, played.table)
     return Verdict(
         plan=Plan(
             homes=world.homes,
@@ -125,25 +126,21 @@ def _tickets_of(
 ) -> dict[JobId, Fraction]:
     """Of these users' jobs in these pools."""
     tickets: dict[JobId, Fraction] = {}
-    known: dict[At, dict[int, Fraction]] = {}
-    for (user, _, model), jobs in world.kinds.items():
-        if not len(jobs) or (at := (user, model)) not in users:
+    for at in users:
+        there = world.bands.get(at)
+        if there is None:
             continue
-        by_gang = known.get(at)
-        if by_gang is None:
-            by_gang = known[at] = {1: _unit(entitled.get(at), world.gpus[at], factors.get(at, WHOLE))}
-        for gang in jobs.widths - by_gang.keys():
-            by_gang[gang] = _ratio(by_gang[1].numerator * gang, by_gang[1].denominator)
-        tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
+        share, factor = entitled.get(at), factors.get(at, WHOLE)
+        over, under = (share.numerator, share.denominator * world.gpus[at]) if share else _LEAST
+        if factor is not WHOLE:
+            over, under = over * factor.numerator, under * factor.denominator
+        by_gang: dict[int, Fraction] = {}
+        for jobs in there:
+            for gang in jobs.widths:
+                if gang not in by_gang:
+                    by_gang[gang] = _ratio(over * gang, under)
+            tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
-
-
-def _unit(share: Fraction | None, gpus: int, factor: Fraction) -> Fraction:
-    """Of a GPU."""
-    if not share:
-        return LEAST * factor
-    # As share / gpus * factor, reduced once: this is done for every user in every pool.
-    return _ratio(share.numerator * factor.numerator, share.denominator * gpus * factor.denominator)
 
 
 @lru_cache(maxsize=1 << 13)
@@ -168,14 +165,27 @@ def _keep_turns(world: World, memory: Memory) -> Mapping[HostName, Turn]:
     return split.that_fit(turns, takes, {name: host.gpus for name, host in world.hosts.items()})
 
 
-def _are_settled(
-    world: World, gangs: Sequence[split.Gang], servers: Sequence[split.Server], mover: Mover
-) -> bool:
+class _Played(NamedTuple):
+    """A quantum of those who take turns."""
+
+    gangs: Sequence[split.Gang]
+    servers: Sequence[split.Server]
+    table: split.Few | crowd.Crowd
+    turns: Mapping[HostName, Turn]
+
+
+def _play(world: World, tickets: Mapping[JobId, Fraction], books: split.Books) -> _Played:
+    gangs, servers = _entities(world, tickets)
+    table = crowd.table(gangs, servers, books)
+    return _Played(gangs, servers, table, table.play())
+
+
+def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
     """Of those who take turns with gangs nobody is about to begin a run that nothing can suspend, and no gang leaves."""
-    there = chain.from_iterable(world.at[server.name].stuck for server in servers)
+    there = chain.from_iterable(world.at[server.name].stuck for server in played.servers)
     parts = (
         job
-        for gang in gangs
+        for gang in played.gangs
         if (band := world.parts.get(gang.servers[0])) is not None
         for job in band.stuck
         if job.id == gang.job

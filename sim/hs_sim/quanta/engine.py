@@ -14,6 +14,7 @@ from fractions import Fraction
 from heapq import heappop
 from itertools import compress
 from math import floor, isnan
+from operator import is_not
 
 import numpy as np
 
@@ -350,8 +351,14 @@ class _Run(Running):
         if tickets is self._told or not self._strides:
             return
         self._told = tickets
-        jobs = np.fromiter(tickets, dtype=np.int64, count=len(tickets)) - 1
-        values = as_floats(tickets.values())
+        # Most have the very same as before.
+        news = list(map(is_not, tickets.values(), map(self._weights.get, tickets)))
+        changed = dict(compress(tickets.items(), news))
+        if not changed:
+            return
+        self._weights.update(changed)
+        jobs = np.fromiter(changed, dtype=np.int64, count=len(changed)) - 1
+        values = as_floats(changed.values())
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])

@@ -2,7 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, make_dataclass
+from dataclasses import MISSING, field, fields, make_dataclass
+from functools import lru_cache
 from itertools import islice, repeat
 from typing import Any
 
@@ -11,10 +12,19 @@ from hs_core.names import JobId
 from hs_core.policy import JobFacts
 from hs_sim.model import SimJob
 
-_NAMES = [field.name for field in fields(JobFacts)]
-_DEFAULTS = {field.name: field.default for field in fields(JobFacts) if field.default is not MISSING}
-_Draft = make_dataclass("_Draft", _NAMES, slots=True, eq=False, repr=False)
-"""Facts that are nobody's yet, with the same slots: a frozen value's are filled one by one, from outside, at several times the cost."""
+_NAMES = [each.name for each in fields(JobFacts)]
+_DEFAULTS = {each.name: each.default for each in fields(JobFacts) if each.default is not MISSING}
+
+
+@lru_cache(maxsize=64)
+def _draft(names: tuple[str, ...]) -> type:
+    """Facts that are nobody's yet, made of these fields, in this order; the others are as they are by default.
+
+    Of the same slots as a frozen value, which is filled at several times the cost.
+    """
+    given = [(name, Any) for name in names]
+    others = [(name, Any, field(default=_DEFAULTS[name])) for name in _NAMES if name not in names]
+    return make_dataclass("_Draft", [*given, *others], slots=True, eq=False, repr=False)
 
 
 TOGETHER = 4096  # jobs whose facts are made at once: so many stay in the cache, column by column
@@ -42,14 +52,20 @@ class Columns:
             "spans": [spans(job.spec()) if job.elastic is not None else False for job in jobs],
         }
 
+        # Most workloads leave most of it as it is by default.
+        for name in _DEFAULTS.keys() & self._said.keys():
+            if self._said[name].count(_DEFAULTS[name]) == len(jobs):
+                del self._said[name]
+
     def facts(self, jobs: Sequence[int], now: Mapping[str, Iterable[Any]]) -> list[JobFacts]:
         """Of these. `now`: what has become of them, by field. What is in neither is as it is by default."""
         become = {name: iter(values) for name, values in now.items()}
+        names = tuple(name for name in _NAMES if name in become or name in self._said)
+        draft = _draft(names)
         found: list[JobFacts] = []
         for start in range(0, len(jobs), TOGETHER):
             some = jobs[start : start + TOGETHER]
-            columns = [self._column(name, some, become) for name in _NAMES]
-            drafts: list[Any] = list(map(_Draft, *columns))
+            drafts: list[Any] = list(map(draft, *(self._column(name, some, become) for name in names)))
             deque(map(setattr, drafts, repeat("__class__"), repeat(JobFacts)), maxlen=0)
             found += drafts
         return found
@@ -57,5 +73,4 @@ class Columns:
     def _column(self, name: str, jobs: Sequence[int], become: Mapping[str, Iterator[Any]]) -> Iterable[Any]:
         if name in become:
             return islice(become[name], len(jobs))
-        said = self._said.get(name)
-        return repeat(_DEFAULTS[name], len(jobs)) if said is None else map(said.__getitem__, jobs)
+        return map(self._said[name].__getitem__, jobs)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product, repeat
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -397,30 +397,33 @@ class Fleet:
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""
-        attained, running = self.attained(jobs, now_s), self.running[jobs]
         which = jobs.tolist()
-        return {
+        now: dict[str, Iterable[Any]] = {
             "memory_bytes": self._memory(jobs),
-            "accumulation": self.accumulation[jobs].tolist(),
-            "job_class": list(map(self.job_class.__getitem__, which)),
-            "hosts": list(map(self.home_names.__getitem__, which)),
+            "job_class": map(self.job_class.__getitem__, which),
+            "hosts": map(self.home_names.__getitem__, which),
             "gang": self.gang[jobs].tolist(),
-            "shape": list(map(self.shapes.get, which)) if self.shapes else repeat(None),
             "nodes": self.nodes[jobs].tolist(),
-            "spreads": [() if self.home[job] else self._spreads.get(job, ()) for job in which]
-            if self._spreads
-            else repeat(()),
-            "elastic": list(map(self.elastic.__getitem__, which)) if self.elastics else repeat(None),
             "migrations": self.migrations[jobs].tolist(),
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
             "settled_s": self.settled_s[jobs].tolist(),
-            "running": running.tolist(),
-            "attained_gpu_s": attained.tolist(),
+            "running": self.running[jobs].tolist(),
+            "attained_gpu_s": self.attained(jobs, now_s).tolist(),
             "steps": self.steps[jobs].tolist(),
-            "gpus": [self._bound.get(job, ()) for job in which] if self._bound else repeat(()),
             "steps_done": (self.steps[jobs] - self.steps_left[jobs]).tolist(),
+            "accumulation": self.accumulation[jobs].tolist(),
         }
+        # Of what few workloads know nothing is said in others.
+        if self.shapes:
+            now["shape"] = map(self.shapes.get, which)
+        if self._spreads:
+            now["spreads"] = [() if self.home[job] else self._spreads.get(job, ()) for job in which]
+        if self.elastics:
+            now["elastic"] = map(self.elastic.__getitem__, which)
+        if self._bound:
+            now["gpus"] = [self._bound.get(job, ()) for job in which]
+        return now
 
     def attained(self, jobs: Ints, now_s: float) -> Floats:
         """GPU-seconds until now."""

@@ -27,6 +27,8 @@ FARTHEST = float(1 << 28)  # a pass: beyond it the row is counted from zero agai
 PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
+AT_ONCE = 6  # places of the order by passes
+NEVER = 1 << 40  # GPUs of who does not compete: more than there are
 
 
 class Rows:
@@ -181,32 +183,18 @@ class Rows:
         if width == 0:
             self.handed = np.zeros_like(free)
             return np.empty(0, dtype=np.int64)
-        keys = self._keys[:, :width].copy()
-        if held.size:
-            here = held[self.row[held] >= 0]
-            keys[self.row[here], self._column[here]] = CLOSED
-        keys.sort(axis=1)
         left = free.copy()
-        rows = np.flatnonzero((left >= self._smallest) & (keys[:, 0] != CLOSED))
-        places, gang = self._places, self.gang.reshape(-1)
-        ran: list[Ints] = []
-        for place in range(width):
-            if not rows.size:
-                break
-            key = keys[rows, place]
-            if key.max() == CLOSED:
-                still = key != CLOSED
-                rows, key = rows[still], key[still]
-            at = rows * places + (key & COLUMNS)
-            gangs = gang[at]
-            fits = gangs <= left[rows]
-            ran.append(at[fits])
-            left[rows] -= gangs * fits
-            rows = rows[left[rows] >= self._smallest[rows]]
+        rows = np.flatnonzero(left >= self._smallest)
+        keys = self._keys[rows, :width]
+        if held.size:
+            at = np.full(left.size, -1, dtype=np.int64)
+            at[rows] = np.arange(rows.size)
+            here = held[self.row[held] >= 0]
+            here = here[at[self.row[here]] >= 0]
+            keys[at[self.row[here]], self._column[here]] = CLOSED
+        keys.sort(axis=1)
+        ran = self._walk(rows, keys, left)
         self.handed = free - left
-        if not ran:
-            self._advance[:] = 0.0
-            return np.empty(0, dtype=np.int64)
         at = np.concatenate(ran)
         self._charge(at, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -214,6 +202,37 @@ class Rows:
         self._virtual += self._advance
         picked: Ints = self.job.reshape(-1)[at]
         return picked
+
+    def _walk(self, rows: Ints, keys: Ints, left: Ints) -> list[Ints]:
+        """Who runs, by row and column as one number, place by place in the order of `keys`, a sorted row for each of `rows`. Takes its GPUs from `left`."""
+        places, gang = self._places, self.gang.reshape(-1)
+        ran: list[Ints] = []
+        # Most servers are full after a few places: so far all of them at once, without asking who is done.
+        first = np.ascontiguousarray(keys[:, :AT_ONCE].T)
+        at = rows * places + (first & (places - 1))
+        gangs = np.where(first == CLOSED, NEVER, gang[at])
+        here = left[rows]
+        for place in range(len(first)):
+            fits = gangs[place] <= here
+            ran.append(at[place][fits])
+            here -= gangs[place] * fits
+        left[rows] = here
+        which = np.flatnonzero(here >= self._smallest[rows])
+        for place in range(AT_ONCE, keys.shape[1]):
+            if not which.size:
+                break
+            key = keys[which, place]
+            if key.max() == CLOSED:
+                still = key != CLOSED
+                which, key = which[still], key[still]
+            row = rows[which]
+            found = row * places + (key & COLUMNS)
+            gangs_here = gang[found]
+            fits = gangs_here <= left[row]
+            ran.append(found[fits])
+            left[row] -= gangs_here * fits
+            which = which[left[row] >= self._smallest[row]]
+        return ran
 
     def rest(self) -> None:
         """A quantum in which no server has anything to share out: nobody is picked."""

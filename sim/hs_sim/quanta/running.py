@@ -18,10 +18,15 @@ class Running(Lives):
         fleet = self._fleet
         staying = [job for job in self._moving if fleet.running[job]]
         forced = self._ready_gangs(staying)
+        local = self._turns.local
+        shared = local.any()
+        odd = shared or staying or self._rising or self._pairs.any
+        if not odd and np.array_equal(forced, self._run_now):  # all run on where they do
+            self._rows.rest()
+            return
         gangs = np.concatenate([np.array(staying, dtype=np.int64), forced]) if staying else forced
         free = self.gpus_left(gangs)
-        local = self._turns.local
-        if local.any():
+        if shared:
             held = np.concatenate([forced, np.array(list(self._moving), dtype=np.int64)])
             picks = self._rows.pick(np.where(local, free, 0), held)
             chosen, free = np.concatenate([gangs, picks]), free - self._rows.handed

@@ -78,7 +78,8 @@ class State:
         self._measured_shapes = Shapes(fleet, known=experiment.known_rates)
         self._trials = Trials(fleet, self._quantum_s)
         self._tickets: Floats = np.ones(count)  # as last told
-        self._told: Mapping[JobId, Fraction] = {}  # the same, as it was said
+        self._told: Mapping[JobId, Fraction] = {}  # the same, as it was said …
+        self._weights: dict[JobId, Fraction] = {}  # … and of every job that anything was said of
         self._movable: Bools = np.zeros(count, dtype=np.bool_)
         self._rising: dict[int, None] = {}  # placed, process not up yet
         self._up: list[int] = []  # placed, and nothing has to be waited for

@@ -7,7 +7,7 @@ import numpy as np
 
 from hs_core.mechanism.gavel.question import Floats, Ints, Question
 
-FEW = 128
+FEW = 128  # jobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,68 @@
+"""What is kept from one decision to the next (who lives where, offers of moves, levels) saves time, and changes nothing."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from hs_core.mechanism import level, loads, moves
+from hs_core.policies import find
+from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
+
+from .worlds import Strides, after, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+FAIR = find("gandiva-fair")
+RATES = {(f"{user}/x", model): rate for user in "ABC" for model, rate in (("V100", 2.0), ("K80", 1.0))}
+
+
+def forget() -> None:
+    moves._offered.clear()
+    loads._rows.clear()
+    level._find.cache_clear()
+
+
+def decided_afresh(asked: Snapshot, memory: Memory) -> Verdict:
+    kept = [*moves._offered], {**loads._rows}
+    forget()
+    verdict = FAIR.decide(asked, memory)
+    moves._offered[:] = kept[0]
+    loads._rows.update(kept[1])
+    return verdict
+
+
+def newcomer(dice: Random, at: int) -> JobFacts:
+    gang, nodes = dice.choice([(1, 1), (1, 1), (1, 1), (2, 1), (3, 1), (4, 1), (8, 2)])
+    user = dice.choice("ABC")
+    return job(at, user, gang, nodes=nodes, movable=True, job_class=f"{user}/x")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_decision_with_what_is_kept_is_the_one_without(seed: int) -> None:
+    dice = Random(seed)
+    hosts = [host(f"v{at}") for at in range(3)] + [host(f"k{at}", model="K80") for at in range(4)]
+    asked = snapshot(
+        hosts,
+        [newcomer(dice, at) for at in range(1, 20)],
+        {"A": 100, "B": 50, "C": 200},
+        now_s=1e6,
+        migrations_left=20,
+        rates=RATES,
+    )
+    strides, memory, moved = Strides(), {}, 0
+    forget()
+    for quantum in range(40):
+        verdict = FAIR.decide(asked, memory)
+        afresh = decided_afresh(asked, memory)
+        assert verdict.plan == afresh.plan
+        assert verdict.memory == afresh.memory
+        moved += len(verdict.plan.moves)
+        memory = json.loads(json.dumps(verdict.memory))
+        asked = after(asked, verdict, strides.run(asked, verdict.plan))
+        if quantum % 5 == 4:
+            stay = [one for one in asked.jobs if dice.random() < 0.8]
+            come = [newcomer(dice, 100 * (quantum + 1) + at) for at in range(4)]
+            users = {one.user for one in (*stay, *come)}
+            tickets = {user: asked.tickets.get(user, 100) for user in users}
+            asked = replace(asked, jobs=(*stay, *come), tickets=tickets)
+    assert moved, "there was something to find"
