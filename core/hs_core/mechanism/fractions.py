@@ -83,57 +83,22 @@ class Style:
 
 def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style) -> Verdict:
     seats = Seats(snapshot)
-    # Who runs to be measured has its part in the time all the same, and so have the GPUs on which it does.
+    # Who runs to be measured has its part in the time all the same.
     table = rows(snapshot, seats, though=snapshot.reserved)
-    gpus = table.gpus + _reserved(snapshot, table) if snapshot.reserved else table.gpus
-    books, lives = _past(memory, table)
-    signature, asked = _signature(snapshot, table, gpus, style), memory.get("asked")
-    idle = not any(job.running for job in snapshot.jobs)
-    if style.compat:
-        idle = idle and not snapshot.more_to_come  # it waits for the next allocation beside idle GPUs
     if not table.jobs:
         return seats.verdict(memory, {}, () if style.compat else None)
-    guessed = memory.get("guessed", {})
-    learnt = not style.compat and _learnt(snapshot, table, guessed)
     staleness = Staleness(least_s=style.reset_s, zero_is_never=style.compat)
-    if books is None or staleness.due(books, snapshot.now_s, changed=signature != asked, idle=idle or learnt):
-        asked, guessed = signature, {} if style.compat else _guessed(snapshot, table)
-        question = Question(
-            speed=table.speed,
-            gang=table.gang,
-            gpus=gpus,
-            weight=table.tickets * len(table.jobs),
-            sharing=sharing(snapshot, table) if style.packed else None,
-        )
-        lives, alone_s = _alone(table, question, lives) if style.lives else ({}, np.zeros(0))
-        found = allocate(
-            Case(
-                question=question,
-                rows=table,
-                alone_s=alone_s,
-                before=_before(books, table),
-                compat=style.compat,
-                seed=snapshot.seed,
-            )
-        )
-        credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
-        units = units_of([int(job.id) for job in table.jobs], found.pairs)
-        fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models))])
-        books = reset(books, units, fraction, snapshot.now_s, credit_s)
+    agreed = _agreed(snapshot, memory, table, style)
+    if agreed.books is None or staleness.due(
+        agreed.books, snapshot.now_s, changed=agreed.changed, idle=agreed.idle
+    ):
+        agreed = _agree(snapshot, table, agreed, allocate, style)
+    books = agreed.books
+    assert books is not None
     able, found_round = _round(snapshot, table, books, style)
     chosen = _choose(snapshot, seats, table, books, found_round)
     models = {job.id: seats.suits(job) for job in table.jobs}
-    attained = {job.id: job.attained_gpu_s for job in table.jobs}
-    now = {
-        "models": list(table.models),
-        "books": books.dump(),
-        "asked": asked,
-        "guessed": guessed,
-        "alone": lives,
-        "chosen": [
-            [list(unit), on, [attained[JobId(job)] for job in unit]] for unit, on in sorted(chosen.items())
-        ],
-    }
+    now = _remember(table, agreed, books, chosen)
     mates = {JobId(unit[1]): JobId(unit[0]) for unit in chosen if len(unit) > 1} if style.packed else {}
     why = Later(lambda: _why(table, books))
     verdict = seats.verdict(now, why, () if style.compat else None, mates=mates)
@@ -149,12 +114,92 @@ def decide(snapshot: Snapshot, memory: Memory, allocate: Allocate, style: Style)
         able=able,
         round=found_round,
         staleness=staleness,
-        changed=signature != asked,
+        changed=agreed.changed,
         shuffled=style.shuffled,
         skip_zero=style.skip_zero,
         seed=snapshot.seed,
     )
     return replace(verdict, sequel=NextRounds(decided, now))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Agreed:
+    """The newest allocation, and what says whether it is still the right one."""
+
+    books: Books | None  # None: there is none
+    lives: Mapping[str, Any]  # how far each job would be alone
+    asked: Any  # what it was made of
+    gpus: Ints  # of each model, those on which jobs are measured among them
+    signature: list[Any]  # what one would be made of now
+    guessed: Mapping[str, int]
+    idle: bool  # a new one may be made at once: nobody runs, or a guess has become knowledge
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.signature != self.asked)
+
+
+def _agreed(snapshot: Snapshot, memory: Memory, table: Rows, style: Style) -> _Agreed:
+    gpus = table.gpus + _reserved(snapshot, table) if snapshot.reserved else table.gpus
+    books, lives = _past(memory, table)
+    guessed = memory.get("guessed", {})
+    idle = not any(job.running for job in snapshot.jobs)
+    if style.compat:
+        idle = idle and not snapshot.more_to_come  # it waits for the next allocation beside idle GPUs
+    return _Agreed(
+        books=books,
+        lives=lives,
+        asked=memory.get("asked"),
+        signature=_signature(snapshot, table, gpus, style),
+        guessed=guessed,
+        gpus=gpus,
+        idle=idle or (not style.compat and _learnt(snapshot, table, guessed)),
+    )
+
+
+def _agree(snapshot: Snapshot, table: Rows, before: _Agreed, allocate: Allocate, style: Style) -> _Agreed:
+    """Another allocation."""
+    question = Question(
+        speed=table.speed,
+        gang=table.gang,
+        gpus=before.gpus,
+        weight=table.tickets * len(table.jobs),
+        sharing=sharing(snapshot, table) if style.packed else None,
+    )
+    lives, alone_s = _alone(table, question, before.lives) if style.lives else ({}, np.zeros(0))
+    case = Case(
+        question=question,
+        rows=table,
+        alone_s=alone_s,
+        before=_before(before.books, table),
+        compat=style.compat,
+        seed=snapshot.seed,
+    )
+    found = allocate(case)
+    credit_s = snapshot.quantum_s / 2 if style.compat else CREDIT_S
+    units = units_of([int(job.id) for job in table.jobs], found.pairs)
+    fraction = np.vstack([found.alone, found.paired.reshape(-1, len(table.models))])
+    return replace(
+        before,
+        books=reset(before.books, units, fraction, snapshot.now_s, credit_s),
+        lives=lives,
+        asked=before.signature,
+        guessed={} if style.compat else _guessed(snapshot, table),
+    )
+
+
+def _remember(table: Rows, agreed: _Agreed, books: Books, chosen: Mapping[Unit, int]) -> Memory:
+    attained = {job.id: job.attained_gpu_s for job in table.jobs}
+    return {
+        "models": list(table.models),
+        "books": books.dump(),
+        "asked": agreed.asked,
+        "guessed": agreed.guessed,
+        "alone": agreed.lives,
+        "chosen": [
+            [list(unit), on, [attained[JobId(job)] for job in unit]] for unit, on in sorted(chosen.items())
+        ],
+    }
 
 
 def sharing(snapshot: Snapshot, table: Rows) -> Sharing:
