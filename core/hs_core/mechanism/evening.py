@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.census import Band
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import Weighed, time_load, weighed
@@ -81,9 +82,12 @@ class _Evening:
         self._gangs: dict[int, bool] = {}
         self._narrows: dict[int, int] = {}
 
-    def jobs(self, at: int) -> list[JobFacts]:
+    def _band(self, at: int) -> Band:
         """Jobs of one node that live there."""
-        return self._mover.world.at[self._pool.names[at]].jobs
+        return self._mover.world.at[self._pool.names[at]]
+
+    def jobs(self, at: int) -> list[JobFacts]:
+        return self._band(at).jobs
 
     def _parts(self, at: int) -> Sequence[JobFacts]:
         """Of gangs over several servers."""
@@ -200,7 +204,7 @@ class _Evening:
     def _has_gang(self, at: int) -> bool:
         found = self._gangs.get(at)
         if found is None:
-            widest = max([width for width, _ in chain.from_iterable(self._there(at))], default=0)
+            widest = max(chain(self._band(at).widths, [job.per_node for job in self._parts(at)]), default=0)
             found = self._gangs[at] = 2 * widest > self._gpus[at]
         return found
 
@@ -213,7 +217,7 @@ class _Evening:
         found = self._narrows.get(at)
         if found is None:
             gpus = self._gpus[at]
-            fill = sum([width for width, _ in self.weigh(at) if 2 * width <= gpus])
+            fill = sum([width for width in self._band(at).gangs if 2 * width <= gpus])
             found = self._narrows[at] = gpus - fill if 0 < fill < gpus else 0
         return found
 
