@@ -55,7 +55,7 @@ def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
 def all_of(census: Census) -> tuple[object, ...]:
     shelves = census.single, census.several
     bands = [shown(bands) for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
-    return bands, census.odd, census.jobs, census.ids, census.homes()
+    return bands, census.odd, census.jobs, census.ids, list(census.homes().items())
 
 
 @pytest.mark.parametrize("seed", range(30))

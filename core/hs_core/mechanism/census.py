@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain, compress
+from itertools import chain, compress, filterfalse
 from operator import attrgetter, is_not
 from typing import Any, TypeVar
 
@@ -150,34 +150,61 @@ class Census:
         """`told`: jobs that were told to move; where they are counted is for the decision to say."""
         self.floor = floor
         self.told = frozenset(told)
-        self.jobs: list[JobFacts] = sorted(jobs, key=_id_of)
-        self.ids: list[JobId] = list(map(_id_of, self.jobs))
-        self.hosts: list[Home] = [job.hosts for job in self.jobs]
+        self.jobs, self.ids = _in_order(jobs)
+        self._known: dict[JobId, JobFacts] = dict(zip(self.ids, self.jobs, strict=True))  # in that order …
+        self._homes: dict[JobId, Home] = dict(zip(self.ids, map(_hosts_of, self.jobs), strict=True))  # … too
         self.odd: dict[JobId, JobFacts] = {}  # a decision looks at them itself
         self.single, self.several = Shelf(), Shelf()
         self._recount(self._take(), ())
 
     def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
         """Whether it was worth it; else nothing has changed."""
-        now = sorted(jobs, key=_id_of)  # they nearly are
-        ids = list(map(_id_of, now))
-        if ids == self.ids:
-            others = list(map(is_not, now, self.jobs))
-            came, gone = list(compress(now, others)), list(compress(self.jobs, others))
-        else:
-            came, gone = _others(now, ids, self.jobs, self.ids), _others(self.jobs, self.ids, now, ids)
+        now, ids = _in_order(jobs)
+        came, gone = self._changes(now, ids)
         if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
         turned = self.told.symmetric_difference(told)
         if turned:
             came += _these(now, turned, but=came)
             gone += _these(self.jobs, turned, but=gone)
-        self.jobs, self.ids, self.hosts, self.told = now, ids, list(map(_hosts_of, now)), frozenset(told)
+        self._take_in(now, ids, came, gone)
+        self.told = frozenset(told)
         renewed = self._renew(came, gone, turned)
         self._recount(
             [job for job in came if job.id not in renewed], [job for job in gone if job.id not in renewed]
         )
         return True
+
+    def _changes(
+        self, now: Sequence[JobFacts], ids: Sequence[JobId]
+    ) -> tuple[list[JobFacts], list[JobFacts]]:
+        """Those that are not the very same as before, as they are and as they were."""
+        if ids == self.ids:
+            others = list(map(is_not, now, self.jobs))
+            return list(compress(now, others)), list(compress(self.jobs, others))
+        known = self._known
+        came = list(compress(now, map(is_not, now, map(known.get, ids))))
+        gone = [known[job.id] for job in came if job.id in known]
+        if len(ids) - len(came) + len(gone) < len(known):
+            gone += map(known.__getitem__, filterfalse(set(ids).__contains__, self.ids))
+        return came, gone
+
+    def _take_in(
+        self, now: list[JobFacts], ids: list[JobId], came: Sequence[JobFacts], gone: Sequence[JobFacts]
+    ) -> None:
+        """From now on it is about these."""
+        known, homes = self._known, self._homes
+        new = [job.id for job in came if job.id not in known]
+        if new and self.ids and new[0] < self.ids[-1]:
+            self._known = dict(zip(ids, now, strict=True))
+            self._homes = dict(zip(ids, map(_hosts_of, now), strict=True))
+        else:
+            for job in came:
+                known[job.id], homes[job.id] = job, job.hosts
+            if len(known) > len(ids):
+                for left in set(map(_id_of, gone)).difference(map(_id_of, came)):
+                    del known[left], homes[left]
+        self.jobs, self.ids = now, ids
 
     def _renew(
         self, came: Sequence[JobFacts], gone: Sequence[JobFacts], turned: Collection[JobId]
@@ -209,7 +236,7 @@ class Census:
 
     def homes(self) -> dict[JobId, Home]:
         """Of all that have one, by id."""
-        homes = dict(zip(self.ids, self.hosts, strict=True))
+        homes = self._homes.copy()
         for job in self.odd.values():
             if not job.hosts:
                 del homes[job.id]
@@ -306,12 +333,11 @@ class _Change:
             del self.bands[self.key]
 
 
-def _others(
-    jobs: Sequence[JobFacts], ids: Sequence[JobId], than: Sequence[JobFacts], whose: Sequence[JobId]
-) -> list[JobFacts]:
-    """Of these jobs, in the order of `ids`, those that are not the very same among the others."""
-    known = dict(zip(whose, than, strict=True))
-    return list(compress(jobs, map(is_not, jobs, map(known.get, ids))))
+def _in_order(jobs: Sequence[JobFacts]) -> tuple[list[JobFacts], list[JobId]]:
+    """By id, and the ids; they nearly always are."""
+    ids = list(map(_id_of, jobs))
+    ordered = sorted(ids)
+    return (list(jobs), ids) if ids == ordered else (sorted(jobs, key=_id_of), ordered)
 
 
 def _these(jobs: Sequence[JobFacts], which: Collection[JobId], *, but: Sequence[JobFacts]) -> list[JobFacts]:
