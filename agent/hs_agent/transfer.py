@@ -79,7 +79,10 @@ class Carrier:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.transport.abort()
+        if (
+            not self._process.stdin.is_closing()
+        ):  # as it is once the process ended: asyncio's abort() fails on it
+            self._process.stdin.transport.abort()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         while await self._process.stdout.read(1 << 20):
@@ -188,11 +191,17 @@ class Fetches:
         key = Key(order.wanted.job, order.wanted.epoch)
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._fetch(key, order))
-            self._tasks[key].add_done_callback(lambda _: self._ended(key))
+            self._tasks[key].add_done_callback(lambda task: self._ended(key, task))
 
-    def _ended(self, key: Key) -> None:
+    def _ended(self, key: Key, task: asyncio.Task[None]) -> None:
         self._tasks.pop(key, None)
         self._sources.pop(key, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("fetch broke", job=key.job, epoch=key.epoch, exc_info=error)
+            self._failed(key, f"{type(error).__name__}: {error}")
+
+    def _failed(self, key: Key, why: str, hopeless: bool = False) -> None:
+        self._post(FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless))
 
     def wanted(self, jobs: Iterable[WantedJob]) -> None:
         """What nobody wants any more ends; the rest goes on, from where its source is now."""
@@ -224,10 +233,7 @@ class Fetches:
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
-            hopeless = isinstance(error, GoneError)
-            self._post(
-                FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless)
-            )
+            self._failed(key, why, hopeless=isinstance(error, GoneError))
             return
         took_s = procs.now_s() - began_s
         log.info(

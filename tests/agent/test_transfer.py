@@ -363,3 +363,35 @@ def test_checkpoints_stay_as_long_as_they_are_lent(two: Two) -> None:
     launcher.forget_checkpoints(frozenset())
     assert launcher.kept(JobId(7)) is None
     assert not two.folders[0].exists()
+
+
+def test_a_carrier_that_ended_before_anybody_waited_for_it_is_seen_off_without_an_error(two: Two) -> None:
+    """A write to it fails first, and its pipe is closed by then."""
+
+    async def outlived() -> None:
+        order = {"what": "ask", "folder": str(two.folders[0]), "generation": GENERATION}
+        async with transfer.Carrier(order, launch.account(two.job.run_as, two.configs[0])) as carried:
+            assert carried._process is not None
+            assert carried._process.stdin is not None
+            carried._process.kill()
+            with pytest.raises(ConnectionError):
+                while True:
+                    await carried.write(b"D", b"")
+                    await asyncio.sleep(0)
+            assert carried._process.stdin.is_closing()
+            while carried._process.returncode is None:
+                await asyncio.sleep(0)
+
+    run(outlived())
+
+
+def test_a_fetch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks(*_: object) -> None:
+        raise ZeroDivisionError("of its own")
+
+    monkeypatch.setattr(transfer.Fetches, "_try", breaks)
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed)
+    assert (event.why, event.hopeless) == ("ZeroDivisionError: of its own", False)
