@@ -14,10 +14,13 @@ from multiprocessing import get_context
 from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
-from hs_core.model import JobSpec, OnPartition
+from hs_core.forms import Elastic
+from hs_core.mechanism.pollux import Speed
+from hs_core.model import JobSpec, OnPartition, Topology
 from hs_core.names import HostName, UserName
 from hs_core.policies import find
 from hs_sim.cluster import servers
+from hs_sim.elastic import declared_rates
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
@@ -34,11 +37,21 @@ SHARED = 7  # every so many seeds, two jobs may be on one GPU
 MIXED = 9  # every so many, gangs are over servers of several GPU models where there are several
 FORKED = 5  # likewise with copies that are averaged
 UNEVEN = 11  # likewise with GPUs that are not equally fast, and turns that name them
+ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
 GANGS = 0.25  # how likely a job spans two servers
 LEASE_S = 3.0
+NET = Speed(
+    grad_s=0.02,
+    grad_per_example_s=0.001,
+    local_s=0.005,
+    local_per_gpu_s=0.001,
+    far_s=0.01,
+    far_per_gpu_s=0.001,
+)
+GROWING = Elastic(gpus_min=1, gpus_max=2, batch=64, batch_max=512, batch_per_gpu_max=64, noise_scale=500.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +108,8 @@ def case_of(seed: int) -> Case:
         return _sharing(case)
     if seed % FORKED == 2:
         return _forking(case)
+    if seed % ELASTIC == 3:
+        return _growing(case)
     if seed % UNEVEN == 3:
         return _uneven(case)
     return _mixing(case) if seed % MIXED == 1 else case
@@ -147,6 +162,47 @@ def _forking(case: Case) -> Case:
     }
     forked = replace(experiment, workload=replace(experiment.workload, jobs=jobs), policy="hadare")
     return replace(case, experiment=forked, moving=0.0, specs=specs)
+
+
+def _growing(case: Case) -> Case:
+    """The same trouble while jobs are restarted on other numbers of GPUs, most of them over any number of servers."""
+    experiment = case.experiment
+    dice = roll(experiment.seed, "growing")
+    pools = experiment.cluster.pools
+    most = max(pool.servers * pool.gpus_per_server for pool in pools)
+    speeds = {
+        ("c", pool.model): replace(NET, grad_per_example_s=(2 if pool.model == "K80" else 1) / 1_000)
+        for pool in pools
+    }
+    jobs = tuple(
+        replace(
+            job,
+            nodes=1,
+            gpus=1,
+            gpu_types=(),
+            steps=8 * job.steps,
+            elastic=replace(GROWING, gpus_max=dice.randint(2, most)),
+            topology=dice.choice([Topology.ANY, Topology.ANY, Topology.AUTO]),
+        )
+        for job in experiment.workload.jobs
+    )
+    again = {job.id: job for job in jobs}
+    specs = {
+        job: replace(
+            spec,
+            nodes=1,
+            gpus=1,
+            gpu_types=(),
+            steps=again[job].steps,
+            elastic=again[job].elastic,
+            topology=again[job].topology,
+        )
+        for job, spec in case.specs.items()
+    }
+    rates = declared_rates({"c": jobs[0]}, speeds)
+    workload = replace(experiment.workload, jobs=jobs, rates=rates, speeds=speeds)
+    growing = replace(experiment, workload=workload, policy="pollux")
+    return replace(case, experiment=growing, specs=specs)
 
 
 def _sharing(case: Case) -> Case:

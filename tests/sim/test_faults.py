@@ -41,6 +41,14 @@ def test_the_same_seed_makes_the_same_trouble():
     assert len(traces[0]) > 10
 
 
+def test_elastic_jobs_are_in_the_trouble_too_and_are_restarted_over_several_servers():
+    worlds: list[World] = []
+    assert run_seed(15, worlds.append) is None
+    jobs = worlds[0].truth.jobs.values()
+    assert all(job.sim.elastic is not None for job in jobs)
+    assert any(job.migrations and len(job.last_home) > 1 for job in jobs)
+
+
 def test_a_failure_prints_its_seed_and_what_happened_last():
     text = str(Failure(seed=12, what="a GPU was lost", trace=("1.0 one", "2.0 two")))
     assert text.splitlines() == ["seed 12: a GPU was lost", "    1.0 one", "    2.0 two"]
