@@ -1,12 +1,14 @@
 """hs-agent: runs the node agent, shows what it detects, checks a host."""
 
 import asyncio
+import contextlib
+import io
 import os
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import click
 import structlog
@@ -130,6 +132,22 @@ def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
     return asyncio.run(serve(config))
 
 
+class _Lossy(io.TextIOBase):
+    """Lines that nobody could write are lost: a full disk under the log is no reason to stop."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
 def set_up_logging() -> None:
     """Lines for people on a terminal, JSON for the journal."""
     tty = sys.stderr.isatty()
@@ -144,7 +162,7 @@ def set_up_logging() -> None:
             *([] if tty else [structlog.processors.format_exc_info]),
             renderer,
         ],
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

@@ -120,9 +120,13 @@ class Folder:
         return Ended(Exit(code=code, signal=signal, why=why, log_tail=tail), launch_failed)
 
     def give_up(self, why: str) -> Exit:
-        """Write the exit of a job whose shim can't any more; a shim that should still come up sees it and leaves."""
+        """Write the exit of a job whose shim can't any more; a shim that should still come up sees it and leaves.
+
+        On a full disk an agent after this one finds it out anew.
+        """
         record = {"code": 0, "signal": 0, "why": why, "launch_failed": False}
-        write_atomically(self.path / "exit.json", json.dumps(record).encode())
+        with contextlib.suppress(OSError):
+            write_atomically(self.path / "exit.json", json.dumps(record).encode())
         return Exit(why=why, log_tail=self.log_tail())
 
     def control(self, line: str) -> bool:

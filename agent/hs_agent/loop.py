@@ -276,8 +276,14 @@ class Agent:
                 else f"{error.strerror}: {error.filename or ''}".rstrip(": ")
             )
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=why)
-            self._launched(key)
-            self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
+            self._launch_failed(key, why)
+        except Exception as error:
+            log.exception("launch broke", job=key.job, epoch=key.epoch)
+            self._launch_failed(key, f"{type(error).__name__}: {error}")
+
+    def _launch_failed(self, key: Key, why: str) -> None:
+        self._launched(key)
+        self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
 
     async def _start(self, key: Key, command: Launch) -> None:
         bound = tuple(gpu for gpu in self.gpus if gpu.id in command.gpus)

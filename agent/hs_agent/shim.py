@@ -23,7 +23,7 @@ if __name__ == "__main__":  # by its path, without a way to its neighbours
 
 from hs_agent.bare.child import execute
 from hs_agent.bare.family import read_stat, signal_all
-from hs_agent.bare.files import replace_json, write_file
+from hs_agent.bare.files import keep_room, replace_json, write_file
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from hs_agent.bare.log import Log
 
@@ -32,6 +32,7 @@ CHUNK = 64 << 10
 FLOOD_BYTES, FLOOD_WINDOW_S = 4 << 20, 0.1
 PURGE_EVERY_S = 0.02
 MAX_LINE = 4096
+EXIT_BYTES = 4096  # of the record of an exit, that a full disk must not take
 LEASE_LOOK_S = 5.0  # at least so often, where there is one: it may have become shorter
 
 
@@ -77,6 +78,11 @@ class Shim:
             "start": self.launch["start"],
         })  # fmt: skip
 
+    def tell_if_it_can(self) -> None:
+        """On a full disk the agent gives up on a freeze that it does not see; the job goes on."""
+        with contextlib.suppress(OSError):
+            self.tell()
+
     def finish(self, why: str = "") -> None:
         code = signal_number = 0
         if self.status is not None and not why:
@@ -93,6 +99,7 @@ class Shim:
 
     def begin(self) -> None:
         prctl(PR_SET_CHILD_SUBREAPER, 1)
+        keep_room(self.folder, "exit.json", EXIT_BYTES)
         if self.launch["identity"] is not None:
             with contextlib.suppress(
                 OSError
@@ -304,12 +311,12 @@ class Shim:
                 break
             time.sleep(0.002)
         self.frozen = True
-        self.tell()
+        self.tell_if_it_can()
 
     def thaw(self) -> None:
         signal_all(signal.SIGCONT)
         self.frozen = False
-        self.tell()
+        self.tell_if_it_can()
 
     def thaw_cgroup(self) -> None:
         for path, word in (

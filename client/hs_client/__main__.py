@@ -121,6 +121,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         for line in str(error).splitlines() or [error.kind]:
             say(f"{PROGRAM}: {line}")
         return error.exit_code
+    except UnicodeEncodeError as error:
+        if error.encoding != "utf-8":  # of the terminal, not of what is sent
+            raise
+        say(f"{PROGRAM}: {error.object[:200]!r}: expected UTF-8 text")
+        return errors.BAD_USAGE
     except BrokenPipeError:
         return _unheard()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hs_client import quantities
 from hs_client.errors import InvalidError
-from hs_client.jobfile import MAX_ENV, MAX_SPEC_BYTES, Job, Origins
+from hs_client.jobfile import MAX_ENV, MAX_SPEC_BYTES, Job, Origins, no_text
 from hs_proto.v1 import common_pb2 as common
 
 # What a program needs to be found and to read text as its user does; everything else is named with -e.
@@ -209,11 +209,12 @@ def _name(job: Job, argv: list[str]) -> str:
 
 def _workdir(job: Job, place: Place, origins: Origins) -> Path:
     folder = Path(os.path.normpath(place.folder / Path(job.workdir or ".").expanduser()))
-    if place.check and not folder.is_dir():
+    wrong = no_text(str(folder))
+    if not wrong and place.check and not folder.is_dir():
+        wrong = "expected a folder that exists"
+    if wrong:
         where = origins.get(("workdir",), "")
-        raise InvalidError(
-            f"{where + ': ' if where else ''}workdir = {str(folder)!r}: expected a folder that exists"
-        )
+        raise InvalidError(f"{where + ': ' if where else ''}workdir = {str(folder)!r}: {wrong}")
     return folder
 
 
@@ -229,6 +230,9 @@ def _environment(job: Job, place: Place, origins: Origins) -> dict[str, str]:
             env[name] = place.env[name]
         else:
             env[name] = str(value)
+    for name, content in env.items():
+        if wrong := no_text(content):
+            raise InvalidError(f"env: {name} = {content!r}: {wrong}")
     if len(env) > MAX_ENV:
         raise InvalidError(f"env: {len(env)} variables: expected at most {MAX_ENV}")
     return env

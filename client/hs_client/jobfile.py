@@ -24,11 +24,19 @@ MAX_SPEC_BYTES = 256 * 1024
 RESERVED_ENV = ("HS_*", "CUDA_VISIBLE_DEVICES", "MASTER_ADDR", "MASTER_PORT")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[^\x00-\x1f\x7f]+")
+_HALF = re.compile(r"[\ud800-\udfff]")
 _MODEL = re.compile(r"[A-Za-z0-9][\w .+-]*")
 
 Path_ = tuple[str | int, ...]
 Origins = Mapping[Path_, str]
 """Where a value was written, for messages: ("resources", "gpus") -> "job.yaml:4"."""
+
+
+def no_text(value: str) -> str:
+    """What was expected of it; "" where it can be sent, and be a word of a command. File names of other encodings come with half characters."""
+    if "\0" in value:
+        return "expected no NUL character"
+    return "" if value.isascii() or not _HALF.search(value) else "expected UTF-8 text"
 
 
 def _size(value: object) -> object:
@@ -387,8 +395,8 @@ class Job(_Part):
     def _env_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         for name, content in value.items():
             check_env_name(name)
-            if "\0" in str(content):
-                raise ValueError(f"{name}: expected no NUL character")
+            if wrong := no_text(str(content)):
+                raise ValueError(f"{name}: {wrong}")
         return value
 
     @field_validator("run")
@@ -398,8 +406,8 @@ class Job(_Part):
             raise ValueError("expected a command")
         if not isinstance(value, str) and len(value) > MAX_WORDS:
             raise ValueError(f"expected at most {MAX_WORDS} words")
-        if "\0" in "".join(value):
-            raise ValueError("expected no NUL character")
+        if wrong := no_text("".join(value)):
+            raise ValueError(wrong)
         return value
 
     @field_validator("after")

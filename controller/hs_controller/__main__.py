@@ -1,9 +1,12 @@
 """`hs-controller`: the daemon's command line."""
 
 import asyncio
+import contextlib
+import io
 import logging
 import sys
 from pathlib import Path
+from typing import TextIO, cast
 
 import click
 import structlog
@@ -26,6 +29,22 @@ SWITCH_S = (
 )
 
 
+class _Lossy(io.TextIOBase):
+    """Lines that nobody could write are lost: a full disk under the log is no reason to stop."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self._file.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.flush()
+
+
 def set_up_logs() -> None:
     """Events with keys: JSON for journald, key=value for people."""
     people = sys.stderr.isatty()
@@ -40,7 +59,7 @@ def set_up_logs() -> None:
             render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 

@@ -1,5 +1,6 @@
 """hs-agent as a process, with real jobs and a scripted controller."""
 
+import asyncio
 import json
 import os
 import signal
@@ -10,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from hs_agent import procs
+from hs_agent import cgroup, procs
+from hs_agent.devices import open_devices
+from hs_agent.folder import Key
+from hs_agent.loop import Agent
+from hs_core.events import Launch, LaunchFailed
 from hs_core.model import SuspendMode
 from hs_core.reports import Phase, Tier
 
@@ -190,6 +195,35 @@ def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     assert "user 'no-such-user' has no account on this host" in reasons[2]
     assert "cannot enter the working folder /no/such/folder" in reasons[3]
     assert "must name a script or a module" in reasons[4]
+
+
+def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def launched() -> list[object]:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        told: list[object] = []
+        monkeypatch.setattr(agent, "post", told.append)
+        monkeypatch.setattr(agent.launcher, "prepare", lambda *_: 1 / 0)
+        wanted = job(1, "true")
+        key = Key(wanted.job, wanted.epoch)
+        await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
+        return told
+
+    (event,) = asyncio.run(launched())
+    assert isinstance(event, LaunchFailed)
+    assert event.why == "ZeroDivisionError: division by zero"
+
+
+def test_a_log_on_a_full_disk_stops_nothing(daemon, controller, job) -> None:
+    errors = daemon.place / "agent.err"
+    errors.symlink_to("/dev/full")
+    daemon.start()
+    errors.unlink()
+    controller.want(job(1, "/bin/sh", "-c", "exit 3", **UNSUSPENDED))
+    assert controller.wait_report(1, lambda r: r.exit, "an exit").exit.code == 3
+    assert daemon.stop() == 0
 
 
 @needs_root

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hs_agent import procs, shim
-from hs_agent.bare import family
+from hs_agent.bare import family, files
 from hs_agent.bare.log import Log
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -177,6 +177,41 @@ def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
     log.write(b"y" * 1000)
     assert log.dropped == 1000
     os.close(log.fd)
+
+
+FULL = """
+set -e
+mount -t tmpfs -o size=256k none "$1"
+printf %s "$2" > "$1/launch.json"
+"$3" -I -S "$4" "$1" &
+until [ -e "$1/shim.json" ]; do sleep 0.02; done
+until ! dd if=/dev/zero bs=4k of="$1/more" oflag=append conv=notrunc 2> /dev/null; do :; done
+printf 'freeze\nthaw\n' > "$1/control"
+touch "$5"
+wait $! || true
+cat "$1/exit.json"
+"""
+
+
+def test_on_a_full_disk_a_job_is_frozen_and_thawed_and_its_exit_is_kept(shims, place: Path) -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no namespace of its own, to mount a small disk in")
+    go = place / "go"
+    folder = shims.launch("/bin/sh", "-c", f"until [ -e {go} ]; do sleep 0.02; done; echo said; exit 5")
+    words = [folder.path, (folder.path / "launch.json").read_text(), sys.executable, shim.__file__, go]
+    done = subprocess.run(
+        [*alone, "sh", "-c", FULL, "sh", *map(str, words)], capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert json.loads(done.stdout).items() >= {"code": 5, "why": "", "dropped": len("said\n")}.items()
+
+
+def test_an_exit_record_takes_the_room_that_was_kept_for_it_and_no_more(tmp_path: Path) -> None:
+    files.keep_room(str(tmp_path), "exit.json", 4096)
+    files.replace_json(str(tmp_path), "exit.json", {"code": 5})
+    assert [path.name for path in tmp_path.iterdir()] == ["exit.json"]
+    assert (tmp_path / "exit.json").read_text() == '{"code": 5}'
 
 
 def test_frozen_processes_stand_still_and_go_on_after_the_thaw(shims, wait_for) -> None:

@@ -45,6 +45,37 @@ def _spec():
     return common_pb2.JobSpec(name="x", command=["/bin/true"], gpus=9)
 
 
+HALF = "caf\udce9"  # as Python reads a name in Latin-1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("submit", "--", "/bin/cat", HALF), "run = ['/bin/cat', 'caf\\udce9']: expected UTF-8 text"),
+        (("submit", "-e", f"A={HALF}", "--", "/bin/true"), "env: A: expected UTF-8 text"),
+        (("submit", "-e", "A=a\0b", "--", "/bin/true"), "env: A: expected no NUL character"),
+        (("node", "drain", "host-a", "--reason", HALF), "'caf\\udce9': expected UTF-8 text"),
+    ],
+)
+def test_text_of_another_encoding_is_refused_before_anything_is_sent(hsctl, fake, words, said):
+    ran = hsctl(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert not any(fake.requests.values())
+
+
+def test_a_folder_or_a_path_of_another_encoding_is_named(hsctl, fake, tmp_path, monkeypatch):
+    there = tmp_path / HALF
+    there.mkdir()
+    monkeypatch.chdir(there)
+    assert f"workdir = {str(there)!r}: expected UTF-8 text" in hsctl("submit", "--", "/bin/true").err
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"/bin:/{HALF}")
+    ran = hsctl("submit", "--", "/bin/true")
+    assert (ran.code, fake.requests["Submit"]) == (2, [])
+    assert "env: PATH = '/bin:/caf\\udce9': expected UTF-8 text" in ran.err
+
+
 def test_no_socket_is_told_at_once_with_what_to_do(call, short, monkeypatch):
     monkeypatch.setattr(api_module, "RETRY_DELAYS_S", (3600.0,))  # that is not waited for
     ran = call("--controller", f"unix:{short}/none.sock", "queue")

@@ -62,17 +62,23 @@ class FakeAgent:
         self.error: grpc.aio.AioRpcError | None = None
         self.on_any: Callable[[agent_pb2.ToAgent], None] = lambda _message: None
         self._changed = asyncio.Condition()
-        self._call = agent_pb2_grpc.AgentLinkStub(channel).Connect()
+        self._link = agent_pb2_grpc.AgentLinkStub(channel)
+        self._call = self._link.Connect()
         self._reading: asyncio.Task[None] | None = None
 
     async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
         """Until the controller wants something of it: what is asked meanwhile would come first."""
         hello = agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs)
-        try:
-            await self._call.write(agent_pb2.FromAgent(hello=hello))
-        except grpc.aio.AioRpcError:
-            await self._call.read()  # refused before it could speak: this says by what
-            raise
+        while True:
+            try:
+                await self._call.write(agent_pb2.FromAgent(hello=hello))
+                break
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.INTERNAL:
+                    await self._call.read()  # refused before it could speak: this says by what
+                    raise
+                # Refused while it spoke: the library makes its own word of that, and the refusal is lost.
+                self._call = self._link.Connect()
         self._reading = asyncio.create_task(self._read())
         await self.until(lambda: self.welcome is not None and bool(self.wanted))
         return self

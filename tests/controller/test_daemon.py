@@ -156,6 +156,23 @@ def test_what_was_acknowledged_is_there_after_kill_9(daemon: Daemon) -> None:
     asyncio.run(story())
 
 
+def test_a_log_on_a_full_disk_stops_nothing(daemon: Daemon) -> None:
+    daemon.log.symlink_to("/dev/full")
+    daemon.start()
+    daemon.log.unlink()
+
+    async def submitted() -> list[int]:
+        async with channel_to(f"unix:{daemon.socket}") as channel:
+            client, agent = Client(channel), await FakeAgent(channel).join()
+            jobs = await client.submit()
+            await agent.until(lambda: agent.wants(1) is not None)
+            await agent.leave()
+            return jobs
+
+    assert asyncio.run(submitted()) == [1]
+    assert daemon.end() == 0
+
+
 def test_a_second_controller_on_the_same_state_refuses_to_start(daemon: Daemon) -> None:
     daemon.start()
     done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=120, check=False)
