@@ -79,9 +79,8 @@ class Carrier:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        if (
-            not self._process.stdin.is_closing()
-        ):  # as it is once the process ended: asyncio's abort() fails on it
+        # It is closed once the process ended, and asyncio's abort() fails on a closed one.
+        if not self._process.stdin.is_closing():
             self._process.stdin.transport.abort()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
