@@ -133,19 +133,17 @@ def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
 
 
 class _Lossy(io.TextIOBase):
-    """Lines that nobody could write are lost: a full disk under the log is no reason to stop."""
+    """Lines that nobody could write are lost: a full disk under the log is no reason to stop. Nothing is kept for later, which would fail at exit."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def write(self, text: str) -> int:
+        data = text.encode(errors="backslashreplace")
         with contextlib.suppress(OSError):
-            self._file.write(text)
+            while data:
+                data = data[os.write(self._fd, data) :]
         return len(text)
-
-    def flush(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.flush()
 
 
 def set_up_logging() -> None:
@@ -162,7 +160,7 @@ def set_up_logging() -> None:
             *([] if tty else [structlog.processors.format_exc_info]),
             renderer,
         ],
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr))),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr.fileno()))),
         cache_logger_on_first_use=True,
     )
 
