@@ -43,6 +43,7 @@ MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
 GANGS = 0.25  # how likely a job spans two servers
 LEASE_S = 3.0
+# What elastic jobs take for a mini-batch on a V100, over several servers twice as long to synchronize; and what they allow, but for GPUs.
 NET = Speed(
     grad_s=0.02,
     grad_per_example_s=0.001,
