@@ -99,7 +99,7 @@ def _entitle_pools(asked: _Asked) -> Entitled:
         for user, share in entitle(capacity, wanted, tickets).items():
             if share.numerator > 0:
                 entitled[user, model] = share
-                if any(model in models and not later.isdisjoint(models) for models in open_[user]):
+                if later:
                     _serve(open_[user], model, later, share)
     return entitled
 
@@ -109,20 +109,23 @@ _entitled = Newest(_entitle_pools)
 
 def _wanted(kinds: Mapping[frozenset[str], Fraction | int], model: str) -> Fraction | int:
     """GPUs of that model that a user's jobs could use."""
+    if len(kinds) == 1:  # of most users
+        ((models, gpus),) = kinds.items()
+        return gpus if model in models else 0
     there = [gpus for models, gpus in kinds.items() if model in models]
     return there[0] if len(there) == 1 else sum(there)
 
 
 def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[str], share: Fraction) -> None:
     there = [models for models in kinds if model in models]
+    if all(map(later.isdisjoint, there)):
+        return  # nobody asks for what is left of it
     if len(there) == 1:
         had = kinds[there[0]]
         # As had - share, reduced once: this is done for every user in every pool.
         left = had.numerator * share.denominator - share.numerator * had.denominator
+        assert left >= 0, f"{share - had} GPUs of {model} are entitled beyond demand"
         kinds[there[0]] = fraction_of(left, had.denominator * share.denominator)
-        assert kinds[there[0]].numerator >= 0, (
-            f"{-kinds[there[0]]} GPUs of {model} are entitled beyond demand"
-        )
         return
     if len(there) > 1:
         there.sort(key=lambda models: (len(models & later), sorted(models)))

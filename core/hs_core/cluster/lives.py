@@ -35,7 +35,7 @@ class Lives(Views):
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or _weighty(whole_before) != _weighty(whole):
-            self._stale = True
+            self._stale = self._stale or whole.exit is None or self.policy.needs.ends
         self._tell_state(row, new, now_s)
         account = self._account(now_s)
         for model, gpu_s in new.now_gpu_s_by_model.items():
@@ -273,7 +273,7 @@ class Lives(Views):
 
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
         state = states.after(row, happening)
-        self._stale = True
+        self._stale = self._stale or self.policy.needs.ends
         self._told |= {(host, row.id, row.epoch) for host in row.hosts}  # the next Wanted says so anyway
         self._put(replace(row, state=state, exit=ended, ended_s=now_s, move=None, stored=None), now_s)
         self._forget_job(row, now_s)
@@ -315,6 +315,7 @@ class Lives(Views):
                     self._cancel(row, "its dependency", now_s, why=why)
                     break
             else:
+                self._stale = True
                 self._book.reconsider(waiter)
 
 

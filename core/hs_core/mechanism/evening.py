@@ -8,9 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hs_core.mechanism.census import Band
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.loads import Pool
@@ -76,7 +73,7 @@ class _Evening:
         ] = {}  # by server and by what may come: jobs of one kind are as good as one another
         self._width: list[int] = pool.width.tolist()
         self._load = self._times()
-        self._least = float(self._load.min())
+        self._least = min(self._load)
         self._kinds: dict[int, list[JobFacts]] = {}
         self._lighter: dict[int, list[JobFacts]] = {}
         self._gangs: dict[int, bool] = {}
@@ -94,10 +91,10 @@ class _Evening:
         found = self._mover.world.parts.get(self._pool.names[at])
         return () if found is None else found.jobs
 
-    def _times(self) -> NDArray[np.float64]:
+    def _times(self) -> list[float]:
         """`time_of` all servers; one by one only where jobs come and went, or fit beside a gang."""
-        pool = self._pool
-        load, odd = pool.time_loads()
+        loads, odd = self._pool.time_loads()
+        load: list[float] = loads.tolist()
         for at in odd:
             load[at] = self._time_of(at)
         return load
@@ -141,13 +138,13 @@ class _Evening:
         return found
 
     def load(self, at: int) -> float:
-        return float(self._load[at])
+        return self._load[at]
 
     def width(self, at: int) -> int:
         return self._width[at]
 
     def make(self, changes: Sequence[_Change]) -> None:
-        names, load = self._pool.names, self._load.copy()
+        names, load = self._pool.names, [*self._load]
         for change in changes:
             at, to = change.source, change.target
             if len(changes) > 1 or load[to] >= load[at]:
@@ -164,12 +161,12 @@ class _Evening:
                 self._gangs.pop(server, None)
                 self._narrows.pop(server, None)
                 self._load[server] = self._time_of(server)
-            self._least = float(self._load.min())
+            self._least = min(self._load)
 
     def best(self) -> Sequence[_Change]:
         """The best move away from the fullest server that has a good one; else as many as fill the GPUs beside a gang."""
         pool, tried = self._pool, self._limits.servers_tried
-        order = np.argsort(self._load, kind="stable").tolist()
+        order = sorted(range(len(self._load)), key=self._load.__getitem__)
         low = [at for at in order if self._accepts[at]][:tried]
         crowded = (pool.asked > pool.gpus).tolist()
         waits = [at for at in reversed(order) if crowded[at]]
@@ -225,27 +222,32 @@ class _Evening:
         going = list(self._going(source, jobs))
         if not going:
             return None
-        there = [target for target in targets if target != source and self._accepts[target]]
-        changes = [change for target in there for change in self._changes(going, source, target)]
-        return min(changes, default=None)
+        best: _Change | None = None
+        for target in targets:
+            if target != source and self._accepts[target]:
+                for change in self._changes(going, source, target):
+                    if best is None or change < best:
+                        best = change
+        return best
 
     def _going(self, source: int, jobs: Iterable[JobFacts]) -> Iterator[_Going]:
         """Those of these that the server would be so much better off without."""
         pool, limits, mean = self._pool, self._limits, self._mean
         there, own, urgent = self.weigh(source), self.jobs(source), self._urgent(source)
+        load, width, may_go = self._load[source], self._width[source], self._mover.may_go
         for job in jobs:
-            if not self._mover.may_go(job, urgent=urgent):
+            if not may_go(job, urgent=urgent):
                 continue
             after = self.time_of(source, without(there, own, job))
-            saved = float((self._load[source] ** 2 - after**2) * pool.width[source])
+            saved = (load**2 - after**2) * width
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
             if saved > least * mean**2:
                 yield _Going(job, self.one(job), self.fits(job), saved, least)
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
-        mean = self._mean
-        load, width = self.load(target), self._width[target]
+        unit, width = self._mean**2, self._width[target]
+        before = self._load[target] ** 2
         known = self._with.setdefault(target, {})
         for job, one, fits, saved, least in going:
             if not fits[target]:
@@ -253,7 +255,7 @@ class _Evening:
             then = known.get(one)
             if then is None:
                 then = self.time_with(target, one)
-            squares = ((then**2 - load**2) * width - saved) / mean**2
+            squares = ((then**2 - before) * width - saved) / unit
             if squares <= -least:
                 yield _Change(round(squares, 9), cost_of(job), target, source, job)
 

@@ -28,7 +28,7 @@ from hs_core.newest import Newest
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-HORIZON = 10  # quanta
+HORIZON = 14  # quanta; with far fewer (4) one lag is followed by the opposite one
 STEPS = 128  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST, MOST = STEPS // 2, 2 * STEPS
 DIGITS = 3

@@ -1,8 +1,8 @@
 """Quanta in which nothing changed but time: gangs over several servers take turns and lags are watched, without a decision.
 
 A lag that makes somebody's tickets heavier or lighter does so at once. A decision is asked for again where it might say something else: where
-tickets have changed so much that jobs may be better off elsewhere, where a job that would move has been where it is for long
-enough, and every `REVIEW` quanta for what changes slowly (measured rates).
+tickets have changed so much that jobs may be better off elsewhere, or there was no budget left for a move; `LOOK` quanta after the last one,
+where a job that would move has been where it is for long enough; and every `REVIEW` quanta for what changes slowly (measured rates).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -23,6 +23,7 @@ from hs_core.wanted import Turn
 
 REVIEW = 15  # quanta
 PACED_JOBS = 2_000  # for each so many of a large cluster a quantum more passes before anything but a change is decided about
+LOOK = 6  # of ten looks at what has not changed seven or eight find nothing to move
 FAR = STEPS // 8  # that factors may change by before moves are thought of
 SLACK_S = 1e-6
 
@@ -79,7 +80,8 @@ class FairSequel:
         if quantum != self._quantum + 1 or age >= max(REVIEW, self._pace):
             return None
         due = age >= self._pace
-        if due and (decided.held_back or now_s >= decided.wakes_s - SLACK_S):
+        looks = age >= max(self._pace, LOOK)
+        if (due and decided.held_back) or (looks and now_s >= decided.wakes_s - SLACK_S):
             return None
         lags = self._lags or self._first(had)
         lags = lags.after(had.gpus[self._place])

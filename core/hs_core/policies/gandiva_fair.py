@@ -244,6 +244,6 @@ def _sum(tickets: Sequence[Fraction], rounded: dict[int, int]) -> Fraction:
 
 GANDIVA_FAIR = Policy(
     name="gandiva-fair",
-    needs=Needs(every_quantum=True, fair=True, starts=False, progress=False),
+    needs=Needs(every_quantum=True, fair=True, starts=False, ends=False, progress=False),
     decide=decide,
 )

@@ -148,7 +148,7 @@ class _Run(Running):
                 self._turns.take()
                 self._turn_now(at_s, end_s)
             if (
-                (self._stale or self._since.turnover)
+                (self._stale or self._since.came or (self._since.gone and self._policy.needs.ends))
                 and (not self._experiment.rounds or self._asks_at_once)
                 and self._fleet.live
                 and len(self._fleet.live) <= PROMPT_JOBS

@@ -184,7 +184,7 @@ class Rows:
             self.handed = np.zeros_like(free)
             return np.empty(0, dtype=np.int64)
         left = free.copy()
-        rows = np.flatnonzero(left >= self._smallest)
+        rows = (left >= self._smallest).nonzero()[0]
         keys = self._keys[rows, :width]
         if held.size:
             at = np.full(left.size, -1, dtype=np.int64)
@@ -217,7 +217,7 @@ class Rows:
             ran.append(at[place][fits])
             here -= gangs[place] * fits
         left[rows] = here
-        which = np.flatnonzero(here >= self._smallest[rows])
+        which = (here >= self._smallest[rows]).nonzero()[0]
         for place in range(AT_ONCE, keys.shape[1]):
             if not which.size:
                 break
@@ -302,7 +302,7 @@ class Rows:
     def _settle(self) -> None:
         if not self._dirty.any():
             return
-        rows = np.flatnonzero(self._dirty)
+        rows = self._dirty.nonzero()[0]
         self._dirty[:] = False
         width = self._width = int(self.count.max(initial=0))
         open_ = self._open[rows, :width]
