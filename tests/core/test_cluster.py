@@ -486,3 +486,31 @@ def test_a_damaged_state_is_not_taken_up() -> None:
             ClusterMachine(at.policy, SETTINGS, replace(state, jobs=jobs))
     with pytest.raises(BrokenError, match="next id"):
         ClusterMachine(at.policy, SETTINGS, replace(state, next_job_id=JobId(1)))
+
+
+# --- when the policy is asked -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_who_ended_is_decided_about_at_once_or_at_the_next_edge_as_the_policy_says(ends: bool) -> None:
+    asked: list[tuple[float, tuple[JobId, ...]]] = []
+    plain = plain_policy(every_quantum=True)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        asked.append((snapshot.now_s, tuple(job.id for job in snapshot.jobs)))
+        return plain.decide(snapshot, memory)
+
+    at = world(policy=replace(plain, needs=replace(plain.needs, ends=ends), decide=decide))
+    at.do("submit alice a gpus=1 count=2")
+    at.do("submit alice b gpus=1 after=1")
+    for line in ("@1", "report n1 1:0=running 2:0=running", "@23"):
+        at.do(line)
+    asked.clear()
+    at.do("report n1 2:0=exited code=0")
+    assert bool(asked) is ends
+    at.do("@26")
+    at.do("report n1 1:0=exited code=0")
+    assert asked[-1] == (26.0, (3,)), "who waited for it is a newcomer"
+    at.do("@30")
+    at.do("tick")
+    assert asked[-1] == (30.0, (3,)), "the edge"

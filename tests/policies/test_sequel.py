@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hs_core.mechanism.sequel import LOOK
 from hs_core.policies import find
 from hs_core.policies.gandiva_fair import LIMITS
 from hs_core.policy import Had, JobFacts, Memory, Onward, Snapshot, Verdict
@@ -125,3 +126,21 @@ def test_in_a_large_world_less_is_asked_and_as_much_is_moved() -> None:
     later = replace(asked, quantum=3, now_s=asked.now_s + 180.0)
     second = FAIR.decide(later, json.loads(json.dumps(first.sequel.memory())))
     assert len(second.plan.moves) == 3 * LIMITS.started_a_quantum
+
+
+def test_who_may_move_again_is_thought_of_after_a_few_quanta() -> None:
+    """Where nothing else has changed: of ten such looks most move nobody."""
+    now_s = 1e6
+    jobs = [
+        job(n, "A", movable=True, hosts=("h0",), started=True, job_class="A/x", settled_s=now_s - 120.0)
+        for n in range(1, 13)
+    ]
+    first = FAIR.decide(asked_about(*jobs), {})
+    assert not first.plan.moves, "they have just come"
+    assert first.sequel is not None
+    went_on = 0
+    while first.sequel.edge(went_on + 1, now_s + 60.0 * (went_on + 1), had(asked_about(*jobs))) is not None:
+        went_on += 1
+    assert went_on == LOOK - 1
+    later = replace(asked_about(*jobs), quantum=LOOK, now_s=now_s + 60.0 * LOOK)
+    assert FAIR.decide(later, json.loads(json.dumps(first.sequel.memory()))).plan.moves

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 HORIZON = 14  # quanta; with far fewer (4) one lag is followed by the opposite one
-STEPS = 128  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
+STEPS = 64  # of a whole: factors are multiples of its inverse, so that tickets stay simple fractions
 LEAST, MOST = STEPS // 2, 2 * STEPS
 DIGITS = 3
 WHOLE = Fraction(1)

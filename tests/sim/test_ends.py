@@ -1,0 +1,44 @@
+"""Depth quanta: when it is decided about jobs that have ended."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.names import UserName
+from hs_core.policies import find
+from hs_core.policy import Memory, Snapshot, Verdict
+from hs_sim.cluster import parse_cluster
+from hs_sim.model import Experiment, SimJob, Workload
+from hs_sim.quanta import run_quanta
+
+ALICE = UserName("alice")
+
+
+@pytest.mark.parametrize(("name", "at_once"), [("gandiva-fair", False), ("las", True)])
+def test_gpus_of_who_ended_are_used_at_once_and_decided_about_when_the_policy_says(
+    name: str, at_once: bool
+) -> None:
+    """Four jobs on the one server; the first ends in the middle of a quantum, and the last has its GPU from then on."""
+    lengths = [90.0, 600.0, 600.0, 600.0, 600.0]
+    jobs = tuple(
+        SimJob(id=at, user=ALICE, arrival_s=0.1 * at, steps=round(10 * length_s), job_class="c", gpus=1)
+        for at, length_s in enumerate(lengths, start=1)
+    )
+    load = Workload(name="ends", jobs=jobs, tickets={ALICE: 100.0}, rates={("c", "V100"): 10.0})
+    policy = find(name)
+    asked: list[float] = []
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        asked.append(snapshot.now_s)
+        return policy.decide(snapshot, memory)
+
+    result = run_quanta(
+        Experiment(cluster=parse_cluster("v100:4"), workload=load), policy=replace(policy, decide=decide)
+    )
+    first = min(job.ended_s or 0.0 for job in result.jobs)
+    assert first % 60 > 1, "in the middle of a quantum"
+    assert (first in asked) is at_once
+    edge = 60.0 * (first // 60 + 1)
+    assert at_once or edge in asked
+    (there,) = [sample for sample in result.samples if sample.at_s == edge]
+    assert sum(there.gpus.values()) == pytest.approx(4.0, abs=0.01), "no GPU idled until the edge"
