@@ -163,9 +163,10 @@ def _due(asked: _Asked) -> dict[At, float]:
     servers: dict[str, int] = {}
     for rack, count in asked.floor.racks.items():
         servers[rack.model] = servers.get(rack.model, 0) + count
+    parts = {model: level.parts() for model, level in asked.levels.items() if servers[model] > 1}
     due = {}
     for (user, model), gpus in sorted(asked.gpus.items()):
-        if gpus > 0 and servers[model] > 1 and (part := asked.levels[model].part(user)) > 0:
+        if gpus > 0 and model in parts and (part := parts[model][user]) > 0:
             due[user, model] = gpus * part
     return due
 

@@ -56,6 +56,18 @@ class Level:
             found = self._parts[user, more] = self._part(user, more)
         return found
 
+    def parts(self) -> dict[UserName, float]:
+        """`part` of everybody who asks or asked for something."""
+        if self._total <= self._gpus:
+            return dict.fromkeys(self._asked, 1.0)
+        level, entitled = self._now(), self._entitled
+        return {
+            user: max(has, min(asked, level * has)) / asked
+            if asked > (has := entitled.get(user, 0.0))
+            else 1.0
+            for user, asked in self._asked.items()
+        }
+
     def _part(self, user: UserName, more: int) -> float:
         asked = self._asked.get(user, 0)
         wants = asked + more
