@@ -1,21 +1,18 @@
 """hs-agent: runs the node agent, shows what it detects, checks a host."""
 
 import asyncio
-import contextlib
-import io
 import os
 import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
 import click
-import structlog
 
 from hs_agent import config as settings
-from hs_agent.link import distribution_version
 from hs_core.errors import BrokenError, Kind, RefusedError
+from hs_daemon import logs, version
 
 DEFAULT_CONFIG = Path("/etc/heteroshare/agent.toml")
 EXIT_CODES = {
@@ -41,7 +38,7 @@ end_jobs_option = click.option(
 
 
 @click.group(invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(distribution_version(), "--version", prog_name="hs-agent")
+@click.version_option(version(), "--version", prog_name="hs-agent")
 @config_option
 @end_jobs_option
 @click.pass_context
@@ -128,41 +125,8 @@ def start(config_file: Path | None, end_jobs_on_stop: bool) -> int:
     from hs_agent.run import serve
 
     config = load(config_file, {"end_jobs_on_stop": True} if end_jobs_on_stop else None)
-    set_up_logging()
+    logs.set_up()
     return asyncio.run(serve(config))
-
-
-class _Lossy(io.TextIOBase):
-    """Lines that nobody could write are lost: a full disk under the log is no reason to stop. Nothing is kept for later, which would fail at exit."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def write(self, text: str) -> int:
-        data = text.encode(errors="backslashreplace")
-        with contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(self._fd, data) :]
-        return len(text)
-
-
-def set_up_logging() -> None:
-    """Lines for people on a terminal, JSON for the journal."""
-    tty = sys.stderr.isatty()
-    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()
-    if tty:
-        renderer = structlog.dev.ConsoleRenderer(colors=True)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.StackInfoRenderer(),
-            *([] if tty else [structlog.processors.format_exc_info]),
-            renderer,
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr.fileno()))),
-        cache_logger_on_first_use=True,
-    )
 
 
 def main() -> None:

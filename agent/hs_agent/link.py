@@ -8,7 +8,6 @@ import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +15,8 @@ import grpc
 import structlog
 
 from hs_agent import logs, procs
-from hs_agent.clock import Delay
 from hs_agent.config import Config
+from hs_agent.delay import Delay
 from hs_agent.devices import Reading
 from hs_agent.secure import Secure
 from hs_core.errors import Kind, RefusedError
@@ -25,6 +24,7 @@ from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
+from hs_daemon import version
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
@@ -62,13 +62,6 @@ class Side(Protocol):
     def log_folder(self, job: JobId) -> Path | None: ...
 
     def is_running(self, job: JobId) -> bool: ...
-
-
-def distribution_version() -> str:
-    try:
-        return version("heteroshare")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 class Link:
@@ -218,7 +211,7 @@ class _Connection:
         return agent_pb2.Hello(
             host=self.config.name,
             boot_id=procs.boot_id(),
-            version=distribution_version(),
+            version=version(),
             gpus=self._sent_gpus,
             jobs=[convert.from_report(report) for report in reports],
             warnings=self.side.warnings,

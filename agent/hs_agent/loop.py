@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import structlog
 
 import hs_job
-from hs_agent import cgroup, folder, logs, memory, notify, procs
+from hs_agent import cgroup, folder, logs, memory, procs
 from hs_agent.config import Config, DeviceKind
 from hs_agent.devices import DeviceEvent, Devices, Reading, mixed_models
 from hs_agent.folder import Ended, Folder, Key
@@ -50,6 +50,7 @@ from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Wanted
+from hs_daemon import notify
 
 SAVE_EVERY_S = 1.0
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05

@@ -8,12 +8,13 @@ from typing import Any
 
 import structlog
 
-from hs_agent import cgroup, memory, notify, secure
+from hs_agent import cgroup, memory, secure
 from hs_agent.config import Config
 from hs_agent.devices import open_devices
 from hs_agent.link import Link
 from hs_agent.loop import Agent
 from hs_core.errors import RefusedError
+from hs_daemon import notify
 
 BROKEN = 70  # EX_SOFTWARE: systemd starts us again, and the jobs have not noticed
 

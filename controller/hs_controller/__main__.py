@@ -1,13 +1,8 @@
 """`hs-controller`: the daemon's command line."""
 
 import asyncio
-import contextlib
-import io
-import logging
-import os
 import sys
 from pathlib import Path
-from typing import TextIO, cast
 
 import click
 import structlog
@@ -17,10 +12,10 @@ from hs_controller.callers import SecretError
 from hs_controller.config import ConfigError
 from hs_controller.doors import DoorError
 from hs_controller.pki import PkiError
-from hs_controller.service import version
 from hs_controller.sqlite import StoreError, StoreRefusedError
 from hs_core import policies
 from hs_core.errors import BrokenError, RefusedError
+from hs_daemon import logs, version
 
 log = structlog.get_logger("hs_controller")
 
@@ -28,39 +23,6 @@ REFUSED_TO_START, BAD_CONFIG, BROKEN, DISK = 1, 2, 70, 74
 SWITCH_S = (
     0.001  # a commit takes the interpreter back from a busy loop several times: each time it waits so long
 )
-
-
-class _Lossy(io.TextIOBase):
-    """Lines that nobody could write are lost: a full disk under the log is no reason to stop. Nothing is kept for later, which would fail at exit."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def write(self, text: str) -> int:
-        data = text.encode(errors="backslashreplace")
-        with contextlib.suppress(OSError):
-            while data:
-                data = data[os.write(self._fd, data) :]
-        return len(text)
-
-
-def set_up_logs() -> None:
-    """Events with keys: JSON for journald, key=value for people."""
-    people = sys.stderr.isatty()
-    render = (
-        structlog.dev.ConsoleRenderer() if people else structlog.processors.JSONRenderer(ensure_ascii=False)
-    )
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(() if people else (structlog.processors.format_exc_info,)),
-            render,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", _Lossy(sys.stderr.fileno()))),
-        cache_logger_on_first_use=True,
-    )
 
 
 class _DefaultToRun(click.Group):
@@ -92,7 +54,7 @@ _config_option = click.option(
 @_config_option
 def run(file: Path) -> None:
     """Run in the foreground until SIGTERM."""
-    set_up_logs()
+    logs.set_up()
     sys.exit(_run(file))
 
 

@@ -8,7 +8,6 @@ import grpc
 import structlog
 
 from hs_controller import permissions
-from hs_controller.clock import boot_s
 from hs_controller.gate import CALLER
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
@@ -16,6 +15,7 @@ from hs_controller.permissions import Caller, Reach
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostJoined, HostLeft, HostReported
 from hs_core.names import HostName
+from hs_daemon import boot_s
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 

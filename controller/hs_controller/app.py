@@ -19,13 +19,14 @@ from hs_controller.gate import Gate
 from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
-from hs_controller.notify import notify, watchdog_s
 from hs_controller.permissions import Caller, Role
 from hs_controller.pki import Authority, PkiError
-from hs_controller.service import Service, version
+from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
 from hs_core.errors import RefusedError
 from hs_core.policy import Policy
+from hs_daemon import version
+from hs_daemon.notify import notify, watchdog_s
 from hs_proto.v1 import agent_pb2_grpc, controller_pb2_grpc
 
 log = structlog.get_logger("hs_controller")

@@ -2,6 +2,8 @@
 
 import time
 
+from hs_daemon import boot_s
+
 
 class Clock:
     """A step of the wall clock, by an hour or a year, changes nothing; it shows after the next start.
@@ -22,8 +24,3 @@ class Clock:
     def off_s(self) -> float:
         """How far the wall clock has been moved away since the start."""
         return time.time() - self.now_s()
-
-
-def boot_s() -> float:
-    """Seconds since boot, suspended time included; nobody can set it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -3,12 +3,10 @@
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 
 from hs_controller import views
 from hs_controller.admin_service import AdminCalls
 from hs_controller.calls import Context, key_of, reaches_all, seconds
-from hs_controller.clock import boot_s
 from hs_controller.gate import CALLER, ResyncError
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
@@ -23,6 +21,7 @@ from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitte
 from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode, User
 from hs_core.names import JobId, UserName
 from hs_core.reports import Phase
+from hs_daemon import boot_s, version
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2 as pb
 
@@ -33,13 +32,6 @@ EVENTS_PAGE = 500
 EVENTS_TAIL, EVENTS_TAIL_MOST = 1000, 100_000
 REFRESH_S = 5.0  # a watched job's waiting time is told again so often
 LOG_LINES_MOST = 10_000_000
-
-
-def version() -> str:
-    try:
-        return metadata.version("heteroshare")
-    except metadata.PackageNotFoundError:
-        return "0+source"
 
 
 class Service(AdminCalls, TokenCalls):
