@@ -27,6 +27,7 @@ def main() -> None:
         told.wait()
         serving.stop()
     else:
+        Path(path).write_text("is up")
         told.wait()
         Path(path).write_text("told to stop")
 

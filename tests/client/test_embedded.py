@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -44,6 +45,14 @@ def stand_ins(monkeypatch):
     return roles
 
 
+def is_up(told: Path) -> None:
+    """The stand-in of an agent: from then on it hears when it is told to stop."""
+    end_s = time.monotonic() + 60.0
+    while not told.exists() or not told.read_text():
+        assert time.monotonic() < end_s, f"{told}: not there within a minute"
+        time.sleep(0.01)
+
+
 UP = ("up", "--emulate", "V100:4:16G", "--quantum", "2", "--user", "ann", "--user", "bob:50")
 
 
@@ -58,6 +67,7 @@ def test_up_starts_both_waits_for_them_and_says_what_to_type_next(call, state):
     for daemon in data["daemons"].values():
         assert os.getsid(daemon["pid"]) == daemon["pid"], "a session of its own: it outlives the terminal"
     assert call("gpus", "--json").code == 0, "found without --controller"
+    is_up(state / "told")
     assert call("down").code == 0
     assert not any(process.identity(daemon["pid"]) for daemon in data["daemons"].values())
     assert (state / "told").read_text() == "told to stop"
@@ -75,6 +85,8 @@ def test_several_hosts_have_an_agent_each_and_all_are_told_to_stop(call, state):
     folders = {tomllib.loads((state / f"agent-{n}.toml").read_text())["run_dir"] for n in ("v1", "k1")}
     assert len(folders) == 2, "agents share no sockets"
     assert call("up").out.startswith("already up")
+    for name in ("v1", "k1"):
+        is_up(state / f"told-{name}")
     assert call("down").code == 0
     assert [(state / f"told-{name}").read_text() for name in ("v1", "k1")] == ["told to stop"] * 2
 
@@ -145,9 +157,10 @@ def test_an_agent_that_never_joins_is_a_deadline_not_a_hang(call, state, stand_i
 @pytest.mark.usefixtures("stand_ins")
 def test_keep_jobs_does_not_tell_the_agent_to_end_them(call, state):
     call(*UP)
+    is_up(state / "told")
     ran = call("down", "--keep-jobs")
     assert ran.code == 0
-    assert not (state / "told").exists()
+    assert (state / "told").read_text() == "is up"
     assert cluster_files.read_cluster(state).running() == []
 
 
