@@ -50,7 +50,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_the_wheel_holds_the_packages_the_units_and_nothing_of_the_tests(wheel: zipfile.ZipFile) -> None:
     names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
-    packages = {"hs_core", "hs_proto", "hs_daemon", "hs_job", "hs_controller", "hs_agent", "hs_client", "hs_sim"}
+    packages = {
+        "hs_core",
+        "hs_proto",
+        "hs_daemon",
+        "hs_job",
+        "hs_controller",
+        "hs_agent",
+        "hs_client",
+        "hs_sim",
+    }
     assert packages <= tops
     assert {top for top in tops if not top.startswith("heteroshare-")} == packages
     assert "hs_proto/v1/controller_pb2.py" in names
