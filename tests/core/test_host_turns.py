@@ -421,6 +421,22 @@ def test_gangs_of_one_turn_are_bound_to_different_gpus_whatever_lies_on_these() 
     assert sim.running() == {GANG, TWO}
 
 
+def test_one_that_starts_ahead_is_bound_apart_from_those_that_the_controller_alone_lets_run() -> None:
+    sim = HostSim(4)
+    sim.job(2, ways=Ways(**QUICK))
+    sim.start_clock([Turn(gangs=(ONE,), local=False)])
+    sim.run(10.0)
+    assert sim.running() == {ONE}
+    sim.job(1, 3, nodes=2, rendezvous="a:1", ways=Ways(**QUICK))
+    sim.send()
+    sim.run(10.0)
+    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
+    assert bound == {1: {1, 2, 3}, 2: {0}}
+    sim.start_clock([Turn(gangs=(GANG, ONE), local=False)])
+    sim.run(60.0)
+    assert sim.running() == {GANG, ONE}
+
+
 # --- turns without the host's own stride, and bindings that the controller does not know
 
 

@@ -162,9 +162,12 @@ class Walk:
         return apart or choose(count, allowed, host, load, gpu_rank)
 
     def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
-        """Those that no other gang of the controller's turn is bound to, or is to have: they are to run at once."""
+        """Those that no other gang of the controller's turn is bound to, or is to have: they are to run at once.
+
+        Where the controller alone decides, one that starts ahead of its turn is likely to be in the next one, beside them.
+        """
         board = self.board
-        if job.id not in board.turn.gangs:
+        if job.id not in board.turn.gangs and fills(board):
             return allowed
         others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
         bound = {gpu for other in others if other.alive for gpu in other.gpus}

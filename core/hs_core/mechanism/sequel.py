@@ -23,7 +23,7 @@ from hs_core.wanted import Turn
 
 REVIEW = 15  # quanta
 PACED_JOBS = 2_000  # for each so many of a large cluster a quantum more passes before anything but a change is decided about
-LOOK = 6  # of ten looks at what has not changed seven or eight find nothing to move
+LOOK = 6  # quanta; of ten looks at what has not changed seven or eight find nothing to move
 FAR = STEPS // 8  # that factors may change by before moves are thought of
 SLACK_S = 1e-6
 
