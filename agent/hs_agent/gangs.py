@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import grpc
 import structlog
 
-from hs_agent import procs
 from hs_agent.folder import Key
 from hs_agent.gangwire import event_json, event_of
 from hs_core.errors import RefusedError
@@ -22,6 +21,7 @@ from hs_core.events import Checkpoint, HostEvent, Resume, Suspend
 from hs_core.gang import GangMachine, Step
 from hs_core.reports import Tier
 from hs_core.wanted import Peer
+from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 MAX_JSON = 64 << 10
@@ -74,13 +74,13 @@ class HeadGang:
         self._links = 0
 
     def order(self, order: Order) -> None:
-        self._do(self.machine.order(order, procs.now_s()))
+        self._do(self.machine.order(order, boot_s()))
 
     def heard(self, connection: int, message: Mapping[str, Any]) -> None:
-        self._do(self.machine.heard((0, 0, connection), message, procs.now_s()))
+        self._do(self.machine.heard((0, 0, connection), message, boot_s()))
 
     def gone(self, connection: int) -> None:
-        self._do(self.machine.gone((0, 0, connection), procs.now_s()))
+        self._do(self.machine.gone((0, 0, connection), boot_s()))
 
     def meet(self, nodes: Sequence[Peer]) -> None:
         """They come to it."""
@@ -108,13 +108,13 @@ class HeadGang:
         del self._members[member.node]
         log.info("a node of the gang is gone", job=self.key.job, epoch=self.key.epoch, node=member.node)
         for connection in sorted(member.connections):
-            self._do(self.machine.gone((member.node, member.number, connection), procs.now_s()))
+            self._do(self.machine.gone((member.node, member.number, connection), boot_s()))
 
     def take(self, member: Member, message: agent_pb2.GangUp) -> bool:
         """False: it makes no sense."""
         if self._members.get(member.node) is not member:
             return False
-        now_s = procs.now_s()
+        now_s = boot_s()
         match message.WhichOneof("body"):
             case "heard":
                 value = _message(message.heard.json)
@@ -274,7 +274,7 @@ class MemberGang:
                     raise RefusedError("the first node said what is no message to a rank")
                 self._tell(down.tell.connection, value)
             case "event":
-                self._post(event_of(down.event, self.key, procs.now_s()))
+                self._post(event_of(down.event, self.key, boot_s()))
             case _:
                 pass
 

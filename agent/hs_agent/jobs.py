@@ -32,6 +32,7 @@ from hs_core.events import (
 from hs_core.gang import GangMachine
 from hs_core.reports import Tier
 from hs_core.wanted import Peer
+from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0
@@ -168,7 +169,7 @@ class Jobs:
         self.post_end(key, ended)
 
     def post_end(self, key: Key, ended: Ended) -> None:
-        now_s = procs.now_s()
+        now_s = boot_s()
         if ended.launch_failed:
             log.warning("launch failed", job=key.job, epoch=key.epoch, why=ended.exit.why)
             self._post(LaunchFailed(now_s=now_s, job=key.job, epoch=key.epoch, why=ended.exit.why))
@@ -196,9 +197,9 @@ class Jobs:
         why = await self._try_to_freeze(running)
         if why:
             self._thaw(running)
-            self._post(SuspendFailed(now_s=procs.now_s(), job=job, epoch=epoch, why=f"the freezer: {why}"))
+            self._post(SuspendFailed(now_s=boot_s(), job=job, epoch=epoch, why=f"the freezer: {why}"))
             return
-        self._post(JobFroze(now_s=procs.now_s(), job=job, epoch=epoch))
+        self._post(JobFroze(now_s=boot_s(), job=job, epoch=epoch))
 
     async def _try_to_freeze(self, running: RunningJob) -> str:
         """Why not, or nothing."""
@@ -230,7 +231,7 @@ class Jobs:
         running = self.running.get(Key(order.job, order.epoch))
         if running is None:
             return
-        now_s = procs.now_s()
+        now_s = boot_s()
         if running.frozen:
             self._thaw(running)
             step = self._step_of(running.key)

@@ -24,7 +24,7 @@ from hs_core.model import Gpu
 from hs_core.names import JobId
 from hs_core.reports import JobReport
 from hs_core.wanted import Wanted
-from hs_daemon import version
+from hs_daemon import boot_s, version
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 
@@ -82,10 +82,10 @@ class Link:
         """Until cancelled, or refused for good (RefusedError). Agents that lost one controller together come back spread out: full jitter."""
         attempt = 0
         while True:
-            began_s = procs.now_s()
+            began_s = boot_s()
             why = await self._once()
             self.connected = False
-            attempt = 0 if procs.now_s() - began_s > MAX_BACKOFF_S else attempt + 1
+            attempt = 0 if boot_s() - began_s > MAX_BACKOFF_S else attempt + 1
             wait_s = self._dice() * min(FIRST_BACKOFF_S * 2 ** min(attempt, 10), MAX_BACKOFF_S)
             log.info("no controller", controller=self.config.controller, why=why, again_in_s=round(wait_s, 2))
             await asyncio.sleep(wait_s)
@@ -170,7 +170,7 @@ class _Connection:
             raise RefusedError("the controller did not begin with a welcome")
         if first.welcome.report_interval_s > 0:
             self.interval_s = min(max(first.welcome.report_interval_s, 0.05), 60.0)
-        self._delay.excess_s(first.sent_s, procs.now_s())
+        self._delay.excess_s(first.sent_s, boot_s())
         welcomed(first.welcome)
         self.side.heard_controller()
         reporting = asyncio.create_task(self._report_on())
@@ -246,7 +246,7 @@ class _Connection:
             message = await self.call.read()
             if not isinstance(message, agent_pb2.ToAgent):  # grpc.aio.EOF
                 return
-            late_s = self._delay.excess_s(message.sent_s, procs.now_s())
+            late_s = self._delay.excess_s(message.sent_s, boot_s())
             self.side.heard_controller()  # also by one that says nothing else
             match message.WhichOneof("body"):
                 case "wanted":

@@ -50,7 +50,7 @@ from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Wanted
-from hs_daemon import notify
+from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
@@ -113,9 +113,9 @@ class Agent:
         )
         found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
-        self.machine = HostMachine(self.gpus, settings, now_s=procs.now_s(), saved=found.machine)
+        self.machine = HostMachine(self.gpus, settings, now_s=boot_s(), saved=found.machine)
         await self._adopt(found.launching)
-        self.post(Woke(now_s=procs.now_s()))
+        self.post(Woke(now_s=boot_s()))
         self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watchdog())]
         if self.config.devices is DeviceKind.NVML:
             loop = asyncio.get_running_loop()
@@ -211,9 +211,9 @@ class Agent:
         try:
             address = self.rendezvous.reserve(key, self.peer_address)
         except RefusedError as error:
-            self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=str(error)))
+            self.post(LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=str(error)))
             return
-        self.post(RendezvousReserved(now_s=procs.now_s(), job=key.job, epoch=key.epoch, address=address))
+        self.post(RendezvousReserved(now_s=boot_s(), job=key.job, epoch=key.epoch, address=address))
 
     def _order(self, command: Suspend | Resume | Checkpoint | Kill) -> None:
         match command:
@@ -231,15 +231,15 @@ class Agent:
     def _wake_at(self, at_s: float) -> None:
         if self._wake is not None:
             self._wake.cancel()
-        self._wake = asyncio.get_running_loop().call_later(max(at_s - procs.now_s(), 0.0), self._woke)
+        self._wake = asyncio.get_running_loop().call_later(max(at_s - boot_s(), 0.0), self._woke)
 
     def _woke(self) -> None:
-        self.post(Woke(now_s=procs.now_s()))
+        self.post(Woke(now_s=boot_s()))
 
     def _save(self) -> None:
         assert self.machine is not None
         try:
-            self.memory.save(self.machine.saved(), self._launching.values(), procs.now_s())
+            self.memory.save(self.machine.saved(), self._launching.values(), boot_s())
             self._unsaved = False
         except OSError as error:
             # A full disk: jobs go on; what is lost is what a killed agent would want to know.
@@ -284,7 +284,7 @@ class Agent:
 
     def _launch_failed(self, key: Key, why: str) -> None:
         self._launched(key)
-        self.post(LaunchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why))
+        self.post(LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why))
 
     async def _start(self, key: Key, command: Launch) -> None:
         bound = tuple(gpu for gpu in self.gpus if gpu.id in command.gpus)
@@ -350,13 +350,13 @@ class Agent:
         self.fetches.wanted(wanted.jobs)
         for job in wanted.jobs:
             self.jobs.meet(Key(job.job, job.epoch), job.nodes)
-        self.leases.wanted(wanted, procs.now_s())
-        self.post(WantedChanged(now_s=procs.now_s(), wanted=wanted))
+        self.leases.wanted(wanted, boot_s())
+        self.post(WantedChanged(now_s=boot_s(), wanted=wanted))
         if lent - self.grants.lends():
             self._forget_checkpoints()
 
     def heard_controller(self) -> None:
-        now_s = procs.now_s()
+        now_s = boot_s()
         self.leases.heard(now_s)
         self.post(ControllerHeard(now_s=now_s))
 
@@ -401,7 +401,7 @@ class Agent:
         running = self.jobs.running[job.key]
         running.frozen = found_frozen(running)
         if running.frozen:
-            self.post(JobFroze(now_s=procs.now_s(), job=job.key.job, epoch=job.key.epoch))
+            self.post(JobFroze(now_s=boot_s(), job=job.key.job, epoch=job.key.epoch))
         log.info("adopted", job=job.key.job, epoch=job.key.epoch, shim=shim.pid, frozen=running.frozen)
 
     async def _adopt_ended(self, job: Folder) -> None:
@@ -485,7 +485,7 @@ class Agent:
                     "health of a GPU", gpu=now.id, index=now.index, healthy=now.healthy, why=now.why_unhealthy
                 )
         self.gpus = gpus
-        self.post(GpusSeen(now_s=procs.now_s(), gpus=gpus))
+        self.post(GpusSeen(now_s=boot_s(), gpus=gpus))
 
     def _watch_devices(self, loop: asyncio.AbstractEventLoop) -> None:
         """A thread: the driver's event wait blocks."""

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -30,11 +29,6 @@ class Stat:
 @cache
 def boot_id() -> str:
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
-
-
-def now_s() -> float:
-    """The host's clock: never stepped, counts through sleep."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def stat(pid: int) -> Stat | None:

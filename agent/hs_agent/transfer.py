@@ -14,12 +14,13 @@ from typing import Any, ClassVar, Self
 import grpc
 import structlog
 
-from hs_agent import carrier, procs
+from hs_agent import carrier
 from hs_agent.folder import Key
 from hs_agent.launch import Account, Launcher, account
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent
 from hs_core.wanted import Lend, Peer, Source, WantedJob
+from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 GIVE_UP_S = 60.0
@@ -200,7 +201,7 @@ class Fetches:
             self._failed(key, f"{type(error).__name__}: {error}")
 
     def _failed(self, key: Key, why: str, hopeless: bool = False) -> None:
-        self._post(FetchFailed(now_s=procs.now_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless))
+        self._post(FetchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why, hopeless=hopeless))
 
     def wanted(self, jobs: Iterable[WantedJob]) -> None:
         """What nobody wants any more ends; the rest goes on, from where its source is now."""
@@ -221,7 +222,7 @@ class Fetches:
     async def _fetch(self, key: Key, order: Fetch) -> None:
         source = order.wanted.source
         assert source is not None, f"{order} names no source"
-        began_s = procs.now_s()
+        began_s = boot_s()
         try:
             who = await asyncio.to_thread(account, order.wanted.run_as, self._launcher.config)
             where = await asyncio.to_thread(self._launcher.make_checkpoint_dir, order.wanted, who)
@@ -234,14 +235,14 @@ class Fetches:
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
             self._failed(key, why, hopeless=isinstance(error, GoneError))
             return
-        took_s = procs.now_s() - began_s
+        took_s = boot_s() - began_s
         log.info(
             "fetched", job=key.job, epoch=key.epoch, peer=source.peer.host, generation=source.generation, bytes=copied,
             seconds=round(took_s, 3), mb_per_s=round(copied / max(took_s, 1e-6) / 1e6),
         )  # fmt: skip
         self._post(
             CheckpointFetched(
-                now_s=procs.now_s(), job=key.job, epoch=key.epoch, generation=source.generation, step=step
+                now_s=boot_s(), job=key.job, epoch=key.epoch, generation=source.generation, step=step
             )
         )
 
@@ -280,11 +281,11 @@ class Fetches:
         self, order: Fetch, source: Source, who: Account, where: Path, part: int = -1
     ) -> tuple[int, int]:
         """Again and again, from where it was, as long as something comes. The step, and how many bytes came last."""
-        pause_s, last_s = FIRST_PAUSE_S, procs.now_s()
+        pause_s, last_s = FIRST_PAUSE_S, boot_s()
 
         def progress() -> None:
             nonlocal last_s
-            last_s = procs.now_s()
+            last_s = boot_s()
 
         have: dict[str, int] | None = None
         key, first = Key(order.wanted.job, order.wanted.epoch), source
@@ -306,7 +307,7 @@ class Fetches:
                 why = f"{source.peer.host}: {error.code().name}: {error.details()}"
             if last_s > tried_s:
                 pause_s = FIRST_PAUSE_S
-            if procs.now_s() - last_s > self._give_up_s:
+            if boot_s() - last_s > self._give_up_s:
                 nothing = f"nothing came for {self._give_up_s:g} s: {why}"
                 raise GoneError(nothing) if gone else RefusedError(nothing, Kind.UNAVAILABLE)
             log.info("fetch goes on later", job=order.wanted.job, epoch=order.wanted.epoch, why=why)
@@ -373,10 +374,10 @@ async def _pump(
     answer: asyncio.Task[Any],
     progress: Callable[[], None],
 ) -> None:
-    heard_s = procs.now_s()
+    heard_s = boot_s()
 
     async def watch() -> None:
-        while procs.now_s() - heard_s < STALLED_S:  # noqa: ASYNC110 — nobody says that nothing came
+        while boot_s() - heard_s < STALLED_S:  # noqa: ASYNC110 — nobody says that nothing came
             await asyncio.sleep(1.0)
         call.cancel()
 
@@ -384,7 +385,7 @@ async def _pump(
     name = ""
     try:
         async for chunk in call:
-            heard_s = procs.now_s()
+            heard_s = boot_s()
             if answer.done():
                 return
             if chunk.name != name:
@@ -402,7 +403,7 @@ async def _pump(
                 await sink.say(sha256=chunk.sha256)
         await sink.say(done=True)
     except asyncio.CancelledError:
-        if not call.cancelled() or answer.done() or procs.now_s() - heard_s < STALLED_S:
+        if not call.cancelled() or answer.done() or boot_s() - heard_s < STALLED_S:
             raise
         raise RefusedError(f"nothing came for {STALLED_S:g} s", Kind.UNAVAILABLE) from None
     except (BrokenPipeError, ConnectionResetError):
