@@ -2,12 +2,11 @@
 
 from itertools import product
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.mechanism.time_load import Weighed, leave_gaps, left_over, occupied, time_load, weighed
+from hs_core.mechanism.time_load import Weighed, least_load, left_over, may_idle, occupied, time_load, weighed
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
 
@@ -120,13 +119,20 @@ def test_a_job_keeps_more_than_its_gpus_just_where_the_others_cannot_fill_the_re
         assert width <= takes[width] <= 8
 
 
-@given(st.lists(WIDTHS, min_size=1, max_size=4), st.floats(0.05, 1.0))
+@given(WIDTHS, st.floats(0.05, 1.0))
 def test_servers_that_are_said_to_leave_none_have_loads_of_their_tickets_alone(
-    servers: list[list[int]], weight: float
+    widths: list[int], weight: float
 ) -> None:
-    of = np.array([at for at, widths in enumerate(servers) for _ in widths], dtype=np.int64)
-    flat = np.array([width for widths in servers for width in widths], dtype=np.int64)
-    gaps = leave_gaps(of, flat, np.full(len(servers), 8, dtype=np.int64))
-    for widths, gap in zip(servers, gaps.tolist(), strict=True):
-        if sum(widths) > 8 and not gap:
-            assert load(8, *widths, weight=weight) == pytest.approx(max(weight, sum(widths) * weight / 8))
+    if sum(widths) > 8 and not may_idle(tuple(widths), 8):
+        assert load(8, *widths, weight=weight) == pytest.approx(max(weight, sum(widths) * weight / 8))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.floats(0.01, 2.0)), min_size=1, max_size=8),
+    st.sampled_from([1, 2, 4, 5, 8]),
+)
+def test_no_load_is_less_than_the_least_that_its_tickets_allow(
+    jobs: list[tuple[int, float]], gpus: int
+) -> None:
+    there: Weighed = tuple((min(width, gpus), weight) for width, weight in jobs)
+    assert time_load(gpus, there) >= least_load(gpus, there) - 1e-12

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hs_core.mechanism.census import Band
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.loads import Pool
-from hs_core.mechanism.time_load import Weighed, time_load, weighed
+from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
 from hs_core.model import MoveReason
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
@@ -39,6 +39,7 @@ class _Change(NamedTuple):
 class _Going(NamedTuple):
     job: JobFacts
     one: Weighed
+    adds: float  # to `least_load`, times GPUs
     fits: Sequence[bool]  # by server
     saved: float  # squares, times GPUs
     least: float  # that a move has to save
@@ -71,6 +72,7 @@ class _Evening:
         self._with: dict[
             int, dict[Weighed, float]
         ] = {}  # by server and by what may come: jobs of one kind are as good as one another
+        self._at_least: dict[int, float] = {}  # `least_load` of those, times GPUs
         self._width: list[int] = pool.width.tolist()
         self._load = self._times()
         self._least = min(self._load)
@@ -158,6 +160,7 @@ class _Evening:
                 self._lighter.pop(server, None)
                 self._weighed.pop(server, None)
                 self._with.pop(server, None)
+                self._at_least.pop(server, None)
                 self._gangs.pop(server, None)
                 self._narrows.pop(server, None)
                 self._load[server] = self._time_of(server)
@@ -243,14 +246,21 @@ class _Evening:
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
             least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
             if saved > least * mean**2:
-                yield _Going(job, self.one(job), self.fits(job), saved, least)
+                one = self.one(job)
+                yield _Going(job, one, least_load(self._gpus[source], one), self.fits(job), saved, least)
 
     def _changes(self, going: Sequence[_Going], source: int, target: int) -> Iterator[_Change]:
         unit, width = self._mean**2, self._width[target]
         before = self._load[target] ** 2
         known = self._with.setdefault(target, {})
-        for job, one, fits, saved, least in going:
+        there = self._at_least.get(target)
+        if there is None:
+            there = self._at_least[target] = sum([least_load(1, some) for some in self._there(target)])
+        for job, one, adds, fits, saved, least in going:
             if not fits[target]:
+                continue
+            # Most are too much for it however well they fit beside those who are there, which takes longer to find.
+            if (((there + adds) / width) ** 2 - before) * width - saved > (SLACK - least) * unit:
                 continue
             then = known.get(one)
             if then is None:
@@ -358,18 +368,19 @@ class _Draft:
         self._jobs: dict[int, list[JobFacts]] = {}
         self._weighed: dict[int, Weighed] = {}
         self._load: dict[int, float] = {}
-        self._left: dict[tuple[JobId, int], float] = {}  # squares, until the next is put somewhere
+        self._left: dict[tuple[JobId, int], float] = {}  # load without it, until the next is put somewhere
         self.changes: list[_Change] = []
         self.squares = 0.0  # times GPUs: more than before
 
     def put(self, job: JobFacts, source: int, target: int) -> None:
-        self.squares = self.after(job, source, target)
-        left, came = without(self.weigh(source), self.jobs(source), job), self.weigh(target) + self._one(job)
+        one = self._one(job)
+        (self.squares,) = self.afters(job, source, (target,))
+        load = {source: self._left[job.id, source], target: self._time_with(target, one)}
+        left, came = without(self.weigh(source), self.jobs(source), job), self.weigh(target) + one
         self._jobs[source] = [other for other in self.jobs(source) if other.id != job.id]
         self._jobs[target] = [*self.jobs(target), job]
         self._weighed[source], self._weighed[target] = left, came
-        for at in (source, target):
-            self._load[at] = self._evening.time_of(at, self._weighed[at])
+        self._load |= load
         self._left.clear()
         self.changes.append(_Change(0.0, cost_of(job), target, source, job))
 
@@ -382,9 +393,9 @@ class _Draft:
         left = self._left.get((job.id, source))
         if left is None:
             rest = without(self.weigh(source), self.jobs(source), job)
-            left = self._left[job.id, source] = self._more(source, self._evening.time_of(source, rest))
-        one = self._one(job)
-        return [self.squares + (left + self._more(at, self._time_with(at, one))) for at in targets]
+            left = self._left[job.id, source] = self._evening.time_of(source, rest)
+        one, less = self._one(job), self._more(source, left)
+        return [self.squares + (less + self._more(at, self._time_with(at, one))) for at in targets]
 
     def _time_with(self, at: int, one: Weighed) -> float:
         if at in self._weighed:

@@ -1,7 +1,7 @@
 """The turns of a quantum in which servers run whole gangs first, and share out the rest themselves or leave it: known by gang, and by server for who asks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +36,7 @@ class GangTurns(Mapping[HostName, Turn]):
             for name in servers:
                 found.setdefault(name, []).append(job)
         whole = frozenset(self.whole)
-        return {
-            name: Turn(gangs=tuple(sorted(found[name])), local=name not in whole) for name in sorted(found)
-        }
+        return {name: _turn(tuple(sorted(found[name])), name not in whole) for name in sorted(found)}
 
     def __getitem__(self, name: HostName) -> Turn:
         return self._by_server[name]
@@ -51,3 +49,8 @@ class GangTurns(Mapping[HostName, Turn]):
 
     def __repr__(self) -> str:
         return f"GangTurns({self._by_server!r})"
+
+
+@lru_cache(maxsize=1 << 12)  # of servers' turns few are others than some quanta ago
+def _turn(gangs: tuple[JobId, ...], local: bool) -> Turn:
+    return Turn(gangs=gangs, local=local)

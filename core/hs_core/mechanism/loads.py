@@ -8,7 +8,8 @@ server looked full to everybody else.
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain
+from itertools import chain, compress
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
-from hs_core.mechanism.time_load import leave_gaps
+from hs_core.mechanism.time_load import may_idle
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, UserName
 from hs_core.newest import Newest
@@ -59,10 +60,13 @@ class _Rows:
         self.big = 2 * self.gpus > width[self.servers]
         small = ~self.big
         self.big_on, self.small_on = self.servers[self.big], self.servers[small]
-        self.small, self.small_gpus = small, self.gpus[small]
-        beside = self.big & (self.gpus < width[self.servers])
-        gaps = np.flatnonzero(leave_gaps(self.small_on, self.small_gpus, width))
-        self.odd = {*self.servers[beside].tolist(), *gaps.tolist()}
+        self.small = small
+        there, parts = (
+            asked.gangs,
+            ([tuple([gpus for gpus, _ in some]) for some in asked.parts] or repeat(())),
+        )
+        gaps = map(may_idle, map(add, there, parts), width.tolist())
+        self.odd = set(compress(range(size), gaps))
 
     @cached_property
     def _by_user(self) -> tuple[Ints, Ints]:
@@ -212,12 +216,12 @@ class Board:
     def __init__(
         self,
         world: World,
-        entitled: Mapping[At, Fraction],
+        entitled: Mapping[At, float],
         levels: dict[str, Level],
         factors: Mapping[At, Fraction],
     ) -> None:
         self.world = world
-        self.entitled = {at: float(gpus) for at, gpus in entitled.items()}
+        self.entitled = entitled
         self._levels = levels
         self._factors = {at: float(factor) for at, factor in factors.items()}
         self._pools: dict[str, Pool] = {}
@@ -238,7 +242,8 @@ class Board:
         """Jobs on some server there ask for more GPUs than it has."""
         there, at, parts = self.world.floor.servers[model], self.world.at, self.world.parts
         return any(
-            at[name].gpus + sum(job.per_node for job in parts.get(name, ())) > gpus
+            at[name].gpus > gpus
+            or (name in parts and at[name].gpus + sum([job.per_node for job in parts[name]]) > gpus)
             for name, gpus in zip(there.names, there.gpus.tolist(), strict=True)
         )
 
@@ -285,11 +290,11 @@ class Board:
             own.put(job.user, own.index[name], sign * job.per_node)
 
 
-def find_levels(world: World, shares: Mapping[At, Fraction]) -> dict[str, Level]:
+def find_levels(world: World, shares: Mapping[At, float]) -> dict[str, Level]:
     entitled: dict[str, dict[UserName, float]] = {model: {} for model in world.models}
     asked: dict[str, dict[UserName, int]] = {model: {} for model in world.models}
     for (user, model), share in shares.items():
-        entitled[model][user] = float(share)
+        entitled[model][user] = share
     for (user, model), gpus in world.gpus.items():
         asked[model][user] = gpus
     return {model: Level(gpus, entitled[model], asked[model]) for model, gpus in world.pools}

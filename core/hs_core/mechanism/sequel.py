@@ -39,7 +39,7 @@ class Decided:
     """What stands until the next decision."""
 
     world: World
-    entitled: Mapping[At, Fraction]
+    shares: Mapping[At, float]  # GPUs
     lags: (
         Lags | None
     )  # None: jobs have found homes or other ones since, so that what is due to users is another matter
@@ -101,7 +101,7 @@ class FairSequel:
         decided = self._decided
         lags = decided.lags
         if lags is None:
-            levels = find_levels(decided.world, decided.entitled)
+            levels = find_levels(decided.world, decided.shares)
             lags = Lags(decided.world, levels, self._memory.get("lags", {}))
         self._weighed = self._told = lags.steps_of(decided.factors)
         self._place = np.array([had.place[at] for at in lags.whom], dtype=np.int64)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
 from math import gcd, lcm
-from typing import Any
+from typing import Any, NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
@@ -34,8 +34,7 @@ Books = Mapping[str, str | float]
 """JSON-able: by `name_of`; text where it is exact."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gang:
+class Gang(NamedTuple):
     job: JobId
     arrival_s: float
     servers: tuple[HostName, ...]
@@ -45,8 +44,7 @@ class Gang:
     able: bool = True  # False: one of its servers is away or lost GPUs; it waits along
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class Server(NamedTuple):
     name: HostName
     gpus: int
     small: tuple[int, ...] = ()  # gangs of its small jobs
@@ -95,8 +93,13 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
     for entity in entities:
         kept = books.get(name_of(entity.key))
         if kept is not None:
-            entity.got = Fraction(kept)
+            entity.got = _exact(kept) if isinstance(kept, str) else Fraction(kept)
     return entities
+
+
+def _exact(kept: str) -> Fraction:
+    over, _, under = kept.partition("/")
+    return Fraction(int(over), int(under))
 
 
 def _components(entities: Sequence[_Entity]) -> list[list[_Entity]]:

@@ -8,13 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hs_core.names import UserName
 from hs_core.policy import JobFacts
-
-Ints = NDArray[np.int64]
 
 ASKED = 1 << 13
 """Questions whose answers are kept: whoever looks for a better server asks most of them again, within a decision and in the next ones."""
@@ -66,6 +61,11 @@ def time_load(gpus: int, jobs: Weighed) -> float:
         wide = min(sum(widths), gpus)
         alone -= sum([weight * min(1.0, _beside(widths, gpus - width) / wide) for width, weight in big])
     return gangs + max(0.0, alone)
+
+
+def least_load(gpus: int, jobs: Weighed) -> float:
+    """`time_load` is no less, whatever is idle in whose turn; the least of parts of `jobs` add up to that of all."""
+    return sum([width * weight if weight < 1.0 else width for width, weight in jobs]) / gpus
 
 
 @lru_cache(maxsize=ASKED)
@@ -129,23 +129,18 @@ def _beside(widths: Iterable[int], room: int) -> int:
     return filled
 
 
-def leave_gaps(servers: Ints, widths: Ints, gpus: Ints) -> NDArray[np.bool_]:
-    """(S,) where small jobs may leave GPUs idle in each other's turns; of the others it is certain that they do not.
+@lru_cache(maxsize=ASKED)
+def may_idle(widths: tuple[int, ...], gpus: int) -> bool:
+    """Jobs of these widths may leave GPUs idle in each other's turns; of others it is certain that they do not, so that tickets alone say the load.
 
-    servers, widths: (J,) of jobs of at most half of their server. gpus: (S,). They leave none where all widths are multiples of the least, so is
-    the server, and they are all alike or those of the least fill it.
+    Beside a gang of a part of the server they may. Of the small ones none does where all are multiples of the least, so is the server, and they are all
+    alike or those of the least fill it.
     """
-    size = len(gpus)
-    least, widest, narrow = np.zeros(size, np.int64), np.zeros(size, np.int64), np.zeros(size, np.int64)
-    whole, asked = np.ones(size, np.bool_), np.zeros(size, np.int64)
-    for width in np.unique(widths).tolist():
-        count = np.bincount(servers[widths == width], minlength=size)
-        there = count > 0
-        first = there & (least == 0)
-        least[first], narrow[first] = width, width * count[first]
-        widest[there] = width
-        whole &= ~there | (width % np.maximum(least, 1) == 0)
-        asked += count * width
-    whole &= gpus % np.maximum(least, 1) == 0
-    gaps: NDArray[np.bool_] = (asked > gpus) & ~(whole & ((least == widest) | (narrow >= gpus)))
-    return gaps
+    small = [width for width in widths if 2 * width <= gpus]
+    if any(width < gpus for width in widths if 2 * width > gpus):
+        return True
+    if sum(small) <= gpus:
+        return False
+    least = min(small)
+    whole = all(width % least == 0 for width in (gpus, *small))
+    return not (whole and (least == max(small) or least * small.count(least) >= gpus))

@@ -38,13 +38,14 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
-    levels = find_levels(world, traded.entitled)
+    shares = {at: float(share) for at, share in traded.entitled.items()}
+    levels = find_levels(world, shares)
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
     if not again:
         lags = lags.observe(had_in_turn(world))
     factors = lags.factors()
-    board = Board(world, traded.entitled, levels, factors)
+    board = Board(world, shares, levels, factors)
     place(board, speeds)
     mover = settle_all(board, speeds, _limits(world, memory), calm=again)
     moved = mover.done
@@ -68,7 +69,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     if played is not None and _are_settled(world, played, mover):
         decided = Decided(
             world=world,
-            entitled=traded.entitled,
+            shares=shares,
             lags=None if world.new or mover.done else lags,
             factors=factors,
             tickets=tickets,

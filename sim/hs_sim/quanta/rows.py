@@ -28,6 +28,7 @@ PHASE = 1e9  # phases are rounded to so many parts of a stride
 DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
 AT_ONCE = 6  # places of the order by passes
+NOBODY = 1e300  # the lag of nobody: more than any, and no infinity, of which there is no difference
 NEVER = 1 << 40  # GPUs of who does not compete: more than there are
 
 
@@ -55,6 +56,7 @@ class Rows:
         self._new: dict[int, list[int]] = {}  # by row: enter at the next settlement
         self._carry: dict[int, float] = {}
         self._dirty: Bools = np.zeros(servers, dtype=np.bool_)
+        self._members = False  # of dirty rows somebody came or went
 
     # --- members --------------------------------------------------------------------------------------------------
 
@@ -80,7 +82,7 @@ class Rows:
         self._kin[job] = kin
         if carry is not None:
             self._carry[job] = carry
-        self._dirty[row] = True
+        self._dirty[row] = self._members = True
 
     def begin(self, jobs: Iterable[int], credit: float = 0.0) -> None:
         """These compete from now on, one after the other. `credit`: the part of the present quantum that is left, charged to the others already."""
@@ -157,7 +159,7 @@ class Rows:
         self.row[job] = self._column[job] = -1
         self._kin.pop(job, None)
         self._carry.pop(job, None)
-        self._dirty[row] = True
+        self._dirty[row] = self._members = True
         return carry
 
     def set_tickets(self, jobs: Ints, tickets: Floats) -> None:
@@ -304,28 +306,29 @@ class Rows:
             return
         rows = self._dirty.nonzero()[0]
         self._dirty[:] = False
-        width = self._width = int(self.count.max(initial=0))
+        width = self._width = int(np.maximum.reduce(self.count, initial=0))
         open_ = self._open[rows, :width]
-        lag = self._pass[rows, :width] - self._virtual[rows, None]
+        lag = self._pass[rows, :width] - self._virtual[rows][:, None]
         # Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit.
-        least = np.maximum(0.0, np.where(open_, lag, np.inf).min(axis=1, initial=np.inf))
-        most = np.minimum(0.0, np.where(open_, lag, -np.inf).max(axis=1, initial=-np.inf))
-        some = open_.any(axis=1)
-        shift = np.where(some, least, 0.0) + np.where(some, most, 0.0)
-        self._pass[rows, :width] = np.where(open_, lag - shift[:, None], 0.0)
+        least = np.minimum.reduce(np.where(open_, lag, NOBODY), axis=1, initial=NOBODY)
+        most = np.maximum.reduce(np.where(open_, lag, -NOBODY), axis=1, initial=-NOBODY)
+        shift = np.maximum(0.0, least) + np.minimum(0.0, most)
+        passes = np.where(open_, lag - shift[:, None], 0.0)
+        self._pass[rows, :width] = passes
         self._virtual[rows] = 0.0
-        for row in sorted(self._new):
-            self._spread(row, self._new[row])
-        self._new.clear()
-        open_ = self._open[rows, :width]
-        columns = np.arange(width, dtype=np.int64)
-        ticks = np.rint(self._pass[rows, :width] * GRID).astype(np.int64) << COLUMN_BITS
-        self._keys[rows, :width] = np.where(open_, ticks | columns, CLOSED)
-        self._keys[rows, width:] = CLOSED
-        self._total[rows] = np.where(open_, self._tickets[rows, :width], 0.0).sum(axis=1)
-        present = self.job[rows, :width] >= 0
-        smallest = np.where(present, self.gang[rows, :width], 1 << 40).min(axis=1, initial=1 << 40)
-        self._smallest[rows] = smallest
+        if self._new:
+            for row in sorted(self._new):
+                self._spread(row, self._new[row])
+            self._new.clear()
+            open_, passes = self._open[rows, :width], self._pass[rows, :width]
+        ticks = np.rint(passes * GRID).astype(np.int64) << COLUMN_BITS
+        self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
+        self._total[rows] = np.add.reduce(np.where(open_, self._tickets[rows, :width], 0.0), axis=1)
+        if self._members:
+            present = self.job[rows, :width] >= 0
+            gangs = np.where(present, self.gang[rows, :width], NEVER)
+            self._smallest[rows] = np.minimum.reduce(gangs, axis=1, initial=NEVER)
+            self._members = False
 
     def _spread(self, row: int, newcomers: Sequence[int]) -> None:
         """Those of one kind (user, gang, tickets) over one stride; the first of a kind enters at the virtual time."""
