@@ -61,11 +61,9 @@ class _Rows:
         small = ~self.big
         self.big_on, self.small_on = self.servers[self.big], self.servers[small]
         self.small = small
-        there, parts = (
-            asked.gangs,
-            ([tuple([gpus for gpus, _ in some]) for some in asked.parts] or repeat(())),
-        )
-        gaps = map(may_idle, map(add, there, parts), width.tolist())
+        wide = [tuple([gpus for gpus, _ in some]) for some in asked.parts]
+        widths = map(add, asked.gangs, wide) if wide else asked.gangs
+        gaps = map(may_idle, widths, width.tolist())
         self.odd = set(compress(range(size), gaps))
 
     @cached_property
