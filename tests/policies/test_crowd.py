@@ -64,6 +64,29 @@ def test_a_table_that_is_kept_goes_on_as_one_made_of_its_books(dice: Random, hos
         assert other.books() == one.books()
 
 
+@settings(max_examples=30)
+@given(st.randoms(use_true_random=False), st.integers(2, 9), st.integers(1, 12))
+def test_a_table_that_is_told_other_tickets_goes_on_as_one_made_with_them(
+    dice: Random, hosts: int, jobs: int
+) -> None:
+    gangs, servers = draw(dice, hosts, jobs)
+    few, crowd = Few(gangs, servers, {}), Crowd(gangs, servers, {})
+    for _ in range(10):
+        assert crowd.play() == few.play()
+        who = {gang.job for gang in gangs if dice.random() < 0.3}
+        where = {server.name for server in servers if server.small and dice.random() < 0.3}
+        told = {
+            key: Fraction(dice.randint(1, 10**9), 10**6) for key in (*sorted(who), *sorted(where), "h9999")
+        }
+        gangs = [gang._replace(tickets=told.get(gang.job, gang.tickets)) for gang in gangs]
+        servers = [server._replace(tickets=told.get(server.name, server.tickets)) for server in servers]
+        made = Few(gangs, servers, few.books())
+        few.weigh(told)
+        crowd.weigh(told)
+        assert few.play() == made.play() == crowd.play()
+        assert few.books() == made.books()
+
+
 def test_books_survive_json_and_a_change_of_table() -> None:
     gangs, servers = draw(Random(1), 9, 9)
     one, other = Crowd(gangs, servers, {}), Crowd(gangs, servers, {})

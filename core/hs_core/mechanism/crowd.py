@@ -4,7 +4,7 @@ The walk by (lag, order) is made in rounds: in each, who comes before all others
 is out. Books are floats here: what they are off by is far below the grain of a quantum, and below what tells two lags apart.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from itertools import chain
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.mechanism.split import Books, Few, Gang, Server, name_of
+from hs_core.mechanism.split import Books, Few, Gang, Key, Server, name_of
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
 TIE = 9  # digits: lags that agree so far are equal, and walked by order
@@ -38,7 +38,8 @@ class Crowd:
         by_server = sorted(range(len(able)), key=lambda at: (min(able[at].servers), able[at].job))
         self._by_server = _ints(by_server)  # gangs as `GangTurns` has them …
         self._gangs = [(able[at].job, able[at].servers) for at in by_server]  # … and these themselves
-        self._keys = [*(name_of(server.name) for server in own), *(name_of(gang.job) for gang in able)]
+        self._whose: list[Key] = [*(server.name for server in own), *(gang.job for gang in able)]
+        self._keys = list(map(name_of, self._whose))
         self._small = len(own)  # entities before are aggregates
         self._stuck = _ints([server.stuck for server in there])
         self._free = _ints([server.gpus for server in there]) - self._stuck
@@ -77,6 +78,12 @@ class Crowd:
             if np.array_equal(after, label):
                 return mine
             label = after
+
+    def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
+        """These have so many from now on; those that take no turns here are passed over."""
+        for at, key in enumerate(self._whose):
+            if (now := tickets.get(key)) is not None:
+                self._tickets[at] = float(now)
 
     def play(self) -> GangTurns:
         """One quantum: chooses, and charges."""

@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 
 from hs_core.mechanism import split
-from hs_core.mechanism.crowd import Crowd, table
+from hs_core.mechanism.crowd import Crowd
 from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.loads import find_levels
 from hs_core.mechanism.split import Few
@@ -30,8 +30,8 @@ SLACK_S = 1e-6
 
 Weigh = Callable[[Mapping[At, Fraction], Collection[At]], dict[JobId, Fraction]]
 """(factors, users in pools) → jobTickets of their jobs there."""
-Entities = Callable[[Mapping[JobId, Fraction]], tuple[list[split.Gang], list[split.Server]]]
-"""jobTickets → gangs over several servers, and the servers that have a part of one."""
+Entities = Callable[[Mapping[JobId, Fraction], Collection[JobId]], Mapping[split.Key, Fraction]]
+"""(jobTickets, jobs whose tickets are others than before) → tickets of those that take turns and have others now, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +111,7 @@ class FairSequel:
         """Jobs whose tickets are others than before."""
         changed = self._decided.weigh(lags.factors(), lags.named(steps != self._told))
         self._tickets = {**self._tickets, **changed}
-        books = self._table.books()
-        if books:
-            self._table = table(*self._decided.entities(self._tickets), books)
+        self._table.weigh(self._decided.entities(self._tickets, changed))
         return changed
 
     def memory(self) -> Memory:

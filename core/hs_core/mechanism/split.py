@@ -206,6 +206,12 @@ class Few:
         self._entities = _entities(gangs, self._at, books)
         self._components = _components(self._entities)  # what an entity has got is in there from now on
 
+    def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
+        """These have so many from now on; those that take no turns here are passed over."""
+        for entity in self._entities:
+            if (now := tickets.get(entity.key)) is not None:
+                entity.tickets = now
+
     def play(self) -> GangTurns:
         """One quantum: chooses, and charges."""
         self._played = True

@@ -76,7 +76,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             wakes_s=mover.awaits_s,
             held_back=mover.held_back,
             weigh=partial(_tickets_of, world, traded.entitled),
-            entities=partial(_entities, world),
+            entities=partial(_weigh, world, {server.name for server in played.servers}),
         )
         sequel = FairSequel(decided, kept, played.table)
     return Verdict(
@@ -132,16 +132,26 @@ def _tickets_of(
         if there is None:
             continue
         share, factor = entitled.get(at), factors.get(at, WHOLE)
-        over, under = (share.numerator, share.denominator * world.gpus[at]) if share else _LEAST
+        over, under = share.as_integer_ratio() if share else _LEAST
+        if share:
+            under *= world.gpus[at]
         if factor is not WHOLE:
             over, under = over * factor.numerator, under * factor.denominator
-        by_gang: dict[int, Fraction] = {}
+        by_gang = _ByGang(over, under)
         for jobs in there:
-            for gang in jobs.widths:
-                if gang not in by_gang:
-                    by_gang[gang] = _ratio(over * gang, under)
             tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
+
+
+class _ByGang(dict[int, Fraction]):
+    """Tickets of a gang of so many GPUs, at so many per GPU."""
+
+    def __init__(self, over: int, under: int) -> None:
+        self._over, self._under = over, under
+
+    def __missing__(self, gang: int) -> Fraction:
+        found = self[gang] = _ratio(self._over * gang, self._under)
+        return found
 
 
 @lru_cache(maxsize=1 << 13)
@@ -157,6 +167,22 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
     """Gangs over several servers, and the servers that have a part of one."""
     gangs = [_gang(world, job, tickets) for job in world.jobs if job.nodes > 1 and job.id in world.homes]
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
+
+
+def _weigh(
+    world: World,
+    shared: Collection[HostName],
+    tickets: Mapping[JobId, Fraction],
+    changed: Collection[JobId],
+) -> Mapping[split.Key, Fraction]:
+    """What those that take turns have now, where these jobs have other tickets than before. `shared`: servers with a part of a gang."""
+    if not shared:
+        return {}
+    homes = [(job, world.homes[job]) for job in changed]
+    gangs = {job: tickets[job] for job, home in homes if len(home) > 1}
+    servers = {home[0] for _, home in homes if len(home) == 1 and home[0] in shared}
+    rounded: dict[int, int] = {}
+    return gangs | {name: _tickets_on(world, name, tickets, rounded) for name in servers}
 
 
 def _keep_turns(world: World, memory: Memory) -> Mapping[HostName, Turn]:
@@ -220,10 +246,17 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
                 gpus=gpus,
                 small=jobs.gangs,
                 stuck=min(gpus, stuck),
-                tickets=_sum(list(map(tickets.__getitem__, jobs.ids)), rounded),
+                tickets=_tickets_on(world, name, tickets, rounded),
             )
         )
     return servers
+
+
+def _tickets_on(
+    world: World, name: HostName, tickets: Mapping[JobId, Fraction], rounded: dict[int, int]
+) -> Fraction:
+    """Of the server's own jobs. `rounded`: as `_sum` has it."""
+    return _sum(list(map(tickets.__getitem__, world.at[name].ids)), rounded)
 
 
 def _sum(tickets: Sequence[Fraction], rounded: dict[int, int]) -> Fraction:
