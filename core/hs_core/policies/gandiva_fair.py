@@ -99,7 +99,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
 def _limits(world: World, memory: Memory) -> Limits:
     """Where quanta went on without a decision, their moves are made in this one."""
     since = world.snapshot.quantum - memory.get("moved", world.snapshot.quantum)
-    quanta = max(1, min(since, pace(len(world.jobs))))
+    quanta = min(since, pace(len(world.jobs)))
+    if quanta <= 1:
+        return LIMITS
     return replace(
         LIMITS,
         started_a_quantum=quanta * LIMITS.started_a_quantum,
