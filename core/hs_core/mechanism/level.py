@@ -5,16 +5,11 @@ idles: the stride hands it to those who are there, in proportion to theirs. So a
 at which the pool is full; below that, all it asks for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hs_core.names import UserName
-
-Floats = NDArray[np.float64]
 
 COARSE = 200  # of a pool's GPUs one part may change before the level is found anew
 
@@ -26,8 +21,8 @@ class Level:
         self._asked = dict(asked)
         self._total = sum(asked.values())
         self._rows = {user: at for at, user in enumerate(user for user, has in entitled.items() if has > 0)}
-        self._has: Floats = np.array([entitled[user] for user in self._rows], dtype=np.float64)
-        self._asks: Floats = np.array([self._asked.get(user, 0) for user in self._rows], dtype=np.float64)
+        self._has = tuple(map(entitled.__getitem__, self._rows))
+        self._asks = [self._asked.get(user, 0) for user in self._rows]
         self._changed = 0
         self._level: float | None = None
         self._parts: dict[tuple[UserName, int], float] = {}
@@ -95,25 +90,27 @@ class Level:
             self._changed = 0
         return self._level
 
-    def _find(self, asks: Floats) -> tuple[float, float]:
+    def _find(self, asks: Sequence[int]) -> tuple[float, float]:
         """The level, and the entitlements of those who do not get all they ask for."""
-        return _find(self._gpus, asks.tobytes(), self._has.tobytes())
+        return _find(self._gpus, tuple(asks), self._has)
 
 
 @lru_cache(maxsize=16)  # decisions that follow one another ask the same, pool by pool
-def _find(gpus: int, asks: bytes, entitled: bytes) -> tuple[float, float]:
-    """`asks`, `entitled`: floats, by user."""
-    asked, has = np.frombuffer(asks), np.frombuffer(entitled)
-    there = asked > 0
-    asked, has = asked[there], has[there]
-    if asked.sum() <= gpus:
+def _find(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tuple[float, float]:
+    """`asks`, `entitled`: by user."""
+    if sum(asks) <= gpus:
         return inf, 0.0
-    line = asked / has
-    order = np.argsort(line, kind="stable")
-    asked, has, line = asked[order], has[order], line[order]
-    served, open_ = np.zeros(len(line)), np.full(len(line), has.sum())
-    np.cumsum(asked[:-1], out=served[1:])
-    open_[1:] -= np.cumsum(has[:-1])
-    levels = (gpus - served) / open_
-    at = int(np.argmax(levels < line))  # the first who does not get all
-    return float(levels[at]), float(open_[at])
+    lines = sorted([
+        (asked / has, at) for at, (asked, has) in enumerate(zip(asks, entitled, strict=True)) if asked > 0
+    ])  # fmt: skip
+    total = sum([entitled[at] for _, at in lines])
+    served, passed = 0, 0.0  # what those ask for who get all of it, and their entitlements
+    level = open_ = 0.0
+    for line, at in lines:
+        open_ = total - passed
+        level = (gpus - served) / open_
+        if level < line:  # the first who does not get all
+            break
+        served += asks[at]
+        passed += entitled[at]
+    return level, open_
