@@ -55,7 +55,7 @@ def _check_named(name: HostName, turn: Turn, guest: Guest) -> None:
 
 def _check_room(snapshot: Snapshot, host: HostFacts, guest: JobFacts, parts: int, other: JobFacts) -> None:
     """Their memory is known and fits, or they were seen to, or it is so now."""
-    if guest.running and other.running:
+    if {guest.id, other.id} <= snapshot.running:
         return
     pair = (guest.job_class, other.job_class)
     if snapshot.interference.get((*pair, host.model)) == inf:

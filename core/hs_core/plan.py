@@ -1,7 +1,7 @@
 """What a plan must never say."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import compress, filterfalse, repeat
 from math import ceil
@@ -33,7 +33,7 @@ def check(snapshot: Snapshot, plan: Plan, needs: Needs = PLAIN) -> list[Homed]:
     _check_copies(plan, jobs, needs)
     _check_shapes(plan, jobs, needs)
     _check_tickets(plan)
-    _check_turns(plan, hosts, jobs)
+    _check_turns(snapshot, plan, hosts, jobs)
     _check_seats(plan, hosts, jobs, needs)
     check_guests(snapshot, plan, hosts, jobs, sharing=needs.sharing)
     _check_accumulation(plan, jobs)
@@ -228,7 +228,9 @@ def _check_tickets(plan: Plan) -> None:
         raise BrokenError(f"job {job_id} has {tickets[job_id]} tickets; expected more than 0")
 
 
-def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:
+def _check_turns(
+    snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById
+) -> None:
     if unknown := sorted(plan.turns.keys() - hosts.keys()):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
     for name, turn in plan.turns.items():
@@ -250,7 +252,7 @@ def _check_turns(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -
                 f"a GPU of {name} is promised twice: its turn needs {needed}, it has {hosts[name].gpus}"
             )
     if not all(turn.local for turn in plan.turns.values()):
-        _check_unsliceable(plan, hosts, jobs.jobs)
+        _check_unsliceable(plan, hosts, jobs.jobs, snapshot.running)
 
 
 def _check_seats(
@@ -311,10 +313,12 @@ def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs)
             raise BrokenError(f"job {job_id} is profiled on {trial.model} and shares GPUs; expected it alone")
 
 
-def _check_unsliceable(plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Sequence[JobFacts]) -> None:
+def _check_unsliceable(
+    plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Sequence[JobFacts], running: Set[JobId]
+) -> None:
     bound: dict[HostName, list[JobFacts]] = {}
     for job in filterfalse(_is_sliceable, jobs):
-        if job.started and job.running:
+        if job.started and job.id in running:
             for name in job.hosts:
                 if name in hosts:
                     bound.setdefault(name, []).append(job)

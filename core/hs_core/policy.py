@@ -1,6 +1,6 @@
 """What a policy sees and says. A policy is a function of a snapshot and its own memory; nobody parses its name."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -42,7 +42,6 @@ class JobFacts:
     rooted: bool = False  # has a process that can never go elsewhere; a started one that is neither this nor movable soon will be
     migrate: Migrate = Migrate.AUTO
     settled_s: float = 0.0  # when it was placed or last moved
-    running: bool = False  # in its turn right now
     attained_gpu_s: float = 0.0
     state_bytes: int = 0  # that a move would take along; 0: not known
     steps: float = 0.0  # mini-batches in all; 0: not said by its user
@@ -163,6 +162,7 @@ class Snapshot:
     """
     speeds: Mapping[tuple[str, str], Mapping[Shape, float]] = field(default_factory=dict)
     """(job class, GPU model) → mini-batches a second of elastic jobs in each shape that was measured well enough."""
+    running: Set[JobId] = frozenset()  # of these jobs, those that are in their turns right now
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
     more_to_come: bool = True  # jobs; False: a simulation has no others

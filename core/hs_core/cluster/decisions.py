@@ -84,6 +84,7 @@ class Decisions(Requests):
             if self.policy.needs.by_gpu
             else {},
             speeds={key: dict(known) for key, known in self._rates.speeds.items()},
+            running=self._sight.running(),
             migrations_left=self._budget.left(now_s),
             seed=self.settings.seed,
             profiling=self.settings.profiling,

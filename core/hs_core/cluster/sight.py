@@ -10,7 +10,7 @@ from hs_core.cluster.book import Book
 from hs_core.model import Host, Job, SuspendMode, class_over, job_class, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
-from hs_core.reports import Phase
+from hs_core.reports import JobReport, Phase
 from hs_core.strategy import class_as
 
 
@@ -31,6 +31,7 @@ class Sight:
         self._classes: dict[JobId, str] = {}
         self._hosts_version = -1
         self._doomed: frozenset[HostName] = frozenset()
+        self._running: set[JobId] = set()
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
         self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
         self._by_gpu = False
@@ -112,18 +113,25 @@ class Sight:
             self._shown = tuple(self._facts.values())
         return self._shown
 
+    def running(self) -> frozenset[JobId]:
+        """Of those that `jobs` said last, who is in its turn."""
+        return frozenset(self._running)
+
     def _renew(self, changed: Collection[JobId]) -> None:
         newest = next(reversed(self._facts), JobId(0))
         for job in sorted(changed):
             row = self._book.live.get(job)
             old = self._facts.get(job)
             if row is None or not self._could_run(row):
+                self._turn(job, None)
                 if old is not None:
                     del self._facts[job]
                     self._users[old.user] -= 1
                     self._shown = None
                 continue
-            new = self._job_facts(row)
+            report = row.report
+            new = self._job_facts(row, report)
+            self._turn(job, report)
             if old is None:
                 self._users[row.user] += 1
                 if job < newest:
@@ -133,6 +141,12 @@ class Sight:
             if new != old:
                 self._facts[job] = new
                 self._shown = None
+
+    def _turn(self, job: JobId, report: JobReport | None) -> None:
+        if report is not None and report.phase is Phase.RUNNING:
+            self._running.add(job)
+        else:
+            self._running.discard(job)
 
     def _counted(self, row: Job) -> tuple[HostName, ...]:
         return copies.counted(row, {*self._connected, *self._awaited})
@@ -162,8 +176,7 @@ class Sight:
         needed = {part for home, part in pairs if there[part] != home} if row.hosts else range(len(there))
         return tuple(there[part] for part in sorted(needed) if there[part] not in self._connected)
 
-    def _job_facts(self, row: Job) -> JobFacts:
-        report = row.report
+    def _job_facts(self, row: Job, report: JobReport | None) -> JobFacts:
         hosts, parts = row.hosts, tuple(row.reports.values())
         if row.portions:  # those that have ended, or are away, are not waited for
             hosts = self._counted(row)
@@ -200,7 +213,6 @@ class Sight:
             rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
             settled_s=row.settled_s,
-            running=report is not None and report.phase is Phase.RUNNING,
             attained_gpu_s=row.gpu_s,
             steps=row.spec.steps,
             steps_done=row.step,

@@ -15,7 +15,7 @@ def least_attained_first(snapshot: Snapshot) -> list[JobFacts]:
     """
 
     def attained(job: JobFacts) -> float:
-        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.running else 0.0)
+        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.id in snapshot.running else 0.0)
 
     return sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
 

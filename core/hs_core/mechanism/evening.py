@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from hs_core.mechanism.moves import Mover
 
 SLACK = 1e-9
-Cost = tuple[bool, bool, int, float, JobId]
-
-
-def cost_of(job: JobFacts) -> Cost:
-    """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
-    return job.started, job.running, job.gang, -job.arrival_s, job.id
+Cost = tuple[bool, bool, int, float, JobId]  # as `Mover.cost_of` says
 
 
 class _Change(NamedTuple):
@@ -267,7 +262,7 @@ class _Evening:
                 then = self.time_with(target, one)
             squares = ((then**2 - before) * width - saved) / unit
             if squares <= -least:
-                yield _Change(round(squares, 9), cost_of(job), target, source, job)
+                yield _Change(round(squares, 9), self._mover.cost_of(job), target, source, job)
 
     def _fill(self, target: int, sources: Sequence[int]) -> Sequence[_Change]:
         """Small jobs for the GPUs beside a gang, all at once: one alone would keep the gang from as many."""
@@ -278,7 +273,7 @@ class _Evening:
         draft = _Draft(self)
         others = [at for at in sources if at != target]
         for at in sorted(others, key=lambda at: (-self.load(at), at)):
-            for job in sorted(self._movable(at), key=cost_of):
+            for job in sorted(self._movable(at), key=self._mover.cost_of):
                 if job.gang <= room and 2 * job.gang <= gpus and self._may(job, target):
                     draft.put(job, at, target)
                     room -= job.gang
@@ -302,10 +297,13 @@ class _Evening:
             draft.put(job, target, min(zip(draft.afters(job, target, homes), homes, strict=True))[1])
         for at in waits[: self._limits.servers_tried]:
             gangs = [job for job in self._movable(at) if 2 * job.gang > gpus and self._may(job, target)]
-            for job in sorted(gangs, key=cost_of):
+            for job in sorted(gangs, key=self._mover.cost_of):
                 if at != target and draft.after(job, at, target) < draft.squares:
                     draft.put(job, at, target)
         return self._worth(draft)
+
+    def cost_of(self, job: JobFacts) -> Cost:
+        return self._mover.cost_of(job)
 
     def _may(self, job: JobFacts, target: int) -> bool:
         return self._accepts[target] and self.fits(job)[target] and self._mover.may_go(job)
@@ -344,11 +342,10 @@ class _Evening:
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}
             jobs, urgent = self.jobs(at), self._urgent(at)
+            cost_of, may_go = self._mover.cost_of, self._mover.may_go
             for job in jobs if self._mover.moves_started else [job for job in jobs if not job.started]:
                 key = (job.gang, job.user)
-                if (key not in found or cost_of(job) < cost_of(found[key])) and self._mover.may_go(
-                    job, urgent=urgent
-                ):
+                if (key not in found or cost_of(job) < cost_of(found[key])) and may_go(job, urgent=urgent):
                     found[key] = job
             self._kinds[at] = list(found.values())
         return self._kinds[at]
@@ -382,7 +379,7 @@ class _Draft:
         self._weighed[source], self._weighed[target] = left, came
         self._load |= load
         self._left.clear()
-        self.changes.append(_Change(0.0, cost_of(job), target, source, job))
+        self.changes.append(_Change(0.0, self._evening.cost_of(job), target, source, job))
 
     def after(self, job: JobFacts, source: int, target: int) -> float:
         """What `squares` would be with it there."""

@@ -143,7 +143,7 @@ def _agreed(snapshot: Snapshot, memory: Memory, table: Rows, style: Style) -> _A
     gpus = table.gpus + _reserved(snapshot, table) if snapshot.reserved else table.gpus
     books, lives = _past(memory, table)
     guessed = memory.get("guessed", {})
-    idle = not any(job.running for job in snapshot.jobs)
+    idle = not snapshot.running
     if style.compat:
         idle = idle and not snapshot.more_to_come  # it waits for the next allocation beside idle GPUs
     return _Agreed(

@@ -58,7 +58,7 @@ class Round:
         for name in job.hosts:
             partners = {JobId(int(other)): gpus for other, gpus in beside[name].items()}
             found[name] = {other: gpus for other, gpus in partners.items() if self._runs_at(other, name)}
-            if not _has_gpus(job) and found[name] != partners:
+            if not self._has_gpus(job) and found[name] != partners:
                 return None
         return found if any(found.values()) else None
 
@@ -74,26 +74,30 @@ class Round:
             key=lambda job: (*lengths.rank(job, lengths.total_s(job)), by_arrival(job)),
         )
         for job in waiting:
-            if not self._start(job) and not _has_gpus(job):
+            if not self._start(job) and not self._has_gpus(job):
                 self._share(job, choose)
         why = {job.id: self._why(job) for job in waiting}
         verdict = self._slots.verdict(self._memory(), why)
         return replace(verdict, plan=replace(verdict.plan, accumulation=self._parts))
+
+    def _has_gpus(self, job: JobFacts) -> bool:
+        """A process, or GPUs on which one is coming up."""
+        return job.started or job.id in self.snapshot.running
 
     def _keep(self) -> None:
         """Who has GPUs keeps them, guests included; then who has a process, which cannot go elsewhere."""
         started = [
             job
             for job in sorted(self.snapshot.jobs, key=by_arrival)
-            if _has_gpus(job) or job.id in self._beside
+            if self._has_gpus(job) or job.id in self._beside
         ]
-        for job in sorted(started, key=lambda job: (job.id in self._beside, not job.running)):
+        for job in sorted(started, key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running)):
             beside = self._beside.get(job.id)
             if beside is None:
                 self._slots.offer(job)
             elif not self._whole(beside) or not self._slots.share(job, beside):
                 del self._beside[job.id]
-                if _has_gpus(job):
+                if self._has_gpus(job):
                     self._slots.offer(job)
 
     def _whole(self, beside: Beside) -> bool:
@@ -107,7 +111,7 @@ class Round:
     def _start(self, job: JobFacts) -> bool:
         """On free GPUs of the fastest model that has them; those not measured newest first."""
         slots = self._slots
-        if _has_gpus(job) or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
+        if self._has_gpus(job) or not slots.reachable(job) or (slots.has_home(job) and not job.movable):
             return slots.offer(job)
         rates = self.snapshot.rates
         found = sorted(self._models, key=lambda model: -rates.get((job.job_class, model), 0.0))
@@ -193,11 +197,6 @@ class Round:
         if not job.memory_bytes:
             return "shorter jobs start first; it can share no GPU, as its memory was not said (--gpu-mem)"
         return "shorter jobs start first, and no running job is one that it would gain by sharing GPUs with"
-
-
-def _has_gpus(job: JobFacts) -> bool:
-    """A process, or GPUs on which one is coming up."""
-    return job.started or job.running
 
 
 def steps_of(job: JobFacts) -> int:

@@ -151,8 +151,9 @@ _dues = Newest(_Dues)
 def had_in_turn(world: World) -> dict[At, int]:
     """GPUs that users' jobs have in the turns that end now."""
     got: dict[At, int] = {}
+    running = world.snapshot.running
     for job in world.jobs:
-        if job.running and (home := world.homes.get(job.id)):
+        if job.id in running and (home := world.homes.get(job.id)):
             at = (job.user, world.model(home))
             got[at] = got.get(at, 0) + job.gang
     return got

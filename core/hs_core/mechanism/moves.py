@@ -11,7 +11,7 @@ from math import inf
 from typing import Any
 
 from hs_core.mechanism.census import Kind
-from hs_core.mechanism.evening import cost_of, even_out
+from hs_core.mechanism.evening import Cost, even_out
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
@@ -67,7 +67,7 @@ class Mover:
         self._budget = self.world.snapshot.migrations_left
         self._started_left = limits.started_a_quantum
         self._waiting_left = limits.waiting_a_quantum
-        self._now_s = self.world.snapshot.now_s
+        self._now_s, self._running = self.world.snapshot.now_s, self.world.snapshot.running
         self._cool_down_s = limits.cool_down_quanta * self.world.snapshot.quantum_s
         self._urgent_s = limits.urgent_cool_down_quanta * self.world.snapshot.quantum_s
 
@@ -86,6 +86,10 @@ class Mover:
         if job.started and job.migrate is Migrate.SAME_TYPE and self.world.mixed(job):
             return False
         return self.moves_started if job.started else self._waiting_left > 0
+
+    def cost_of(self, job: JobFacts) -> Cost:
+        """Cheapest first: without a process, not in its turn, the newest (the others have been at it longer)."""
+        return job.started, job.id in self._running, job.gang, -job.arrival_s, job.id
 
     def affords(self, jobs: Sequence[JobFacts]) -> bool:
         """All of them, which `may_go` one by one."""
@@ -237,7 +241,7 @@ class Mover:
         for job in kin.jobs if self.moves_started else kin.waiting:
             if not self.may_go(job) or (job.started and job.migrate is not Migrate.AUTO):
                 continue
-            if target in self.world.usable(job) and (best is None or cost_of(job) < cost_of(best)):
+            if target in self.world.usable(job) and (best is None or self.cost_of(job) < self.cost_of(best)):
                 best = job
         return best
 

@@ -221,7 +221,7 @@ class _Profiler:
         for job in self._snapshot.jobs:
             run = self._book.runs.get(job.id)
             homes = {*job.hosts, *map(HostName, run.home)} if run is not None else {*job.hosts}
-            bound = run is not None or (job.started and job.running and not job.sliceable)
+            bound = run is not None or (not job.sliceable and job.started and job.id in self._snapshot.running)
             for name in homes & self._room.keys():
                 self._idle[name] -= job.per_node
                 self._room[name] -= job.per_node if bound else 0
@@ -326,7 +326,7 @@ class _Profiler:
         """`own`: where it lives."""
         if self._hosts[name].gpus < job.per_node or self._room[name] < job.per_node:
             return False
-        if self._edge or (name in own and job.running):
+        if self._edge or (name in own and job.id in self._snapshot.running):
             return True
         return self._idle[name] + (job.per_node if name in own else 0) >= job.per_node
 

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from hs_core.mechanism.placing import Home
 from hs_core.mechanism.tesserae.migrate import FREE, settle
 from hs_core.names import HostName, JobId
-from hs_core.policy import JobFacts
+from hs_core.policy import JobFacts, Snapshot
 
 
 def rename(
-    servers: Sequence[HostName], gpus: int, planned: Mapping[JobId, Home], jobs: Iterable[JobFacts]
+    servers: Sequence[HostName], gpus: int, planned: Mapping[JobId, Home], snapshot: Snapshot
 ) -> dict[HostName, HostName]:
     """`planned`: homes on `servers` (or others) in the round to come. Name in the plan → physical server.
 
@@ -24,9 +24,9 @@ def rename(
     if not gpus:
         return {name: name for name in servers}
     place = {name: at for at, name in enumerate(servers)}
-    by_id = {job.id: job for job in jobs}
+    by_id = {job.id: job for job in snapshot.jobs}
     now = {job.id: job.hosts for job in by_id.values() if job.hosts and job.started}
-    running_first = sorted(now, key=lambda job: (not by_id[job].running, job))
+    running_first = sorted(now, key=lambda job: (job not in snapshot.running, job))
     old = _table(place, gpus, [(by_id[job], now[job]) for job in running_first])
     new = _table(place, gpus, [(by_id[job], home) for job, home in sorted(planned.items())])
     moves = settle(old, new)

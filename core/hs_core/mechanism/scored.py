@@ -75,8 +75,9 @@ class Scored:
         self, jobs: Sequence[JobFacts], seats: Seats, bound: Iterable[JobFacts], moves: int
     ) -> dict[JobId, tuple[Spot, ...]]:
         """GPUs of `jobs`, who were chosen, by the order of the policy; who finds none together is left out. `bound`: who has GPUs already."""
+        running = self._snapshot.running
         # Of those that feel it alike who runs comes first, and of these who has the best: to change places would gain nothing.
-        jobs = sorted(jobs, key=lambda job: (not job.running, self._slowed(job)))
+        jobs = sorted(jobs, key=lambda job: (job.id not in running, self._slowed(job)))
         wants = [self._want(job, seats) for job in jobs]
         pool = Pool(host=self._server, score=self._score, free=self._free(seats, bound))
         found = place(pool, wants, moves=moves)

@@ -89,8 +89,8 @@ class Seats:
 
     def keep(self, job: JobFacts) -> bool:
         """What runs goes on where it is, whoever else is chosen; False if it does not run."""
-        home = self._slots.home(job)
-        if not home or not job.running or job.id in self._chosen or not self._slots.reachable(job):
+        home, running = self._slots.home(job), self._snapshot.running
+        if not home or job.id not in running or job.id in self._chosen or not self._slots.reachable(job):
             return False
         if not self._slots.runs(job):
             if not self._slots.take(job, home, ""):
@@ -109,7 +109,7 @@ class Seats:
             return True
         if slots.home(job) == home:
             return slots.take(job, home, "")
-        if job.running:
+        if job.id in self._snapshot.running:
             slots.take(job, slots.home(job), "")
         slots.reserve(home, job.per_node)
         return False
@@ -231,12 +231,12 @@ class Seats:
                     room[name] -= job.per_node
         names: dict[HostName, HostName] = {}
         for (_, free, _, _), servers in groups.items():
-            names |= rename(servers, free, planned, self._snapshot.jobs)
+            names |= rename(servers, free, planned, self._snapshot)
         return {job: tuple(names[name] for name in home) for job, home in planned.items()}
 
     def _hand_out(self, targets: Mapping[JobId, Home]) -> set[JobId]:
         """The largest first; of equal ones those that cannot leave, those at home, then by arrival. Who found GPUs."""
-        slots, hosts = self._slots, self._hosts
+        slots, hosts, running = self._slots, self._hosts, self._snapshot.running
         claims = dict.fromkeys(hosts, 0)  # GPUs that chosen jobs would stay on
         line = []
         for job, model in self._chosen.values():
@@ -244,7 +244,7 @@ class Seats:
             stays = bool(home) and hosts[home[0]].model == model
             for name in home if stays else ():
                 claims[name] += per_node
-            moves_on = not (stays and job.running)
+            moves_on = not (stays and job.id in running)
             rank = (slots.may_leave(job), -per_node, -gang, moves_on, not stays, job.arrival_s, job.id)
             line.append((rank, job, model, home if stays else ()))
         line.sort(key=itemgetter(0))

@@ -49,7 +49,7 @@ class Slots:
             JobId, JobFacts
         ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
-        running = [job for job in snapshot.jobs if job.running and job.id not in guests]
+        running = [job for job in snapshot.jobs if job.id in snapshot.running and job.id not in guests]
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         out_of_reach = [job for job in running if not self.reachable(job)]
         stuck = [job for job in running if job.started and not job.sliceable]

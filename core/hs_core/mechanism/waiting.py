@@ -51,7 +51,7 @@ class Waiting(Mapping[JobId, str]):
 
     def _runs(self, job: JobFacts) -> bool:
         home = self._world.homes.get(job.id)
-        if home is None or not job.running:
+        if home is None or job.id not in self._world.snapshot.running:
             return False
         return job.nodes == 1 or job.id in _in_turn(self._turns, home)
 

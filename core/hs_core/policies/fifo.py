@@ -15,7 +15,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     jobs = sorted(snapshot.jobs, key=by_arrival)
     why: dict[JobId, str] = {}
     # Who has GPUs keeps them; then who has a process, which cannot go elsewhere.
-    for job in sorted((job for job in jobs if job.started), key=lambda job: not job.running):
+    for job in sorted((job for job in jobs if job.started), key=lambda job: job.id not in snapshot.running):
         slots.offer(job)
     head: JobFacts | None = None
     for job in jobs:

@@ -219,7 +219,7 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
         for job in band.stuck
         if job.id == gang.job
     )
-    starts = any(not job.running for job in chain(there, parts))
+    starts = any(job.id not in world.snapshot.running for job in chain(there, parts))
     return not starts and all(moved.job.nodes == 1 for moved in mover.done)
 
 
@@ -231,7 +231,7 @@ def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> spl
         servers=home,
         per_node=job.per_node,
         tickets=tickets[job.id],
-        forced=job.running and not job.sliceable,
+        forced=not job.sliceable and job.id in world.snapshot.running,
         able=job.id not in world.unable and all(world.hosts[name].connected for name in home),
     )
 
@@ -241,7 +241,7 @@ def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fracti
     rounded: dict[int, int] = {}
     for name in sorted(shared):
         gpus, jobs = world.hosts[name].gpus, world.at[name]
-        stuck = sum(job.gang for job in jobs.stuck if job.running)
+        stuck = sum(job.gang for job in jobs.stuck if job.id in world.snapshot.running)
         servers.append(
             split.Server(
                 name=name,

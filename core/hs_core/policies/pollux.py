@@ -7,7 +7,7 @@ gang or nothing; a pool without elastic jobs is not searched: who runs there goe
 by itself, and who has started stays in its pool. GPUs that the search leaves idle go to who waits, by arrival.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from hs_core.dice import roll
@@ -28,7 +28,7 @@ SEARCH = Search()
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     most = _most(snapshot, memory)
     slots, jobs = Slots(snapshot), sorted(snapshot.jobs, key=by_arrival)
-    _keep(slots, jobs)
+    _keep(slots, jobs, snapshot.running)
     wanted: dict[JobId, Given] = {}
     for model, there in _by_pool(snapshot, slots, jobs).items():
         if any(job.elastic is not None for job in there):
@@ -48,16 +48,16 @@ def _most(snapshot: Snapshot, memory: Memory) -> dict[JobId, int]:
     before = memory.get("most", {})
     found = {}
     for job in snapshot.jobs:
-        gpus = max(int(before.get(str(job.id), 0)), job.gang if job.running else 0)
+        gpus = max(int(before.get(str(job.id), 0)), job.gang if job.id in snapshot.running else 0)
         if gpus:
             found[job.id] = gpus
     return found
 
 
-def _keep(slots: Slots, jobs: Iterable[JobFacts]) -> None:
+def _keep(slots: Slots, jobs: Iterable[JobFacts], running: Set[JobId]) -> None:
     """What has GPUs and cannot be restarted elsewhere, or not yet, goes on; then who has none just now: the search would give them away for ever."""
-    for job in sorted(jobs, key=lambda job: not job.running):
-        there = job.running or job.started
+    for job in sorted(jobs, key=lambda job: job.id not in running):
+        there = job.id in running or job.started
         if there and not slots.runs(job) and not _may_restart(job) and slots.reachable(job):
             slots.take(job, slots.home(job), "")
 
@@ -129,12 +129,12 @@ def _within_budget(snapshot: Snapshot, slots: Slots, wanted: Mapping[JobId, Give
     free = {name: slots.free(name) for name in hosts}
     agreed: dict[JobId, Given] = {}
     for job in jobs.values():
-        if job.running and job.id in fitting:
+        if job.id in snapshot.running and job.id in fitting:
             agreed[job.id] = Given(job.hosts, job.per_node, None)
             _move(free, agreed[job.id], -1)
     left = snapshot.migrations_left
     order = sorted(fitting, key=lambda id_: (fitting[id_].gpus - jobs[id_].per_node, id_))
-    for id_ in sorted(order, key=lambda id_: not jobs[id_].running):  # who gives GPUs back first
+    for id_ in sorted(order, key=lambda id_: id_ not in snapshot.running):  # who gives GPUs back first
         given, now = fitting[id_], agreed.get(id_)
         if id_ in changed and left <= 0:
             continue

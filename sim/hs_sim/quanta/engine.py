@@ -274,6 +274,7 @@ class _Run(Running):
             interference=self._pairs.known(),
             speeds=self._measured_shapes.known(),
             slowdowns=self._gpus.known() if self._policy.needs.by_gpu else {},
+            running=fleet.turn(),
             migrations_left=self._budget.left(now_s),
             more_to_come=self._next_job < len(fleet.jobs),
             seed=self._experiment.seed,

@@ -11,7 +11,7 @@ import numpy as np
 from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
 from hs_core.model import Dataset, job_class, named_class, split_memory
-from hs_core.names import HostName, UserName
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts
 from hs_core.strategy import class_as
 from hs_sim.cluster import check_fits, servers
@@ -90,11 +90,7 @@ class Fleet:
         self._here: Ints | None = None  # the same; None: others than before
         self._columns = Columns(jobs)
         self._facts: list[Any] = [None] * count
-        self._otherwise: list[Any] = [
-            None
-        ] * count  # as they were when they last ran, or when they last did not
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
-        self._ran: Bools = np.zeros(count, dtype=np.bool_)  # as facts have it
         self._host_tuples: dict[tuple[int, ...], tuple[HostName, ...]] = {(): ()}
 
     def _servers(self, experiment: Experiment) -> None:
@@ -339,7 +335,7 @@ class Fleet:
         self.steps_left[job] = 0.0
         self.ended_s[job] = now_s
         self.copies.pop(job, None)
-        self._facts[job] = self._otherwise[job] = None
+        self._facts[job] = None
         self._odd[job] = True
         del self.live[job]
         self._here = None
@@ -359,41 +355,24 @@ class Fleet:
         self._odd[jobs] = True
 
     def switched(self, jobs: int | Sequence[int] | Ints) -> None:
-        """They run now, or no more. Most that have run since the last decision have stopped again: who does not go by progress need not know."""
+        """They run now, or no more: other facts for who goes by progress."""
         if self._progress:
             self._odd[jobs] = True
 
     def facts(self, now_s: float, *, movable: Bools) -> tuple[JobFacts, ...]:
         """`movable`: could be told to go elsewhere now."""
-        found, known, live = self._facts, self._otherwise, self.here()
-        odd, turned = self._odd[live], self.running[live] != self._ran[live]
-        anew = live[odd].tolist()
-        for job in anew:
-            known[job] = None
-        anew += self._turn(live[turned & ~odd].tolist())
-        if anew:
-            jobs = np.array(anew, dtype=np.int64)
-            made = self._columns.facts(anew, self._now(jobs, now_s, movable))
-            for job, facts in zip(anew, made, strict=True):
+        found, live = self._facts, self.here()
+        anew = live[self._odd[live]]
+        if anew.size:
+            made = self._columns.facts(anew.tolist(), self._now(anew, now_s, movable))
+            for job, facts in zip(anew.tolist(), made, strict=True):
                 found[job] = facts
-            self._odd[jobs] = False
-        self._ran[live] = self.running[live]
+            self._odd[anew] = False
         return tuple(found if live.size == len(found) else map(found.__getitem__, self.live))
 
-    def _turn(self, jobs: list[int]) -> list[int]:
-        """They run now, or no more, and nothing else of them is another; those of which is not known how they are so."""
-        found, known = self._facts, self._otherwise
-        if self._progress:
-            return jobs
-        lacking = []
-        for job in jobs:
-            before, other = found[job], known[job]
-            known[job] = before
-            if other is None:
-                lacking.append(job)
-            else:
-                found[job] = other
-        return lacking
+    def turn(self) -> frozenset[JobId]:
+        """Who is in its turn now."""
+        return frozenset(map(JobId, (np.flatnonzero(self.running) + 1).tolist()))
 
     def _now(self, jobs: Ints, now_s: float, movable: Bools) -> dict[str, Iterable[Any]]:
         """What has become of these, by field of `JobFacts`."""
@@ -408,7 +387,6 @@ class Fleet:
             "started": self.started[jobs].tolist(),
             "movable": movable[jobs].tolist(),
             "settled_s": self.settled_s[jobs].tolist(),
-            "running": self.running[jobs].tolist(),
             "attained_gpu_s": self.attained(jobs, now_s).tolist(),
             "steps": self.steps[jobs].tolist(),
             "steps_done": (self.steps[jobs] - self.steps_left[jobs]).tolist(),
