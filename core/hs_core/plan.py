@@ -1,7 +1,7 @@
 """What a plan must never say."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress, filterfalse, repeat
 from math import ceil
@@ -228,9 +228,7 @@ def _check_tickets(plan: Plan) -> None:
         raise BrokenError(f"job {job_id} has {tickets[job_id]} tickets; expected more than 0")
 
 
-def _check_turns(
-    snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById
-) -> None:
+def _check_turns(snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:
     if unknown := sorted(plan.turns.keys() - hosts.keys()):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
     for name, turn in plan.turns.items():
@@ -314,7 +312,7 @@ def _check_trials(plan: Plan, hosts: Mapping[HostName, HostFacts], needs: Needs)
 
 
 def _check_unsliceable(
-    plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Sequence[JobFacts], running: Set[JobId]
+    plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: Sequence[JobFacts], running: frozenset[JobId]
 ) -> None:
     bound: dict[HostName, list[JobFacts]] = {}
     for job in filterfalse(_is_sliceable, jobs):

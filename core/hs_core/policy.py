@@ -1,6 +1,6 @@
 """What a policy sees and says. A policy is a function of a snapshot and its own memory; nobody parses its name."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -162,7 +162,7 @@ class Snapshot:
     """
     speeds: Mapping[tuple[str, str], Mapping[Shape, float]] = field(default_factory=dict)
     """(job class, GPU model) → mini-batches a second of elastic jobs in each shape that was measured well enough."""
-    running: Set[JobId] = frozenset()  # of these jobs, those that are in their turns right now
+    running: frozenset[JobId] = frozenset()  # of these jobs, those that are in their turns right now
     migrations_left: int = 0  # moves of started jobs that the cluster's budget allows now
     seed: int = 0
     more_to_come: bool = True  # jobs; False: a simulation has no others

@@ -28,8 +28,15 @@ def job(at: int, gang: int = 2, **facts: object) -> JobFacts:
 
 
 def ask(*jobs: JobFacts, hosts: tuple[HostFacts, ...] = HOSTS) -> Snapshot:
+    """Whoever has a process is in its turn."""
     return Snapshot(
-        now_s=0.0, quantum_s=60.0, quantum=0, hosts=hosts, jobs=jobs, tickets={UserName("u"): Fraction(1)}
+        now_s=0.0,
+        quantum_s=60.0,
+        quantum=0,
+        hosts=hosts,
+        jobs=jobs,
+        running=frozenset(one.id for one in jobs if one.started),
+        tickets={UserName("u"): Fraction(1)},
     )
 
 
@@ -80,7 +87,7 @@ def test_a_lawful_plan_passes() -> None:
         ([job(1)], plan({}, tickets={1: Fraction(1)}), "job 1 has tickets and no home"),
         ([], plan({}, {X: Turn()}), "a turn for x"),
         (
-            [job(1, hosts=(H,), started=True, running=True, sliceable=False)],
+            [job(1, hosts=(H,), started=True, sliceable=False)],
             plan({1: H}, {H: turn()}),
             "job 1 cannot be suspended and is not in the turn of h",
         ),
@@ -107,7 +114,7 @@ def test_a_server_without_a_turn_is_left_to_itself() -> None:
 
 def test_a_job_stays_on_a_server_that_lost_gpus_under_it() -> None:
     hosts = (replace(HOSTS[0], gpus=1), HOSTS[1])
-    stuck = job(1, hosts=(H,), started=True, running=True, sliceable=False)
+    stuck = job(1, hosts=(H,), started=True, sliceable=False)
     check(ask(stuck, hosts=hosts), plan({1: H}, {H: turn()}))
 
 

@@ -13,7 +13,7 @@ from hs_core.plan import check
 from hs_core.policies import POLICIES, find
 from hs_core.policy import JobFacts, Memory, Policy, Profiling, Snapshot, Trial, Verdict
 from hs_core.strategy import Strategy, class_as
-from tests.policies.worlds import GIB, Strides, after, homes_of, host, job, snapshot
+from tests.policies.worlds import GIB, Strides, after, having, homes_of, host, job, snapshot
 
 FFT = find("fft")
 V, K, Q = host("v", 4, "V100"), host("k", 4, "K80"), host("q", 4, "Q9")  # 16, 12 and 8 GiB
@@ -64,7 +64,7 @@ def later(
         )
         for one in there.jobs
     )
-    return replace(there, jobs=jobs, now_s=asked.now_s + seconds, quantum=asked.quantum + edge)
+    return having(there, jobs=jobs, now_s=asked.now_s + seconds, quantum=asked.quantum + edge)
 
 
 def known(asked: Snapshot, *models: str, job_class: str = "new") -> Snapshot:
@@ -159,7 +159,7 @@ def test_between_edges_a_run_begins_only_where_nobody_lives(policy: Policy) -> N
     asked = snapshot([V, K], busy("v"), rates=OLD, now_s=1e6)
     first = decide(asked, policy=policy)
     there = later(asked, first, 5.0)
-    came = replace(there, jobs=(*there.jobs, sized(1)), tickets={**there.tickets, sized(1).user: 1})
+    came = having(there, jobs=(*there.jobs, sized(1)), tickets={**there.tickets, sized(1).user: 1})
     assert not decide(came, first.memory, policy).plan.trials, (
         "most memory comes first, and it is taken until the edge"
     )
@@ -206,7 +206,7 @@ def test_a_job_that_may_be_laid_over_servers_is_placed_by_the_policy_before_it_i
     first = decide(asked)
     assert (first.plan.trials, len(first.plan.homes[JobId(1)])) == ({}, 1)
     placed = later(asked, first, 60.0, edge=True)
-    placed = replace(placed, jobs=tuple(replace(one, spreads=()) for one in placed.jobs))
+    placed = having(placed, jobs=tuple(replace(one, spreads=()) for one in placed.jobs))
     assert decide(placed, first.memory).plan.trials
 
 
@@ -226,7 +226,7 @@ def test_runs_are_at_most_their_share_of_all_gpu_time() -> None:
         gone = tuple(
             one for one in asked.jobs if one.job_class == "old" or one.arrival_s > asked.now_s - 3_000
         )
-        asked = replace(asked, jobs=(*gone, came), tickets={one.user: 1 for one in (*gone, came)})
+        asked = having(asked, jobs=(*gone, came), tickets={one.user: 1 for one in (*gone, came)})
         verdict = decide(asked, verdict.memory)
         on[bool(verdict.plan.trials)] += 1
         asked = later(asked, verdict, 60.0, steps=30.0, edge=True)
@@ -272,7 +272,7 @@ def test_who_never_gets_there_does_not_keep_gpus_for_ever() -> None:
     assert homes_of(verdict)[1] == "k"
     for at in range(1, 14):
         moving = replace(asked.jobs[0], movable=False)
-        verdict = decide(replace(asked, jobs=(moving,), now_s=1e6 + 60.0 * at, quantum=at), verdict.memory)
+        verdict = decide(having(asked, jobs=(moving,), now_s=1e6 + 60.0 * at, quantum=at), verdict.memory)
         if not verdict.memory["profiling"]["runs"]:
             break
     assert at == 10
@@ -299,7 +299,7 @@ def test_between_two_edges_at_which_all_was_known_a_new_class_puts_nobody_aside(
     first = decide(asked)
     there = later(asked, first, 60.0, edge=True)
     second = decide(there, first.memory)
-    came = replace(there, jobs=(*there.jobs, sized(1)), tickets={**there.tickets, sized(1).user: 1})
+    came = having(there, jobs=(*there.jobs, sized(1)), tickets={**there.tickets, sized(1).user: 1})
     assert not decide(came, second.memory).plan.trials
     assert decide(replace(came, quantum=came.quantum + 1), second.memory).plan.trials
 

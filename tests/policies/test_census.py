@@ -72,7 +72,7 @@ def test_a_census_that_was_brought_up_to_date_is_the_one_that_would_be_taken_ane
         for at in dice.sample(range(len(jobs)), 4):  # these are counted where they were
             jobs[at] = replace(
                 jobs[at],
-                running=not jobs[at].running,
+                attained_gpu_s=jobs[at].attained_gpu_s + 1.0,
                 started=dice.random() < 0.5,
                 sliceable=dice.random() < 0.5,
             )

@@ -13,7 +13,7 @@ from hs_core.policies import find
 from hs_core.policies.gandiva_fair import LIMITS
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
 
-from .worlds import Run, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import Run, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 GANDIVA_FAIR = find("gandiva-fair")
 LONG_AGO = 1e6  # seconds: every cool-down is over
@@ -85,7 +85,7 @@ def test_a_quantum_is_charged_once_however_often_it_is_decided() -> None:
     again = GANDIVA_FAIR.decide(world.asked, first.memory)
     assert again.plan.turns == first.plan.turns
     assert again.memory == first.memory
-    gone = replace(world.asked, jobs=world.asked.jobs[1:])
+    gone = having(world.asked, jobs=world.asked.jobs[1:])
     assert GANDIVA_FAIR.decide(gone, first.memory).plan.turns == {}
 
 
@@ -312,7 +312,7 @@ def test_who_may_not_or_cannot_move_stays_on_a_drained_server() -> None:
     hosts = [host("a", accepts=False), host("k", model="K80")]
     jobs = at("a", job(1, migrate=Migrate.NEVER), job(2, migrate=Migrate.SAME_TYPE), job(3))
     assert where(decide(hosts, jobs)) == {"a": 2, "k": 1}
-    stuck = replace(ask(hosts, jobs), jobs=tuple(replace(one, movable=False) for one in jobs))
+    stuck = having(ask(hosts, jobs), jobs=tuple(replace(one, movable=False) for one in jobs))
     assert where(GANDIVA_FAIR.decide(stuck, {})) == {"a": 3}
 
 
@@ -337,11 +337,11 @@ def test_shares_and_trades_stand_while_a_job_that_was_moved_is_starting() -> Non
     calm = decide(hosts, jobs, rates=speeds)
     assert calm.trades
     starting = [replace(one, movable=one.id > 8) for one in ask(hosts, jobs).jobs]
-    asked = replace(ask(hosts, jobs, rates=speeds), jobs=tuple(starting))
+    asked = having(ask(hosts, jobs, rates=speeds), jobs=tuple(starting))
     verdict = GANDIVA_FAIR.decide(asked, calm.memory)
     assert (verdict.trades, verdict.base) == (calm.trades, calm.base)
     assert not any(one.undone for one in verdict.news)
-    rooted = replace(asked, jobs=tuple(replace(one, rooted=not one.movable) for one in starting))
+    rooted = having(asked, jobs=tuple(replace(one, rooted=not one.movable) for one in starting))
     assert GANDIVA_FAIR.decide(rooted, calm.memory).base != calm.base, (
         "what is there for good asks for no other pool"
     )

@@ -9,7 +9,7 @@ from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Policy, Snapshot, Verdict
 
-from .worlds import Run, after, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import Run, after, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 V, K = host("v", 1), host("k", 1, "K80")
 RATES = {("fast", "V100"): 10.0, ("fast", "K80"): 1.0, ("even", "V100"): 1.0, ("even", "K80"): 1.0}
@@ -95,8 +95,8 @@ def test_themis_leases_to_the_worst_off_and_takes_nothing_back_before_the_lease_
     assert "times what a fair part would take" in first.why[JobId(2)]
     asked = after(asked, first, {HostName("h"): [JobId(1)]})
     older = tuple(replace(one, arrival_s=-1e6) if one.id == 2 else one for one in asked.jobs)
-    assert homes_of(decide("themis", replace(asked, jobs=older), first.memory)) == {1: "h"}
-    later = replace(asked, jobs=older, now_s=asked.now_s + 1200.0)
+    assert homes_of(decide("themis", having(asked, jobs=older), first.memory)) == {1: "h"}
+    later = having(asked, jobs=older, now_s=asked.now_s + 1200.0)
     turn = decide("themis", later, first.memory).plan.turns[HostName("h")]
     assert turn.gangs == (2,)
 
@@ -158,7 +158,7 @@ def test_hadar_moves_nobody_within_a_round_and_keeps_gpus_for_who_is_on_its_way(
     first = decide("hadar", asked)
     assert homes_of(first) == {1: "v"}
     leaves = replace(runs, movable=False, running=False)
-    asked = replace(asked, jobs=(leaves, sized(2, 1e6, "fast")))
+    asked = having(asked, jobs=(leaves, sized(2, 1e6, "fast")))
     assert homes_of(decide("hadar", asked, first.memory)) == {1: "k", 2: "k"}, "the V100 is spoken for"
     stays = snapshot([V, K], [runs, sized(2, 10.0)], rates=RATES, migrations_left=9)
     kept = {"quantum": 0, "homes": {"1": ["k"]}}
@@ -187,16 +187,16 @@ SPEEDS = {("c", "V100"): 8.0, ("c", "K80"): 2.0}
 def test_hadare_has_a_lone_job_train_on_every_server_each_its_part_by_speed() -> None:
     """Once it is up on one of them: until then the others are kept for it."""
     asked = snapshot(FIVE, [sized(1, 1200.0, "c"), sized(2, 1e5, "c", user="late")], rates=SPEEDS)
-    asked = replace(asked, jobs=asked.jobs[:1], migrations_left=1)
+    asked = having(asked, jobs=asked.jobs[:1], migrations_left=1)
     first = decide("hadare", asked)
     assert first.plan.copies == {}
     [home] = first.plan.homes.values()
     starts = replace(asked.jobs[0], hosts=home, started=True, movable=False)
     late = sized(2, 1e5, "c", user="late")
-    again = decide("hadare", replace(asked, jobs=(starts, late)), first.memory)
+    again = decide("hadare", having(asked, jobs=(starts, late)), first.memory)
     assert (again.plan.copies, again.plan.homes) == ({}, {1: home}), "the other servers are kept for it"
     up = replace(starts, movable=True, running=True, steps_done=60.0)
-    found = decide("hadare", replace(asked, jobs=(up, late)), again.memory)
+    found = decide("hadare", having(asked, jobs=(up, late)), again.memory)
     assert dict(zip(found.plan.homes[JobId(1)], found.plan.copies[JobId(1)], strict=True)) == {
         "v": 760, "k0": 190, "k1": 190
     }  # fmt: skip
@@ -221,7 +221,7 @@ def test_hadare_averages_at_the_edges_of_rounds_only() -> None:
     first = decide("hadare", asked)
     runs = replace(alone, hosts=first.plan.homes[JobId(1)], steps_done=900.0)
     assert len(runs.hosts) == 3
-    asked = replace(asked, jobs=(runs, sized(2, 1e4, "c")))
+    asked = having(asked, jobs=(runs, sized(2, 1e4, "c")))
     again = decide("hadare", asked, first.memory)
     assert again.plan.copies == {}, "they go on with what they have"
     assert again.plan.homes == first.plan.homes, "who comes in between waits"
@@ -233,7 +233,7 @@ def test_hadare_without_leave_to_move_averages_where_its_copies_are() -> None:
     asked = snapshot(FIVE, [sized(1, 1e4, "c")], rates=SPEEDS)
     home = (HostName("v"), HostName("k0"))
     runs = replace(asked.jobs[0], hosts=home, started=True, running=True, steps_done=5000.0)
-    found = decide("hadare", replace(asked, jobs=(runs,)))
+    found = decide("hadare", having(asked, jobs=(runs,)))
     assert (found.plan.homes, found.plan.copies) == ({1: home}, {1: (4000, 1000)})
-    found = decide("hadare", replace(asked, jobs=(runs,), migrations_left=1))
+    found = decide("hadare", having(asked, jobs=(runs,), migrations_left=1))
     assert set(found.plan.homes[JobId(1)]) == {"v", "k0", "k1"}

@@ -1,7 +1,6 @@
 """Gandiva_fair, local part: tickets of table 2 and figure 4, placement over servers and pools, and what `why` says."""
 
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -16,6 +15,7 @@ from .worlds import (  # noqa: TID252 — tests are no package on the path
     TABLE_2,
     Strides,
     after,
+    having,
     homes_of,
     host,
     job,
@@ -58,7 +58,7 @@ def test_figure_4_from_tickets_to_shares_and_what_the_user_who_remains_gets() ->
     for start in range(90):
         total: Counter[str] = sum(received[start : start + 30], Counter())
         assert all(total[name] / 30 == pytest.approx(4 / 3, rel=0.02) for name in "ABC")
-    alone = replace(asked, jobs=tuple(job for job in asked.jobs if job.user == "B"))
+    alone = having(asked, jobs=tuple(job for job in asked.jobs if job.user == "B"))
     verdict = decide(alone)
     assert verdict.entitled == {("B", "V100"): 4}
     assert all(len(strides.run(alone, verdict.plan)[HostName("h")]) == 2 for _ in range(20))

@@ -1,7 +1,6 @@
 """What is kept from one decision to the next (who lives where, offers of moves, levels) saves time, and changes nothing."""
 
 import json
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +9,7 @@ from hs_core.mechanism import level, loads, moves
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Memory, Snapshot, Verdict
 
-from .worlds import Strides, after, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import Strides, after, having, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 FAIR = find("gandiva-fair")
 RATES = {(f"{user}/x", model): rate for user in "ABC" for model, rate in (("V100", 2.0), ("K80", 1.0))}
@@ -64,5 +63,5 @@ def test_a_decision_with_what_is_kept_is_the_one_without(seed: int) -> None:
             come = [newcomer(dice, 100 * (quantum + 1) + at) for at in range(4)]
             users = {one.user for one in (*stay, *come)}
             tickets = {user: asked.tickets.get(user, 100) for user in users}
-            asked = replace(asked, jobs=(*stay, *come), tickets=tickets)
+            asked = having(asked, jobs=(*stay, *come), tickets=tickets)
     assert moved, "there was something to find"

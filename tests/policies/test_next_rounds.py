@@ -14,7 +14,7 @@ from hs_core.names import JobId
 from hs_core.policies import GAVEL_COMPAT, find
 from hs_core.policy import Had, JobFacts, Snapshot, Verdict
 
-from .worlds import after, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import after, having, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 ROUND_S = 360.0
 HOSTS = [
@@ -48,7 +48,7 @@ class Jobs:
         return [facts.get(JobId(one)) for one in jobs.tolist()]
 
     def running(self, jobs: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.array([one is not None and one.running for one in self._of(jobs)])
+        return np.array([one is not None and one.id in self.asked.running for one in self._of(jobs)])
 
     def attained_gpu_s(self, jobs: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.array([one.attained_gpu_s if one is not None else 0.0 for one in self._of(jobs)])
@@ -72,7 +72,7 @@ def worlds(draw: st.DrawFn) -> tuple[Snapshot, list[JobFacts]]:
     here = draw(st.integers(2, len(jobs)))
     speeds = draw(st.lists(st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.0, 4.0]), min_size=7, max_size=7))
     asked = asked_about(*jobs, speeds=speeds)
-    return replace(asked, jobs=tuple(jobs[:here])), jobs[here:]
+    return having(asked, jobs=tuple(jobs[:here])), jobs[here:]
 
 
 @pytest.mark.parametrize("name", GOES_ON)
@@ -96,7 +96,7 @@ def test_what_goes_on_is_what_would_be_decided(
             since.came = True
         if happens == "ends" and len(jobs) > 1:
             since.gone.append(jobs.pop(data.draw(st.integers(0, len(jobs) - 1))).id)
-        asked = since.asked = replace(asked, jobs=tuple(jobs))
+        asked = since.asked = having(asked, jobs=tuple(jobs))
         memory = sequel.memory() if sequel is not None else verdict.memory
         decided = policy.decide(asked, json.loads(json.dumps(memory)))
         onward = None

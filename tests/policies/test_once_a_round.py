@@ -12,7 +12,7 @@ from hs_sim.cluster import parse_cluster
 from hs_sim.metrics import summarize
 from hs_sim.model import Costs, Experiment, SimJob, Workload
 from hs_sim.quanta import run_quanta
-from tests.policies.worlds import Strides, after, homes_of, host, job, snapshot, snapshots
+from tests.policies.worlds import Strides, after, having, homes_of, host, job, snapshot, snapshots
 
 ROUNDS = [policy for policy in POLICIES.values() if policy.needs.rounds]
 every_round_policy = pytest.mark.parametrize("policy", ROUNDS, ids=lambda policy: policy.name)
@@ -45,7 +45,7 @@ def test_between_edges_nobody_is_put_aside_or_moved_for_a_newcomer(policy: Polic
     new = sized(99, 1, arrival_s=asked.now_s)
     there = followed(asked, first)
     users = {**asked.tickets, new.user: next(iter(asked.tickets.values()), 1)}
-    second = policy.decide(replace(there, jobs=(*there.jobs, new), tickets=users), first.memory)
+    second = policy.decide(having(there, jobs=(*there.jobs, new), tickets=users), first.memory)
     assert runs(first) <= runs(second)
     assert {job: second.plan.homes.get(job) for job in first.plan.homes} == dict(first.plan.homes)
     assert not second.plan.moves
@@ -57,7 +57,7 @@ def test_a_newcomer_has_an_idle_gpu_at_once() -> None:
     there = followed(asked, first)
     new = sized(2, arrival_s=5.0)
     second = FFT.decide(
-        replace(there, jobs=(*there.jobs, new), tickets={**there.tickets, new.user: 1}), first.memory
+        having(there, jobs=(*there.jobs, new), tickets={**there.tickets, new.user: 1}), first.memory
     )
     assert homes_of(second) == {1: "h", 2: "h"}
     assert runs(second) == {1, 2}
@@ -66,7 +66,7 @@ def test_a_newcomer_has_an_idle_gpu_at_once() -> None:
         FFT.decide(
             replace(
                 followed(there, second),
-                jobs=followed(replace(there, jobs=(*there.jobs, new)), second).jobs,
+                jobs=followed(having(there, jobs=(*there.jobs, new)), second).jobs,
                 tickets={**there.tickets, new.user: 1},
             ),
             second.memory,
@@ -80,7 +80,7 @@ def test_on_full_gpus_a_newcomer_waits_for_the_next_round_and_is_told_so() -> No
     first = srtf.decide(asked, {})
     there = followed(asked, first)
     new = replace(sized(2, arrival_s=5.0), steps=10.0)
-    later = replace(there, jobs=(*there.jobs, new), tickets={**there.tickets, new.user: 1})
+    later = having(there, jobs=(*there.jobs, new), tickets={**there.tickets, new.user: 1})
     second = srtf.decide(later, first.memory)
     assert runs(second) == {1}
     assert "next round" in second.why[JobId(2)]
@@ -101,10 +101,10 @@ def test_what_is_on_the_way_keeps_its_gpus_until_it_is_there() -> None:
     leaving = replace(mover, movable=False)
     other = sized(2, arrival_s=5.0)
     tickets = {**asked.tickets, other.user: 1}
-    second = FFT.decide(replace(asked, jobs=(leaving, other), tickets=tickets), first.memory)
+    second = FFT.decide(having(asked, jobs=(leaving, other), tickets=tickets), first.memory)
     assert homes_of(second) == {1: "old"}, "nobody else gets a GPU meanwhile"
     arrived = replace(mover, hosts=(HostName("new"),), running=False)
-    third = FFT.decide(replace(asked, jobs=(arrived, other), tickets=tickets), second.memory)
+    third = FFT.decide(having(asked, jobs=(arrived, other), tickets=tickets), second.memory)
     assert homes_of(third) == {1: "new", 2: "old"}
     assert runs(third) == {1, 2}
 

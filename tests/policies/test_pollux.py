@@ -12,7 +12,7 @@ from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot
 
-from .worlds import Run, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import Run, having, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 POLLUX = find("pollux")
 ELASTIC = Elastic(
@@ -186,10 +186,10 @@ def test_where_no_server_has_room_for_its_fewest_gpus_it_is_laid_over_several() 
     ]
     four = replace(ELASTIC, gpus_min=4, gpus_max=4)
     asked = two_servers(*stuck, anywhere(3, 4))
-    asked = replace(asked, jobs=(*asked.jobs[:2], replace(asked.jobs[2], elastic=four)))
+    asked = having(asked, jobs=(*asked.jobs[:2], replace(asked.jobs[2], elastic=four)))
     verdict = POLLUX.decide(asked, {})
     assert set(verdict.plan.homes[3]) == {"h", "i"}
     assert (verdict.plan.shapes[3].gpus, verdict.plan.shapes[3].nodes) == (4, 2)
     check(asked, verdict.plan, POLLUX.needs)
-    asked = replace(asked, jobs=(*asked.jobs[:2], replace(asked.jobs[2], spans=False)))
+    asked = having(asked, jobs=(*asked.jobs[:2], replace(asked.jobs[2], spans=False)))
     assert 3 not in {id_ for turn in POLLUX.decide(asked, {}).plan.turns.values() for id_ in turn.gangs}

@@ -77,7 +77,7 @@ def test_a_model_where_a_class_was_measured_not_to_run_is_no_choice() -> None:
 
 def test_plans_that_differ_only_by_names_move_nobody() -> None:
     jobs = [there(1, H, 4), there(2, J, 2), there(3, J, 2)]
-    names = rename([H, J], 4, {JobId(1): (J,), JobId(2): (H,), JobId(3): (H,)}, jobs)
+    names = rename([H, J], 4, {JobId(1): (J,), JobId(2): (H,), JobId(3): (H,)}, snapshot([], jobs))
     assert names == {H: J, J: H}
 
 

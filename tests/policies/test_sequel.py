@@ -23,7 +23,7 @@ def had(asked: Snapshot) -> Had:
     place = {owner: at for at, owner in enumerate(product(sorted(asked.tickets), sorted({*model.values()})))}
     gpus = np.zeros(len(place))
     for one in asked.jobs:
-        if one.running:
+        if one.id in asked.running:
             gpus[place[one.user, model[one.hosts[0]]]] += one.gang
     return Had(place, lambda: gpus)
 

@@ -8,7 +8,7 @@ from hs_core.mechanism.trading import settle
 from hs_core.mechanism.world import look
 from hs_core.policy import Snapshot
 from hs_core.shares import entitle_pools
-from policies.worlds import host, job, snapshot
+from policies.worlds import having, host, job, snapshot
 
 RATES = {("slow", "V100"): 1.2, ("slow", "K80"): 1.0, ("fast", "V100"): 5.0, ("fast", "K80"): 1.0}
 HOSTS = [host("v", 4), host("k", 8, "K80")]
@@ -37,7 +37,7 @@ def test_a_market_is_found_anew_until_it_is_at_rest_and_then_only_for_something_
     assert settled(replace(asked, now_s=120.0), second) is second, "time alone changes nothing"
     slower = replace(asked, rates={**RATES, ("fast", "V100"): 1.1})
     assert [news.undone for news in settled(slower, second).news], "what is a loss now is taken back"
-    assert settled(replace(asked, jobs=tuple(JOBS[:-1])), second) is not second
+    assert settled(having(asked, jobs=tuple(JOBS[:-1])), second) is not second
     assert settled(asked) == first, "the trades that stand are a part of what is asked"
 
 

@@ -35,11 +35,29 @@ def host(
     )
 
 
-def job(at: int, user: str = "A", gang: int = 1, **facts: object) -> JobFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told(JobFacts):
+    """A job's facts and, so that a test can say all of it in one place, whether it is in its turn."""
+
+    running: bool = False
+
+
+def in_turn(jobs: Iterable[JobFacts]) -> frozenset[JobId]:
+    """Of those that were told so."""
+    return frozenset(job.id for job in jobs if isinstance(job, Told) and job.running)
+
+
+def having(asked: Snapshot, jobs: Iterable[JobFacts], **facts: object) -> Snapshot:
+    """The same with these jobs."""
+    jobs = tuple(jobs)
+    return replace(asked, jobs=jobs, running=in_turn(jobs), **facts)  # type: ignore[arg-type]  # the tests' own facts
+
+
+def job(at: int, user: str = "A", gang: int = 1, **facts: object) -> Told:
     """`host`: the home of a job with one node."""
     if (home := facts.pop("host", None)) is not None:
         facts["hosts"] = (home,)
-    made = JobFacts(id=JobId(at), user=UserName(user), gang=gang, arrival_s=float(at))
+    made = Told(id=JobId(at), user=UserName(user), gang=gang, arrival_s=float(at))
     return replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
 
 
@@ -53,6 +71,7 @@ def snapshot(
         quantum=0,
         hosts=tuple(hosts),
         jobs=tuple(jobs),
+        running=in_turn(jobs),
         tickets={user: Fraction((tickets or {}).get(user, 100)) for user in users},
         seed=1,
     )
@@ -78,9 +97,11 @@ class Strides:
     def run(self, asked: Snapshot, plan: Plan) -> dict[HostName, list[JobId]]:
         """The jobs that run on each server in this quantum."""
         jobs = {job.id: job for job in asked.jobs}
-        return {host.name: self._run(host, plan, jobs) for host in asked.hosts}
+        return {host.name: self._run(host, plan, jobs, asked.running) for host in asked.hosts}
 
-    def _run(self, at: HostFacts, plan: Plan, jobs: Mapping[JobId, JobFacts]) -> list[JobId]:
+    def _run(
+        self, at: HostFacts, plan: Plan, jobs: Mapping[JobId, JobFacts], running: frozenset[JobId]
+    ) -> list[JobId]:
         turn = plan.turns.get(at.name, Turn())
         if not turn.local:
             return list(turn.gangs)
@@ -97,7 +118,7 @@ class Strides:
             job = jobs[job_id]
             queue.add(job_id, job.gang, plan.tickets[job_id], (job.arrival_s, job.id), kin=job.user)
         free = at.gpus - sum(jobs[job_id].per_node for job_id in turn.gangs)
-        stuck = sorted(j for j in home if jobs[j].running and jobs[j].started and not jobs[j].sliceable)
+        stuck = sorted(j for j in home & running if jobs[j].started and not jobs[j].sliceable)
         if sum(jobs[j].gang for j in stuck) > free:
             stuck = []
         return [*turn.gangs, *(queue.pick(free, forced=stuck) if len(queue) else ())]
@@ -128,9 +149,7 @@ def after(
         )
         for job in asked.jobs
     )
-    return replace(
-        asked, jobs=jobs, quantum=asked.quantum + quanta, now_s=asked.now_s + quanta * asked.quantum_s
-    )
+    return having(asked, jobs, quantum=asked.quantum + quanta, now_s=asked.now_s + quanta * asked.quantum_s)
 
 
 def _seats_of(job: JobFacts, plan: Plan) -> tuple[tuple[int, ...], ...]:
@@ -184,7 +203,7 @@ class Run:
             used = sum(verdict.plan.per_node(present[job_id]) for job_id in jobs) - shared
             self.idle[name] += next(h.gpus for h in asked.hosts if h.name == name) - used
         following = after(asked, verdict, ran)
-        self.asked = replace(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
+        self.asked = having(following, jobs=tuple(self._arrive(job, present) for job in following.jobs))
         return verdict
 
     def _arrive(self, job: JobFacts, before: Mapping[JobId, JobFacts]) -> JobFacts:
@@ -299,7 +318,7 @@ def _uneven(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
     }
     left = {host.name: list(range(host.gpus)) for host in asked.hosts}
     jobs = [_bound(draw, left, made) for made in asked.jobs]
-    return replace(asked, jobs=tuple(jobs), slowdowns=slowdowns)
+    return having(asked, jobs=tuple(jobs), slowdowns=slowdowns)
 
 
 def _bound(draw: st.DrawFn, left: dict[HostName, list[int]], made: JobFacts) -> JobFacts:

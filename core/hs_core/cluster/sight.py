@@ -7,11 +7,14 @@ from fractions import Fraction
 from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
+from hs_core.copier import copier
 from hs_core.model import Host, Job, SuspendMode, class_over, job_class, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
 from hs_core.reports import JobReport, Phase
 from hs_core.strategy import class_as
+
+_changed = copier(JobFacts)
 
 
 class Sight:
@@ -131,6 +134,9 @@ class Sight:
                 continue
             report = row.report
             new = self._job_facts(row, report)
+            if old is not None and not self._progress:
+                known = _changed(new, attained_gpu_s=old.attained_gpu_s, steps_done=old.steps_done)
+                new = old if known == old else new
             self._turn(job, report)
             if old is None:
                 self._users[row.user] += 1
@@ -138,7 +144,7 @@ class Sight:
                     self._in_order = False
                 else:
                     newest = job
-            if new != old:
+            if new is not old and new != old:
                 self._facts[job] = new
                 self._shown = None
 

@@ -91,7 +91,9 @@ class Round:
             for job in sorted(self.snapshot.jobs, key=by_arrival)
             if self._has_gpus(job) or job.id in self._beside
         ]
-        for job in sorted(started, key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running)):
+        for job in sorted(
+            started, key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running)
+        ):
             beside = self._beside.get(job.id)
             if beside is None:
                 self._slots.offer(job)

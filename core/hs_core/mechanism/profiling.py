@@ -221,7 +221,9 @@ class _Profiler:
         for job in self._snapshot.jobs:
             run = self._book.runs.get(job.id)
             homes = {*job.hosts, *map(HostName, run.home)} if run is not None else {*job.hosts}
-            bound = run is not None or (not job.sliceable and job.started and job.id in self._snapshot.running)
+            bound = run is not None or (
+                not job.sliceable and job.started and job.id in self._snapshot.running
+            )
             for name in homes & self._room.keys():
                 self._idle[name] -= job.per_node
                 self._room[name] -= job.per_node if bound else 0

@@ -7,7 +7,7 @@ gang or nothing; a pool without elastic jobs is not searched: who runs there goe
 by itself, and who has started stays in its pool. GPUs that the search leaves idle go to who waits, by arrival.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hs_core.dice import roll
@@ -54,7 +54,7 @@ def _most(snapshot: Snapshot, memory: Memory) -> dict[JobId, int]:
     return found
 
 
-def _keep(slots: Slots, jobs: Iterable[JobFacts], running: Set[JobId]) -> None:
+def _keep(slots: Slots, jobs: Iterable[JobFacts], running: frozenset[JobId]) -> None:
     """What has GPUs and cannot be restarted elsewhere, or not yet, goes on; then who has none just now: the search would give them away for ever."""
     for job in sorted(jobs, key=lambda job: job.id not in running):
         there = job.id in running or job.started
