@@ -84,6 +84,23 @@ def test_a_fenced_job_may_begin_afresh_though_its_server_is_back_before_it_start
     assert any("fenced" in line for line in worlds[0].trace)
 
 
+HALF_LET_GO = (3878, 5208)
+"""Seeds in which half of a gang over two servers stood beside another job on its GPU: its other half was bound to a GPU that it was not to have."""
+
+
+@pytest.mark.parametrize("seed", HALF_LET_GO)
+def test_a_guest_over_two_servers_is_started_where_it_is_to_share(seed: int):
+    assert run_seed(seed) is None
+
+
+@pytest.mark.parametrize("seed", HALF_LET_GO)
+def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each(monkeypatch, seed: int):
+    """Started on any GPU, as they once were: neither is said to have received more than was there to be charged."""
+    beside = "hs_core.host.walk._beside_partners"
+    monkeypatch.setattr(beside, lambda _board, this, _turn, job, allowed: this.choose(job, allowed))
+    assert run_seed(seed) is None
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 

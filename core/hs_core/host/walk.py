@@ -12,6 +12,7 @@ from hs_core.host.room import make_room, residents, spare_for_preload
 from hs_core.host.seating import awaited, others_seats, seat_of
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
+from hs_core.wanted import Turn
 
 
 @dataclass(slots=True)
@@ -226,7 +227,36 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
         for g in board.gpus
         if board.usable(g) and g not in blocked and spare_for_preload(board, job, g, this.picks)
     ]
+    turn = board.turn_of(job)
+    if is_guest(turn, job.id):
+        return _beside_partners(board, this, turn, job, allowed)
     return this.choose(job, allowed)
+
+
+def _beside_partners(
+    board: Board, this: Walk, turn: Turn, job: HostedJob, allowed: Collection[GpuId]
+) -> tuple[GpuId, ...] | None:
+    """Where it is to be a guest: on other GPUs it would have no turn until it is moved, and some cannot be moved.
+
+    While its partners have no GPUs it is not started ahead: in its turn it comes after them.
+    """
+    guests = {guest.job for guest in turn.guests} - {job.id}
+    taken = {gpu for guest in guests if guest in board.jobs for gpu in board.jobs[guest].gpus}
+    chosen: list[GpuId] = []
+    for mate, gpus in mates(turn, job.id).items():
+        partner = board.jobs.get(mate)
+        if partner is None or partner.ended:
+            continue
+        moves = partner.asked is Tier.CHECKPOINT or partner.phase is Phase.CHECKPOINTED
+        there = [gpu for gpu in partner.gpus if gpu in allowed and gpu not in taken]
+        if moves or len(there) < gpus:
+            return None
+        chosen += there[:gpus]
+        taken.update(partner.gpus)
+    left = job.gang - len(chosen)
+    rest = this.choose(job, [gpu for gpu in allowed if gpu not in taken], left) if left else ()
+    place = {gpu: i for i, gpu in enumerate(board.gpus)}
+    return None if rest is None else tuple(sorted((*chosen, *rest), key=place.__getitem__))
 
 
 def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:

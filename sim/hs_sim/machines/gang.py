@@ -441,6 +441,7 @@ class Gang:
         if part.occupied_s is None:
             part.occupied_s = self.world.clock.now_s
             self.world.occupied.add(part)
+            self.world.speeds.holds(part)
 
     def _use(self) -> None:
         """Now that all are let go they compute; until then they stand, whoever has the GPUs."""
