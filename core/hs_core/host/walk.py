@@ -1,6 +1,6 @@
 """One walk over the jobs of a host: who could take a turn, and who gets which GPUs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hs_core.host.binding import choose
@@ -159,22 +159,30 @@ class Walk:
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
         count, host, load = gpus or job.gang, list(self.board.gpus), demand(self.board)
-        apart = choose(count, self._apart(job, allowed), host, load, gpu_rank)
-        return apart or choose(count, allowed, host, load, gpu_rank)
+        tried = (
+            choose(count, some, host, load, gpu_rank) for some in (*apart(self.board, job, allowed), allowed)
+        )
+        return next((found for found in tried if found), None)
 
-    def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
-        """Those that no other gang of the controller's turn is bound to, or is to have: they are to run at once.
 
-        Where the controller alone decides, one that starts ahead of its turn is likely to be in the next one, beside them.
-        """
-        board = self.board
-        if job.id not in board.turn.gangs and fills(board):
-            return allowed
-        others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
-        bound = {gpu for other in others if other.alive for gpu in other.gpus}
-        if board.turn.seats:
-            bound |= others_seats(board, job)
-        return [gpu for gpu in allowed if gpu not in bound]
+def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[Collection[GpuId]]:
+    """Of these first those that no other gang of the controller's turn is bound to, or is to have: they are to run at once.
+
+    Where the controller alone decides, one that starts ahead of its turn is likely to be in the next one, beside them. And whoever cannot be moved
+    out of its way is likely to be there, too.
+    """
+    alone = not fills(board)
+    if job.id not in board.turn.gangs and not alone:
+        return
+    others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+    bound = {gpu for other in others if other.alive for gpu in other.gpus}
+    if board.turn.seats:
+        bound |= others_seats(board, job)
+    if alone:
+        stay = [other for other in board.jobs.values() if other.alive and not other.can_checkpoint]
+        kept = bound.union(*(other.gpus for other in stay if other is not job))
+        yield [gpu for gpu in allowed if gpu not in kept]
+    yield [gpu for gpu in allowed if gpu not in bound]
 
 
 def walk(board: Board) -> Walk:
