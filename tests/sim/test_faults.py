@@ -101,6 +101,14 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
     assert run_seed(seed) is None
 
 
+SLEPT_THROUGH_ITS_FENCE = 6148
+"""A seed in which an agent sleeps for 40 s, three times as long as its jobs' patience, while the other half of a gang is ended and forgotten."""
+
+
+def test_who_slept_through_its_fence_finds_nothing_of_its_gang_to_agree_with():
+    assert run_seed(SLEPT_THROUGH_ITS_FENCE) is None
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 

@@ -4,9 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from hs_core.events import HostEvent
+from hs_core.host import HostOutcome
 from hs_core.model import Migrate
-from hs_core.names import HostName, UserName
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import Exit
+from hs_core.wanted import Peer, WantedJob
 from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
+from hs_sim.machines.agent import Agent
+from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Pool, Result, SimJob, Workload
@@ -98,6 +104,59 @@ def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
     assert job.steps == 1000
     assert job.restarts == 1
     assert 40.0 < sum(job.gpu_s.values()) - 60.0 < 60.0, "it did only the steps since its checkpoint again"
+
+
+def test_a_part_that_is_launched_after_another_has_gone_waits_and_restores_nothing():
+    world = World(an_experiment(a_job(1, gpus=2, nodes=2), servers=2, gpus=1))
+    agents = tuple(world.agents.values())
+    truth = world.truth.jobs[1]
+    wanted = WantedJob(
+        job=JobId(1),
+        epoch=0,
+        user=A,
+        run_as="a",
+        job_class="c",
+        spec=truth.spec,
+        tickets=1.0,
+        nodes=tuple(Peer(host=agent.name, address="") for agent in agents),
+    )
+
+    def launched(rank: int) -> Part:
+        gang = world.gang(replace(wanted, node_rank=rank), "V100")
+        part = Part(gang, agents[rank], rank, tuple(gpu.id for gpu in agents[rank].gpus))
+        gang.launch(part, 0, start_s=1.0)
+        return part
+
+    gone = launched(1)
+    gone.gang.end(gone, Exit(signal=15), silently=True)  # and its server has forgotten the checkpoint
+    alone = launched(0)
+    world.clock.run(10.0, lambda: False)
+    assert alone.gang is gone.gang
+    assert (alone.way, alone.gang.restored, truth.launches) == (Way.UP, None, 0)
+
+
+def test_what_reached_an_agent_while_it_slept_is_of_the_moment_in_which_it_is_read():
+    name = HostName("v100-0001")
+    plan = FaultPlan(faults=(Fault(kind=Kind.AGENT_PAUSED, at_s=30.0, for_s=40.0, host=name),))
+    world = World(an_experiment(a_job(1, steps=500)), faults=plan)  # it ends meanwhile
+    agent = world.agents[name]
+    late_s: list[float] = []
+
+    def watch(_: Agent) -> None:
+        machine = agent.machine
+        assert machine is not None
+        handle = machine.handle
+
+        def handled(event: HostEvent) -> HostOutcome:
+            late_s.append(world.clock.now_s - event.now_s)
+            return handle(event)
+
+        machine.handle = handled  # type: ignore[method-assign]
+
+    world.made = watch  # type: ignore[method-assign]
+    world.run()
+    assert world.clock.now_s > 70.0
+    assert max(late_s) <= 0.0
 
 
 def test_a_world_without_faults_keeps_every_law():

@@ -181,7 +181,10 @@ class Agent:
             return
         self._handling = True
         while self._events and life == self.life:
-            self._handle(self._events.popleft())
+            event = self._events.popleft()
+            if event.now_s < self.now_s():  # it lay in its socket: it is of the moment in which it is read
+                event = replace(event, now_s=self.now_s())
+            self._handle(event)
         self._handling = False
 
     def _handle(self, event: HostEvent) -> None:

@@ -125,15 +125,16 @@ class Gang:
         self.parts[part.rank] = part
         clock = self.world.clock
         part.asked = generation
-        if self.whole:
+        if self.whole and not self._broken:
+            # Else it waits for the others: one that is gone never comes to agree with it, and its node may keep nothing of the job by now.
             self._agree()
+            self.world.launched(self)
         # An average is made of all parts, and written.
         times = self.averaged + 1 if self.averaged else 1
         read_s = self._bytes_s() * times if generation >= 0 else 0.0
         self.job.averaging_s += self._bytes_s() * (times - 1)
         clock.after(start_s * HOOK_PART, self._hook, part)
         clock.after(start_s + read_s, self._up, part)
-        self.world.launched(self)
 
     def _agree(self) -> None:
         """The ranks take up the newest generation that all of their nodes know of, as `hs_job.checkpoint` has them agree."""

@@ -246,9 +246,7 @@ class World:
         return self.truth.jobs[int(wanted.spec.name.rpartition("-")[2])]
 
     def launched(self, gang: Gang) -> None:
-        """A part of it is coming up."""
-        if not gang.whole:
-            return
+        """All of its parts are coming up."""
         job = gang.job
         home = tuple(gang.parts[rank].agent.name for rank in sorted(gang.parts))
         job.launches += 1
