@@ -84,6 +84,13 @@ def test_a_fenced_job_may_begin_afresh_though_its_server_is_back_before_it_start
     assert any("fenced" in line for line in worlds[0].trace)
 
 
+@pytest.mark.parametrize("seed", [5462])
+def test_seeds_that_found_a_fault_once_find_none(seed: int) -> None:
+    """An agent that comes back lets a copy go that has done its portion meanwhile (5462)."""
+    failure = run_seed(seed)
+    assert failure is None, str(failure)
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 

@@ -304,6 +304,12 @@ class Gang:
                 self._use()
                 self._move()
                 return
+        if part.way is Way.STANDING and self.portion_done:
+            # Whoever lets it go does not know yet. It goes no further and says so again, and computes nothing in between: its host
+            # may have given the GPUs to others by then (docs/job-protocol.md, `portion`).
+            part.agent.say(part, JobWentOn, step=self.step)
+            self._wait_for_the_others()
+            return
         if part.way in (Way.STANDING, Way.STOPPING) and not self._broken:
             part.way = Way.GOING
             self._occupy(part)
