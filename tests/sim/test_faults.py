@@ -101,6 +101,18 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
     assert run_seed(seed) is None
 
 
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(3327, id="moved-once-its-disk-has-room"),
+        pytest.param(5115, id="a-gang-lands-apart-from-who-cannot-move"),
+        pytest.param(7430, id="one-part-on-two-servers-is-no-whole-checkpoint"),
+    ],
+)
+def test_what_once_broke_in_trouble_holds(seed: int):
+    assert run_seed(seed) is None
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 

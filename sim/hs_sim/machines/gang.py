@@ -25,7 +25,7 @@ from hs_core.model import OnPartition
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
-from hs_sim.machines.truth import JobTruth, LawBrokenError
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Saved
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent
@@ -405,7 +405,7 @@ class Gang:
         self.generation += 1
         self.done = float(self.step)
         for part in self._in_order():
-            part.agent.store(self.key, self.generation, self.step)
+            part.agent.store(self.key[0], self.generation, Saved(self.key[1], self.step, part.rank))
 
     # --- going
 
