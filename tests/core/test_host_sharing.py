@@ -128,6 +128,33 @@ def test_one_that_stands_on_other_gpus_moves_beside_its_partner_through_a_checkp
     assert host.trained(JobId(2)) > trained
 
 
+def test_a_part_that_starts_ahead_of_its_turn_is_bound_beside_the_partner_that_the_next_turn_names() -> None:
+    """It cannot be moved: on the idle GPU it would have no turn, and the half of its gang on another server would hold a GPU in vain."""
+    host = HostSim(gpus=2)
+    host.job(1, memory_bytes=GIB)
+    host.job(2, memory_bytes=GIB, nodes=2, rendezvous="a:1")
+    host.start_clock([turn(1), turn(1, 2, guests=[(2, {1: 1})])])
+    host.run(30.0)
+    assert host.phases() == {1: "running", 2: "held"}
+    assert bound(host, 1) == bound(host, 2)
+    host.run(60.0)
+    assert host.running() == {1, 2}
+
+
+def test_a_part_is_not_started_ahead_while_nobody_knows_where_its_partner_will_be() -> None:
+    host = HostSim(gpus=2)
+    host.job(1, memory_bytes=GIB, paused=True)
+    host.job(2, memory_bytes=GIB, nodes=2, rendezvous="a:1")
+    host.start_clock([turn(1), turn(1, 2, guests=[(2, {1: 1})])])
+    host.run(30.0)
+    assert host.phases() == {1: "waiting", 2: "waiting"}
+    host.change(JobId(1), paused=False)
+    host.send()
+    host.run(60.0)
+    assert host.running() == {1, 2}
+    assert bound(host, 1) == bound(host, 2)
+
+
 def test_a_guest_may_share_with_several_and_have_gpus_of_its_own() -> None:
     host = HostSim(gpus=4)
     host.job(1, memory_bytes=GIB)

@@ -437,6 +437,38 @@ def test_one_that_starts_ahead_is_bound_apart_from_those_that_the_controller_alo
     assert sim.running() == {GANG, ONE}
 
 
+def test_one_that_starts_ahead_is_bound_apart_from_those_that_could_not_be_moved_out_of_its_way() -> None:
+    sim = HostSim(4)
+    sim.job(2, ways=Ways(**QUICK))
+    sim.start_clock([Turn(gangs=(ONE,), local=False)])
+    sim.run(10.0)
+    sim.start_clock([Turn(local=False)])
+    sim.run(60.0)
+    assert sim.phases()[ONE] == "held"
+    sim.job(1, 3, nodes=2, rendezvous="a:1", ways=Ways(**QUICK))
+    sim.send()
+    sim.run(10.0)
+    bound = {report.job: {sim._index(gpu) for gpu in report.gpus} for report in sim.machine.reports()}
+    assert bound == {1: {1, 2, 3}, 2: {0}}
+
+
+def test_one_that_could_not_write_a_checkpoint_is_moved_for_another_once_it_has_written_one() -> None:
+    sim = HostSim(2)
+    sim.see_gpus(sick=[1])
+    sim.job(2, checkpoint_interval_s=100.0, ways=Ways(can_checkpoint=True, disk_full=True))
+    sim.job(3)
+    sim.send()
+    sim.quanta(3)
+    sim.see_gpus()
+    sim.turn = Turn(gangs=(ONE, TWO), local=False)
+    sim.send()
+    sim.quanta(2)
+    assert len(sim.running()) == 1
+    sim.ways[ONE].disk_full = False
+    sim.quanta(5)
+    assert sim.running() == {ONE, TWO}
+
+
 # --- turns without the host's own stride, and bindings that the controller does not know
 
 

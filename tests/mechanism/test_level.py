@@ -1,9 +1,10 @@
 """What users get of a pool whose entitlements are not all used."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_core.mechanism.level import Level
+from hs_core.mechanism.level import Level, at_once, one_by_one
 from hs_core.names import UserName
 
 USERS = [UserName(name) for name in "abcde"]
@@ -29,3 +30,13 @@ def test_what_everybody_gets_at_once_is_what_each_gets(
 def test_an_entitlement_that_nobody_uses_is_handed_to_those_who_are_there() -> None:
     level = Level(8, {USERS[0]: 4.0, USERS[1]: 2.0, USERS[2]: 2.0}, {USERS[0]: 1, USERS[1]: 10, USERS[2]: 10})
     assert level.parts() == {USERS[0]: 1.0, USERS[1]: 0.35, USERS[2]: 0.35}
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 200)), min_size=1), st.data())
+def test_the_level_among_many_is_found_as_among_few(
+    users: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    asks, entitled = [asked for asked, _ in users], [has / 10 for _, has in users]
+    if sum(asks):
+        gpus = data.draw(st.integers(0, sum(asks) - 1))
+        assert one_by_one(gpus, asks, entitled) == pytest.approx(at_once(gpus, asks, entitled))

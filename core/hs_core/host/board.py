@@ -89,6 +89,12 @@ class Board:
         fences = [j.id for j in self.jobs.values() if j.wanted.spec.on_partition is OnPartition.FENCE]
         return self.agenda.turn(fences)
 
+    def turn_of(self, job: HostedJob) -> Turn:
+        """The first that it is known to be in; the present one where none is."""
+        if job.id in self.turn.gangs or not self.agenda.synced:
+            return self.turn
+        return self.agenda.known.get(self.agenda.quantum + 1, self.turn)
+
     def sliceable(self, job: HostedJob) -> bool:
         return job.sliceable(self.config.can_freeze)
 

@@ -9,7 +9,7 @@ from hs_core.host.board import Board
 from hs_core.host.demand import demand, dues, load, owed
 from hs_core.host.hosted import HostedJob
 from hs_core.host.movable import bound_to_none, movable
-from hs_core.host.walk import Walk
+from hs_core.host.walk import Walk, apart
 from hs_core.names import GpuId
 
 
@@ -73,4 +73,6 @@ def relieved(board: Board, job: HostedJob) -> Fraction:
 def started_anew(board: Board, job: HostedJob) -> tuple[GpuId, ...] | None:
     """Where it would be started now, were all GPUs free."""
     usable = [gpu for gpu in board.gpus if board.usable(gpu)]
-    return choose(job.gang, usable, list(board.gpus), demand(board, without=job.id), {})
+    host, others = list(board.gpus), demand(board, without=job.id)
+    tried = (choose(job.gang, some, host, others, {}) for some in (*apart(board, job, usable), usable))
+    return next((found for found in tried if found), None)

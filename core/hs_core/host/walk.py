@@ -1,6 +1,6 @@
 """One walk over the jobs of a host: who could take a turn, and who gets which GPUs."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hs_core.host.binding import choose
@@ -12,6 +12,7 @@ from hs_core.host.room import make_room, residents, spare_for_preload
 from hs_core.host.seating import awaited, others_seats, seat_of
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
+from hs_core.wanted import Turn
 
 
 @dataclass(slots=True)
@@ -158,22 +159,30 @@ class Walk:
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
         count, host, load = gpus or job.gang, list(self.board.gpus), demand(self.board)
-        apart = choose(count, self._apart(job, allowed), host, load, gpu_rank)
-        return apart or choose(count, allowed, host, load, gpu_rank)
+        tried = (
+            choose(count, some, host, load, gpu_rank) for some in (*apart(self.board, job, allowed), allowed)
+        )
+        return next((found for found in tried if found), None)
 
-    def _apart(self, job: HostedJob, allowed: Collection[GpuId]) -> Collection[GpuId]:
-        """Those that no other gang of the controller's turn is bound to, or is to have: they are to run at once.
 
-        Where the controller alone decides, one that starts ahead of its turn is likely to be in the next one, beside them.
-        """
-        board = self.board
-        if job.id not in board.turn.gangs and fills(board):
-            return allowed
-        others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
-        bound = {gpu for other in others if other.alive for gpu in other.gpus}
-        if board.turn.seats:
-            bound |= others_seats(board, job)
-        return [gpu for gpu in allowed if gpu not in bound]
+def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[Collection[GpuId]]:
+    """Of these first those that no other gang of the controller's turn is bound to, or is to have: they are to run at once.
+
+    Where the controller alone decides, one that starts ahead of its turn is likely to be in the next one, beside them. And whoever cannot be moved
+    out of its way is likely to be there, too.
+    """
+    alone = not fills(board)
+    if job.id not in board.turn.gangs and not alone:
+        return
+    others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+    bound = {gpu for other in others if other.alive for gpu in other.gpus}
+    if board.turn.seats:
+        bound |= others_seats(board, job)
+    if alone:
+        stay = [other for other in board.jobs.values() if other.alive and not other.can_checkpoint]
+        kept = bound.union(*(other.gpus for other in stay if other is not job))
+        yield [gpu for gpu in allowed if gpu not in kept]
+    yield [gpu for gpu in allowed if gpu not in bound]
 
 
 def walk(board: Board) -> Walk:
@@ -226,7 +235,36 @@ def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | No
         for g in board.gpus
         if board.usable(g) and g not in blocked and spare_for_preload(board, job, g, this.picks)
     ]
+    turn = board.turn_of(job)
+    if is_guest(turn, job.id):
+        return _beside_partners(board, this, turn, job, allowed)
     return this.choose(job, allowed)
+
+
+def _beside_partners(
+    board: Board, this: Walk, turn: Turn, job: HostedJob, allowed: Collection[GpuId]
+) -> tuple[GpuId, ...] | None:
+    """Where it is to be a guest: on other GPUs it would have no turn until it is moved, and some cannot be moved.
+
+    While its partners have no GPUs it is not started ahead: in its turn it comes after them.
+    """
+    guests = {guest.job for guest in turn.guests} - {job.id}
+    taken = {gpu for guest in guests if guest in board.jobs for gpu in board.jobs[guest].gpus}
+    chosen: list[GpuId] = []
+    for mate, gpus in mates(turn, job.id).items():
+        partner = board.jobs.get(mate)
+        if partner is None or partner.ended:
+            continue
+        moves = partner.asked is Tier.CHECKPOINT or partner.phase is Phase.CHECKPOINTED
+        there = [gpu for gpu in partner.gpus if gpu in allowed and gpu not in taken]
+        if moves or len(there) < gpus:
+            return None
+        chosen += there[:gpus]
+        taken.update(partner.gpus)
+    left = job.gang - len(chosen)
+    rest = this.choose(job, [gpu for gpu in allowed if gpu not in taken], left) if left else ()
+    place = {gpu: i for i, gpu in enumerate(board.gpus)}
+    return None if rest is None else tuple(sorted((*chosen, *rest), key=place.__getitem__))
 
 
 def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:

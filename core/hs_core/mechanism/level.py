@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import inf
 
+import numpy as np
+
 from hs_core.names import UserName
 
+FEW = 64  # users: up to so many are looked at one by one
 COARSE = 200  # of a pool's GPUs one part may change before the level is found anew
 
 
@@ -100,6 +103,11 @@ def _find(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tuple[fl
     """`asks`, `entitled`: by user."""
     if sum(asks) <= gpus:
         return inf, 0.0
+    return (one_by_one if len(asks) <= FEW else at_once)(gpus, asks, entitled)
+
+
+def one_by_one(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tuple[float, float]:
+    """Level, and entitlements of those who do not get all they ask for, where not all can."""
     lines = sorted([
         (asked / has, at) for at, (asked, has) in enumerate(zip(asks, entitled, strict=True)) if asked > 0
     ])  # fmt: skip
@@ -114,3 +122,19 @@ def _find(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tuple[fl
         served += asks[at]
         passed += entitled[at]
     return level, open_
+
+
+def at_once(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tuple[float, float]:
+    """The same for many."""
+    asked, has = np.array(asks, dtype=np.float64), np.array(entitled, dtype=np.float64)
+    there = asked > 0
+    asked, has = asked[there], has[there]
+    line = asked / has
+    order = np.argsort(line, kind="stable")
+    asked, has, line = asked[order], has[order], line[order]
+    served, open_ = np.zeros(len(line)), np.full(len(line), has.sum())
+    np.cumsum(asked[:-1], out=served[1:])
+    open_[1:] -= np.cumsum(has[:-1])
+    levels = (gpus - served) / open_
+    at = int(np.argmax(levels < line))
+    return float(levels[at]), float(open_[at])

@@ -25,7 +25,7 @@ from hs_core.model import OnPartition
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
-from hs_sim.machines.truth import JobTruth, LawBrokenError
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Saved
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent
@@ -411,7 +411,7 @@ class Gang:
         self.generation += 1
         self.done = float(self.step)
         for part in self._in_order():
-            part.agent.store(self.key, self.generation, self.step)
+            part.agent.store(self.key[0], self.generation, Saved(self.key[1], self.step, part.rank))
 
     # --- going
 
@@ -447,6 +447,7 @@ class Gang:
         if part.occupied_s is None:
             part.occupied_s = self.world.clock.now_s
             self.world.occupied.add(part)
+            self.world.speeds.holds(part)
 
     def _use(self) -> None:
         """Now that all are let go they compute; until then they stand, whoever has the GPUs."""

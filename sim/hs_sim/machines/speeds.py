@@ -47,12 +47,18 @@ class Speeds:
 
     # --- where it computes, and beside whom
 
+    def holds(self, part: Part) -> None:
+        """Its GPUs are its own from now on, perhaps also another's."""
+        self._truth.hold(part.gpus, part.gang.id)
+        if others := self._truth.share_of(part.gpus, part.gang.id)[1]:
+            self._share_out({part.gang.id} | others)
+
     def shared(self, part: Part) -> None:
         """It computes on its GPUs from now on, perhaps beside others, perhaps on others than before."""
         if self._slowdowns and (rate := self._alone(part.gang)) != part.gang.rate and not self._truth.mates:
             part.gang.train_at(rate)
         if self._truth.mates:
-            self._share_out({part.gang.id} | self._truth.share_of(part.gpus, part.gang.id)[1])
+            self._share_out({part.gang.id} | self._truth.beside(part.gpus, part.gang.id))
 
     def leaves(self, part: Part) -> None:
         """It computes no more; those beside it have its GPUs for themselves."""
@@ -65,8 +71,8 @@ class Speeds:
         for gang in [self._gangs[key] for key in sorted(keys) if key in self._gangs]:
             beside: set[Owner] = set()
             for part in gang.parts.values():
-                share, others = self._truth.share_of(part.gpus, gang.id)
-                beside |= others
+                share, _ = self._truth.share_of(part.gpus, gang.id)
+                beside |= self._truth.beside(part.gpus, gang.id)
                 if share != part.share:
                     gang.charge(part)
                     part.share = share

@@ -5,6 +5,7 @@ What must never happen is refused here, at the moment when it would.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hs_core.forms import Form
 from hs_core.model import JobSpec, OnPartition
@@ -14,6 +15,14 @@ from hs_sim.model import SimJob
 
 Owner = tuple[JobId, int, int]
 """Job, epoch, copy."""
+
+
+class Saved(NamedTuple):
+    """A part of a checkpoint."""
+
+    epoch: int  # that wrote it
+    step: int
+    rank: int  # node rank, whose it is
 
 
 class LawBrokenError(Exception):
@@ -53,6 +62,9 @@ class Truth:
         self.jobs: dict[int, JobTruth] = {}  # by SimJob.id
         self.by_id: dict[JobId, JobTruth] = {}
         self.users: dict[GpuId, list[Owner]] = {}  # who computes on it
+        self.holders: dict[
+            GpuId, set[Owner]
+        ] = {}  # who was let go there: it computes, or stands until all of its gang are
         self.mates: set[frozenset[JobId]] = set()  # jobs that were ever told to share GPUs
         self.last: list[str] = []
 
@@ -69,8 +81,13 @@ class Truth:
                 )
             users.append(owner)
 
+    def hold(self, gpus: tuple[GpuId, ...], owner: Owner) -> None:
+        for gpu in gpus:
+            self.holders.setdefault(gpu, set()).add(owner)
+
     def free(self, gpus: tuple[GpuId, ...], owner: Owner) -> None:
         for gpu in gpus:
+            self.holders.get(gpu, set()).discard(owner)
             if owner in self.users.get(gpu, ()):
                 self.users[gpu].remove(owner)
 
@@ -79,12 +96,27 @@ class Truth:
             self.mates.update(frozenset((guest.job, other)) for other in guest.beside)
 
     def share_of(self, gpus: tuple[GpuId, ...], owner: Owner) -> tuple[float, set[Owner]]:
-        """GPUs that it has, of those that it shares its part; and with whom."""
+        """GPUs that it has, of those that it shares its part; and with whom.
+
+        Two that were let go on one GPU have half of it each, also while one of them stands and waits for the rest of its gang: as of a gang that has
+        its GPUs for itself, what is held counts, and of no GPU more than there is.
+        """
         if not self.mates:
             return float(len(gpus)), set()
-        on = [self.users.get(gpu, ()) for gpu in gpus]
-        others = {other for users in on if owner in users for other in users} - {owner}
-        return sum(1 / len(users) if owner in users else 1.0 for users in on), others
+        on = [self._holding(gpu, owner) for gpu in gpus]
+        return sum(1 / (1 + len(others)) for others in on), {other for others in on for other in others}
+
+    def _holding(self, gpu: GpuId, owner: Owner) -> list[Owner]:
+        """Its mates that have the GPU as it has."""
+        holders = self.holders.get(gpu, set())
+        if owner not in holders:
+            return []
+        return [other for other in holders if frozenset((other[0], owner[0])) in self.mates]
+
+    def beside(self, gpus: tuple[GpuId, ...], owner: Owner) -> set[Owner]:
+        """Who computes where it computes."""
+        on = [self.users.get(gpu, ()) for gpu in gpus] if self.mates else []
+        return {other for users in on if owner in users for other in users} - {owner}
 
     def trains(self, job: JobTruth, who: tuple[int, int], now_s: float) -> None:
         """`who`: epoch and copy. Copies of one epoch train at once; one that was left behind, cut off, may go on in vain."""
