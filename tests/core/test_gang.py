@@ -381,6 +381,22 @@ def test_a_gang_that_was_left_half_held_is_let_go_whole() -> None:
     assert kinds(gang.events)[-1] is JobWentOn
 
 
+def test_a_copy_that_did_its_portion_while_no_agent_was_there_says_so_again_when_it_is_let_go() -> None:
+    """Its host had let it go, and repeats that; the simulator's processes answer alike."""
+    gang = Gang(1, arrived=False)
+    gang.machine = GangMachine(JOB, 1, last_step=8)
+    gang.forget()
+    gang.order(Resume(job=JOB, epoch=1, order=4))
+    gang.hello(0, state="held", step=8, id=9)
+    assert kinds(gang.events) == [JobHooked, JobCapable, JobHeld]
+    assert gang.newest("go") == {0: {"type": "go"}}
+    gang.say(0, type="going", step=8, seconds=0.0)
+    portion = {"step": 8, "tier": "hold", "bytes": 0, "seconds": 0.0, "portion": True}
+    gang.say(0, type="held", id=9, **portion)
+    assert kinds(gang.events[3:]) == [JobWentOn, JobHeld]
+    assert [event.step for event in gang.events[2:]] == [8, 8, 8]
+
+
 def test_a_stop_of_the_agent_before_that_comes_true_late_is_taken_back() -> None:
     gang = Gang(2, arrived=False)
     gang.machine = GangMachine(JOB, 1)

@@ -3,8 +3,9 @@
 from fakejob import Ways
 from hostsim import HostSim
 
+from hs_core.events import JobHeld, JobWentOn
 from hs_core.names import HostName, JobId
-from hs_core.reports import Phase
+from hs_core.reports import Phase, Tier
 from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn
 
 ONE, TWO = JobId(1), JobId(2)
@@ -120,3 +121,21 @@ def test_an_agent_that_restarts_leaves_a_copy_that_waits_alone() -> None:
     sim.run(60.0)
     report = sim.machine.report(ONE)
     assert (report.phase, report.step) == (Phase.HELD, LAST)
+
+
+def test_a_copy_that_was_let_go_once_more_after_its_portion_takes_no_gpu_from_those_that_run_there() -> None:
+    """As its processes answer an order that an agent gave without knowing: they went on, and stand."""
+    sim = HostSim(1)
+    copy(sim)
+    sim.job(2)
+    sim.send()
+    sim.quanta(6)
+    assert sim.phases() == {1: "held", 2: "running"}
+    told = {"now_s": sim.now_s, "job": ONE, "epoch": 2, "step": LAST}
+    heard, before = sim.processes[ONE, 2].heard, sim.trained(TWO)
+    sim.tell(JobWentOn(**told))
+    sim.tell(JobHeld(**told, tier=Tier.HOLD, order=heard))
+    sim.run(10.0)
+    assert sim.phases() == {1: "held", 2: "running"}
+    assert sim.trained(TWO) - before == 10.0
+    assert sim.ordered("resume 1") == ["resume 1"]

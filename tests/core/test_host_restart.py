@@ -84,6 +84,25 @@ def test_orders_without_an_answer_are_given_again_after_a_restart():
     assert sim.trained(JobId(1)) > 0
 
 
+@pytest.mark.parametrize(("lost", "killed_s"), [("went-on", 0.5), ("held", 60.5)])
+def test_the_time_without_an_agent_is_not_taken_for_that_of_a_switch(lost: str, killed_s: float) -> None:
+    """It would make the host's quantum ten times as long."""
+    sim = HostSim(1)
+    for n in (1, 2):
+        sim.job(n, ways=Ways(hook_s=0.01, ready_s=0.02, lose={lost} if n == 1 else set()))
+    sim.send()
+    sim.run(killed_s)
+    sim.kill_agent()
+    sim.run(40.0)
+    sim.start_agent()
+    sim.run(200.0)
+    report = sim.machine.report(JobId(1))
+    assert max(report.suspend_s, report.resume_s) < 2.0
+    saved = sim.machine.saved()
+    assert saved["mean_suspend_s"] + saved["mean_resume_s"] < 1.0
+    assert saved["quantum_s"] == sim.quantum_s
+
+
 def test_a_reboot_charges_until_the_last_word():
     sim = HostSim(1)
     job = sim.job(1)

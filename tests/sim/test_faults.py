@@ -101,12 +101,19 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
     assert run_seed(seed) is None
 
 
-SLEPT_THROUGH_ITS_FENCE = 6148
-"""A seed in which an agent sleeps for 40 s, three times as long as its jobs' patience, while the other half of a gang is ended and forgotten."""
-
-
-def test_who_slept_through_its_fence_finds_nothing_of_its_gang_to_agree_with():
-    assert run_seed(SLEPT_THROUGH_ITS_FENCE) is None
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(1097, id="the-time-without-an-agent-is-not-that-of-a-switch"),
+        pytest.param(5462, id="a-copy-that-has-done-its-portion-takes-no-gpu"),
+        pytest.param(3327, id="moved-once-its-disk-has-room"),
+        pytest.param(5115, id="a-gang-lands-apart-from-who-cannot-move"),
+        pytest.param(6148, id="who-slept-through-its-fence-finds-nobody-to-agree-with"),
+        pytest.param(7430, id="one-part-on-two-servers-is-no-whole-checkpoint"),
+    ],
+)
+def test_what_once_broke_in_trouble_holds(seed: int):
+    assert run_seed(seed) is None
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

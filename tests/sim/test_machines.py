@@ -1,18 +1,20 @@
 """The depth of machines: conserved steps, same bytes, and the costs that were asked for."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hs_core.events import HostEvent
+from hs_core.events import HostEvent, JobHeld, JobWentOn
 from hs_core.host import HostOutcome
 from hs_core.model import Migrate
-from hs_core.names import HostName, JobId, UserName
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Exit
 from hs_core.wanted import Peer, WantedJob
 from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
 from hs_sim.machines.agent import Agent
-from hs_sim.machines.gang import Part, Way
+from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Pool, Result, SimJob, Workload
@@ -170,3 +172,39 @@ def test_a_world_without_faults_keeps_every_law():
     result = world.run()
     laws.at_the_end()
     assert all(job.ended_s is not None for job in result.jobs)
+
+
+def test_a_copy_that_is_let_go_after_its_portion_computes_nothing_and_says_again_that_it_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By an agent that was not there when it stopped. Until that has heard the answer it may give the GPU to another."""
+    world = World(an_experiment(a_job(1)))
+    (agent,) = world.agents.values()
+    truth = world.truth.jobs[1]
+    wanted = WantedJob(
+        job=JobId(1), epoch=0, user=A, run_as=A, job_class="A/c", spec=truth.spec, tickets=1.0,
+        copy=0, copies=2, last_step=50,
+    )  # fmt: skip
+    gang = Gang(world, wanted, truth, rate=10.0)
+    gpu = GpuId(agent.gpus[0].id)
+    part = Part(gang, agent, 0, (gpu,))
+    said: list[tuple[type, int]] = []
+
+    def say(_: Part, event: Callable[..., HostEvent], **more: Any) -> None:
+        assert isinstance(event, type)
+        said.append((event, more.get("step", -1)))
+
+    monkeypatch.setattr(agent, "say", say)
+    gang.launch(part, -1, 1.0)
+    world.clock.run(2.0, lambda: False)
+    gang.resume(part)
+    assert world.truth.users[gpu] == [gang.id]
+    world.clock.run(10.0, lambda: False)
+    assert (gang.step, part.way, world.truth.users[gpu]) == (50, Way.STANDING, [])
+
+    said.clear()
+    gang.resume(part)
+    assert said == [(JobWentOn, 50), (JobHeld, 50)]
+    assert (part.way, world.truth.users[gpu], part.occupied_s) == (Way.STANDING, [], None)
+    world.clock.run(20.0, lambda: False)
+    assert (gang.step, len(said)) == (50, 2)

@@ -296,7 +296,10 @@ class HostMachine:
         self._due_s = due_s
 
     def _order_again(self) -> None:
-        """After a restart: what was ordered and not answered. Orders can be repeated without harm, launches excepted."""
+        """After a restart: what was ordered and not answered. Orders can be repeated without harm, launches excepted.
+
+        How long they take is measured from now: for how long no agent was there says nothing of how fast this host switches.
+        """
         board = self._board
         for job in board.in_order:
             comings.order_again(board, job)
@@ -306,8 +309,10 @@ class HostMachine:
                 hook, ready = board.config.hook_deadline_s, board.config.ready_deadline_s
                 job.start_deadline_s = board.now_s + (hook if job.hooked is None else ready)
             elif job.asked is not None:
+                job.asked_s = board.now_s
                 board.ask(job, job.asked)
             elif job.going_s is not None:
+                job.going_s = board.now_s
                 board.out.append(Resume(job=job.id, epoch=job.wanted.epoch, order=job.orders))
 
     # --- questions

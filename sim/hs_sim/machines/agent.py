@@ -39,6 +39,7 @@ from hs_core.wanted import Wanted
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
+from hs_sim.machines.truth import Saved
 from hs_sim.model import Costs
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Agent:
         self.ordered = 0  # of its jobs
         self.machine: HostMachine | None = None
         self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
-        self.stores: dict[JobId, dict[int, tuple[int, int]]] = {}  # generation → (epoch that wrote it, step)
+        self.stores: dict[JobId, dict[int, Saved]] = {}  # by generation
         self.line: Line | None = None
         self.connected = False
         self._datasets: tuple[Dataset, ...] = ()  # on its disk
@@ -333,8 +334,8 @@ class Agent:
 
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
-    def store(self, key: Key, generation: int, step: int) -> None:
-        self.stores.setdefault(key[0], {})[generation] = (key[1], step)
+    def store(self, job: JobId, generation: int, saved: Saved) -> None:
+        self.stores.setdefault(job, {})[generation] = saved
 
     def checkpoint_step(self, job: JobId, generation: int) -> int:
         if generation < 0:
@@ -344,7 +345,7 @@ class Agent:
             self._world.broken(
                 f"{self.name} is to restore generation {generation} of job {job}; it has {held}"
             )
-        return held[generation][1]
+        return held[generation].step
 
     # --- devices ----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed
 from hs_core.wanted import WantedJob
+from hs_sim.machines.truth import Saved
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent
@@ -44,11 +45,11 @@ class Fetches:
                 agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
             return
         at = [found for found in held if found is not None]
-        self._adds_up(wanted, [step for _, step in at])
+        self._adds_up(wanted, [found.step for found in at])
         size = world.job_of(wanted).sim.state_bytes / max(1, len(wanted.nodes))
         come = sum(lender is not agent for lender in lenders)
         seconds = size * come / world.costs.network_bytes_per_s + world.network.delay_s()
-        got = (wanted.epoch, source.step) if source.parts else at[0]
+        got = Saved(wanted.epoch, source.step, wanted.node_rank) if source.parts else at[0]
         world.clock.after(seconds, self._arrived, agent, life, wanted, got)
 
     def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
@@ -60,18 +61,17 @@ class Fetches:
         if any(step < least for step, least in zip(steps, said, strict=True)):
             self._world.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
 
-    def _arrived(self, agent: "Agent", life: int, wanted: WantedJob, got: tuple[int, int]) -> None:
+    def _arrived(self, agent: "Agent", life: int, wanted: WantedJob, got: Saved) -> None:
         source = wanted.source
         if source is None or not agent.up or agent.life != life:
             return
-        epoch, step = got
-        agent.store((wanted.job, epoch), source.generation, step)
+        agent.store(wanted.job, source.generation, got)
         agent.post(
             CheckpointFetched(
                 now_s=agent.now_s(),
                 job=wanted.job,
                 epoch=wanted.epoch,
                 generation=source.generation,
-                step=step,
+                step=got.step,
             )
         )

@@ -25,7 +25,7 @@ from hs_core.model import OnPartition
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, Tier
 from hs_core.wanted import WantedJob
-from hs_sim.machines.truth import JobTruth, LawBrokenError
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Saved
 
 if TYPE_CHECKING:
     from hs_sim.machines.agent import Agent
@@ -305,6 +305,12 @@ class Gang:
                 self._use()
                 self._move()
                 return
+        if part.way is Way.STANDING and self.portion_done:
+            # Whoever lets it go does not know yet. It goes no further and says so again, and computes nothing in between: its host
+            # may have given the GPUs to others by then (docs/job-protocol.md, `portion`).
+            part.agent.say(part, JobWentOn, step=self.step)
+            self._wait_for_the_others()
+            return
         if part.way in (Way.STANDING, Way.STOPPING) and not self._broken:
             part.way = Way.GOING
             self._occupy(part)
@@ -406,7 +412,7 @@ class Gang:
         self.generation += 1
         self.done = float(self.step)
         for part in self._in_order():
-            part.agent.store(self.key, self.generation, self.step)
+            part.agent.store(self.key[0], self.generation, Saved(self.key[1], self.step, part.rank))
 
     # --- going
 

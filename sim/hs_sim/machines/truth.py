@@ -5,6 +5,7 @@ What must never happen is refused here, at the moment when it would.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hs_core.forms import Form
 from hs_core.model import JobSpec, OnPartition
@@ -14,6 +15,14 @@ from hs_sim.model import SimJob
 
 Owner = tuple[JobId, int, int]
 """Job, epoch, copy."""
+
+
+class Saved(NamedTuple):
+    """A part of a checkpoint."""
+
+    epoch: int  # that wrote it
+    step: int
+    rank: int  # node rank, whose it is
 
 
 class LawBrokenError(Exception):

@@ -11,7 +11,7 @@ from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
 from hs_core.events import HostCommand, JobsSubmitted, RendezvousReserved, Reserve, UserSet, WakeHost
 from hs_core.host import HostConfig
-from hs_core.model import Gpu, JobSpec, Slowdown
+from hs_core.model import Gpu, JobSpec, Slowdown, spans
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Policy
@@ -259,12 +259,14 @@ class World:
         job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
     def within_reach(self, job: JobId, nodes: int, connected: Iterable[HostName]) -> int:
-        """Newest step that all parts of have a checkpoint on these servers."""
-        parts: dict[int, int] = {}
+        """Newest step of which these servers have a whole checkpoint: each rank's part, one of which may be there several times; where ranks are alike, as many."""
+        found = self.truth.by_id.get(job)
+        alike = found is not None and spans(found.spec)
+        parts: dict[int, set[int | HostName]] = {}
         for name in connected:
-            for step in {step for _, step in self.agents[name].stores.get(job, {}).values()}:
-                parts[step] = parts.get(step, 0) + 1
-        return max((step for step, held in parts.items() if held >= nodes), default=-1)
+            for saved in self.agents[name].stores.get(job, {}).values():
+                parts.setdefault(saved.step, set()).add(name if alike else saved.rank)
+        return max((step for step, held in parts.items() if len(held) >= nodes), default=-1)
 
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
