@@ -101,6 +101,11 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
     assert run_seed(seed) is None
 
 
+def test_gpus_are_not_left_idle_for_two_that_a_full_disk_kept_from_leaving():
+    """Both were told to leave for another server after their checkpoints had failed, and nobody asked them again for ten quanta."""
+    assert run_seed(5742) is None
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
