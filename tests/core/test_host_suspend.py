@@ -152,6 +152,7 @@ def test_a_failed_swap_leaves_the_job_held_and_is_told():
 def test_a_full_disk_leaves_the_job_going_on():
     sim = memory_sim(Ways(can_checkpoint=True, disk_full=True))
     assert "checkpoint failed: disk full" in sim.machine.report(JobId(1)).note
+    sim.run(2.0)  # it is asked once more at this edge
     assert sim.running() == {1}
     assert sim.trained(JobId(1)) > 300
     assert orders(sim, "kill") == []

@@ -462,11 +462,50 @@ def test_one_that_could_not_write_a_checkpoint_is_moved_for_another_once_it_has_
     sim.see_gpus()
     sim.turn = Turn(gangs=(ONE, TWO), local=False)
     sim.send()
+    sim.quanta(18)
+    asked = len(sim.ordered("suspend 2 (checkpoint)"))
     sim.quanta(2)
     assert len(sim.running()) == 1
     sim.ways[ONE].disk_full = False
     sim.quanta(5)
+    assert len(sim.ordered("suspend 2 (checkpoint)")) == asked + 1
     assert sim.running() == {ONE, TWO}
+
+
+def test_a_gpu_is_not_idle_for_long_because_a_disk_was_full_when_one_was_to_move_there() -> None:
+    sim = HostSim(2)
+    sim.see_gpus(sick=[1])
+    for number in (ONE, TWO):
+        sim.job(number, ways=Ways(can_checkpoint=True, disk_full=True))
+    sim.send()
+    sim.quanta(2)
+    sim.see_gpus()
+    sim.turn = Turn(gangs=(ONE, TWO), local=False)
+    sim.send()
+    sim.run(1.5 * sim.quantum_s)
+    asked = {order for order in sim.ordered("suspend") if order.endswith("(checkpoint)")}
+    assert asked == {"suspend 2 (checkpoint)", "suspend 3 (checkpoint)"}  # one to move there, then the other
+    assert len(sim.running()) == 1
+    for ways in sim.ways.values():
+        ways.disk_full = False
+    sim.quanta(3)
+    assert sim.running() == {ONE, TWO}
+
+
+def test_one_whose_checkpoints_fail_again_and_again_is_asked_less_and_less_often() -> None:
+    """While it writes it has no turn, and the disk is others' as well."""
+    sim = HostSim(2)
+    sim.see_gpus(sick=[1])
+    sim.job(2, ways=Ways(can_checkpoint=True, disk_full=True))
+    sim.job(3)
+    sim.send()
+    sim.quanta(2)
+    sim.see_gpus()
+    sim.turn = Turn(gangs=(ONE, TWO), local=False)
+    sim.send()
+    sim.quanta(60)
+    assert 6 <= len(sim.ordered("suspend 2 (checkpoint)")) <= 10
+    assert min(sim.gpu_s(ONE), sim.gpu_s(TWO)) > 10 * sim.quantum_s
 
 
 # --- turns without the host's own stride, and bindings that the controller does not know

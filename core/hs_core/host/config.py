@@ -18,7 +18,7 @@ class HostConfig:
     unkillable_s: float = 60.0  # after the grace: its GPUs are quarantined, with a note
     switch_ratio: float = 20.0  # a quantum is at least so many times suspend + resume
     can_freeze: bool = True
-    park_retry_quanta: int = 10  # after a failed swap or checkpoint, for that job
+    park_retry_quanta: int = 10  # after a failed swap, or several failed checkpoints, for that job
     # By which those bound to a GPU are behind together: one of them is moved to others …
     move_owed_quanta: float = 1.0
     # … to whom tickets give so many fewer of the next 20, with it, …

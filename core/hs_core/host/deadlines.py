@@ -120,7 +120,7 @@ def unanswered(board: Board, job: HostedJob, why: str) -> None:
     """A Suspend failed or was not answered: the freezer next, then it has to be lived with."""
     if job.phase is Phase.SUSPENDING:
         if job.asked is Tier.CHECKPOINT:
-            job.checkpoint_after_s = retry_s(board, job)
+            _checkpoint_later(board, job)
         if job.asked is not Tier.FREEZE and board.config.can_freeze:
             board.ask(job, Tier.FREEZE)
         else:
@@ -132,18 +132,25 @@ def unanswered(board: Board, job: HostedJob, why: str) -> None:
 
 def parking_failed(board: Board, job: HostedJob, tier: Tier | None, why: str) -> None:
     """It stays as it was, and is left alone for a while."""
-    again_s = retry_s(board, job)
     if tier is Tier.SWAP:
-        job.swap_after_s = again_s
+        job.swap_after_s = board.now_s + board.config.park_retry_quanta * board.quantum_s
     elif tier is Tier.CHECKPOINT:
-        job.checkpoint_after_s = again_s
+        _checkpoint_later(board, job)
     else:
         return
     job.trouble = f"{tier} failed: {why}"
     board.tell("failed", job.trouble, job)
 
 
-def retry_s(board: Board, job: HostedJob) -> float:
-    """One that is about to move is asked again soon: others wait for it."""
-    quanta = 1 if job.wanted.leave else board.config.park_retry_quanta
-    return board.now_s + quanta * board.quantum_s
+def _checkpoint_later(board: Board, job: HostedJob) -> None:
+    """Others wait for its GPUs or its memory: it is asked again soon, then less and less often, for while it is asked it has no turn."""
+    job.checkpoint_fails += 1
+    quanta = min(2 ** min(job.checkpoint_fails - 1, 10), board.config.park_retry_quanta)
+    job.checkpoint_after_s = board.now_s + quanta * board.quantum_s
+    hurry(board, job)
+
+
+def hurry(board: Board, job: HostedJob) -> None:
+    """One that is to leave for another host is asked again soon, also where it failed before it was to: others wait for it there, too."""
+    if job.wanted.leave:
+        job.checkpoint_after_s = min(job.checkpoint_after_s, board.now_s + board.quantum_s)

@@ -43,6 +43,7 @@ class HostedJob:
     can_checkpoint: bool = False
     swap_after_s: float = 0.0  # not tried before: it failed
     checkpoint_after_s: float = 0.0
+    checkpoint_fails: int = 0  # in a row
     stuck: str = ""  # why it does not stop (or die), found by trying
     overdue: bool = False  # no suspend point by the deadline: treated as running without steps
 

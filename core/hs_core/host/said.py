@@ -174,7 +174,8 @@ def _durable(board: Board, job: HostedJob, step: int, generation: int) -> None:
         job.checkpoint_step, job.checkpoint_generation = step, generation
     board.saves_later(job)
     job.trouble = ""
-    job.checkpoint_after_s = min(job.checkpoint_after_s, board.now_s)  # what failed before works again
+    job.checkpoint_fails = 0  # what failed before works again
+    job.checkpoint_after_s = min(job.checkpoint_after_s, board.now_s)
 
 
 def _checkpoint_failed(board: Board, job: HostedJob, why: str) -> None:

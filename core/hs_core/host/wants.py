@@ -1,5 +1,6 @@
 """What the controller wants of this host: jobs come, change, and go."""
 
+from hs_core.host import deadlines
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.reports import Exit, Phase, Tier
@@ -21,6 +22,7 @@ def want(board: Board, entry: WantedJob) -> None:
         return
     else:
         job.wanted, job.dropped, job.next = entry, False, None
+        deadlines.hurry(board, job)
     if entry.cancelled and not job.ended:
         if job.alive:
             board.kill(job, "cancelled")
