@@ -109,6 +109,18 @@ def test_what_is_on_the_way_keeps_its_gpus_until_it_is_there() -> None:
     assert runs(third) == {1, 2}
 
 
+def test_what_is_on_the_way_needs_no_other_gpus_on_a_server_where_it_is() -> None:
+    policy = find("tesserae-las")
+    hosts = [host(name, 2) for name in "abc"]
+    gang = job(1, gang=2, nodes=2, hosts=("a", "b"), started=True, running=True)
+    stands = job(2, hosts=("b",), started=True)
+    first = policy.decide(snapshot(hosts, [gang, stands]), {})
+    assert runs(first) == {1, 2}
+    memory = {**first.memory, "homes": {**first.memory["homes"], "1": ["b", "c"]}}
+    second = policy.decide(snapshot(hosts, [gang, stands]), memory)
+    assert runs(second) == {1, 2}
+
+
 def test_without_one_of_its_servers_a_round_is_decided_anew() -> None:
     jobs = [sized(1), sized(2)]
     asked = snapshot([host("a", 1), host("b", 1)], jobs, rates={("c", "V100"): 1.0})

@@ -109,9 +109,11 @@ class Seats:
             return True
         if slots.home(job) == home:
             return slots.take(job, home, "")
-        if job.id in self._snapshot.running:
-            slots.take(job, slots.home(job), "")
-        slots.reserve(home, job.per_node)
+        here: Home = ()
+        if job.id in self._snapshot.running and slots.take(job, slots.home(job), ""):
+            here = slots.home(job)
+        # Where it has GPUs already it will need no others.
+        slots.reserve(tuple(name for name in home if name not in here), job.per_node)
         return False
 
     def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
