@@ -20,18 +20,18 @@ class Leases:
         self._heard_s: float | None = None
         self._written_s = float("-inf")
 
-    def wanted(self, wanted: Wanted, now_s: float) -> None:
+    def wanted(self, wanted: Wanted, said_s: float, now_s: float) -> None:
         jobs = frozenset(
             Key(job.job, job.epoch) for job in wanted.jobs if job.spec.on_partition is OnPartition.FENCE
         )
         if (jobs, wanted.fence_after_s) != (self._jobs, self._after_s):
             self._jobs, self._after_s = jobs, wanted.fence_after_s
             self._written_s = float("-inf")
-        self.heard(now_s)
+        self.heard(said_s, now_s)
 
-    def heard(self, now_s: float) -> None:
-        """The controller said something."""
-        self._heard_s = now_s
+    def heard(self, said_s: float, now_s: float) -> None:
+        """The controller said something, then."""
+        self._heard_s = max(said_s, self._heard_s or said_s)
         if now_s - self._written_s >= EVERY_S:
             self._written_s = now_s
             for key in self._jobs:

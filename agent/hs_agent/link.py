@@ -53,9 +53,9 @@ class Side(Protocol):
 
     def heard(self) -> tuple[int, int]: ...
 
-    def wanted(self, wanted: Wanted) -> None: ...
+    def wanted(self, wanted: Wanted, late_s: float) -> None: ...
 
-    def heard_controller(self) -> None: ...
+    def heard_controller(self, late_s: float) -> None: ...
 
     def term(self) -> int: ...
 
@@ -164,6 +164,7 @@ class _Connection:
         self._delay = Delay()
 
     async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> None:
+        asked_s = boot_s()
         await self._write(agent_pb2.FromAgent(hello=self._hello()))
         first = await self.call.read()
         if not isinstance(first, agent_pb2.ToAgent) or first.WhichOneof("body") != "welcome":
@@ -172,7 +173,7 @@ class _Connection:
             self.interval_s = min(max(first.welcome.report_interval_s, 0.05), 60.0)
         self._delay.excess_s(first.sent_s, boot_s())
         welcomed(first.welcome)
-        self.side.heard_controller()
+        self.side.heard_controller(boot_s() - asked_s)  # it answered some time since then
         reporting = asyncio.create_task(self._report_on())
         listening = asyncio.create_task(self._listen())
         ends: set[asyncio.Task[Any]] = {reporting, listening}
@@ -247,7 +248,7 @@ class _Connection:
             if not isinstance(message, agent_pb2.ToAgent):  # grpc.aio.EOF
                 return
             late_s = self._delay.excess_s(message.sent_s, boot_s())
-            self.side.heard_controller()  # also by one that says nothing else
+            self.side.heard_controller(late_s)  # also by one that says nothing else
             match message.WhichOneof("body"):
                 case "wanted":
                     self._wanted(message.wanted, late_s)
@@ -268,7 +269,7 @@ class _Connection:
             return
         if wanted.edge_in_s is not None:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
-        self.side.wanted(wanted)
+        self.side.wanted(wanted, late_s)
 
     # --- logs -------------------------------------------------------------------------------------------------------
 

@@ -339,7 +339,8 @@ class Agent:
         """Of the newest controller that was obeyed."""
         return self._term
 
-    def wanted(self, wanted: Wanted) -> None:
+    def wanted(self, wanted: Wanted, late_s: float) -> None:
+        """`late_s`: since it was said, beyond the usual."""
         lent = self.grants.lends()
         self._term = max(self._term, wanted.term)
         if self.grants.newest > (wanted.term, wanted.seq):
@@ -350,15 +351,17 @@ class Agent:
         self.fetches.wanted(wanted.jobs)
         for job in wanted.jobs:
             self.jobs.meet(Key(job.job, job.epoch), job.nodes)
-        self.leases.wanted(wanted, boot_s())
-        self.post(WantedChanged(now_s=boot_s(), wanted=wanted))
+        now_s = boot_s()
+        self.leases.wanted(wanted, now_s - late_s, now_s)
+        self.post(WantedChanged(now_s=now_s, wanted=wanted, late_s=late_s))
         if lent - self.grants.lends():
             self._forget_checkpoints()
 
-    def heard_controller(self) -> None:
+    def heard_controller(self, late_s: float) -> None:
+        """What lay unread while this agent was stopped says nothing of the controller now."""
         now_s = boot_s()
-        self.leases.heard(now_s)
-        self.post(ControllerHeard(now_s=now_s))
+        self.leases.heard(now_s - late_s, now_s)
+        self.post(ControllerHeard(now_s=now_s, late_s=late_s))
 
     # --- adoption ---------------------------------------------------------------------------------------------------
 

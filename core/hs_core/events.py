@@ -189,6 +189,9 @@ class Fact:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedChanged(At):
     wanted: Wanted
+    late_s: float = (
+        0.0  # since it was said, beyond the usual: it may have lain somewhere while the agent was stopped
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +323,8 @@ class RendezvousReserved(_JobAt):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerHeard(At):
     """A sign of life on the stream from the controller (host clock): what fencing counts from."""
+
+    late_s: float = 0.0  # as in `WantedChanged`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

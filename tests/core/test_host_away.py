@@ -47,6 +47,17 @@ def test_every_sign_of_life_puts_the_end_off() -> None:
     assert sim.running() == {ONE, TWO}
 
 
+def test_a_word_that_was_read_late_puts_the_end_off_from_when_it_was_said() -> None:
+    sim = fenced()
+    sim.run(90.0)
+    sim.tell(ControllerHeard(now_s=sim.now_s, late_s=50.0))
+    sim.run(45.0)
+    assert sim.running() == {ONE, TWO}
+    sim.tell(ControllerHeard(now_s=sim.now_s, late_s=120.0))
+    sim.run(10.0)
+    assert sim.running() == {TWO}
+
+
 def test_an_agent_that_restarts_remembers_since_when_nobody_was_heard() -> None:
     sim = fenced()
     sim.run(60.0)

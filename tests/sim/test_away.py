@@ -8,6 +8,7 @@ import pytest
 from hs_core.cluster import Settings
 from hs_core.model import JobSpec, JobState, OnPartition
 from hs_core.names import HostName, JobId, UserName
+from hs_sim.faults import TIMING
 from hs_sim.machines import Fault, FaultPlan, Kind
 from hs_sim.machines.gang import Way
 from hs_sim.machines.laws import Laws
@@ -141,3 +142,34 @@ def test_all_is_reconciled_after(ran: tuple[World, Seen]) -> None:
         assert job.restarts == (number == FENCES), f"job {number}"
         received = sum(job.gpu_s.values())
         assert row.gpu_s == pytest.approx(received, rel=0.02, abs=8 * 5.0 * job.launches)
+
+
+@pytest.mark.parametrize("woke_s", [58.0, 60.0, 61.2])
+def test_words_that_lay_unread_while_an_agent_was_stopped_put_off_nothing(woke_s: float) -> None:
+    """It is cut off as it wakes: its job, that asked to be fenced, ends before the controller starts it on the other server."""
+    experiment = Experiment(
+        cluster=ClusterSpec(pools=(Pool(model="V100", servers=2, gpus_per_server=1),)),
+        workload=Workload(
+            name="stopped",
+            jobs=(SimJob(id=1, user=UserName("a"), arrival_s=0.0, steps=2_000, job_class="c"),),
+            tickets={UserName("a"): 100.0},
+            rates={("c", "V100"): 10.0},
+        ),
+        quantum_s=10.0,
+        costs=Costs(start_s=2.0),
+    )
+    faults = (
+        Fault(kind=Kind.AGENT_PAUSED, at_s=50.0, for_s=woke_s - 50.0, host=HOSTS[0]),
+        Fault(kind=Kind.PARTITION, at_s=woke_s - 0.3, for_s=60.0, host=HOSTS[0]),
+    )
+    world = World(
+        experiment,
+        faults=FaultPlan(faults=faults),
+        timing=TIMING,
+        specs=lambda job: replace(job.spec(), on_partition=OnPartition.FENCE),
+        settings=Settings(fence_after_s=12.0, lease_s=3.0),
+    )
+    world.run()
+    (job,) = world.truth.jobs.values()
+    assert job.last_home == (HOSTS[1],)
+    assert job.ended_s is not None

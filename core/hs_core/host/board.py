@@ -64,6 +64,10 @@ class Board:
     def next_edge_s(self) -> float:
         return self.edge_s + self.quantum_s
 
+    def heard(self, late_s: float) -> None:
+        """The controller was there when it said so, not when that was read."""
+        self.heard_s = max(self.heard_s, self.now_s - late_s)
+
     def left_of_quantum(self) -> Fraction:
         left = ceil((self.next_edge_s - self.now_s) / self.quantum_s * FRACTION_OF_QUANTUM)
         return Fraction(min(FRACTION_OF_QUANTUM, max(1, left)), FRACTION_OF_QUANTUM)

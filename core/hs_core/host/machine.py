@@ -121,12 +121,13 @@ class HostMachine:
         match event:
             case WantedChanged():
                 if event.wanted.term >= self._term:
-                    board.heard_s = board.now_s
+                    board.heard(event.late_s)
                 self._wanted(event.wanted, event.now_s)
             case GpusSeen():
                 self._gpus_seen(event)
             case ControllerHeard():
-                board.heard_s, touched = board.now_s, ()
+                board.heard(event.late_s)
+                touched = ()
             case Woke():
                 pass
             case _:

@@ -413,28 +413,33 @@ class Agent:
             return
         if line is not self.line or not self.up:
             return
-        self._leases.heard()
+        late_s = self._late_s(sent_s)
+        self._leases.heard(late_s)
         if (wanted.term, wanted.seq) < self._newest:
             return  # said before what is known already
         self._newest = (wanted.term, wanted.seq)
-        self._leases.wanted(wanted)
-        late_s = max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
+        self._leases.wanted(wanted, late_s)
         if wanted.edge_in_s is not None and late_s:
             wanted = replace(wanted, edge_in_s=wanted.edge_in_s - late_s)
         for turn in (wanted.turn, wanted.next_turn or wanted.turn):
             self._world.truth.told(turn)
         self._wanted = frozenset(job.job for job in wanted.jobs)
         self._lent = frozenset(lend.job for lend in wanted.lends)
-        self.post(WantedChanged(now_s=self.now_s(), wanted=wanted))
+        self.post(WantedChanged(now_s=self.now_s(), wanted=wanted, late_s=late_s))
         if self.stores and self.up:
             self._forget_checkpoints()
 
-    def keepalive(self, line: Line) -> None:
+    def keepalive(self, line: Line, sent_s: float) -> None:
         if self._clock.now_s < self.paused_until_s:
-            self._clock.at(self.paused_until_s, self.keepalive, line)
+            self._clock.at(self.paused_until_s, self.keepalive, line, sent_s)
         elif line is self.line and self.up:
-            self._leases.heard()
-            self.post(ControllerHeard(now_s=self.now_s()))
+            late_s = self._late_s(sent_s)
+            self._leases.heard(late_s)
+            self.post(ControllerHeard(now_s=self.now_s(), late_s=late_s))
+
+    def _late_s(self, sent_s: float) -> float:
+        """How much later than usual what was sent then is read."""
+        return max(0.0, self._clock.now_s - sent_s - self._world.timing.delay_s)
 
     def _tick_later(self) -> None:
         self._ticking = True

@@ -38,15 +38,17 @@ class Leases:
         self._jobs, self._after_s, self._heard_s = frozenset(), 0.0, None
         self._written_s = float("-inf")
 
-    def wanted(self, wanted: Wanted) -> None:
+    def wanted(self, wanted: Wanted, late_s: float) -> None:
         jobs = frozenset((w.job, w.epoch) for w in wanted.jobs if w.spec.on_partition is OnPartition.FENCE)
         if (jobs, wanted.fence_after_s) != (self._jobs, self._after_s):
             self._jobs, self._after_s = jobs, wanted.fence_after_s
             self._written_s = float("-inf")
-        self.heard()
+        self.heard(late_s)
 
-    def heard(self) -> None:
-        self._heard_s = now_s = self._clock.now_s
+    def heard(self, late_s: float) -> None:
+        """The controller said something so long ago."""
+        now_s = self._clock.now_s
+        self._heard_s = max(now_s - late_s, self._heard_s or 0.0)
         if self._jobs and now_s - self._written_s >= EVERY_S:
             self._written_s = now_s
             for key in self._jobs & self._agent.parts.keys():

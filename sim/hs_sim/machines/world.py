@@ -211,11 +211,11 @@ class World:
         controller = self.controller
         if controller.alive and self.clock.now_s >= controller.paused_until_s:
             for side in controller.sides.values():
-                self.network.send(side.line, DOWN, self._sign_of_life)
+                self.network.send(side.line, DOWN, self._sign_of_life, self.clock.now_s)
         self.clock.after(every_s, self._alive, every_s)
 
-    def _sign_of_life(self, line: Line) -> None:
-        self.agents[line.host].keepalive(line)
+    def _sign_of_life(self, line: Line, sent_s: float) -> None:
+        self.agents[line.host].keepalive(line, sent_s)
 
     # --- what agents and jobs ask of the world ----------------------------------------------------------------------
 
