@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
 import time
@@ -363,9 +364,7 @@ class Runtime:
             end = time.monotonic() + _LEAVE_WITHIN_S
             while not self._leave and time.monotonic() < end:
                 self._lock.wait(end - time.monotonic())
-        workers = sys.modules.get("multiprocessing.process")
-        for child in workers.active_children() if workers is not None else ():
-            child.kill()  # a DataLoader's workers would outlive us by seconds
+        _end_workers()
         _vanish()
 
     # --- the reader's thread ---------------------------------------------------------------------------------------
@@ -589,6 +588,16 @@ def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:
     count = number("LOCAL_WORLD_SIZE", max(world // nodes, 1))
     local = number("LOCAL_RANK", rank % count)
     return Node(rank - local, count, number("HS_NODE_RANK", 0), nodes)
+
+
+def _end_workers() -> None:
+    """A DataLoader's would outlive us by seconds."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        # torch raises where one of them is killed: we would leave as if we had failed.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    workers = sys.modules.get("multiprocessing.process")
+    for child in workers.active_children() if workers is not None else ():
+        child.kill()
 
 
 def _vanish() -> None:
