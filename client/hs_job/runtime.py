@@ -8,26 +8,25 @@ reader writes `armed`, then reads `passed`. So a stop that was accepted is alway
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import signal
 import sys
 import threading
 import time
 from enum import Enum
 from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
 
+from hs_job import place
 from hs_job.inject import say
+from hs_job.leaving import end_workers, vanish
 from hs_job.link import Link, Message
 
 if TYPE_CHECKING:
-    from hs_job.checkpoint import Folder, Node
+    from hs_job.checkpoint import Folder
     from hs_job.handed import Handed
     from hs_job.noise import Meter
     from hs_job.swap import Swapper
 
 PROTOCOL = 1
-LEFT_ON_PURPOSE = 75
 _LEAVE_WITHIN_S = 10.0
 _TELL_AFTER_S = 10.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
@@ -67,13 +66,15 @@ class Runtime:
         self.mark: Tuple[int, float] = (0, 0.0)  # count and when it was reached
         self.by_hand = False  # the script counts with hs_job.step
         self.trainer = threading.main_thread().ident
-        self.rank, self.world = _place(environment)
+        self.rank, self.world = place.rank_and_world(environment)
         self.handed: Optional[Handed] = None
         self.swapper: Optional[Swapper] = None  # None: torch is not here
         self.meter: Optional[Meter] = None  # of the gradients of an elastic job
-        self.folder: Optional[Folder] = _folder(environment, self.rank, self.world)
-        self.restore = _generation(environment.get("HS_RESTORE", ""))
-        self.last = _generation(environment.get("HS_LAST_STEP", ""))  # a copy's portion ends there; -1: none
+        self.folder: Optional[Folder] = place.folder(environment, self.rank, self.world)
+        self.restore = place.number_of(environment.get("HS_RESTORE", ""))
+        self.last = place.number_of(
+            environment.get("HS_LAST_STEP", "")
+        )  # a copy's portion ends there; -1: none
         if self.last < 0 or self.alone:
             self.last = sys.maxsize
         self._environment = environment
@@ -214,7 +215,7 @@ class Runtime:
         if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
             if self.folder is not None:
-                self.folder = _folder(self._environment, self.rank, self.world)
+                self.folder = place.folder(self._environment, self.rank, self.world)
         os.environ[_HELPER] = str(os.getpid())
         with self._lock:
             self._phase = Phase.WAITING
@@ -364,8 +365,8 @@ class Runtime:
             end = time.monotonic() + _LEAVE_WITHIN_S
             while not self._leave and time.monotonic() < end:
                 self._lock.wait(end - time.monotonic())
-        _end_workers()
-        _vanish()
+        end_workers()
+        vanish()
 
     # --- the reader's thread ---------------------------------------------------------------------------------------
 
@@ -477,7 +478,7 @@ class Runtime:
     def _heard_leave(self) -> None:
         self._leave = True
         if self._phase is Phase.NEW:
-            _vanish()  # torchrun's launcher: it would call its ranks' leaving a failure
+            vanish()  # torchrun's launcher: it would call its ranks' leaving a failure
 
     def _lost(self) -> None:
         """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
@@ -550,58 +551,3 @@ def current() -> Runtime:
     if _current is None:
         _current = Runtime(dict(os.environ))
     return _current
-
-
-def _place(environment: Dict[str, str]) -> Tuple[int, int]:
-    try:
-        rank, world = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
-    except ValueError:
-        return 0, 1
-    return (rank, world) if 0 <= rank < world else (0, 1)
-
-
-def _generation(text: str) -> int:
-    return int(text) if text.isdecimal() else -1
-
-
-def _folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Folder]:
-    path = environment.get("HS_CHECKPOINT_DIR", "")
-    if not path:
-        return None
-    from hs_job.checkpoint import Folder
-
-    elastic = "HS_BATCH_PER_GPU" in environment
-    return Folder(path, rank, world, _node(environment, rank, world), elastic=elastic)
-
-
-def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:
-    """None: all ranks are here, as far as that is known."""
-    from hs_job.checkpoint import Node
-
-    def number(name: str, default: int) -> int:
-        text = environment.get(name, "")
-        return int(text) if text.isdecimal() else default
-
-    nodes = number("HS_NNODES", 1)
-    if nodes <= 1:
-        return None
-    count = number("LOCAL_WORLD_SIZE", max(world // nodes, 1))
-    local = number("LOCAL_RANK", rank % count)
-    return Node(rank - local, count, number("HS_NODE_RANK", 0), nodes)
-
-
-def _end_workers() -> None:
-    """A DataLoader's would outlive us by seconds."""
-    with contextlib.suppress(ValueError):  # not in the main thread
-        # torch raises where one of them is killed: we would leave as if we had failed.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    workers = sys.modules.get("multiprocessing.process")
-    for child in workers.active_children() if workers is not None else ():
-        child.kill()
-
-
-def _vanish() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
-    os._exit(LEFT_ON_PURPOSE)

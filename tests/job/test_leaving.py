@@ -7,7 +7,7 @@ import textwrap
 SCRIPT = textwrap.dedent(
     """
     import multiprocessing, signal, time
-    from hs_job import runtime
+    from hs_job import leaving
 
     def raises(*_):
         raise RuntimeError("a worker is killed by signal: Killed")
@@ -18,10 +18,10 @@ SCRIPT = textwrap.dedent(
         for worker in workers:
             worker.start()
         signal.signal(signal.SIGCHLD, raises)
-        runtime._end_workers()
+        leaving.end_workers()
         for worker in workers:
             worker.join()
-        runtime._vanish()
+        leaving.vanish()
     """
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from hs_job import runtime
+from hs_job import place
 from hs_job.checkpoint import CheckpointError, Folder
 from hs_job.link import Frames, frame
 from hs_job.pack import PackError, pack, unpack
@@ -152,7 +152,7 @@ def nodes(path: Path, **changes: str) -> list[Folder]:
             "HS_CHECKPOINT_DIR": str(path), "HS_NNODES": "2", "HS_NODE_RANK": str(rank // 2),
             "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank % 2), **changes,
         }  # fmt: skip
-        folder = runtime._folder(environment, rank, 4)
+        folder = place.folder(environment, rank, 4)
         assert folder is not None
         made.append(folder)
     return made

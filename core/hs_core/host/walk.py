@@ -138,9 +138,14 @@ class Walk:
                     else f"waits for GPUs that it shares with job {mate}"
                 )
                 return None
+        return self.with_rest(job, chosen, [gpu for gpu in self.free if self.room(job, (gpu,)) is not None])
+
+    def with_rest(
+        self, job: HostedJob, chosen: Collection[GpuId], allowed: Collection[GpuId]
+    ) -> tuple[GpuId, ...] | None:
+        """Those that it shares, and as many others as it needs besides."""
         left = job.gang - len(chosen)
-        free = [gpu for gpu in self.free if self.room(job, (gpu,)) is not None]
-        rest = self.choose(job, free, left) if left else ()
+        rest = self.choose(job, allowed, left) if left else ()
         place = {gpu: i for i, gpu in enumerate(self.board.gpus)}
         return None if rest is None else tuple(sorted((*chosen, *rest), key=place.__getitem__))
 
@@ -261,10 +266,7 @@ def _beside_partners(
             return None
         chosen += there[:gpus]
         taken.update(partner.gpus)
-    left = job.gang - len(chosen)
-    rest = this.choose(job, [gpu for gpu in allowed if gpu not in taken], left) if left else ()
-    place = {gpu: i for i, gpu in enumerate(board.gpus)}
-    return None if rest is None else tuple(sorted((*chosen, *rest), key=place.__getitem__))
+    return this.with_rest(job, chosen, [gpu for gpu in allowed if gpu not in taken])
 
 
 def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:

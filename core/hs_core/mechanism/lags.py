@@ -57,7 +57,7 @@ class Lags:
         # Of what was handed out: GPUs that nobody could use are nobody's lag. And what all lack (or who left took along) nobody
         # does: else everybody's tickets would grow, and those who lack nothing be pushed aside.
         common = np.divide(handed - lags, dues.of_pool, out=np.zeros_like(lags), where=dues.of_pool > 0)
-        after = object.__new__(Lags)
+        after = object.__new__(Lags)  # a copy, at a fraction of `copy`'s time: there is one each quantum
         after._dues, after.whom = dues, self.whom
         moved = dues.bound(self.lags + dues.due * common[dues.pool] - had)
         after.lags = np.where(handed[dues.pool] > 0, moved, self.lags)

@@ -30,7 +30,7 @@ SLACK_S = 1e-6
 
 Weigh = Callable[[Mapping[At, Fraction], Collection[At]], dict[JobId, Fraction]]
 """(factors, users in pools) → jobTickets of their jobs there."""
-Entities = Callable[[Mapping[JobId, Fraction], Collection[JobId]], Mapping[split.Key, Fraction]]
+Retell = Callable[[Mapping[JobId, Fraction], Collection[JobId]], Mapping[split.Key, Fraction]]
 """(jobTickets, jobs whose tickets are others than before) → tickets of those that take turns and have others now, too."""
 
 
@@ -48,7 +48,7 @@ class Decided:
     wakes_s: float  # somebody may move from then on
     held_back: bool  # or in the next quantum, for lack of budget in this one
     weigh: Weigh
-    entities: Entities
+    retell: Retell
 
 
 def pace(jobs: int) -> int:
@@ -111,7 +111,7 @@ class FairSequel:
         """Jobs whose tickets are others than before."""
         changed = self._decided.weigh(lags.factors(), lags.named(steps != self._told))
         self._tickets = {**self._tickets, **changed}
-        self._table.weigh(self._decided.entities(self._tickets, changed))
+        self._table.weigh(self._decided.retell(self._tickets, changed))
         return changed
 
     def memory(self) -> Memory:

@@ -76,7 +76,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             wakes_s=mover.awaits_s,
             held_back=mover.held_back,
             weigh=partial(_tickets_of, world, traded.entitled),
-            entities=partial(_weigh, world, {server.name for server in played.servers}),
+            retell=partial(_retell, world, {server.name for server in played.servers}),
         )
         sequel = FairSequel(decided, kept, played.table)
     return Verdict(
@@ -171,7 +171,7 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
-def _weigh(
+def _retell(
     world: World,
     shared: Collection[HostName],
     tickets: Mapping[JobId, Fraction],

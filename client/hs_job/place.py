@@ -1,0 +1,48 @@
+"""What a process is told of its place in the job: in its environment, by the agent and by torchrun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Dict, Optional, Tuple
+
+if TYPE_CHECKING:
+    from hs_job.checkpoint import Folder, Node
+
+
+def rank_and_world(environment: Dict[str, str]) -> Tuple[int, int]:
+    """Where nothing or nonsense is said: alone."""
+    try:
+        rank, world = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    except ValueError:
+        return 0, 1
+    return (rank, world) if 0 <= rank < world else (0, 1)
+
+
+def number_of(text: str) -> int:
+    """-1: none was said."""
+    return int(text) if text.isdecimal() else -1
+
+
+def folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Folder]:
+    path = environment.get("HS_CHECKPOINT_DIR", "")
+    if not path:
+        return None
+    from hs_job.checkpoint import Folder
+
+    elastic = "HS_BATCH_PER_GPU" in environment
+    return Folder(path, rank, world, _node(environment, rank, world), elastic=elastic)
+
+
+def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:
+    """None: all ranks are here, as far as that is known."""
+    from hs_job.checkpoint import Node
+
+    def number(name: str, default: int) -> int:
+        text = environment.get(name, "")
+        return int(text) if text.isdecimal() else default
+
+    nodes = number("HS_NNODES", 1)
+    if nodes <= 1:
+        return None
+    count = number("LOCAL_WORLD_SIZE", max(world // nodes, 1))
+    local = number("LOCAL_RANK", rank % count)
+    return Node(rank - local, count, number("HS_NODE_RANK", 0), nodes)
