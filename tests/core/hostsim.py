@@ -183,6 +183,15 @@ class HostSim:
             )
         )
 
+    def bind_to_one_gpu(self, quanta: int = 2) -> None:
+        """The jobs so far: they start while the others are sick. Then all are well, and the controller alone lets these jobs run."""
+        self.see_gpus(sick=range(1, len(self.gpus)))
+        self.send()
+        self.quanta(quanta)
+        self.see_gpus()
+        self.turn = Turn(gangs=tuple(sorted(self.wanted)), local=False)
+        self.send()
+
     def kill_agent(self) -> None:
         """Between two events; its memory goes through JSON."""
         self._saved = json.loads(json.dumps(self.machine.saved()))

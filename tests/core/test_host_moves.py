@@ -11,7 +11,6 @@ from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import JobId
 from hs_core.reports import Phase
-from hs_core.wanted import Turn
 
 ONE, TWO = JobId(1), JobId(2)
 
@@ -130,14 +129,9 @@ def test_a_checkpoint_that_fails_is_tried_again_each_quantum_while_it_is_to_leav
 
 def test_one_whose_checkpoint_failed_before_it_was_to_leave_is_asked_again_soon() -> None:
     sim = HostSim(2)
-    sim.see_gpus(sick=[1])
     sim.job(1, ways=Ways(can_checkpoint=True, disk_full=True))
     sim.job(2)
-    sim.send()
-    sim.quanta(2)
-    sim.see_gpus()
-    sim.turn = Turn(gangs=(ONE, TWO), local=False)
-    sim.send()
+    sim.bind_to_one_gpu()
     sim.quanta(6)  # the idle GPU is for it, and it fails again and again
     asked = len(sim.ordered("suspend 1 (checkpoint)"))
     assert asked >= 1

@@ -454,14 +454,9 @@ def test_one_that_starts_ahead_is_bound_apart_from_those_that_could_not_be_moved
 
 def test_one_that_could_not_write_a_checkpoint_is_moved_for_another_once_it_has_written_one() -> None:
     sim = HostSim(2)
-    sim.see_gpus(sick=[1])
     sim.job(2, checkpoint_interval_s=100.0, ways=Ways(can_checkpoint=True, disk_full=True))
     sim.job(3)
-    sim.send()
-    sim.quanta(3)
-    sim.see_gpus()
-    sim.turn = Turn(gangs=(ONE, TWO), local=False)
-    sim.send()
+    sim.bind_to_one_gpu(quanta=3)
     sim.quanta(18)
     asked = len(sim.ordered("suspend 2 (checkpoint)"))
     sim.quanta(2)
@@ -474,14 +469,9 @@ def test_one_that_could_not_write_a_checkpoint_is_moved_for_another_once_it_has_
 
 def test_a_gpu_is_not_idle_for_long_because_a_disk_was_full_when_one_was_to_move_there() -> None:
     sim = HostSim(2)
-    sim.see_gpus(sick=[1])
     for number in (ONE, TWO):
         sim.job(number, ways=Ways(can_checkpoint=True, disk_full=True))
-    sim.send()
-    sim.quanta(2)
-    sim.see_gpus()
-    sim.turn = Turn(gangs=(ONE, TWO), local=False)
-    sim.send()
+    sim.bind_to_one_gpu()
     sim.run(1.5 * sim.quantum_s)
     asked = {order for order in sim.ordered("suspend") if order.endswith("(checkpoint)")}
     assert asked == {"suspend 2 (checkpoint)", "suspend 3 (checkpoint)"}  # one to move there, then the other
@@ -495,14 +485,9 @@ def test_a_gpu_is_not_idle_for_long_because_a_disk_was_full_when_one_was_to_move
 def test_one_whose_checkpoints_fail_again_and_again_is_asked_less_and_less_often() -> None:
     """While it writes it has no turn, and the disk is others' as well."""
     sim = HostSim(2)
-    sim.see_gpus(sick=[1])
     sim.job(2, ways=Ways(can_checkpoint=True, disk_full=True))
     sim.job(3)
-    sim.send()
-    sim.quanta(2)
-    sim.see_gpus()
-    sim.turn = Turn(gangs=(ONE, TWO), local=False)
-    sim.send()
+    sim.bind_to_one_gpu()
     sim.quanta(60)
     assert 6 <= len(sim.ordered("suspend 2 (checkpoint)")) <= 10
     assert min(sim.gpu_s(ONE), sim.gpu_s(TWO)) > 10 * sim.quantum_s
