@@ -1,21 +1,22 @@
 """The depth of machines: conserved steps, same bytes, and the costs that were asked for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hs_core.events import HostEvent, JobHeld, JobWentOn
+from hs_core.events import Fetch, HostEvent, JobHeld, JobWentOn
 from hs_core.host import HostOutcome
 from hs_core.model import Migrate
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import Exit
-from hs_core.wanted import Peer, WantedJob
+from hs_core.wanted import Peer, Source, WantedJob
 from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.truth import Saved
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Pool, Result, SimJob, Workload
 
@@ -108,20 +109,25 @@ def test_a_host_that_reboots_goes_on_from_the_newest_checkpoint():
     assert 40.0 < sum(job.gpu_s.values()) - 60.0 < 60.0, "it did only the steps since its checkpoint again"
 
 
+def wanted_of(world: World, agents: Sequence[Agent], *, epoch: int = 0) -> WantedJob:
+    """The only job, over these servers."""
+    return WantedJob(
+        job=JobId(1),
+        epoch=epoch,
+        user=A,
+        run_as="a",
+        job_class="c",
+        spec=world.truth.jobs[1].spec,
+        tickets=1.0,
+        nodes=tuple(Peer(host=agent.name, address="") for agent in agents),
+    )
+
+
 def test_a_part_that_is_launched_after_another_has_gone_waits_and_restores_nothing():
     world = World(an_experiment(a_job(1, gpus=2, nodes=2), servers=2, gpus=1))
     agents = tuple(world.agents.values())
     truth = world.truth.jobs[1]
-    wanted = WantedJob(
-        job=JobId(1),
-        epoch=0,
-        user=A,
-        run_as="a",
-        job_class="c",
-        spec=truth.spec,
-        tickets=1.0,
-        nodes=tuple(Peer(host=agent.name, address="") for agent in agents),
-    )
+    wanted = wanted_of(world, agents)
 
     def launched(rank: int) -> Part:
         gang = world.gang(replace(wanted, node_rank=rank), "V100")
@@ -135,6 +141,31 @@ def test_a_part_that_is_launched_after_another_has_gone_waits_and_restores_nothi
     world.clock.run(10.0, lambda: False)
     assert alone.gang is gone.gang
     assert (alone.way, alone.gang.restored, truth.launches) == (Way.UP, None, 0)
+
+
+def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own():
+    world = World(an_experiment(a_job(1, gpus=2, nodes=2), servers=2, gpus=1))
+    agents = tuple(world.agents.values())
+    for rank, agent in enumerate(agents):
+        agent.start()
+        agent.store(JobId(1), 4, Saved(epoch=0, step=12, rank=rank))
+    changed = agents[::-1]
+    wanted = wanted_of(world, changed, epoch=1)
+    for rank, (agent, lender) in enumerate(zip(changed, agents, strict=True)):
+        peer = Peer(host=lender.name, address="")
+        source = Source(peer=peer, epoch=0, generation=4, step=12, rank=rank, nodes=2)
+        world.fetches.start(agent, Fetch(wanted=replace(wanted, node_rank=rank, source=source)))
+    world.clock.run(10.0, lambda: False)
+    for agent in agents:
+        assert world.within_reach(JobId(1), 2, [agent.name]) == 12, "it has both parts"
+
+
+def test_parts_of_two_checkpoints_of_one_step_are_no_whole_one():
+    world = World(an_experiment(a_job(1, gpus=2, nodes=2), servers=2, gpus=1))
+    agent = next(iter(world.agents.values()))
+    agent.store(JobId(1), 3, Saved(epoch=0, step=12, rank=0))
+    agent.store(JobId(1), 4, Saved(epoch=1, step=12, rank=1))
+    assert world.within_reach(JobId(1), 2, [agent.name]) == -1
 
 
 def test_what_reached_an_agent_while_it_slept_is_of_the_moment_in_which_it_is_read():

@@ -70,7 +70,7 @@ class Agent:
         self.ordered = 0  # of its jobs
         self.machine: HostMachine | None = None
         self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
-        self.stores: dict[JobId, dict[int, Saved]] = {}  # by generation
+        self.stores: dict[JobId, dict[tuple[int, int], Saved]] = {}  # by generation and node rank
         self.line: Line | None = None
         self.connected = False
         self._datasets: tuple[Dataset, ...] = ()  # on its disk
@@ -335,17 +335,21 @@ class Agent:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def store(self, job: JobId, generation: int, saved: Saved) -> None:
-        self.stores.setdefault(job, {})[generation] = saved
+        """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
+        self.stores.setdefault(job, {})[generation, saved.rank] = saved
 
-    def checkpoint_step(self, job: JobId, generation: int) -> int:
+    def stored(self, job: JobId, generation: int, rank: int) -> Saved | None:
+        return self.stores.get(job, {}).get((generation, rank))
+
+    def checkpoint_step(self, job: JobId, generation: int, rank: int) -> int:
         if generation < 0:
             return 0
-        held = self.stores.get(job, {})
-        if generation not in held:
+        held = self.stored(job, generation, rank)
+        if held is None:
             self._world.broken(
-                f"{self.name} is to restore generation {generation} of job {job}; it has {held}"
+                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self.stores.get(job)}"
             )
-        return held[generation].step
+        return held.step
 
     # --- devices ----------------------------------------------------------------------------------------------------
 

@@ -25,16 +25,17 @@ class Fetches:
         world, source = self._world, wanted.source
         if source is None or not agent.up or agent.life != life:
             return
-        parts = [(part.peer.host, part.generation) for part in source.parts]
-        needed = parts or [(source.peer.host, source.generation)]
-        lenders = [world.agents[host] for host, _ in needed]
+        # Copies have one node each.
+        parts = [(part.peer.host, part.generation, 0) for part in source.parts]
+        needed = parts or [(source.peer.host, source.generation, source.rank)]
+        lenders = [world.agents[host] for host, _, _ in needed]
         reached = all(
             lender is agent or (lender.up and world.network.through(agent.name, lender.name))
             for lender in lenders
         )
         held = [
-            lender.stores.get(wanted.job, {}).get(generation)
-            for lender, (_, generation) in zip(lenders, needed, strict=True)
+            lender.stored(wanted.job, generation, rank)
+            for lender, (_, generation, rank) in zip(lenders, needed, strict=True)
         ]
         if not reached or None in held or agent.disk_full:
             if tries < RETRIES:
@@ -49,7 +50,9 @@ class Fetches:
         size = world.job_of(wanted).sim.state_bytes / max(1, len(wanted.nodes))
         come = sum(lender is not agent for lender in lenders)
         seconds = size * come / world.costs.network_bytes_per_s + world.network.delay_s()
-        got = Saved(wanted.epoch, source.step, wanted.node_rank) if source.parts else at[0]
+        # An elastic job's node may take up what one of another rank wrote, and has it as its own from then on.
+        epoch, step = (wanted.epoch, source.step) if source.parts else (at[0].epoch, at[0].step)
+        got = Saved(epoch, step, wanted.node_rank)
         world.clock.after(seconds, self._arrived, agent, life, wanted, got)
 
     def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:

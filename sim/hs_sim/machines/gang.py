@@ -140,7 +140,7 @@ class Gang:
         """The ranks take up the newest generation that all of their nodes know of, as `hs_job.checkpoint` has them agree."""
         parts = self._in_order()
         self.generation = min(part.asked for part in parts)
-        steps = [part.agent.checkpoint_step(self.key[0], self.generation) for part in parts]
+        steps = [part.agent.checkpoint_step(self.key[0], self.generation, part.rank) for part in parts]
         now_s = self.world.clock.now_s
         if len(set(steps)) > 1:
             raise LawBrokenError(f"at {now_s:.3f}: parts of job {self.key[0]} go on from steps {steps}")

@@ -259,14 +259,15 @@ class World:
         job.last_home, job.last_shape, job.last_epoch = home, gang.shape, gang.key[1]
 
     def within_reach(self, job: JobId, nodes: int, connected: Iterable[HostName]) -> int:
-        """Newest step of which these servers have a whole checkpoint: each rank's part, one of which may be there several times; where ranks are alike, as many."""
+        """Newest step of which these servers have a whole checkpoint: each rank's part of one, which may be there several times; where ranks are alike, as many."""
         found = self.truth.by_id.get(job)
         alike = found is not None and spans(found.spec)
-        parts: dict[int, set[int | HostName]] = {}
+        parts: dict[tuple[int, int, int], set[int | HostName]] = {}  # by step, who wrote it, generation
         for name in connected:
-            for saved in self.agents[name].stores.get(job, {}).values():
-                parts.setdefault(saved.step, set()).add(name if alike else saved.rank)
-        return max((step for step, held in parts.items() if len(held) >= nodes), default=-1)
+            for (generation, _), saved in self.agents[name].stores.get(job, {}).items():
+                whole = (saved.step, saved.epoch, generation)
+                parts.setdefault(whole, set()).add(name if alike else saved.rank)
+        return max((step for (step, _, _), held in parts.items() if len(held) >= nodes), default=-1)
 
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
