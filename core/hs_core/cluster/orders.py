@@ -150,9 +150,11 @@ class Orders:
         assert stored is not None
         if host not in row.hosts:
             return False
-        rank = row.hosts.index(host)
-        at = reports.taken(row)[rank]
-        return stored.hosts[at] == host and (stored.rank(at), stored.nodes) == (rank, len(row.hosts))
+        takers = [(rank, at) for rank, at in enumerate(reports.taken(row)) if stored.hosts[at] == host]
+        if [row.hosts[rank] for rank, _ in takers] != [host]:
+            return False  # another node takes up what lies here
+        rank, at = takers[0]
+        return (stored.rank(at), stored.nodes) == (rank, len(row.hosts))
 
 
 def rendezvous(row: Job) -> str:
