@@ -276,7 +276,7 @@ class Copied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """The newest committed checkpoint of a job, and which servers have its files (by node rank, unless `ranks` says otherwise)."""
+    """The newest committed checkpoint of a job, and which servers have its files (by node rank, unless `ranks` says otherwise; one may have several parts)."""
 
     hosts: tuple[HostName, ...]
     epoch: int  # of the incarnation that wrote it
@@ -294,6 +294,11 @@ class Stored:
     def nodes(self) -> int:
         """Over how many it was written."""
         return self.of or len(self.hosts)
+
+    @property
+    def servers(self) -> tuple[HostName, ...]:
+        """For people: each once."""
+        return tuple(dict.fromkeys(self.hosts))
 
     def rank(self, at: int) -> int:
         """The node that wrote what the server has that comes at this place."""

@@ -148,7 +148,7 @@ class Decisions(Requests):
         text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
         stored = row.stored
         if stored is not None and stored.hosts != home:
-            text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.hosts)}"
+            text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.servers)}"
         self._fact(now_s, "placed", text, job=row.id, host=home[0])
 
     def _take_up(self, verdict: Verdict, now_s: float) -> None:

@@ -182,13 +182,12 @@ class Hosts(Moves):
         assert stored is not None
         if any(reports.has_process(report) for report in row.reports.values()):
             return  # it has fetched what it needed
-        there = [host for host in stored.hosts if host in self._book.hosts and host not in self._fenced]
-        rest = reports.among(row, stored, there)
+        rest = reports.within(row, self._keepers(row))
         if stored.copies:
             self._give_up_part(row, rest, why, now_s)
             return
         if rest is not None:
-            text = f"a part of its checkpoint of step {stored.step} is lost: {why}; what {', '.join(rest.hosts)} has will do"
+            text = f"a part of its checkpoint of step {stored.step} is lost: {why}; what {', '.join(rest.servers)} has will do"
             self._fact(now_s, "part-lost", text, job=row.id)
             self._put(replace(row, stored=rest), now_s)
             return

@@ -122,7 +122,7 @@ class Lives(Views):
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
         step = row.step
         data: dict[str, str | int | float] = {
-            "from": ",".join(stored.hosts),
+            "from": ",".join(stored.servers),
             "to": ",".join(row.hosts),
             "step": stored.step,
             "generation": stored.generation,
@@ -147,7 +147,7 @@ class Lives(Views):
                 now_s, "reshaped", f"it goes on with {row.shape}{there}, {took}", job=row.id, data=data
             )
             return
-        text = f"it moved from {', '.join(stored.hosts)} to {', '.join(row.hosts)} {took}"
+        text = f"it moved from {', '.join(stored.servers)} to {', '.join(row.hosts)} {took}"
         self._fact(now_s, "migrated", text, job=row.id, data=data)
 
     def _tell_state(self, old: Job, new: Job, now_s: float) -> None:
@@ -208,19 +208,23 @@ class Lives(Views):
         self._again(row, stored, ended, now_s)
 
     def _newest(self, row: Job) -> Stored | None:
-        """Its newest checkpoint on servers that are known; who said `fence` does not wait for one that is cut off."""
-        gone = self._fenced if row.spec.on_partition is OnPartition.FENCE else set()
-        hosts = [host for host in self._book.hosts if host not in gone]
+        """Its newest checkpoint that it may go on from."""
+        hosts = self._keepers(row)
         if row.portions:
             mine = copies.kept(row, self._connected.__contains__) or copies.kept(row, hosts.__contains__)
         elif row.stored is not None and row.stored.copies:
             mine = None  # it is not known yet whether the average was made
         else:
             mine = reports.kept(row)
-        usable = [reports.among(row, kept, hosts) for kept in (mine, row.stored) if kept is not None]
+        usable = (reports.among(row, mine, hosts) if mine is not None else None, reports.within(row, hosts))
         found = [kept for kept in usable if kept is not None]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
+
+    def _keepers(self, row: Job) -> list[HostName]:
+        """Servers from which it may have its checkpoint; who said `fence` does not wait for one that is cut off."""
+        gone = self._fenced if row.spec.on_partition is OnPartition.FENCE else set()
+        return [host for host in self._book.hosts if host not in gone]
 
     def _again(self, row: Job, stored: Stored | None, ended: Exit, now_s: float) -> None:
         """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home."""

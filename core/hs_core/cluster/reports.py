@@ -201,6 +201,25 @@ def among(row: Job, stored: Stored, hosts: Collection[HostName]) -> Stored | Non
     return replace(stored, hosts=there, ranks=tuple(map(stored.rank, left)), of=stored.nodes)
 
 
+def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
+    """What its stored checkpoint comes to where these servers are all that is left: a part may also be where it has been fetched to by now."""
+    stored = row.stored
+    found = among(row, stored, hosts) if stored is not None else None
+    if stored is None or found is not None or stored.copies or row.portions or not row.hosts:
+        return found
+    come = {name for name in row.hosts if name in hosts and _has(row.reports.get(name), stored)}
+    if spans(row.spec):
+        return among(row, replace(stored, hosts=row.hosts, ranks=(), of=0), come)
+    pairs = zip(stored.hosts, row.hosts, strict=True)
+    at = tuple(was if was in hosts else now for was, now in pairs if was in hosts or now in come)
+    return replace(stored, hosts=at) if len(at) == len(stored.hosts) else None
+
+
+def _has(part: JobReport | None, stored: Stored) -> bool:
+    """This part of it has fetched what it is to go on from, or has it, and nothing newer."""
+    return part is not None and part.checkpoint_generation == stored.generation
+
+
 def went_on_from(row: Job, stored: Stored) -> bool:
     """The present incarnation stands where that checkpoint ended, or beyond."""
     parts = [row.reports.get(host) for host in row.hosts]

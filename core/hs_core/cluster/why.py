@@ -235,7 +235,7 @@ def _starting(job: Job) -> Why:
     if job.nodes > 1 and not job.reports:
         text += ", its servers are told of one another"
     if job.stored is not None:
-        source = "" if job.stored.hosts == job.hosts else f" on {', '.join(job.stored.hosts)}"
+        source = "" if job.stored.hosts == job.hosts else f" on {', '.join(job.stored.servers)}"
         text += f" from its checkpoint of step {job.stored.step}{source}"
     return Why(reason=Reason.STARTING, text=text, next_step=f"`hsctl logs {job.id}` shows what it says")
 
