@@ -16,6 +16,7 @@ from hs_sim.machines import Fault, FaultPlan, Kind, run_machines
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.laws import Laws
+from hs_sim.machines.timing import Timing
 from hs_sim.machines.truth import Saved
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Noise, Pool, Result, SimJob, Workload
@@ -166,6 +167,18 @@ def test_parts_of_two_checkpoints_of_one_step_are_no_whole_one():
     agent.store(JobId(1), 3, Saved(epoch=0, step=12, rank=0))
     agent.store(JobId(1), 4, Saved(epoch=1, step=12, rank=1))
     assert world.within_reach(JobId(1), 2, [agent.name]) == -1
+
+
+def test_an_agent_whose_first_word_finds_no_controller_dials_again():
+    world = World(an_experiment(a_job(1)), timing=Timing())
+    (agent,) = world.agents.values()
+    world.controller.start()
+    agent.start()
+    world.controller.crash()  # the word is on its way
+    world.clock.run(5.0, lambda: agent.line is None)
+    world.controller.start()
+    world.clock.run(30.0, lambda: agent.connected)
+    assert agent.connected
 
 
 def test_what_reached_an_agent_while_it_slept_is_of_the_moment_in_which_it_is_read():

@@ -114,9 +114,8 @@ class Controller:
         self._queue.clear()
         self._unwritten.clear()
         self._flushing = self._busy = False
-        for side in list(self.sides.values()):
-            self._network.send(side.line, DOWN, self.hung_up)
-            side.line.closed[UP] = True
+        for side in self.sides.values():
+            self._break(side.line)
         self.sides.clear()
 
     def now_s(self) -> float:
@@ -229,14 +228,18 @@ class Controller:
 
     def hello(self, line: Line, host: Host, reports: tuple[JobReport, ...]) -> None:
         if not self.alive:
+            self._break(line)  # whoever listened when it was dialled has died
             return
         old = self.sides.get(host.name)
         if old is not None:
-            old.line.closed[UP] = True
-            self._network.send(old.line, DOWN, self.hung_up)
+            self._break(old.line)
         side = self.sides[host.name] = Side(line, host, reports)
         self._network.send(line, DOWN, self.welcome)
         self.tell(lambda now_s: _joined(side, now_s))
+
+    def _break(self, line: Line) -> None:
+        line.closed[UP] = True
+        self._network.send(line, DOWN, self.hung_up)
 
     def report(
         self, line: Line, reports: tuple[JobReport, ...], gpus: tuple[Gpu, ...], heard: tuple[int, int]
