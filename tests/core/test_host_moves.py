@@ -211,6 +211,45 @@ def test_what_lies_here_and_is_newer_is_not_fetched() -> None:
     assert sim.ordered("launch")[-1] == "launch 1 on 0 from generation 0"
 
 
+ALONE, ONE_OF_TWO = Shape(gpus=1, per_gpu=8), Shape(gpus=2, per_gpu=8, nodes=2)
+
+
+def test_what_was_fetched_as_one_part_of_two_is_fetched_anew_for_all_of_the_job() -> None:
+    """Each part has files of its own."""
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(fetch_s=1.0))
+    sim.change(ONE, epoch=2, source=sim.source(700, 4), shape=ONE_OF_TWO, node_rank=1)
+    sim.send()
+    sim.run(5.0)
+    assert sim.machine.report(ONE).checkpoint_generation == 4
+    sim.change(ONE, epoch=3, shape=ALONE, node_rank=0)
+    sim.send()
+    sim.run(5.0)
+    assert sim.ordered("fetch", "launch") == ["fetch 1", "fetch 1", "launch 1 on 0 from generation 4"]
+
+
+def test_what_a_job_wrote_here_alone_is_not_forgotten_over_a_part_of_it_that_never_started() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(can_checkpoint=True, fetch_s=1e6))
+    sim.change(ONE, shape=ALONE)
+    sim.send()
+    sim.run(30.0)
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    here = sim.machine.report(ONE)
+    assert here.phase is Phase.CHECKPOINTED
+    sim.lend(ONE, epoch=1)
+    source = sim.source(here.checkpoint_step, here.checkpoint_generation)
+    sim.change(ONE, leave=False, epoch=2, source=source, shape=ONE_OF_TWO, node_rank=1)
+    sim.send()
+    sim.lends = ()
+    sim.change(ONE, epoch=3, source=None, shape=ALONE, node_rank=0)
+    sim.send()
+    sim.run(5.0)
+    assert sim.ordered("launch")[1:] == ["launch 1 on 0 from generation 0"]
+
+
 def test_another_source_is_fetched_from_at_once() -> None:
     sim = HostSim(1)
     sim.job(1, epoch=2, source=sim.source(700, 1), ways=Ways(fetch_s=1e6))
