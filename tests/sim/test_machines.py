@@ -144,12 +144,14 @@ def test_a_part_that_is_launched_after_another_has_gone_waits_and_restores_nothi
     assert (alone.way, alone.gang.restored, truth.launches) == (Way.UP, None, 0)
 
 
-def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own():
+@pytest.mark.parametrize("lent", [True, False])
+def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own(lent: bool):
     world = World(an_experiment(a_job(1, gpus=2, nodes=2), servers=2, gpus=1))
     agents = tuple(world.agents.values())
     for rank, agent in enumerate(agents):
         agent.start()
         agent.store(JobId(1), 4, Saved(epoch=0, step=12, rank=rank))
+        agent._lent = frozenset({(JobId(1), 0, 4)} if lent else ())
     changed = agents[::-1]
     wanted = wanted_of(world, changed, epoch=1)
     for rank, (agent, lender) in enumerate(zip(changed, agents, strict=True)):
@@ -158,7 +160,8 @@ def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own(
         world.fetches.start(agent, Fetch(wanted=replace(wanted, node_rank=rank, source=source)))
     world.clock.run(10.0, lambda: False)
     for agent in agents:
-        assert world.within_reach(JobId(1), 2, [agent.name]) == 12, "it has both parts"
+        both = world.within_reach(JobId(1), 2, [agent.name]) == 12
+        assert both == lent, "nothing is sent that is not lent"
 
 
 def test_parts_of_two_checkpoints_of_one_step_are_no_whole_one():

@@ -87,7 +87,7 @@ class Agent:
         self._ticking = False
         self._dirty = False
         self._wanted: frozenset[JobId] = frozenset()
-        self._lent: frozenset[JobId] = frozenset()
+        self._lent: frozenset[tuple[JobId, int, int]] = frozenset()  # job, epoch, generation
         self._newest = (-1, -1)  # of what was wanted
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class Agent:
     def _forget_checkpoints(self) -> None:
         """Of jobs that are neither wanted nor here, and that are not lent."""
         assert self.machine is not None
-        kept = self._wanted | self._lent | {job for job, _ in self.parts}
+        kept = self._wanted | {job for job, _, _ in self._lent} | {job for job, _ in self.parts}
         kept |= {report.job for report in self.machine.reports()}
         for job in [job for job in self.stores if job not in kept]:
             del self.stores[job]
@@ -337,6 +337,10 @@ class Agent:
     def store(self, job: JobId, generation: int, saved: Saved) -> None:
         """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
         self.stores.setdefault(job, {})[generation, saved.rank] = saved
+
+    def lends(self, job: JobId, epoch: int, generation: int) -> bool:
+        """To whoever is to go on from it."""
+        return (job, epoch, generation) in self._lent
 
     def stored(self, job: JobId, generation: int, rank: int) -> Saved | None:
         return self.stores.get(job, {}).get((generation, rank))
@@ -428,7 +432,7 @@ class Agent:
         for turn in (wanted.turn, wanted.next_turn or wanted.turn):
             self._world.truth.told(turn)
         self._wanted = frozenset(job.job for job in wanted.jobs)
-        self._lent = frozenset(lend.job for lend in wanted.lends)
+        self._lent = frozenset((lend.job, lend.epoch, lend.generation) for lend in wanted.lends)
         self.post(WantedChanged(now_s=self.now_s(), wanted=wanted, late_s=late_s))
         if self.stores and self.up:
             self._forget_checkpoints()

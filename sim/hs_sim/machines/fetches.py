@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed
-from hs_core.wanted import WantedJob
+from hs_core.wanted import Source, WantedJob
 from hs_sim.machines.truth import Saved
 
 if TYPE_CHECKING:
@@ -38,12 +38,9 @@ class Fetches:
             for lender, (_, generation, rank) in zip(lenders, needed, strict=True)
         ]
         if not reached or None in held or agent.disk_full:
-            if tries < RETRIES:
-                world.clock.after(RETRY_S, self._try, agent, life, wanted, tries + 1)
-            else:
-                names = ", ".join(lender.name for lender in lenders)
-                why = "no such checkpoint there" if reached else f"{names} cannot be reached"
-                agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
+            names = ", ".join(lender.name for lender in lenders)
+            why = "no such checkpoint there" if reached else f"{names} cannot be reached"
+            self._again(agent, wanted, tries, why)
             return
         at = [found for found in held if found is not None]
         self._adds_up(wanted, [found.step for found in at])
@@ -53,7 +50,24 @@ class Fetches:
         # An elastic job's node may take up what one of another rank wrote, and has it as its own from then on.
         epoch, step = (wanted.epoch, source.step) if source.parts else (at[0].epoch, at[0].step)
         got = Saved(epoch, step, wanted.node_rank)
-        world.clock.after(seconds, self._arrived, agent, life, wanted, got)
+        world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
+
+    def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str) -> None:
+        if tries < RETRIES:
+            self._world.clock.after(RETRY_S, self._try, agent, agent.life, wanted, tries + 1)
+        else:
+            agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
+
+    def _lent(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
+        """Agents send nothing but what the controller lends; of what makes up an average this host reads its own where it lies."""
+        agents = self._world.agents
+        if source.parts:
+            return all(
+                agents[part.peer.host].lends(wanted.job, part.epoch, part.generation)
+                for part in source.parts
+                if part.peer.host != agent.name
+            )
+        return agents[source.peer.host].lends(wanted.job, source.epoch, source.generation)
 
     def _adds_up(self, wanted: WantedJob, steps: Sequence[int]) -> None:
         """What copies did since they began is no less than it is taken to be; more, where an agent died before it heard of a copy's last steps."""
@@ -64,9 +78,14 @@ class Fetches:
         if any(step < least for step, least in zip(steps, said, strict=True)):
             self._world.broken(f"copies of job {wanted.job} stand at {steps}; they are taken to be at {said}")
 
-    def _arrived(self, agent: "Agent", life: int, wanted: WantedJob, got: Saved) -> None:
+    def _arrived(self, agent: "Agent", life: int, wanted: WantedJob, got: Saved, tries: int) -> None:
         source = wanted.source
         if source is None or not agent.up or agent.life != life:
+            return
+        if not self._lent(
+            agent, wanted, source
+        ):  # asked now: the lender may hear of it a moment after this host
+            self._again(agent, wanted, tries, "it is not lent there")
             return
         agent.store(wanted.job, source.generation, got)
         agent.post(
