@@ -113,6 +113,7 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
         pytest.param(8193, id="a-gang-on-its-way-holds-gpus-of-a-server-once"),
         pytest.param(7430, id="one-part-on-two-servers-is-no-whole-checkpoint"),
         pytest.param(1059, id="who-has-a-job-alone-has-no-use-for-one-part-of-its-checkpoint"),
+        pytest.param(12981, id="what-a-job-wrote-alone-waits-for-the-end-of-a-part-of-it"),
         pytest.param(12225, id="who-dialled-a-controller-that-died-dials-again"),
         pytest.param(9636, id="who-changed-places-has-what-it-wrote-and-what-it-fetched"),
     ],

@@ -266,7 +266,8 @@ class Board:
             key for key in self.lends if key[0] == job.id
         ]  # perhaps of an incarnation before, which it had come back to
         for key in lent:
-            self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
+            if not job.part or key not in self.kept:  # a part says nothing of what it wrote here alone
+                self.kept[key] = (job.checkpoint_generation, job.checkpoint_step)
         if (job.id, job.wanted.epoch) not in lent:
             self.out.append(Forget(job=job.id, epoch=job.wanted.epoch))
 
@@ -276,6 +277,9 @@ class Board:
     def let_go(self) -> None:
         """Of what is lent no longer, once those that come back have taken theirs up."""
         for job, epoch in sorted(self.kept.keys() - self.lends):
+            there = self.jobs.get(job)
+            if there is not None and there.next is not None:
+                continue  # who takes it up waits for the end of a process
             del self.kept[job, epoch]
             self.out.append(Forget(job=job, epoch=epoch))
 
