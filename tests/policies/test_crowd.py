@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hs_core.mechanism.crowd import FEW, Crowd, table
 from hs_core.mechanism.split import Few, Gang, Server
-from hs_core.names import HostName, JobId
+from hs_core.names import HostName, JobId, UserName
 
 Drawn = tuple[list[Gang], list[Server]]
 
@@ -23,6 +23,7 @@ def draw(dice: Random, hosts: int, jobs: int) -> Drawn:
             servers=tuple(dice.sample(names, dice.choice([2, 2, 2, min(3, hosts)]))),
             per_node=dice.choice([1, 2, 4, 4]),
             tickets=Fraction(dice.randint(1, 10**9), 10**6),
+            user=UserName(dice.choice("ab")),
             forced=False,
             able=dice.random() > 0.1,
         )

@@ -85,6 +85,22 @@ def test_small_jobs_are_charged_for_what_gangs_leave_to_them() -> None:
     assert runs(made)[JobId(1)] >= 59
 
 
+def test_a_users_gangs_that_come_together_do_not_take_all_servers_for_as_many_quanta() -> None:
+    sweep = [gang(job, X, Y, tickets=Fraction(100, 20)) for job in range(1, 21)]
+    made = rounds(sweep, [server(X, tickets=200), server(Y, tickets=200)], 200)
+    assert runs(made) == dict.fromkeys(range(1, 21), 2)
+    ran = [bool(one.turns) for one in made]
+    assert all(sum(ran[at : at + 10]) == 2 for at in range(190))
+
+
+def test_one_that_comes_later_begins_where_its_users_other_gangs_leave_most_room() -> None:
+    servers = [server(X), server(Y)]
+    books = dict(play([gang(job, X, Y, tickets=50) for job in (1, 2)], servers, {}).got)
+    three = play([gang(job, X, Y, tickets=50) for job in (1, 2, 3)], servers, books)
+    phases = sorted(Fraction(str(three.got[f"j:{job}"])) / 8 % 1 for job in (1, 2, 3))
+    assert phases[1] - phases[0] in (Fraction(1, 4), Fraction(1, 2))
+
+
 def test_a_gang_that_cannot_be_suspended_runs_in_every_quantum() -> None:
     made = rounds([gang(1, X, Y, forced=True), gang(2, X, Y)], [server(X), server(Y)], 10)
     assert runs(made) == {1: 10}

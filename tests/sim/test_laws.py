@@ -205,6 +205,23 @@ def test_a_gang_over_several_servers_gets_its_share_beside_small_jobs():
     assert used(result, 5, 150) > 0.97 * 16
 
 
+def test_many_gangs_that_each_want_all_servers_leave_the_others_their_turns_in_between():
+    drafts = [*jobs("wide", 20, 4, nodes=2), *jobs("a", 12, 1), *jobs("b", 8, 2)]
+    result = run(drafts, {"V100": 2}, quanta=160, tickets={"a": 300.0})
+    assert due(result, "wide", 60, 160) == pytest.approx(8 / 5)
+    for user, gang in (("wide", 8), ("a", 1), ("b", 2)):
+        assert farthest(result, user, gang, SETTLED, 160) <= 1.5
+
+
+@pytest.mark.parametrize("tickets", [{"c": 200.0, "d": 50.0}, {"a": 200.0}, {}])
+def test_jobs_that_all_come_up_at_once_take_turns_evenly_from_then_on(tickets):
+    """Whoever comes up first has the server for that quantum: the others are not behind for it by turns of all of their jobs."""
+    drafts = [*jobs("a", 21, 2), *jobs("a", 19), *jobs("b", 14, 2), *jobs("c", 17), *jobs("d", 10, 2)]
+    result = run(drafts, {"V100": 1}, quanta=120, tickets=tickets)
+    for user, gang in (("a", 2), ("b", 2), ("c", 1), ("d", 2)):
+        assert farthest(result, user, gang, 2, 120) <= 4  # of sizes that do not add up to the server
+
+
 def test_users_with_one_job_each_fill_all_pools():
     """Nobody's share of a pool is a whole job's: no pool idles while a job that fits waits."""
     drafts = [draft for n in range(60) for draft in jobs(f"user{n:02}", 1, 1)]

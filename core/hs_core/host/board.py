@@ -312,7 +312,10 @@ class Board:
         """It was started ahead of its turn and could take one from now on: the time its start took earns nothing."""
         if job.gpu_s == 0 and not job.in_turn and job.id in self.queue and self.quantum_s > 0:
             absent = [j.id for j in self.jobs.values() if not j.ready and j.gpu_s == 0 and not j.occupying]
-            self.queue.begin(job.id, self.advance * self.left_of_quantum(), absent)
+            left = self.left_of_quantum()
+            credit = self.queue.begin(job.id, self.advance * left, absent)
+            if left:
+                self.advance = credit / left
 
     def names(self, gpus: Iterable[GpuId]) -> str:
         numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.mechanism.split import Books, Few, Gang, Key, Server, name_of
+from hs_core.mechanism.phases import gaps
+from hs_core.mechanism.split import Books, Few, Gang, Key, Kind, Server, name_of
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
 TIE = 9  # digits: lags that agree so far are equal, and walked by order
@@ -62,6 +63,7 @@ class Crowd:
         self._last = np.array([True] * len(own) + [not gang.forced for gang in able], dtype=np.bool_)
         self._group = self._components()
         self._got = np.array([_number(books.get(key)) for key in self._keys], dtype=np.float64)
+        self._spread([gang.kind for gang in able], [key not in books for key in self._keys[self._small :]])
         self._kept = {
             key: books[key] for gang in gangs if not gang.able and (key := name_of(gang.job)) in books
         }
@@ -78,6 +80,20 @@ class Crowd:
             if np.array_equal(after, label):
                 return mine
             label = after
+
+    def _spread(self, kinds: Sequence[Kind], new: Sequence[bool]) -> None:
+        """Newcomers among gangs over one stride, as `split` has it."""
+        if not any(new):
+            return
+        kin: dict[tuple[int, Kind], list[int]] = {}
+        groups = self._group[self._small :].tolist()
+        for at, kind in enumerate(zip(groups, kinds, strict=True)):
+            kin.setdefault(kind, []).append(at)
+        for (_, (_, nodes, per_node)), gangs in kin.items():
+            came, stride = [at for at in gangs if new[at]], float(nodes * per_node)
+            taken = [self._got[self._small + at] / stride % 1.0 for at in gangs if not new[at]]
+            for at, phase in zip(came, gaps(taken, len(came), 1.0), strict=True):
+                self._got[self._small + at] = phase * stride
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         """These have so many from now on; those that take no turns here are passed over."""

@@ -7,7 +7,8 @@ gangs leave to a server go to its small jobs, which are charged for them.
 Instead of passes the books hold GPU-quanta: what an entity was given, less its tickets' part of what all those that compete with it
 (its *component*: entities that share servers, directly or not) were given. That over its tickets is its pass less the virtual time; kept so,
 a change of tickets scales the difference with the stride by itself, and components may split and join.
-Departures from the paper as in `mechanism.stride`; besides, a server's aggregate takes the GPUs that its jobs can use, not always all of them.
+Departures from the paper as in `mechanism.stride`; besides, a server's aggregate takes the GPUs that its jobs can use, not always all of them, and a user's gangs of
+one size enter spread over one stride (`mechanism.phases`): many that came together would have all servers to themselves for as many quanta.
 
 Numbers are exact fractions; where denominators grow beyond 64 bits (tickets changed often), they are rounded to 2^-48 once.
 """
@@ -21,15 +22,18 @@ from typing import Any, NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
-from hs_core.names import HostName, JobId
+from hs_core.mechanism.phases import gaps
+from hs_core.names import HostName, JobId, UserName
 from hs_core.wanted import Turn
 
-ZERO = Fraction(0)
+ZERO, ONE = Fraction(0), Fraction(1)
 FINEST = 64  # bits of a denominator
 ROUNDED = 1 << 48
 TIE = 12  # digits: passes that agree so far are equal, and walked by order
 
 Key = JobId | HostName
+Kind = tuple[UserName, int, int]
+"""Of gangs: (user, servers, GPUs on each)."""
 Books = Mapping[str, str | float]
 """JSON-able: by `name_of`; text where it is exact."""
 
@@ -40,8 +44,13 @@ class Gang(NamedTuple):
     servers: tuple[HostName, ...]
     per_node: int
     tickets: Fraction
+    user: UserName = UserName("")
     forced: bool = False  # runs and cannot be suspended
     able: bool = True  # False: one of its servers is away or lost GPUs; it waits along
+
+    @property
+    def kind(self) -> Kind:
+        return self.user, len(self.servers), self.per_node
 
 
 class Server(NamedTuple):
@@ -60,6 +69,8 @@ class _Entity:
     gpus: int  # on each of its servers
     tickets: Fraction
     got: Fraction  # GPU-quanta, less its part of its component's
+    kind: Kind | None = None  # of a gang
+    new: bool = True
     given: int = 0  # GPUs in this quantum
     forced: bool = False
     lag: float = 0.0
@@ -81,6 +92,7 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
             gang.per_node,
             gang.tickets,
             ZERO,
+            gang.kind,
             forced=gang.forced,
         )
         entities.append(entity)
@@ -94,6 +106,7 @@ def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books
         kept = books.get(name_of(entity.key))
         if kept is not None:
             entity.got = _exact(kept) if isinstance(kept, str) else Fraction(kept)
+            entity.new = False
     return entities
 
 
@@ -119,6 +132,20 @@ def _components(entities: Sequence[_Entity]) -> list[list[_Entity]]:
     for entity in entities:
         groups.setdefault(find(entity.servers[0]), []).append(entity)
     return list(groups.values())
+
+
+def _spread(members: Sequence[_Entity]) -> None:
+    """Newcomers of a component, by kind; the first of a kind enters at the virtual time."""
+    kinds: dict[Kind, list[_Entity]] = {}
+    for entity in members:
+        if entity.kind is not None:
+            kinds.setdefault(entity.kind, []).append(entity)
+    for (_, nodes, per_node), kin in kinds.items():
+        came = sorted((entity for entity in kin if entity.new), key=lambda entity: entity.order)
+        stride = nodes * per_node
+        taken = [entity.got / stride % 1 for entity in kin if not entity.new]
+        for entity, phase in zip(came, gaps(taken, len(came), ONE), strict=True):
+            entity.got = phase * stride
 
 
 class _Group:
@@ -205,6 +232,8 @@ class Few:
         self._played = False
         self._entities = _entities(gangs, self._at, books)
         self._components = _components(self._entities)  # what an entity has got is in there from now on
+        for members in self._components:
+            _spread(members)
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         """These have so many from now on; those that take no turns here are passed over."""

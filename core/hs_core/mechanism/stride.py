@@ -28,11 +28,11 @@ to the nearest such step, once at each change, never at a whole quantum: a pass 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from heapq import heapify, heapreplace
 from math import floor, lcm
 from typing import Any, Generic, TypeVar
 
 from hs_core.errors import BrokenError
+from hs_core.mechanism.phases import gaps
 
 K = TypeVar("K", bound=Hashable)
 
@@ -147,21 +147,31 @@ class StrideQueue(Generic[K]):
             entry.tickets = now
             entry.stride = entry.gang / now
 
-    def begin(self, job: K, credit: Fraction = ZERO, absent: Collection[K] = ()) -> None:
+    def begin(self, job: K, credit: Fraction = ZERO, absent: Collection[K] = ()) -> Fraction:
         """A job competes from now on: like a newcomer, but for the `credit` (virtual time) it is given.
 
         Quanta are charged when they begin, so the virtual time is ahead of the clock by what is left of the present one: that is
-        the credit of a job that comes in the middle of it. `absent` jobs of its kind have no place yet.
+        the credit of a job that comes in the middle of it. `absent` jobs of its kind have no place yet. The answer is the credit of the next
+        one at the same time: what was handed out is over more tickets now, so the virtual time goes back.
         """
         entry = self._entry(job)
         lags = self.passes()
+        own = min(credit, entry.stride)
         phases = [
-            (lags[other.job] + credit) / other.stride % 1
+            (lags[other.job] + own) / other.stride % 1
             for other in self._ranked
             if other is not entry and other.job not in absent and _kind(other) == _kind(entry)
         ]
         self._unsettle()
-        entry.lag = _gaps(phases, 1)[0] * entry.stride - min(credit, entry.stride)
+        entry.lag = gaps(phases, 1, ONE)[0] * entry.stride - own
+        if not own:
+            return credit
+        here = [other for other in self._ranked if other is entry or other.job not in absent]
+        back = own * entry.tickets / sum(other.tickets for other in here)
+        for other in here:
+            assert other.lag is not None
+            other.lag += back
+        return credit - back
 
     # --- a quantum ----------------------------------------------------------------------------------------------
 
@@ -476,27 +486,6 @@ def _spread(entries: Collection[_Entry[K]]) -> None:
             phase = entry.lag / entry.stride
             phases[kind].append(phase - floor(phase))
     for kind, group in newcomers.items():
-        for entry, phase in zip(
-            sorted(group, key=lambda e: e.order), _gaps(phases[kind], len(group)), strict=True
-        ):
+        places = gaps(phases[kind], len(group), ONE)
+        for entry, phase in zip(sorted(group, key=lambda e: e.order), places, strict=True):
             entry.lag = phase * entry.stride
-
-
-def _gaps(taken: list[Fraction], count: int) -> list[Fraction]:
-    """So many places on the circle [0, 1), as far from one another and from those taken as can be, ascending."""
-    if not taken:
-        return [Fraction(i, count) for i in range(count)]
-    taken = sorted(set(taken))
-    # One entry per gap: (-width of its parts, where it starts, its width, places in it).
-    heap = [
-        (start - end, start, end - start, 0)
-        for start, end in zip(taken, [*taken[1:], taken[0] + 1], strict=True)
-    ]
-    heapify(heap)
-    for _ in range(count):
-        _, start, width, places = heap[0]
-        heapreplace(heap, (-width / (places + 2), start, width, places + 1))
-    found = [
-        start + width * (i + 1) / (places + 1) for _, start, width, places in heap for i in range(places)
-    ]
-    return sorted(phase - floor(phase) for phase in found)

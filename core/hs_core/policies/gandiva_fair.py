@@ -231,6 +231,7 @@ def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> spl
         servers=home,
         per_node=job.per_node,
         tickets=tickets[job.id],
+        user=job.user,
         forced=not job.sliceable and job.id in world.snapshot.running,
         able=job.id not in world.unable and all(world.hosts[name].connected for name in home),
     )

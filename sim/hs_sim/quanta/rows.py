@@ -7,13 +7,14 @@ exact arithmetic are ties here too, and go by column: the order in which jobs ca
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from heapq import heapify, heapreplace
 from itertools import groupby
 from math import floor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hs_core.mechanism.phases import gaps
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -120,10 +121,15 @@ class Rows:
     def _enter(self, job: int, credit: float) -> None:
         row, column = self.row[job], self._column[job]
         stride = self._stride[row, column]
-        earned = credit * self._advance[row]
-        phase = _gaps(self._phases(int(row), job, earned), 1)[0]
+        earned = min(credit * self._advance[row], stride)
+        phase = gaps(self._phases(int(row), job, earned), 1, 1.0)[0]
         self._open[row, column] = True
-        self._pass[row, column] = self._virtual[row] + phase * stride - min(earned, stride)
+        self._pass[row, column] = self._virtual[row] + phase * stride - earned
+        # What was handed out is over more tickets now.
+        tickets = self._tickets[row, column]
+        back = earned * tickets / (self._total[row] + tickets)
+        self._virtual[row] -= back
+        self._advance[row] -= back / credit
         self._dirty[row] = True
 
     def _await(self, job: int) -> None:
@@ -344,7 +350,7 @@ class Rows:
                 kinds.setdefault(self._kind(row, int(column)), []).append(job)
         for group in kinds.values():
             group.sort(key=lambda job: int(self._column[job]))
-            phases = _gaps(self._phases(row, group[0]), len(group))
+            phases = gaps(self._phases(row, group[0]), len(group), 1.0)
             for job, phase in zip(group, phases, strict=True):
                 column = self._column[job]
                 self._open[row, column] = True
@@ -386,22 +392,3 @@ class Rows:
         self._stride = np.pad(self._stride, ((0, 0), (0, width)), constant_values=1.0)
         self._pass = np.pad(self._pass, ((0, 0), (0, width)))
         self._open = np.pad(self._open, ((0, 0), (0, width)))
-
-
-def _gaps(taken: list[float], count: int) -> list[float]:
-    """So many places on the circle [0, 1), as far from one another and from those taken as can be, ascending."""
-    if not taken:
-        return [place / count for place in range(count)]
-    taken = sorted(set(taken))
-    heap = [
-        (start - end, start, end - start, 0)
-        for start, end in zip(taken, [*taken[1:], taken[0] + 1.0], strict=True)
-    ]
-    heapify(heap)
-    for _ in range(count):
-        _, start, width, places = heap[0]
-        heapreplace(heap, (-width / (places + 2), start, width, places + 1))
-    found = [
-        start + width * (i + 1) / (places + 1) for _, start, width, places in heap for i in range(places)
-    ]
-    return sorted(phase % 1.0 for phase in found)
