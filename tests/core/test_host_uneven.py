@@ -65,13 +65,13 @@ def test_where_tickets_can_be_even_for_good_one_job_moves_at_once_and_then_none(
         sim.change(job, cancelled=True)
     sim.send()
     left = [job for job in jobs if job not in on_one[:2]]
+    before = {job: sim.gpu_s(job) for job in left}
     sim.quanta(15)
     assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
-    before = {job: sim.gpu_s(job) for job in left}
     sim.quanta(60)
-    for job in left:
-        assert (sim.gpu_s(job) - before[job]) / 2.0 == pytest.approx(20, abs=1), (
-            "of 60 quanta, on 2 GPUs, for 6"
+    for job in left:  # those that had GPU 1 to themselves meanwhile have made good for it
+        assert (sim.gpu_s(job) - before[job]) / 2.0 == pytest.approx(25, abs=1), (
+            "of 75 quanta, on 2 GPUs, for 6"
         )
     assert sum(len(bound(sim)[job]) - 1 for job in left) == 1
 
@@ -85,18 +85,20 @@ def test_one_that_makes_tickets_even_goes_where_they_are_fewest_and_not_where_so
         sim.job(number, tickets=tickets, ways=Ways(ready_s=20.0, can_checkpoint=True, **SHORT))
         for number, tickets in enumerate((2.0, 2.0, 1.0, 1.0, 1.0, 1.0), start=1)
     ]
-    two, beside_two, lone, *end = jobs[1], jobs[5], jobs[2], jobs[3], jobs[4]
+    beside_two, lone, *end = jobs[5], jobs[2], jobs[3], jobs[4]
     sim.send()
     sim.quanta(100)
+    (gpu,) = bound(sim)[beside_two]
+    assert gpu in ("0", "2"), "with one of those that have two tickets"
     assert {job: bound(sim)[job] for job in jobs} == dict(
-        zip(jobs, (["0"], ["2"], ["1"], ["1"], ["1"], ["2"]), strict=True)
+        zip(jobs, (["0"], ["2"], ["1"], ["1"], ["1"], [gpu]), strict=True)
     )
     for job in end:
         sim.change(job, cancelled=True)
     sim.send()
     sim.quanta(60)
-    assert bound(sim)[beside_two] == ["2", "1"]
-    before = {job: sim.gpu_s(job) for job in (jobs[0], two, lone, beside_two)}
+    assert bound(sim)[beside_two] == [gpu, "1"]
+    before = {job: sim.gpu_s(job) for job in (jobs[0], jobs[1], lone, beside_two)}
     sim.quanta(60)
     had = [round((sim.gpu_s(job) - was) / 2.0) for job, was in before.items()]
     assert had == [60, 60, 30, 30], "of 60 quanta"

@@ -1,9 +1,11 @@
 """Split stride over arrays says what the exact one says."""
 
 import json
+from collections import Counter
 from fractions import Fraction
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,3 +122,57 @@ def test_thousands_take_turns_by_their_tickets() -> None:
         for job in {job for turn in crowd.play().values() for job in turn.gangs}:
             ran[job] += 1
     assert min(ran.values()) > 0, "nobody starves"
+
+
+@pytest.mark.parametrize("kind", [Few, Crowd])
+def test_a_gang_that_comes_does_not_wait_for_what_small_jobs_got_that_no_gang_could_use(
+    kind: type[Few | Crowd],
+) -> None:
+    x, y = HostName("x"), HostName("y")
+    gangs = [
+        Gang(job=JobId(job), arrival_s=float(job), servers=(x, y), per_node=3, tickets=Fraction(1))
+        for job in (1, 2, 3)
+    ]
+    servers = [Server(name=name, gpus=4, small=(1,), tickets=Fraction(1, 10)) for name in (x, y)]
+    before = kind(gangs[:2], servers, {})
+    for _ in range(1_000):
+        before.play()
+    after = kind(gangs, servers, before.books())
+    ran = Counter(job for _ in range(30) for job, _ in after.play().gangs)
+    assert all(ran[JobId(job)] in (9, 10, 11) for job in (1, 2, 3))
+
+
+def blocked(kind: type[Few | Crowd], quanta: int) -> tuple[list[Gang], Few | Crowd]:
+    """Two gangs share two servers by tickets, 1 to 3, beside a job that nothing suspends: for that one a third gang is too wide."""
+    x, y = HostName("x"), HostName("y")
+    gangs = [
+        Gang(job=JobId(job), arrival_s=float(job), servers=(x, y), per_node=wide, tickets=Fraction(tickets))
+        for job, wide, tickets in ((1, 3, 1), (2, 3, 3), (3, 4, 4))
+    ]
+    table = kind(gangs, [Server(name=x, gpus=4, stuck=1), Server(name=y, gpus=4)], {})
+    for _ in range(quanta):
+        table.play()
+    return gangs, table
+
+
+@pytest.mark.parametrize("kind", [Few, Crowd])
+def test_shares_beside_a_gang_that_cannot_run_are_by_tickets_however_long_that_lasts(
+    kind: type[Few | Crowd],
+) -> None:
+    _, table = blocked(kind, 500)
+    ran = Counter(job for _ in range(80) for job, _ in table.play().gangs)
+    assert ran.keys() == {1, 2}
+    assert abs(ran[JobId(1)] - 20) <= 1
+
+
+@pytest.mark.parametrize("kind", [Few, Crowd])
+def test_a_gang_that_could_not_run_for_long_does_not_have_its_servers_to_itself_after_that(
+    kind: type[Few | Crowd],
+) -> None:
+    gangs, table = blocked(kind, 500)
+    free = [Server(name=name, gpus=4) for name in gangs[0].servers]
+    after = kind(gangs, free, table.books())
+    ran = [{job for job, _ in after.play().gangs} for _ in range(70)]
+    for at in range(5, 56):
+        count = Counter(job for jobs in ran[at : at + 14] for job in jobs)
+        assert abs(count[JobId(3)] - 6) <= 2, "4 of 8 tickets, and wider than the others"

@@ -313,9 +313,7 @@ class Board:
         if job.gpu_s == 0 and not job.in_turn and job.id in self.queue and self.quantum_s > 0:
             absent = [j.id for j in self.jobs.values() if not j.ready and j.gpu_s == 0 and not j.occupying]
             left = self.left_of_quantum()
-            credit = self.queue.begin(job.id, self.advance * left, absent)
-            if left:
-                self.advance = credit / left
+            self.advance = self.queue.begin(job.id, self.advance * left, absent) / left
 
     def names(self, gpus: Iterable[GpuId]) -> str:
         numbers = [str(self.gpus[g].index) if g in self.gpus else g for g in gpus]

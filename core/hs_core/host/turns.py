@@ -162,14 +162,14 @@ def charge(board: Board, this: Walk, immovable: Collection[HostedJob]) -> None:
     could = [
         id_
         for id_ in this.order
-        if able(board, board.jobs[id_])
+        if local(board, board.jobs[id_])
         and not board.jobs[id_].held_up
         and id_ not in this.coming
         and blocked.isdisjoint(board.jobs[id_].gpus)
     ]
     chosen = [job.id for job in this.picks if job.id not in forced]
     before = board.queue.virtual_time()
-    board.queue.charge(chosen, forced=forced, able=could, absent=absent(board, this))
+    board.queue.charge(chosen, forced=forced, able=could, absent=absent(board, this), idle=len(this.free))
     board.advance = board.queue.virtual_time() - before
 
 

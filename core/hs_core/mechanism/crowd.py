@@ -15,6 +15,7 @@ from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.phases import gaps
 from hs_core.mechanism.split import Books, Few, Gang, Key, Kind, Server, name_of
+from hs_core.mechanism.stride import DEBT
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
 TIE = 9  # digits: lags that agree so far are equal, and walked by order
@@ -160,9 +161,32 @@ class Crowd:
     def _charge(self, given: Floats) -> None:
         """Each is charged what it was given, less its part of what all of its component were given."""
         handed = np.bincount(self._group, weights=given)
-        total = np.bincount(self._group, weights=self._tickets)
+        total = np.bincount(self._group, weights=self._tickets).astype(np.float64, copy=False)
         part = np.divide(handed, total, out=np.zeros_like(total), where=total > 0)
+        lags = self._got / self._tickets
         self._got = self._got + given - self._tickets * part[self._group]
+        self._bound(lags, part, total)
+
+    def _bound(self, lags: Floats, part: Floats, total: Floats) -> None:
+        """As `split` has it. `lags`: before this quantum, in which virtual time went on by so much; `total`: tickets. By component."""
+        held = np.bincount(
+            self._server,
+            weights=np.where(self._last[self._entity], 0, self._wants),
+            minlength=len(self._free),
+        )
+        could = np.ones(len(lags), dtype=np.bool_)
+        could[self._entity[self._wants > (self._free - held)[self._server]]] = False
+        last = np.full(total.size, np.inf)
+        np.minimum.at(last, self._group[could], lags[could])
+        stride = self._gpus * self._nodes
+        now = np.minimum(self._got, (last - part)[self._group] * self._tickets + DEBT * stride)
+        now = np.where(could, now, np.maximum(now, -stride))
+        beyond = self._got - now
+        if not beyond.any():
+            return
+        back = np.bincount(self._group, weights=beyond, minlength=total.size)
+        back = np.divide(back, total, out=np.zeros_like(total), where=total > 0)
+        self._got = now + back[self._group] * self._tickets
 
     def _turns(self, runs: Bools) -> GangTurns:
         return GangTurns(self._gangs, np.flatnonzero(runs[self._small + self._by_server]))

@@ -13,6 +13,7 @@ one size enter spread over one stride (`mechanism.phases`): many that came toget
 Numbers are exact fractions; where denominators grow beyond 64 bits (tickets changed often), they are rounded to 2^-48 once.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 from hs_core.errors import BrokenError
 from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.phases import gaps
+from hs_core.mechanism.stride import DEBT
 from hs_core.names import HostName, JobId, UserName
 from hs_core.wanted import Turn
 
@@ -73,7 +75,13 @@ class _Entity:
     new: bool = True
     given: int = 0  # GPUs in this quantum
     forced: bool = False
+    could: bool = True  # run in this quantum, had it come first
     lag: float = 0.0
+
+    @property
+    def stride(self) -> int:
+        """Times tickets: GPUs."""
+        return self.gpus * len(self.servers)
 
 
 def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
@@ -140,12 +148,11 @@ def _spread(members: Sequence[_Entity]) -> None:
     for entity in members:
         if entity.kind is not None:
             kinds.setdefault(entity.kind, []).append(entity)
-    for (_, nodes, per_node), kin in kinds.items():
+    for kin in kinds.values():
         came = sorted((entity for entity in kin if entity.new), key=lambda entity: entity.order)
-        stride = nodes * per_node
-        taken = [entity.got / stride % 1 for entity in kin if not entity.new]
+        taken = [entity.got / entity.stride % 1 for entity in kin if not entity.new]
         for entity, phase in zip(came, gaps(taken, len(came), ONE), strict=True):
-            entity.got = phase * stride
+            entity.got = phase * entity.stride
 
 
 class _Group:
@@ -187,6 +194,28 @@ class _Group:
         for entity, got, tickets in zip(self.members, self.got, self.tickets, strict=True):
             now = got * finer + entity.given * unit - handed * unit * tickets // total
             entity.got = Fraction(now, unit)
+        could = [entity.lag for entity in self.members if entity.could]
+        if could:
+            _bound(self.members, min(could) - handed * self.unit / total)
+
+
+def _bound(members: Sequence[_Entity], last: float) -> None:
+    """As `mechanism.stride` has it: who could not have run banks no more than one stride, and nobody is ahead of who was the last (its lag) by more than `DEBT`.
+
+    What is beyond moves the virtual time instead.
+    """
+    since = Fraction(round(last * ROUNDED), ROUNDED)
+    beyond = ZERO
+    for entity in members:
+        now = min(entity.got, since * entity.tickets + DEBT * entity.stride)
+        if not entity.could:
+            now = max(now, Fraction(-entity.stride))
+        beyond += entity.got - now
+        entity.got = now
+    if beyond:
+        back = beyond / sum(entity.tickets for entity in members)
+        for entity in members:
+            entity.got += back * entity.tickets
 
 
 def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[JobId]:
@@ -194,10 +223,16 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[Job
     free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
     taken: set[HostName] = set()  # whose small jobs have all they want
     runs: set[JobId] = set()
+    forced = [entity for entity in entities if entity.forced]
+    held = Counter(
+        {name: sum(e.gpus for e in forced if name in e.servers) for e in forced for name in e.servers}
+    )
+    for entity in entities:
+        entity.could = all(_needs(entity, at) <= free[name] - held[name] for name in entity.servers)
     for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag, entity.order)):
         if entity.order[0] == 0:
             name = entity.servers[0]
-            wants = max(0, entity.gpus - at[name].stuck)
+            wants = _needs(entity, at)
             if wants <= free[name]:
                 free[name] -= wants
                 entity.given = entity.gpus
@@ -212,6 +247,11 @@ def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[Job
             left = free[name] if min(at[name].small) <= free[name] else 0
             entity.given = min(entity.gpus, left + at[name].stuck)
     return runs
+
+
+def _needs(entity: _Entity, at: Mapping[HostName, Server]) -> int:
+    """Free GPUs on each of its servers."""
+    return entity.gpus if entity.order[0] else max(0, entity.gpus - at[entity.servers[0]].stuck)
 
 
 def name_of(key: Key) -> str:

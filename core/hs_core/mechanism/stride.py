@@ -16,6 +16,11 @@ and a newcomer would wait for hours. On a full server both are the same.
 starting) earns credit of one stride at the most, then waits along with the virtual time. A job that is forced to run whatever
 its pass (it cannot be suspended) does not move the virtual time, and owes one stride at the most.
 
+*Who gets what nobody else could use is not in debt for it.* A small job that fills the GPUs beside gangs in every quantum may get far more than
+its tickets say. Its pass would run ahead for ever, and the virtual time, a mean, ahead of all the others: newcomers would wait for hours, and a change
+of tickets throw jobs back or forward. So who runs while nobody who is behind it could have its GPUs is three strides ahead of the last one at most;
+what is beyond moves nobody.
+
 *New jobs of one kind are spread over one stride*, not put at one point: jobs of equal gang and tickets (a user's sweep) that enter together would
 otherwise run in one clump in every period, for ever: right on average and 20 % off over 30 quanta (the paper's figure 4).
 The first of a kind enters at the virtual time, none before it.
@@ -43,6 +48,7 @@ COARSEST = 40  # bits: a scale is never coarser than this
 SORT_UP_TO = (
     12  # jobs: above, putting the few that ran back in place beats sorting all (benchmarks/stride.py)
 )
+DEBT = 3  # strides that who fills gaps may be ahead of who was the last
 HORIZON = 1_000  # quanta that `quanta_until` looks ahead
 
 
@@ -197,8 +203,12 @@ class StrideQueue(Generic[K]):
                 left -= gang
                 if left < smallest:
                     break
-        self._nudge([(key, key + strides[key & mask]) for key in ran])
+        last = keys[0] if keys else 0
+        moves = [(key, key + strides[key & mask]) for key in ran]
+        self._nudge(moves)
         self._handed += free - left
+        if ahead := [key & mask for _, key in moves if key - last > DEBT * strides[key & mask]]:
+            self._forgive(ahead, last)
         return [self._ranked[key & mask].job for key in ran]
 
     def charge(
@@ -209,11 +219,13 @@ class StrideQueue(Generic[K]):
         forced: Collection[K] = (),
         able: Collection[K] | None = None,
         absent: Collection[K] = (),
+        idle: int | None = None,
     ) -> None:
         """What `pick` does to passes and virtual time, for a caller that chose `jobs` itself.
 
         `forced` ran whatever their passes; `able` could have run, had they come first (None: every job). `absent` have not
-        begun to compete: they move along with the virtual time, which takes no notice of their tickets.
+        begun to compete: they move along with the virtual time, which takes no notice of their tickets. `idle` GPUs were left over (None: not
+        said, so that nobody's debt is forgiven).
         """
         self._settle()
         if quanta <= 0:
@@ -227,12 +239,38 @@ class StrideQueue(Generic[K]):
         unable: set[int] = set(away)
         if able is not None:
             unable |= set(range(len(self._ranked))).difference(ran, pressed, map(self._rank_of, able))
+        could = () if idle is None else set(range(len(self._ranked))).difference(ran, pressed, unable)
+        last = min((self._keys[rank] for rank in (*ran, *could)), default=0)
         steps = {rank: self._keys[rank] + self._step(rank, quanta) for rank in ran}
         if not pressed and not unable:
             self._handed = _plain(self._handed + handed)
         else:
             steps |= self._advance(handed, quanta, pressed, unable, away)
         self._nudge([(self._keys[rank], key) for rank, key in steps.items() if key != self._keys[rank]])
+        if idle is not None and (ahead := self._fillers(ran, could, last, idle)):
+            self._forgive(ahead, last, unable)
+
+    def _fillers(self, ran: Collection[int], waiting: Collection[int], last: int, idle: int) -> list[int]:
+        """Of those that ran the ones too far ahead of who was the last, none of those that waited behind them could have had their GPUs."""
+        found = []
+        for rank in ran:
+            key, stride, room = self._keys[rank], self._strides[rank], self._gangs[rank] + idle
+            if key - last > DEBT * stride and not any(
+                self._keys[other] < key - stride and self._gangs[other] <= room for other in waiting
+            ):
+                found.append(rank)
+        return found
+
+    def _forgive(self, ahead: Collection[int], last: int, unable: Collection[int] = ()) -> None:
+        """What these are ahead of who was the last (its key) beyond `DEBT`: they come back, and with them their part of the virtual time; along with that who is `unable`."""
+        bits, before = self._bits, self._fold()
+        now = {rank: (last + DEBT * self._strides[rank]) >> bits for rank in ahead}
+        beyond = sum(self._ranked[rank].tickets * ((self._keys[rank] >> bits) - now[rank]) for rank in ahead)
+        back = round(beyond / (self._total - sum(self._ranked[rank].tickets for rank in unable)))
+        self._virtual = before - back
+        moves = [(self._keys[rank], now[rank] << bits | rank) for rank in ahead]
+        moves += [(self._keys[rank], self._keys[rank] - (back << bits)) for rank in unable]
+        self._nudge(moves)
 
     def _pick_some(self, free: int, forced: Sequence[K]) -> list[K]:
         left = free - sum(self._entry(job).gang for job in forced)
@@ -246,7 +284,7 @@ class StrideQueue(Generic[K]):
             if self._gangs[rank] <= left and rank not in pressed:
                 chosen.append(self._ranked[rank].job)
                 left -= self._gangs[rank]
-        self.charge(chosen, forced=forced, able=able)
+        self.charge(chosen, forced=forced, able=able, idle=left)
         return [*forced, *chosen]
 
     def _advance(

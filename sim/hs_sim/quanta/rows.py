@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hs_core.mechanism.phases import gaps
+from hs_core.mechanism.stride import DEBT
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -204,10 +205,12 @@ class Rows:
         ran = self._walk(rows, keys, left)
         self.handed = free - left
         at = np.concatenate(ran)
+        last = self._last(rows, keys, free)
         self._charge(at, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             self._advance = np.where(self._total > 0, self.handed / self._total, 0.0)
         self._virtual += self._advance
+        self._forgive(at, last)
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
@@ -297,13 +300,42 @@ class Rows:
 
     def _charge(self, at: Ints, part: float) -> None:
         """`at`: row and column as one number, each once."""
-        passes, stride = self._pass.reshape(-1), self._stride.reshape(-1)
-        now = passes[at] + part * stride[at]
-        passes[at] = now
-        ticks = np.rint(now * GRID).astype(np.int64)
-        self._keys.reshape(-1)[at] = (ticks << COLUMN_BITS) | (at & (self._places - 1))
+        now = self._pass.reshape(-1)[at] + part * self._stride.reshape(-1)[at]
+        self._pass_to(at, now)
         if at.size and now.max() > FARTHEST:
             self._dirty[at // self._places] = True
+
+    def _pass_to(self, at: Ints, now: Floats) -> None:
+        self._pass.reshape(-1)[at] = now
+        ticks = np.rint(now * GRID).astype(np.int64)
+        self._keys.reshape(-1)[at] = (ticks << COLUMN_BITS) | (at & (self._places - 1))
+
+    def _last(self, rows: Ints, keys: Ints, free: Ints) -> Floats:
+        """The least pass of those on each server that could run, had they come first. `keys`: a sorted row for each of `rows`."""
+        found = np.full(free.size, np.inf)
+        place, at = np.zeros(rows.size, dtype=np.int64), np.arange(rows.size)
+        while at.size:
+            key = keys[at, place[at]]
+            here = rows[at] * self._places + (key & (self._places - 1))
+            fits = (key < CLOSED) & (self.gang.reshape(-1)[here] <= free[rows[at]])
+            found[rows[at[fits]]] = self._pass.reshape(-1)[here[fits]]
+            at = at[~fits]
+            place[at] += 1
+            at = at[place[at] < keys.shape[1]]
+        return found
+
+    def _forgive(self, at: Ints, last: Floats) -> None:
+        """What these are ahead of the last one of their server beyond `DEBT`: they come back, and with them their part of the virtual time."""
+        rows, now = at // self._places, self._pass.reshape(-1)[at]
+        most = last[rows] + DEBT * self._stride.reshape(-1)[at]
+        ahead = now > most
+        if not ahead.any():
+            return
+        at, rows, most, now = at[ahead], rows[ahead], most[ahead], now[ahead]
+        beyond = self._tickets.reshape(-1)[at] * (now - most)
+        back = np.bincount(rows, weights=beyond, minlength=self._total.size)
+        self._virtual -= np.divide(back, self._total, out=np.zeros_like(back), where=self._total > 0)
+        self._pass_to(at, most)
 
     # --- settling what changed --------------------------------------------------------------------------------------
 
