@@ -243,6 +243,18 @@ def test_work_since_the_checkpoint_counts_as_lost_when_the_host_is() -> None:
     assert row.host == "n1", "its checkpoint is there"
 
 
+def test_work_counts_as_lost_with_a_checkpoint_that_was_not_gone_on_from_yet() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=200 checkpoint_generation=1")
+    at.do("host n1 V100:4 boot=b2")
+    at.do("leave n1")
+    at.do("remove n1")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.stored, row.gpu_s, row.past_lost_gpu_s) == (2, None, 100.0, 100.0)
+    lost = [fact.text for fact in at.machine.story(JobId(1)) if fact.kind == "lost"]
+    assert lost[-1] == "it was lost: n1 was removed; no checkpoint of it is left to be had, it starts afresh"
+
+
 def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
     at = world("submit alice a")
     at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")

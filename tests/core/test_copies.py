@@ -453,6 +453,24 @@ def test_a_source_that_is_removed_leaves_the_average_of_the_others(cluster: Clus
     assert (cluster.row.stored.step, cluster.row.stored.hosts) == (350, (A, C))
 
 
+def test_copies_that_never_came_up_are_one_again_where_what_they_were_to_fetch_is_lost(
+    cluster: Cluster,
+) -> None:
+    cluster.alone()
+    cluster.want = ((B, C), (1, 1))
+    cluster.edge()
+    cluster.says(A, Phase.CHECKPOINTED, 100, 4, 100, gpu_s=40.0)
+    assert cluster.row.portions == (450, 450)
+    cluster.happens(HostLeft(now_s=0.0, host=A))
+    cluster.happens(HostRemoved(now_s=0.0, host=A, by=ANN))
+    row = cluster.row
+    assert (row.epoch, row.stored, row.portions, row.past_lost_gpu_s) == (2, None, (), 40.0)
+    cluster.edge()
+    told = cluster.told(B)
+    assert told is not None
+    assert (cluster.row.hosts, told.copy, told.source) == ((B,), -1, None), "copies begin with a checkpoint"
+
+
 def test_cancelled_copies_all_end(cluster: Cluster) -> None:
     cluster.forked(500, 400)
     cluster.happens(JobsCancelled(now_s=0.0, by=ANN, jobs=(JOB,)))

@@ -121,8 +121,8 @@ class Admin(Hosts):
     def _source_removed(self, job: JobId, name: HostName, now_s: float) -> None:
         row = self._book.live[job]
         assert row.stored is not None
-        if row.stored.is_at(row.hosts) or any(reports.has_process(r) for r in row.reports.values()):
-            self._put(replace(row, stored=None), now_s)  # a part of it was there, or it has what it needs
+        if reports.taken_up(row):
+            self._put(replace(row, stored=None), now_s)
         else:
             self._give_up_source(row, f"{name} was removed", now_s)
 

@@ -177,13 +177,13 @@ class Hosts(Moves):
                 self._give_up_source(row, why, now_s)
 
     def _give_up_source(self, row: Job, why: str, now_s: float) -> None:
-        """Its checkpoint cannot be had: it begins afresh where it is, or wherever it is placed."""
+        """Of its checkpoint this cannot be had: what is left will do, or it begins afresh where it is, or wherever it is placed."""
         stored = row.stored
         assert stored is not None
-        if any(reports.has_process(report) for report in row.reports.values()):
-            return  # it has fetched what it needed
+        if reports.taken_up(row):
+            return
         rest = reports.within(row, self._keepers(row))
-        if stored.copies:
+        if stored.copies or row.portions:
             self._give_up_part(row, rest, why, now_s)
             return
         if rest is not None:
@@ -191,22 +191,34 @@ class Hosts(Moves):
             self._fact(now_s, "part-lost", text, job=row.id)
             self._put(replace(row, stored=rest), now_s)
             return
-        lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) if stored.step > 0 else 0.0
-        text = f"its checkpoint of step {stored.step} is lost: {why}; it starts afresh"
+        ending = any(part.exit is not None for part in row.reports.values())  # its end decides what then is
+        if ending and self._newest(row) is not None:
+            self._put(replace(row, stored=None), now_s)
+            return
+        lost_s = reports.lost_work_gpu_s(row, 0)
+        text = f"its checkpoint of step {stored.step} is lost: {why}{'' if ending else '; it starts afresh'}"
         self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
-        again = self._next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
+        row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
+        if ending:
+            self._put(replace(row, stored=None), now_s)
+            return
+        again = self._next_epoch(row)
         anew = row.hosts and not row.cancelled_by
         state = states.after(row, Happening.REQUEUED, Happening.PLACED) if anew else row.state
         self._put(replace(again, stored=None, state=state), now_s)
 
     def _give_up_part(self, row: Job, rest: Stored | None, why: str, now_s: float) -> None:
-        """Of copies that are to be averaged some cannot be had: the others are all there is. Nobody has begun from it yet, so it is placed anew."""
+        """Of what copies begin with, or are to be averaged to, some cannot be had: the rest is all there is. Nobody has begun from it yet, so it is placed anew."""
         assert row.stored is not None
         step = rest.step if rest is not None else 0
         lost_s = 0.0
         if row.stored.step > 0:
             lost_s = max(0.0, row.gpu_s - row.past_lost_gpu_s) * (1.0 - step / row.stored.step)
-        text = f"the average of step {row.stored.step} cannot be made any more: {why}; it goes on from step {step}"
+        gone = f"the average of step {row.stored.step} cannot be made any more"
+        if not row.stored.copies:
+            gone = f"its checkpoint of step {row.stored.step} is lost"
+        then = f"goes on from step {step}" if rest is not None else "starts afresh"
+        text = f"{gone}: {why}; it {then}"
         self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         again = self._next_epoch(replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s))
         hosts = row.hosts if row.cancelled_by else ()

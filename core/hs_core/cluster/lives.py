@@ -141,13 +141,17 @@ class Lives(Views):
             "checkpoint_s": round(max(0.0, left_s - move.since_s), 3),
             "total_s": round(total_s, 3),
         }
-        if stored.hosts == row.hosts or (len(stored.hosts) != len(row.hosts) and not stored.copies):
-            there = "" if stored.hosts == row.hosts else f" ({', '.join(row.hosts)})"
+        # Also where it has all been fetched by now, and those it is from are lost.
+        here = stored.hosts == row.hosts
+        reshaped = here or (len(stored.hosts) != len(row.hosts) and not stored.copies)
+        if reshaped and row.shape is not None:
+            there = "" if here else f" ({', '.join(row.hosts)})"
             self._fact(
                 now_s, "reshaped", f"it goes on with {row.shape}{there}, {took}", job=row.id, data=data
             )
             return
-        text = f"it moved from {', '.join(stored.servers)} to {', '.join(row.hosts)} {took}"
+        whence = "" if here else f" from {', '.join(stored.servers)}"
+        text = f"it moved{whence} to {', '.join(row.hosts)} {took}"
         self._fact(now_s, "migrated", text, job=row.id, data=data)
 
     def _tell_state(self, old: Job, new: Job, now_s: float) -> None:
@@ -201,7 +205,7 @@ class Lives(Views):
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
         row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
         again = f"; it goes on from step {stored.step}" if stored else ""
-        if stored is None and row.report is not None and row.report.step > 0:
+        if stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
         data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
         self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)

@@ -113,6 +113,14 @@ def has_process(report: JobReport | None) -> bool:
     return report is not None and report.phase is not Phase.WAITING
 
 
+def taken_up(row: Job) -> bool:
+    """What it goes on from is needed no more: every part has a process that has it; of copies, which go on without one another, one has."""
+    parts = [row.reports.get(name) for name in row.hosts]
+    if row.portions:
+        return any(map(has_process, parts))
+    return bool(parts) and not broken(row) and all(map(has_process, parts))
+
+
 def begins_to_train(old: JobReport | None, new: JobReport) -> bool:
     """The first word of steps that it has done there, or of its good end; of one incarnation once, but for an end."""
     if new.exit is not None and new.exit.ok and (old is None or old.exit is None):
@@ -227,14 +235,14 @@ def went_on_from(row: Job, stored: Stored) -> bool:
 
 
 def lost_work_gpu_s(row: Job, kept_step: int) -> float:
-    """GPU-seconds since the checkpoint that is left of an incarnation that died, steps taken as equally long.
+    """GPU-seconds since the checkpoint that is left of an incarnation that died, or of what it was to go on from; steps taken as equally long.
 
     The host cannot say it any more.
     """
     report = row.report
-    if report is None:
-        return 0.0
-    if report.step <= 0:
-        return report.gpu_s
-    useful = max(0.0, row.gpu_s - row.past_lost_gpu_s - report.lost_gpu_s)
-    return useful * (1.0 - min(1.0, max(0, kept_step) / report.step))
+    had = row.stored.step if row.stored is not None else 0
+    step = max(report.step if report is not None else 0, had if kept_step < had else 0)
+    useful = max(0.0, row.gpu_s - row.past_lost_gpu_s - (report.lost_gpu_s if report is not None else 0.0))
+    if step <= 0:
+        return min(report.gpu_s, useful) if report is not None else 0.0
+    return useful * (1.0 - min(1.0, max(0, kept_step) / step))
