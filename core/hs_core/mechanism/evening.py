@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hs_core.mechanism.moves import Mover
 
 SLACK = 1e-9
+TOGETHER = 4  # jobs that are moved together, and servers from which
 Cost = tuple[bool, bool, int, float, JobId]  # as `Mover.cost_of` says
 
 
@@ -29,6 +30,7 @@ class _Change(NamedTuple):
     target: int
     source: int
     job: JobFacts
+    packs: bool = False  # with others, onto GPUs that idle beside gangs
 
 
 class _Going(NamedTuple):
@@ -144,7 +146,7 @@ class _Evening:
         names, load = self._pool.names, [*self._load]
         for change in changes:
             at, to = change.source, change.target
-            if len(changes) > 1 or load[to] >= load[at]:
+            if change.packs or load[to] >= load[at]:
                 reason, text = MoveReason.PACKING, f"GPUs idle beside gangs on {names[to]} that it can have"
             else:
                 reason = MoveReason.BALANCE
@@ -183,6 +185,9 @@ class _Evening:
         for source in sources:
             if change := self._best_of(source, targets, self._spared(source)):
                 return (change,)
+        for source in sources[:TOGETHER]:
+            if changes := self._several(source, targets):
+                return changes
         return ()
 
     def _sources(self, waits: Sequence[int]) -> list[int]:
@@ -270,7 +275,7 @@ class _Evening:
         room = gpus - sum([width for width, _ in self.weigh(target) if 2 * width <= gpus])
         if room <= 0:
             return ()
-        draft = _Draft(self)
+        draft = _Draft(self, packs=True)
         others = [at for at in sources if at != target]
         for at in sorted(others, key=lambda at: (-self.load(at), at)):
             for job in sorted(self._movable(at), key=self._mover.cost_of):
@@ -284,7 +289,7 @@ class _Evening:
 
     def _vacate(self, target: int, some: Sequence[int], waits: Sequence[int]) -> Sequence[_Change]:
         """A server whose few small jobs leave GPUs idle: they go where they are least in the way, and gangs that wait elsewhere come instead."""
-        draft, gpus = _Draft(self), self._gpus[target]
+        draft, gpus = _Draft(self, packs=True), self._gpus[target]
         here = [job for job in self.jobs(target) if 2 * job.gang <= gpus]
         if not all(self._mover.may_go(job) for job in here):
             return ()
@@ -301,6 +306,34 @@ class _Evening:
                 if at != target and draft.after(job, at, target) < draft.squares:
                     draft.put(job, at, target)
         return self._worth(draft)
+
+    def _several(self, source: int, targets: Sequence[int]) -> Sequence[_Change]:
+        """Small jobs where to be rid of one is no relief: those that need the server for longest, or the narrowest, for each leaves GPUs idle in its turn."""
+        if self._load[source] <= (1.0 + self._limits.load_gap) * self._mean:
+            return ()
+        urgent, weight = self._urgent(source), self._pool.per_gpu
+        small = [job for job in self.jobs(source) if 2 * job.gang <= self._gpus[source]]
+        if len(small) < 2:
+            return ()
+        heaviest = max(weight.get(job.user, 0.0) for job in small)
+        narrowest = min(job.gang for job in small)
+        for group in (
+            [job for job in small if weight.get(job.user, 0.0) == heaviest],
+            [job for job in small if job.gang == narrowest],
+        ):
+            if not 1 < len(group) <= TOGETHER or not all(
+                self._mover.may_go(job, urgent=urgent) for job in group
+            ):
+                continue
+            draft = _Draft(self)
+            for job in sorted(group, key=self._mover.cost_of):
+                fits = self.fits(job)
+                homes = [at for at in targets if at != source and self._accepts[at] and fits[at]]
+                if homes:
+                    draft.put(job, source, min(zip(draft.afters(job, source, homes), homes, strict=True))[1])
+            if changes := self._worth(draft):
+                return changes
+        return ()
 
     def cost_of(self, job: JobFacts) -> Cost:
         return self._mover.cost_of(job)
@@ -360,8 +393,9 @@ def without(weighed: Weighed, jobs: Sequence[JobFacts], job: JobFacts) -> Weighe
 class _Draft:
     """Several moves thought of together."""
 
-    def __init__(self, evening: _Evening) -> None:
+    def __init__(self, evening: _Evening, *, packs: bool = False) -> None:
         self._evening = evening
+        self._packs = packs
         self._jobs: dict[int, list[JobFacts]] = {}
         self._weighed: dict[int, Weighed] = {}
         self._load: dict[int, float] = {}
@@ -379,7 +413,7 @@ class _Draft:
         self._weighed[source], self._weighed[target] = left, came
         self._load |= load
         self._left.clear()
-        self.changes.append(_Change(0.0, self._evening.cost_of(job), target, source, job))
+        self.changes.append(_Change(0.0, self._evening.cost_of(job), target, source, job, self._packs))
 
     def after(self, job: JobFacts, source: int, target: int) -> float:
         """What `squares` would be with it there."""

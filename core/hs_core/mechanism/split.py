@@ -15,7 +15,7 @@ Numbers are exact fractions; where denominators grow beyond 64 bits (tickets cha
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain
 from math import gcd, lcm
@@ -77,11 +77,10 @@ class _Entity:
     forced: bool = False
     could: bool = True  # run in this quantum, had it come first
     lag: float = 0.0
+    stride: int = field(init=False)  # times tickets: GPUs
 
-    @property
-    def stride(self) -> int:
-        """Times tickets: GPUs."""
-        return self.gpus * len(self.servers)
+    def __post_init__(self) -> None:
+        self.stride = self.gpus * len(self.servers)
 
 
 def _entities(gangs: Sequence[Gang], at: Mapping[HostName, Server], books: Books) -> list[_Entity]:
@@ -195,8 +194,17 @@ class _Group:
             now = got * finer + entity.given * unit - handed * unit * tickets // total
             entity.got = Fraction(now, unit)
         could = [entity.lag for entity in self.members if entity.could]
-        if could:
+        if could and self._is_far(min(could), handed * self.unit / total):
             _bound(self.members, min(could) - handed * self.unit / total)
+
+    def _is_far(self, last: float, advance: float) -> bool:
+        """Somebody is beyond its bounds, by about what that takes: nearly never."""
+        for entity, tickets in zip(self.members, self.tickets, strict=True):
+            stride = entity.stride * self.unit / tickets
+            after = entity.lag + entity.given * self.unit / tickets
+            if after - last > DEBT * stride or (not entity.could and after - advance < -stride):
+                return True
+        return False
 
 
 def _bound(members: Sequence[_Entity], last: float) -> None:
@@ -218,17 +226,23 @@ def _bound(members: Sequence[_Entity], last: float) -> None:
             entity.got += back * entity.tickets
 
 
+def _see_who_could(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> None:
+    """Run in a quantum, had it come first. From one to the next that is the same."""
+    held = Counter[HostName]()
+    for entity in entities:
+        for name in entity.servers if entity.forced else ():
+            held[name] += entity.gpus
+    for entity in entities:
+        entity.could = all(
+            _needs(entity, at) <= at[name].gpus - at[name].stuck - held[name] for name in entity.servers
+        )
+
+
 def _walk(entities: Sequence[_Entity], at: Mapping[HostName, Server]) -> set[JobId]:
     """The gangs that run. Marks in the entities what they are given."""
     free = {name: at[name].gpus - at[name].stuck for entity in entities for name in entity.servers}
     taken: set[HostName] = set()  # whose small jobs have all they want
     runs: set[JobId] = set()
-    forced = [entity for entity in entities if entity.forced]
-    held = Counter(
-        {name: sum(e.gpus for e in forced if name in e.servers) for e in forced for name in e.servers}
-    )
-    for entity in entities:
-        entity.could = all(_needs(entity, at) <= free[name] - held[name] for name in entity.servers)
     for entity in sorted(entities, key=lambda entity: (not entity.forced, entity.lag, entity.order)):
         if entity.order[0] == 0:
             name = entity.servers[0]
@@ -272,6 +286,7 @@ class Few:
         self._played = False
         self._entities = _entities(gangs, self._at, books)
         self._components = _components(self._entities)  # what an entity has got is in there from now on
+        _see_who_could(self._entities, self._at)
         for members in self._components:
             _spread(members)
 

@@ -205,12 +205,13 @@ class Rows:
         ran = self._walk(rows, keys, left)
         self.handed = free - left
         at = np.concatenate(ran)
-        last = self._last(rows, keys, free)
+        far, most = self._far(at, self._last(rows, keys, free))
         self._charge(at, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             self._advance = np.where(self._total > 0, self.handed / self._total, 0.0)
         self._virtual += self._advance
-        self._forgive(at, last)
+        if far.size:
+            self._forgive(far, most)
         picked: Ints = self.job.reshape(-1)[at]
         return picked
 
@@ -312,27 +313,26 @@ class Rows:
 
     def _last(self, rows: Ints, keys: Ints, free: Ints) -> Floats:
         """The least pass of those on each server that could run, had they come first. `keys`: a sorted row for each of `rows`."""
-        found = np.full(free.size, np.inf)
-        place, at = np.zeros(rows.size, dtype=np.int64), np.arange(rows.size)
-        while at.size:
-            key = keys[at, place[at]]
-            here = rows[at] * self._places + (key & (self._places - 1))
-            fits = (key < CLOSED) & (self.gang.reshape(-1)[here] <= free[rows[at]])
-            found[rows[at[fits]]] = self._pass.reshape(-1)[here[fits]]
-            at = at[~fits]
-            place[at] += 1
-            at = at[place[at] < keys.shape[1]]
+        places, gang, passes = self._places, self.gang.reshape(-1), self._pass.reshape(-1)
+        here = rows * places + (keys[:, 0] & (places - 1))
+        found = np.zeros(free.size)
+        found[rows] = passes[here]
+        for at in (gang[here] > free[rows]).nonzero()[0].tolist():  # hardly any
+            row = int(rows[at])
+            columns = row * places + (keys[at][keys[at] < CLOSED] & (places - 1))
+            found[row] = passes[columns][gang[columns] <= free[row]].min(initial=NOBODY)
         return found
 
-    def _forgive(self, at: Ints, last: Floats) -> None:
-        """What these are ahead of the last one of their server beyond `DEBT`: they come back, and with them their part of the virtual time."""
-        rows, now = at // self._places, self._pass.reshape(-1)[at]
-        most = last[rows] + DEBT * self._stride.reshape(-1)[at]
-        ahead = now > most
-        if not ahead.any():
-            return
-        at, rows, most, now = at[ahead], rows[ahead], most[ahead], now[ahead]
-        beyond = self._tickets.reshape(-1)[at] * (now - most)
+    def _far(self, at: Ints, last: Floats) -> tuple[Ints, Floats]:
+        """Those of these, who run now, that will be ahead of the last one of their server beyond `DEBT`, and how far they may be."""
+        stride, rows = self._stride.reshape(-1)[at], at // self._places
+        far = (self._pass.reshape(-1)[at] - last[rows] > (DEBT - 1) * stride).nonzero()[0]
+        return at[far], last[rows[far]] + DEBT * stride[far]
+
+    def _forgive(self, at: Ints, most: Floats) -> None:
+        """They come back, and with them their part of the virtual time."""
+        rows = at // self._places
+        beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
         back = np.bincount(rows, weights=beyond, minlength=self._total.size)
         self._virtual -= np.divide(back, self._total, out=np.zeros_like(back), where=self._total > 0)
         self._pass_to(at, most)
