@@ -290,6 +290,32 @@ def test_gpus_that_idle_beside_a_gang_are_filled() -> None:
     assert all(gpus > 1.1 * apart.by_user()[user] for user, gpus in world.by_user().items())
 
 
+def test_two_jobs_leave_a_gang_together_where_it_would_wait_for_either_one_as_long() -> None:
+    jobs = [
+        *at("a", job(1, "gang", 4), *sweep(2, 2, "S")),
+        *at("b", *sweep(10, 4, "S"), *sweep(20, 5, "T", 2)),
+        *at("c", *sweep(30, 4, "S"), *sweep(40, 5, "T", 2)),
+    ]
+    tickets = {"gang": 200, "S": 100, "T": 100}
+    verdict = decide([host(name) for name in "abc"], jobs, tickets=tickets)
+    assert moves(verdict).items() >= {2: MoveReason.BALANCE, 3: MoveReason.BALANCE}.items()
+    assert {homes_of(verdict)[2], homes_of(verdict)[3]} == {"b", "c"}
+
+
+def test_narrow_jobs_leave_together_where_each_one_keeps_a_gpu_idle() -> None:
+    """Of 1, 1, 2 and 2 GPUs on four; servers beside have one GPU to spare each. With one of them gone three would still not fill it."""
+    jobs = [
+        *at("a", *sweep(1, 2, "A"), *sweep(3, 2, "A", 2)),
+        *at("b", job(5, "A"), job(6, "A", 2)),
+        *at("c", job(7, "A"), job(8, "A", 2)),
+        *at("d", *sweep(10, 2, "B", 4)),
+        *at("e", *sweep(12, 2, "B", 4)),
+    ]
+    verdict = decide([host(name) for name in "abcde"], jobs, tickets={"A": 200, "B": 100})
+    assert moves(verdict).keys() == {1, 2}
+    assert {homes_of(verdict)[1], homes_of(verdict)[2]} == {"b", "c"}
+
+
 # --- drains -------------------------------------------------------------------------------------------------------------
 
 
