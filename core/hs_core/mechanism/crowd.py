@@ -62,12 +62,21 @@ class Crowd:
             dtype=np.float64,
         )
         self._last = np.array([True] * len(own) + [not gang.forced for gang in able], dtype=np.bool_)
+        self._could = self._who_could()
         self._group = self._components()
         self._got = np.array([_number(books.get(key)) for key in self._keys], dtype=np.float64)
         self._spread([gang.kind for gang in able], [key not in books for key in self._keys[self._small :]])
         self._kept = {
             key: books[key] for gang in gangs if not gang.able and (key := name_of(gang.job)) in books
         }
+
+    def _who_could(self) -> Bools:
+        """Run in a quantum, had they come first."""
+        forced = np.where(self._last[self._entity], 0, self._wants)
+        held = np.bincount(self._server, weights=forced, minlength=len(self._free))
+        could = np.ones(len(self._nodes), dtype=np.bool_)
+        could[self._entity[self._wants > (self._free - held)[self._server]]] = False
+        return could
 
     def _components(self) -> Ints:
         """Entities that share servers, directly or not, by one number."""
@@ -169,13 +178,7 @@ class Crowd:
 
     def _bound(self, lags: Floats, part: Floats, total: Floats) -> None:
         """As `split` has it. `lags`: before this quantum, in which virtual time went on by so much; `total`: tickets. By component."""
-        held = np.bincount(
-            self._server,
-            weights=np.where(self._last[self._entity], 0, self._wants),
-            minlength=len(self._free),
-        )
-        could = np.ones(len(lags), dtype=np.bool_)
-        could[self._entity[self._wants > (self._free - held)[self._server]]] = False
+        could = self._could
         last = np.full(total.size, np.inf)
         np.minimum.at(last, self._group[could], lags[could])
         stride = self._gpus * self._nodes
