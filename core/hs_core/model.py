@@ -324,6 +324,9 @@ class Job:
     reports: Mapping[HostName, JobReport] = field(default_factory=dict)  # newest of the current epoch
     move: Move | None = None  # leaving its home for another
     stored: Stored | None = None  # a checkpoint made before the current epoch that its start goes on from
+    origin: Stored | None = (
+        None  # what its parts went on from, where they changed places: each of their servers has parts that it does not use
+    )
     portions: tuple[
         int, ...
     ] = ()  # it trains as copies, one on each of its servers, each with so many mini-batches to do in this epoch, by rank; empty: it does not

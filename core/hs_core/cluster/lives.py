@@ -117,7 +117,9 @@ class Lives(Views):
             return row  # they have the files, though they have not said so
         fetched = Stored(hosts=row.hosts, epoch=stored.epoch, generation=stored.generation, step=stored.step)
         said = row.report is not None and row.report.checkpoint_generation >= 0
-        return replace(row, stored=None if said else fetched)
+        if not said:
+            return replace(row, stored=fetched)
+        return replace(row, stored=None, origin=None if stored.is_at(row.hosts) else stored)
 
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
         step = row.step
@@ -220,7 +222,11 @@ class Lives(Views):
             mine = None  # it is not known yet whether the average was made
         else:
             mine = reports.kept(row)
-        usable = (reports.among(row, mine, hosts) if mine is not None else None, reports.within(row, hosts))
+        usable = (
+            reports.among(row, mine, hosts) if mine is not None else None,
+            reports.within(row, hosts),
+            reports.still_there(row, hosts),
+        )
         found = [kept for kept in usable if kept is not None]
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
@@ -268,6 +274,7 @@ class Lives(Views):
             epoch=row.epoch + 1,
             reports={},
             move=None,
+            origin=None,
             past_gpu_s=row.gpu_s,
             past_gpu_s_by_model=dict(row.gpu_s_by_model),
             past_run_s=row.past_run_s + (report.run_s if report else 0.0),

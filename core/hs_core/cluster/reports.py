@@ -223,6 +223,19 @@ def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
     return replace(stored, hosts=at) if len(at) == len(stored.hosts) else None
 
 
+def still_there(row: Job, hosts: Collection[HostName]) -> Stored | None:
+    """What it went on from, where these servers are all that is left and nothing newer was written on them: who wrote a part of that has it still beside the one that it took up."""
+    left = [name for name in row.hosts if name in hosts]
+    parts = [row.reports.get(name) for name in left]
+    if (
+        row.origin is None
+        or row.portions
+        or not all(part is not None and _has(part, row.origin) for part in parts)
+    ):
+        return None
+    return within(replace(row, stored=row.origin), left)
+
+
 def _has(part: JobReport | None, stored: Stored) -> bool:
     """This part of it has fetched what it is to go on from, or has it, and nothing newer."""
     return part is not None and part.checkpoint_generation == stored.generation
