@@ -1,0 +1,71 @@
+"""How the agent takes what the controller says on its stream."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from hs_agent import link
+from hs_core.wanted import Wanted
+from hs_proto.v1 import agent_pb2
+
+QUANTUM_S = 60.0
+
+
+class Stream:
+    """Of the controller, whose clock is ahead of this host's: what it said when, and when that is read here."""
+
+    def __init__(self, said: list[tuple[float, float, agent_pb2.ToAgent]], ahead_s: float) -> None:
+        self._said, self._ahead_s = said, ahead_s
+        self.now_s = 0.0
+
+    async def read(self) -> agent_pb2.ToAgent | None:
+        if not self._said:
+            return None
+        said_s, self.now_s, message = self._said.pop(0)
+        message.sent_s = said_s + self._ahead_s
+        return message
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.late_s: list[float] = []
+        self.wanted_late_s: list[float] = []
+        self.edges_in_s: list[float | None] = []
+
+    def heard_controller(self, late_s: float) -> None:
+        self.late_s.append(late_s)
+
+    def wanted(self, wanted: Wanted, late_s: float) -> None:
+        self.wanted_late_s.append(late_s)
+        self.edges_in_s.append(wanted.edge_in_s)
+
+
+def wants(edge_in_s: float) -> agent_pb2.ToAgent:
+    wanted = agent_pb2.Wanted(
+        term=1, seq=1, quantum_s=QUANTUM_S, turn=agent_pb2.Turn(local=True), edge_in_s=edge_in_s
+    )
+    return agent_pb2.ToAgent(wanted=wanted)
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 5_000.0])
+def test_what_was_not_read_for_a_while_is_passed_on_with_how_late_it_is(
+    monkeypatch: pytest.MonkeyPatch, ahead_s: float
+) -> None:
+    stream = Stream(
+        [
+            (100.0, 100.25, agent_pb2.ToAgent()),  # a quarter of a second is what it takes here
+            (101.0, 101.25, wants(50.0)),
+            (102.0, 114.25, agent_pb2.ToAgent()),  # the agent was stopped meanwhile
+            (103.0, 114.25, wants(48.0)),
+            (115.0, 115.25, wants(36.0)),
+        ],
+        ahead_s,
+    )
+    monkeypatch.setattr(link, "boot_s", lambda: stream.now_s)
+    heard = Heard()
+    connection = link._Connection(SimpleNamespace(report_interval_s=1.0), heard, stream)  # type: ignore[arg-type]
+    asyncio.run(connection._listen())
+    assert heard.late_s == pytest.approx([0.0, 0.0, 12.0, 11.0, 0.0])
+    assert heard.wanted_late_s == pytest.approx([0.0, 11.0, 0.0])
+    assert heard.edges_in_s == pytest.approx([50.0, 37.0, 36.0]), "from now on, not from when it was said"
