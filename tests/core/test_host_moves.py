@@ -228,11 +228,8 @@ def test_what_was_fetched_as_one_part_of_two_is_fetched_anew_for_all_of_the_job(
     assert sim.ordered("fetch", "launch") == ["fetch 1", "fetch 1", "launch 1 on 0 from generation 4"]
 
 
-@pytest.mark.parametrize("fetch_s", [1e6, 1.0])
-def test_what_a_job_wrote_here_alone_is_not_forgotten_over_a_part_of_it_that_did_not_go_on(
-    fetch_s: float,
-) -> None:
-    """It has no process yet, or one that is ended first."""
+def wrote_here_alone(fetch_s: float) -> HostSim:
+    """What job 1 wrote is lent."""
     sim = HostSim(1)
     sim.job(1, rendezvous="a:1", ways=Ways(can_checkpoint=True, fetch_s=fetch_s))
     sim.change(ONE, shape=ALONE)
@@ -241,13 +238,12 @@ def test_what_a_job_wrote_here_alone_is_not_forgotten_over_a_part_of_it_that_did
     sim.change(ONE, leave=True)
     sim.send()
     sim.run(5.0)
-    here = sim.machine.report(ONE)
-    assert here.phase is Phase.CHECKPOINTED
+    assert sim.machine.report(ONE).phase is Phase.CHECKPOINTED
     sim.lend(ONE, epoch=1)
-    source = sim.source(here.checkpoint_step, here.checkpoint_generation)
-    sim.change(ONE, leave=False, epoch=2, source=source, shape=ONE_OF_TWO, node_rank=1)
-    sim.send()
-    sim.run(2.0)
+    return sim
+
+
+def assert_goes_on_from_that(sim: HostSim) -> None:
     sim.lends = ()
     sim.change(ONE, epoch=3, source=None, shape=ALONE, node_rank=0)
     sim.send()
@@ -256,26 +252,28 @@ def test_what_a_job_wrote_here_alone_is_not_forgotten_over_a_part_of_it_that_did
     assert sim.machine.report(ONE).epoch == 3
 
 
+@pytest.mark.parametrize("fetch_s", [1e6, 1.0])
+def test_what_a_job_wrote_here_alone_is_not_forgotten_over_a_part_of_it_that_did_not_go_on(
+    fetch_s: float,
+) -> None:
+    """It has no process yet, or one that is ended first."""
+    sim = wrote_here_alone(fetch_s)
+    here = sim.machine.report(ONE)
+    source = sim.source(here.checkpoint_step, here.checkpoint_generation)
+    sim.change(ONE, leave=False, epoch=2, source=source, shape=ONE_OF_TWO, node_rank=1)
+    sim.send()
+    sim.run(2.0)
+    assert_goes_on_from_that(sim)
+
+
 def test_what_is_lent_is_still_known_after_a_part_of_the_job_was_to_be_here_and_was_not() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True, fetch_s=1e6))
-    sim.change(ONE, shape=ALONE)
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
-    sim.run(5.0)
-    sim.lend(ONE, epoch=1)
+    sim = wrote_here_alone(fetch_s=1e6)
     sim.change(ONE, leave=False, epoch=2, source=sim.source(700, 0), shape=ONE_OF_TWO, node_rank=1)
     sim.send()
     elsewhere = sim.wanted.pop(ONE)
     sim.send()
     sim.wanted[ONE] = elsewhere
-    sim.lends = ()
-    sim.change(ONE, epoch=4, source=None, shape=ALONE, node_rank=0)
-    sim.send()
-    sim.run(5.0)
-    assert sim.ordered("launch")[-1] == "launch 1 on 0 from generation 0"
+    assert_goes_on_from_that(sim)
 
 
 def test_another_source_is_fetched_from_at_once() -> None:

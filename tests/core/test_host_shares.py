@@ -1,6 +1,7 @@
 """The bound stride gives the shares of free choice (specs: Table 2, figure 4)."""
 
 from collections import defaultdict
+from fractions import Fraction
 
 import pytest
 from fakejob import Ways
@@ -89,3 +90,35 @@ def test_jobs_that_stay_where_they_were_started_get_the_most_that_the_least_of_t
     shares = three_pairs(can_checkpoint=False)
     assert min(shares) == pytest.approx(1 / 2, rel=0.02)
     assert sum(shares) == pytest.approx(2.0, rel=0.02)
+
+
+QUICK = Ways(hook_s=0.01, ready_s=0.02, hold_s=0.001, resume_s=0.001)
+
+
+def test_a_gang_that_comes_does_not_wait_for_what_a_light_job_got_beside_others():
+    """Four hours long it has had the GPU that neither of two gangs could use."""
+    sim = HostSim()
+    for number, (gang, tickets) in enumerate(((3, 1.0), (3, 1.0), (1, 0.1)), start=1):
+        sim.job(number, gang, tickets=tickets, ways=QUICK)
+    sim.send()
+    sim.quanta(250)
+    new = sim.job(4, 3, tickets=1.0, ways=QUICK)
+    sim.send()
+    sim.quanta(2)
+    before = sim.gpu_s(new)
+    sim.quanta(30)
+    assert (sim.gpu_s(new) - before) / sim.quantum_s == pytest.approx(3 * 10, abs=3)
+
+
+def test_what_a_quantum_handed_out_in_advance_is_over_all_that_begin_within_it():
+    """Each that comes up is told less of a credit than the one before, or they would all be owed what the first one is."""
+    sim = HostSim(1)
+    sim.job(1, ways=QUICK)
+    sim.send()
+    sim.quanta(3)
+    assert sim.machine._board.advance == 1
+    for number in (2, 3):
+        sim.job(number, ways=Ways(hook_s=0.01, ready_s=5.0, hold_s=0.001, resume_s=0.001))
+    sim.send()
+    sim.run(sim.quantum_s / 2)
+    assert sim.machine._board.advance == Fraction(1, 3)

@@ -36,6 +36,7 @@ def written(folder: Path, *generations: int) -> Folder:
 
 @pytest.mark.parametrize("file", sorted(CLIENT.glob("*.py")), ids=lambda file: file.name)
 def test_the_runtime_is_python_3_9(file: Path) -> None:
+    """What is newer is a SyntaxError."""
     ast.parse(file.read_text(), feature_version=(3, 9))
 
 
