@@ -5,13 +5,13 @@
 
 import argparse
 import json
-import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hs_core.dice import roll
 from hs_core.errors import RefusedError
 from hs_core.names import UserName
 from hs_sim.machines import Timing
@@ -185,7 +185,7 @@ def _mean_jct_s(live: Live, result: Result) -> float:
 def _near(live: Live) -> Iterator[Live]:
     """What may have been as well, as far as is known: a job that is up just before an edge has another turn than one that is up just after it."""
     for seed in range(TRIES):
-        off = random.Random(seed)
+        off = roll(seed, "begins")
         yield replace(
             live,
             joined_s=tuple(joined_s + off.uniform(-KNOWN_S, KNOWN_S) for joined_s in live.joined_s),
