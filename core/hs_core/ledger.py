@@ -7,9 +7,8 @@ report is made good by the next. The windowed mean comes from a bounded ring of 
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import fsum, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from hs_core.errors import BrokenError
 from hs_core.names import JobId, UserName
@@ -18,8 +17,7 @@ RING = 512  # samples kept of each (user, model)
 SAMPLES_PER_WINDOW = 256  # a window is not looked at closer than this
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(NamedTuple):
     """What one (job, epoch) has received of one GPU model so far, by its largest report."""
 
     user: UserName

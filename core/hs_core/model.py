@@ -135,6 +135,8 @@ class JobSpec:
 
 def gpus_as(spec: JobSpec, form: Form | None) -> int:
     """GPUs on each of its servers, where it runs so; None: as declared."""
+    if form is None:
+        return spec.gpus
     if isinstance(form, Spread):
         return spec.gang // form.nodes
     return form.per_node if isinstance(form, Shape) else spec.gpus
@@ -142,6 +144,8 @@ def gpus_as(spec: JobSpec, form: Form | None) -> int:
 
 def nodes_as(spec: JobSpec, form: Form | None) -> int:
     """Its servers, where it runs so; None: as declared."""
+    if form is None:
+        return spec.nodes
     return form.nodes if isinstance(form, Spread | Shape) else spec.nodes
 
 
@@ -424,8 +428,13 @@ class Job:
     @property
     def now_gpu_s_by_model(self) -> Mapping[str, float]:
         """GPU-seconds of the current epoch: no rank changes its model within one."""
+        if not self.reports:
+            return {}
+        if len(self.hosts) == 1 and (report := self.reports.get(self.hosts[0])) is not None:
+            (model,) = self.gpu_models
+            return {model: report.gpu_s}
         found: dict[str, float] = {}
-        for host, model in zip(self.hosts, self.gpu_models, strict=True) if self.reports else ():
+        for host, model in zip(self.hosts, self.gpu_models, strict=True):
             if (report := self.reports.get(host)) is not None:
                 found[model] = found.get(model, 0.0) + report.gpu_s
         return found

@@ -8,7 +8,7 @@ from hs_core.cluster.admission import Dependency, dependency
 from hs_core.cluster.state import State
 from hs_core.copier import copier
 from hs_core.model import Host, Job, User
-from hs_core.names import HostName, JobId, UserName
+from hs_core.names import GpuId, HostName, JobId, UserName
 
 Key = TypeVar("Key")
 
@@ -22,6 +22,7 @@ class Book:
         self.jobs: dict[JobId, Job] = {}
         self.users: dict[UserName, User] = dict(state.users)
         self.hosts: dict[HostName, Host] = dict(state.hosts)
+        self.gpus = {host.name: _gpus(host) for host in self.hosts.values()}
         self.draining = {host.name for host in self.hosts.values() if host.drain is not None}
         self.live: dict[JobId, Job] = {}  # not ended, by id
         self.at_host: dict[HostName, set[JobId]] = {}  # live ones that have a part there
@@ -170,11 +171,12 @@ class Book:
 
     def put_host(self, host: Host) -> None:
         self.hosts[host.name] = host
+        self.gpus[host.name] = _gpus(host)
         (self.draining.discard if host.drain is None else self.draining.add)(host.name)
         self.host_changed(host.name)
 
     def drop_host(self, name: HostName) -> None:
-        del self.hosts[name]
+        del self.hosts[name], self.gpus[name]
         self.draining.discard(name)
         self.host_changed(name)
 
@@ -212,6 +214,10 @@ class Book:
         if held:
             self._held[array] = held
         self.changed |= held ^ before
+
+
+def _gpus(host: Host) -> frozenset[GpuId]:
+    return frozenset(gpu.id for gpu in host.gpus)
 
 
 def _drop(index: dict[Key, set[JobId]], key: Key, job: JobId) -> None:

@@ -17,11 +17,10 @@ from hs_core.reports import Exit, JobReport, Phase
 class Lives(Views):
     def _job_reported(self, row: Job, host: HostName, report: JobReport, now_s: float) -> None:
         before = row.reports.get(host)
-        known = self._book.hosts.get(host)
-        part = reports.merge(before, report, {gpu.id for gpu in known.gpus} if known is not None else ())
+        part = reports.merge(before, report, self._book.gpus.get(host, frozenset()))
         if (before is None or before.exit is None) and reports.broken(row):
             part = reports.followed(part)
-        if part == before:
+        if before is not None and part.gpu_s == before.gpu_s and part == before:  # most have received more
             return
         whole_before = row.report
         said = {**row.reports, host: part}
@@ -34,7 +33,7 @@ class Lives(Views):
         new = row_with(row, reports=said, state=state, first_run_s=first_run_s)
         if row.spec.elastic is not None and part.noise_samples >= ENOUGH_NOISE:
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
-        if whole_before is None or _weighty(whole_before) != _weighty(whole):
+        if whole_before is None or not _weighs_alike(whole_before, whole):
             self._stale = self._stale or whole.exit is None or self.policy.needs.ends
         self._tell_state(row, new, now_s)
         account = self._account(now_s)
@@ -74,8 +73,8 @@ class Lives(Views):
         self, row: Job, host: HostName, old: JobReport | None, new: JobReport, now_s: float
     ) -> None:
         job_class = self._sight.class_of(row)
-        others = [self._book.live[job] for job in new.beside if job in self._book.live]
-        beside = {self._sight.class_of(other) for other in others}
+        live = self._book.live
+        beside = {self._sight.class_of(live[job]) for job in new.beside if job in live}
         split = row.accumulation > 1
         shape = row.shape if isinstance(row.shape, Shape) else None  # a strategy's rates are of another class
         elastic = row.spec.elastic
@@ -353,6 +352,11 @@ def _shown(report: JobReport) -> tuple[Phase, bool, bool, int, bool]:
     return report.phase, report.can_checkpoint, report.sliceable, memory_bytes, over
 
 
-def _weighty(report: JobReport) -> tuple[bool, bool, bool]:
-    """What of a report a policy would decide differently for."""
-    return reports.has_process(report), report.sliceable, reports.can_leave(report)
+def _weighs_alike(old: JobReport, new: JobReport) -> bool:
+    """A policy would not decide differently for what is new."""
+    if old.sliceable != new.sliceable:
+        return False
+    if old.phase is new.phase and old.can_checkpoint == new.can_checkpoint:
+        return True
+    started = reports.has_process(old) == reports.has_process(new)
+    return started and reports.can_leave(old) == reports.can_leave(new)

@@ -106,7 +106,7 @@ class Rates:
             return False
         if declared is not None and shape is None and not beside:
             self._profile.add(replace(sample, shape=declared))
-        if not beside and shape is None and gpus and len(set(models)) == 1:
+        if not beside and shape is None and gpus and all(one == model for one in models):
             self.gpus.add(job_class, model, gpus, new.steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
@@ -120,6 +120,8 @@ class Rates:
 
     def _slowest(self, job_class: str, models: Sequence[str]) -> str | None:
         """A gang is as fast as its slowest server; where that is not known of several models, its rate is no model's."""
+        if len(models) == 1:
+            return models[0]
         several = sorted(set(models))
         if len(several) == 1:
             return several[0]

@@ -1,6 +1,7 @@
 """What is believed of a host's word: counters only grow, and nonsense does not get in."""
 
 from collections.abc import Collection
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from math import isfinite
 
@@ -18,7 +19,7 @@ _READY = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING, Phas
 _HAS_PROCESS = frozenset({Phase.HELD, Phase.SWAPPED, Phase.FROZEN, Phase.RUNNING})
 
 
-def merge(old: JobReport | None, new: JobReport, gpus: Collection[GpuId]) -> JobReport:
+def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> JobReport:
     """The newest word on where it stands; of every counter the largest said so far. `gpus` are its host's."""
     before = old or JobReport(job=new.job, epoch=new.epoch, phase=new.phase)
     if _believed(before, new, gpus):
@@ -52,7 +53,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: Collection[GpuId]) -> Job
     )
 
 
-def _believed(before: JobReport, new: JobReport, gpus: Collection[GpuId]) -> bool:
+def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bool:
     """Nearly every report: there is nothing in it that `merge` would put otherwise."""
     return (
         before.exit is None
@@ -75,7 +76,7 @@ def _believed(before: JobReport, new: JobReport, gpus: Collection[GpuId]) -> boo
         and len(new.note) <= _TEXT
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")
-        and all(gpu in gpus for gpu in new.gpus)
+        and gpus >= set(new.gpus)
     )
 
 

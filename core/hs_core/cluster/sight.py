@@ -7,7 +7,8 @@ from fractions import Fraction
 from hs_core.cluster import copies, reports
 from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
-from hs_core.copier import copier
+from hs_core.copier import copier, maker
+from hs_core.forms import Form
 from hs_core.model import Host, Job, SuspendMode, class_over, job_class, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
@@ -15,6 +16,7 @@ from hs_core.reports import JobReport, Phase
 from hs_core.strategy import class_as
 
 _changed = copier(JobFacts)
+_facts = maker(JobFacts)
 
 
 class Sight:
@@ -31,7 +33,7 @@ class Sight:
         self._shown: tuple[JobFacts, ...] | None = None
         self._in_order = True
         self._users: Counter[UserName] = Counter()
-        self._classes: dict[JobId, str] = {}
+        self._classes: dict[JobId, tuple[Form | None, str]] = {}  # and the form of which it is
         self._hosts_version = -1
         self._doomed: frozenset[HostName] = frozenset()
         self._running: set[JobId] = set()
@@ -41,12 +43,15 @@ class Sight:
 
     def class_of(self, row: Job) -> str:
         """In the strategy that it has, where it declares any."""
-        found = self._classes.get(row.id)
-        if found is None:
-            found = self._classes[row.id] = job_class(row.user, row.spec)
+        known = self._classes.get(row.id)
+        if known is not None and known[0] is row.shape:
+            return known[1]
+        found = job_class(row.user, row.spec)
         if row.nodes != row.spec.nodes and row.spec.elastic is None:  # whose rates are told by their shape
             found = class_over(found, row.spec.nodes, row.nodes)
-        return class_as(found, row.strategy)
+        found = class_as(found, row.strategy)
+        self._classes[row.id] = (row.shape, found)
+        return found
 
     def serve(self, needs: Needs) -> None:
         """The policy that takes office."""
@@ -197,7 +202,7 @@ class Sight:
             hosts, stays = hosts[:1], True
         leaves = not started or all(map(reports.can_leave, parts))
         free = here and row.move is None and not stays and leaves
-        return JobFacts(
+        return _facts(
             id=row.id,
             user=row.user,
             gang=row.gang,

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hs_core.copier import maker
 from hs_core.model import SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, JobReport, Phase, Tier
 from hs_core.wanted import Source, WantedJob
+
+_says = maker(JobReport)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -277,7 +280,7 @@ class HostedJob:
 
     def report(self, now_s: float, can_freeze: bool) -> JobReport:
         seconds = self.seconds_in_turn(now_s)
-        return JobReport(
+        return _says(
             job=self.id, epoch=self.wanted.epoch, phase=self.phase, gpus=self.gpus if self.alive else (),
             step=self.step, steps_per_s=self.steps_per_s,
             gpu_s=self.gpu_s + seconds * self.charged_gpus, run_s=self.run_s + seconds,

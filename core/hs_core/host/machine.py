@@ -21,6 +21,7 @@ The daemon writes `saved()` before it carries out commands.
 """
 
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
@@ -332,6 +333,11 @@ class HostMachine:
 
     def reports(self, now_s: float | None = None) -> tuple[JobReport, ...]:
         return tuple(self.report(job, now_s) for job in self._board.jobs)
+
+    @property
+    def jobs(self) -> AbstractSet[JobId]:
+        """All that are known here, also those that have ended."""
+        return self._board.jobs.keys()
 
     @property
     def heard(self) -> tuple[int, int]:

@@ -284,7 +284,7 @@ class Agent:
         """Of jobs that are neither wanted nor here, and that are not lent."""
         assert self.machine is not None
         kept = self._wanted | {job for job, _, _ in self._lent} | {job for job, _ in self.parts}
-        kept |= {report.job for report in self.machine.reports()}
+        kept |= self.machine.jobs
         for job in [job for job in self.stores if job not in kept]:
             del self.stores[job]
 
