@@ -26,7 +26,6 @@ def choose(
     if len(allowed) < gang:
         return None
     place = {gpu: i for i, gpu in enumerate(host)}
-    free = sorted(allowed, key=place.__getitem__)
 
     def beside(gpu: GpuId, size: int) -> Fraction:
         start = place[gpu] // size * size
@@ -38,10 +37,10 @@ def choose(
         double, quadruple = beside(first, 2 * gang), beside(first, 4 * gang)
         return (own, -double, -quadruple, -min(rank.get(g, len(rank) + 1) for g in block), place[first])
 
-    allowed_set = frozenset(free)
+    allowed_set = frozenset(allowed)
     blocks = [host[i : i + gang] for i in range(0, len(host) - gang + 1, gang)]
     whole = [block for block in blocks if allowed_set.issuperset(block)]
     if whole:
-        return tuple(min(whole, key=key))
-    singles = sorted(free, key=lambda g: (load.get(g, Fraction(0)), -rank.get(g, len(rank) + 1), place[g]))
+        return tuple(min(whole, key=key) if len(whole) > 1 else whole[0])
+    singles = sorted(allowed, key=lambda g: (load.get(g, Fraction(0)), -rank.get(g, len(rank) + 1), place[g]))
     return tuple(sorted(singles[:gang], key=place.__getitem__))

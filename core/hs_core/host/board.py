@@ -325,9 +325,19 @@ def tickets_of(job: HostedJob) -> Fraction:
     return _exact(max(job.wanted.tickets, LEAST_TICKETS))
 
 
+def tickets_per_gpu(job: HostedJob) -> Fraction:
+    """Also quanta to the unit of virtual time."""
+    return _exact_of(max(job.wanted.tickets, LEAST_TICKETS), job.gang)
+
+
 @lru_cache(maxsize=4096)
 def _exact(tickets: float) -> Fraction:
     return exact(tickets)
+
+
+@lru_cache(maxsize=4096)
+def _exact_of(tickets: float, gang: int) -> Fraction:
+    return _exact(tickets) / gang
 
 
 def blend(mean: float, sample: float) -> float:

@@ -7,7 +7,7 @@ loss where they take turns), and one far ahead will give way, so that there is r
 from collections.abc import Mapping
 from fractions import Fraction
 
-from hs_core.host.board import Board, tickets_of
+from hs_core.host.board import Board, tickets_per_gpu
 from hs_core.host.hosted import HostedJob
 from hs_core.names import GpuId, JobId
 
@@ -23,7 +23,7 @@ def dues(board: Board) -> dict[JobId, Fraction]:
     horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
     found = {}
     for id_, lag in board.queue.passes().items():
-        per_gpu = _per_gpu(board.jobs[id_])
+        per_gpu = tickets_per_gpu(board.jobs[id_])
         settled = abs(lag) * per_gpu <= 1  # in strides
         found[id_] = max(Fraction(0), horizon - (0 if settled else lag)) * per_gpu
     return found
@@ -37,7 +37,7 @@ def demand(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fractio
 def shares(board: Board) -> dict[JobId, Fraction]:
     """Quanta of the horizon that each job's tickets come to, on each of its GPUs: what is due to one that is neither ahead nor behind."""
     horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
-    return {id_: horizon * _per_gpu(board.jobs[id_]) for id_ in board.queue.passes()}
+    return {id_: horizon * tickets_per_gpu(board.jobs[id_]) for id_ in board.queue.passes()}
 
 
 def load(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:
@@ -61,10 +61,5 @@ def owed(board: Board) -> dict[GpuId, Fraction]:
         job = board.jobs[id_]
         for gpu in job.gpus:
             if gpu in found:
-                found[gpu] -= lag * _per_gpu(job)
+                found[gpu] -= lag * tickets_per_gpu(job)
     return found
-
-
-def _per_gpu(job: HostedJob) -> Fraction:
-    """Quanta to the unit of virtual time."""
-    return tickets_of(job) / job.gang

@@ -342,18 +342,13 @@ class StrideQueue(Generic[K]):
     def passes(self) -> dict[K, Fraction]:
         """Each job's pass less the virtual time, for display: the least runs first."""
         self._settle()
-        now = self.virtual_time()
-        return {
-            entry.job: Fraction(key >> self._bits, self._scale) - now
-            for entry, key in zip(self._ranked, self._keys, strict=True)
-        }
+        return {entry.job: lag for entry, lag in zip(self._ranked, self._lags(), strict=True)}
 
     def virtual_time(self) -> Fraction:
         """Since the last change of members or tickets."""
         self._settle()
-        return Fraction(self._virtual, self._scale) + (
-            Fraction(self._handed) / self._total if self._total else 0
-        )
+        before = Fraction(self._virtual, self._scale)
+        return before + Fraction(self._handed) / self._total if self._handed and self._total else before
 
     def quanta_until(self, job: K, free: int | None = None) -> int | None:
         """Quanta the job waits if nothing changes: 0, it is in the next one; None: never, or not within a thousand.
@@ -412,10 +407,15 @@ class StrideQueue(Generic[K]):
     def _unsettle(self) -> None:
         if not self._settled:
             return
-        now = self.virtual_time()
-        for entry, key in zip(self._ranked, self._keys, strict=True):
-            entry.lag = Fraction(key >> self._bits, self._scale) - now
+        for entry, lag in zip(self._ranked, self._lags(), strict=True):
+            entry.lag = lag
         self._settled = False
+
+    def _lags(self) -> list[Fraction]:
+        """By rank, pass less virtual time: one fraction is made of each, as making them is what this costs."""
+        now, scale, bits = self.virtual_time(), self._scale, self._bits
+        ahead, of = now.numerator * scale, now.denominator
+        return [Fraction((key >> bits) * of - ahead, scale * of) for key in self._keys]
 
     def _settle(self) -> None:
         if self._settled:
@@ -427,7 +427,7 @@ class StrideQueue(Generic[K]):
         scale = _common(1, (e.stride for e in entries)) or 1 << FINEST
         scale = _common(scale, lags.values()) or scale
         scale <<= max(0, COARSEST + 1 - scale.bit_length())
-        self._lay_out(scale, {job: round(lag * scale) for job, lag in lags.items()})
+        self._lay_out(scale, {job: _steps(lag, scale) for job, lag in lags.items()})
 
     def _clamp(self) -> None:
         """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
@@ -435,6 +435,8 @@ class StrideQueue(Generic[K]):
         if not lags:
             return
         shift = max(min(lags), ZERO) + min(max(lags), ZERO)
+        if not shift:
+            return
         for entry in self._entries.values():
             if entry.lag is not None:
                 entry.lag -= shift
@@ -449,7 +451,7 @@ class StrideQueue(Generic[K]):
         self._gangs = [e.gang for e in self._ranked]
         self._smallest = min(self._gangs, default=1)
         self._largest = max(self._gangs, default=0)
-        self._strides = [max(1, round(e.stride * scale)) << bits for e in self._ranked]
+        self._strides = [max(1, _steps(e.stride, scale)) << bits for e in self._ranked]
         self._keys = [passes[e.job] << bits | rank for rank, e in enumerate(self._ranked)]
         self._sorted = sorted(self._keys)
         self._total = sum((e.tickets for e in self._ranked), ZERO)
@@ -490,6 +492,12 @@ def _plain(value: Fraction) -> Fraction | int:
 
 def _bounded(carry: Fraction) -> Fraction:
     return max(-ONE, min(ONE, carry))
+
+
+def _steps(value: Fraction, scale: int) -> int:
+    """The nearest whole number of steps; most values are whole."""
+    whole, rest = divmod(scale, value.denominator)
+    return round(value * scale) if rest else value.numerator * whole
 
 
 def _common(scale: int, values: Iterable[Fraction]) -> int:
