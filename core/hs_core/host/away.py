@@ -14,7 +14,7 @@ LOST = "lost with its host"
 
 def fence_s(board: Board) -> float:
     """When the silence has lasted too long."""
-    if board.fence_after_s <= 0 or not any(_asks(job) for job in board.jobs.values()):
+    if board.fence_after_s <= 0 or not any(map(_asks, board.jobs.values())):
         return inf
     return board.heard_s + board.fence_after_s
 

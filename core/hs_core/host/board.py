@@ -294,11 +294,12 @@ class Board:
 
         A paused job that can't be stopped runs on, and is charged for it.
         """
-        for job in self.jobs.values():
-            belongs = not job.ended and not job.dropped
+        queued = self.queue.jobs
+        for id_, job in self.jobs.items():
+            belongs = not job.dropped and not job.ended
             if belongs and job.wanted.paused:
                 belongs = job.occupying and not self.sliceable(job)
-            if belongs == (job.id in self.queue):
+            if belongs == (id_ in queued):
                 continue
             if belongs:
                 order = (job.order, job.id)

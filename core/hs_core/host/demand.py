@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from hs_core.host.board import Board, tickets_per_gpu
-from hs_core.host.hosted import HostedJob
 from hs_core.names import GpuId, JobId
 
 HORIZON_QUANTA = 20
@@ -37,7 +36,7 @@ def demand(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fractio
 def shares(board: Board) -> dict[JobId, Fraction]:
     """Quanta of the horizon that each job's tickets come to, on each of its GPUs: what is due to one that is neither ahead nor behind."""
     horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
-    return {id_: horizon * tickets_per_gpu(board.jobs[id_]) for id_ in board.queue.passes()}
+    return {id_: horizon * tickets_per_gpu(board.jobs[id_]) for id_ in board.queue.jobs}
 
 
 def load(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:

@@ -182,7 +182,7 @@ class HostedJob:
     @property
     def occupying(self) -> bool:
         """Its GPUs can't be given to another: in its turn, on the way out, or unkillable."""
-        return self.charged_from_s is not None or (self.phase is Phase.KILLING and bool(self.stuck))
+        return self.charged_from_s is not None or (bool(self.stuck) and self.phase is Phase.KILLING)
 
     @property
     def leaving_memory(self) -> bool:
@@ -207,7 +207,7 @@ class HostedJob:
 
     @property
     def ended(self) -> bool:
-        return self.phase in (Phase.EXITED, Phase.KILLING)
+        return self.phase is Phase.EXITED or self.phase is Phase.KILLING
 
     @property
     def ahead(self) -> bool:
@@ -275,8 +275,8 @@ class HostedJob:
             )
         elif self.mode is SuspendMode.TRANSPARENT and not can_freeze:
             parts.append("no freezer on this host: runs unsliced")
-        parts += [text for text in (self.stays_here, self.waits_for, self.held_up, self.trouble) if text]
-        return "; ".join(parts)
+        parts += filter(None, (self.stays_here, self.waits_for, self.held_up, self.trouble))
+        return "; ".join(parts) if parts else ""
 
     def report(self, now_s: float, can_freeze: bool) -> JobReport:
         seconds = self.seconds_in_turn(now_s)

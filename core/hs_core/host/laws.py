@@ -43,7 +43,7 @@ def _of_job(board: Board, job: HostedJob) -> Iterator[str]:
         yield "runs out of its turn"
     if job.gpu_s < 0 or job.run_s < 0 or job.suspend_s < 0 or job.resume_s < 0 or job.lost_gpu_s < 0:
         yield "has a negative counter"
-    if job.ended and job.id in board.queue:
+    if (phase is Phase.EXITED or phase is Phase.KILLING) and job.id in board.queue:
         yield "is in the stride queue"
 
 
@@ -59,9 +59,9 @@ def _of_none_alive(job: HostedJob) -> Iterator[str]:
 
 
 def _of_its_turn(board: Board, job: HostedJob) -> Iterator[str]:
-    if job.id not in board.queue or job.phase in (Phase.SUSPENDING, Phase.KILLING):
+    if job.phase is Phase.SUSPENDING or job.phase is Phase.KILLING or job.id not in board.queue.jobs:
         yield "is in its turn"
-    if job.part and job.id not in board.turn.gangs and not board.immovable(job):
+    if job.id not in board.turn.gangs and job.part and not board.immovable(job):
         yield "is a part of several and in a turn that is not its own"
 
 

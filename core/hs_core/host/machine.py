@@ -155,7 +155,8 @@ class HostMachine:
     ) -> HostOutcome:
         board = self._board
         commands = tuple(board.out)
-        board.out.clear()
+        if commands:
+            board.out.clear()
         changed = self._changed(touched)
         for job in touched:
             self._stand.pop(job.id, None)
@@ -374,9 +375,10 @@ class HostMachine:
                 job.checkpoint_generation, job.hooked, job.ready, job.stuck, job.trouble, job.held_up, job.resume_s,
                 job.can_checkpoint, job.beside, job.charged_from_s is None, job.rendezvous, job.fetch_why, job.wanted.leave, job.wanted.source, job.wanted.rendezvous,
             )  # fmt: skip
-            if self._told.get(job.id) != now:
-                self._told[job.id] = now
-                changed.add(job.id)
+            id_ = job.id
+            if self._told.get(id_) != now:
+                self._told[id_] = now
+                changed.add(id_)
         return frozenset(changed)
 
     def saved(self) -> dict[str, Any]:

@@ -32,6 +32,7 @@ to the nearest such step, once at each change, never at a whole quantum: a pass 
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from math import floor, lcm
 from typing import Any, Generic, TypeVar
@@ -105,6 +106,10 @@ class StrideQueue(Generic[K]):
 
     def __contains__(self, job: object) -> bool:
         return job in self._entries
+
+    @property
+    def jobs(self) -> AbstractSet[K]:
+        return self._entries.keys()
 
     # --- members ------------------------------------------------------------------------------------------------
 
