@@ -322,18 +322,23 @@ class HostMachine:
 
     def report(self, job: JobId, now_s: float | None = None) -> JobReport:
         """As of `now_s`, or of the last event: a job that nobody hears from is charged all the same."""
-        hosted = self._board.jobs[job]
-        known = self._stand.get(job)
-        if known is not None and hosted.charged_from_s is None:
-            return known
-        at_s = self._board.now_s if now_s is None else max(now_s, self._board.now_s)
-        report = hosted.report(at_s, self._board.config.can_freeze)
-        if hosted.charged_from_s is None:
-            self._stand[job] = report
-        return report
+        return self._report(self._board.jobs[job], self._as_of(now_s))
 
     def reports(self, now_s: float | None = None) -> tuple[JobReport, ...]:
-        return tuple(self.report(job, now_s) for job in self._board.jobs)
+        at_s = self._as_of(now_s)
+        return tuple([self._report(job, at_s) for job in self._board.jobs.values()])
+
+    def _as_of(self, now_s: float | None) -> float:
+        return self._board.now_s if now_s is None else max(now_s, self._board.now_s)
+
+    def _report(self, job: HostedJob, at_s: float) -> JobReport:
+        can_freeze = self._board.config.can_freeze
+        if job.charged_from_s is not None:
+            return job.report(at_s, can_freeze)
+        known = self._stand.get(job.id)
+        if known is None:
+            known = self._stand[job.id] = job.report(at_s, can_freeze)
+        return known
 
     @property
     def jobs(self) -> AbstractSet[JobId]:

@@ -31,7 +31,7 @@ from hs_core.events import (
     WantedChanged,
     Woke,
 )
-from hs_core.host import HostConfig, HostMachine
+from hs_core.host import HostConfig, HostMachine, HostOutcome
 from hs_core.model import Dataset, Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import Exit, JobReport, Tier
@@ -181,8 +181,9 @@ class Agent:
             self._clock.at(self.paused_until_s, self._drain, life)
             return
         self._handling = True
-        while self._events and life == self.life:
-            event = self._events.popleft()
+        events = self._events
+        while events and life == self.life:
+            event = events.popleft()
             if event.now_s < self.now_s():  # it lay in its socket: it is of the moment in which it is read
                 event = replace(event, now_s=self.now_s())
             self._handle(event)
@@ -192,7 +193,16 @@ class Agent:
         machine = self.machine
         assert machine is not None
         self.handled += 1
+        self._dirty = True
         outcome = machine.handle(event)
+        if outcome.commands:
+            self._obey(outcome)
+        elif self.remembers and outcome.checkpointed:
+            self._save()
+        if self.connected and not self._ticking:
+            self._tick_later()
+
+    def _obey(self, outcome: HostOutcome) -> None:
         commands = outcome.commands
         for command in commands:
             if isinstance(command, Launch):
@@ -200,15 +210,12 @@ class Agent:
         ordered = any(not isinstance(command, WakeHost) for command in commands)
         if self.remembers and (ordered or outcome.checkpointed):
             self._save()
-        self._dirty = True
         life = self.life
         for command in commands:
             self._perform(command)
             if life != self.life:
                 return
         self._world.ordered(self, commands)
-        if self.connected and not self._ticking:
-            self._tick_later()
 
     def _save(self) -> None:
         assert self.machine is not None
@@ -472,7 +479,7 @@ class Agent:
         self._dirty = False
         now = {report.job: report for report in machine.reports()}
         sent = self._sent
-        changed = tuple(r for r in now.values() if (was := sent.get(r.job)) is not r and was != r)
+        changed = tuple([r for job, r in now.items() if (was := sent.get(job)) is not r and was != r])
         gpus = () if self.gpus == self._sent_gpus else self.gpus
         heard = machine.heard
         news = changed or gpus or heard != self._sent_heard

@@ -184,7 +184,8 @@ class Gang:
         return any(part.way is Way.GONE for part in self.parts.values())
 
     def _in_order(self) -> list[Part]:
-        return [self.parts[rank] for rank in sorted(self.parts)]
+        parts = self.parts
+        return [parts[rank] for rank in sorted(parts)] if len(parts) > 1 else list(parts.values())
 
     # --- training
 
@@ -246,10 +247,18 @@ class Gang:
     def _tell_progress(self, turn: int) -> None:
         if turn != self._turn or self.since_s is None:
             return
-        said: dict[str, Any] = {"step": self.step, "steps_per_s": self.world.speeds.told(self)}
-        said["noise_scale"], said["noise_samples"] = self.world.speeds.told_noise(self)
+        step, rate = self.step, self.world.speeds.told(self)
+        noise_scale, noise_samples = self.world.speeds.told_noise(self)
         for part in self._in_order():
-            part.agent.say(part, JobProgressed, device_memory_bytes=0, **said)
+            part.agent.say(
+                part,
+                JobProgressed,
+                step=step,
+                steps_per_s=rate,
+                device_memory_bytes=0,
+                noise_scale=noise_scale,
+                noise_samples=noise_samples,
+            )
         self.world.clock.after(self.world.progress_s, self._tell_progress, turn)
 
     def _stand(self) -> None:
