@@ -81,7 +81,9 @@ def test_what_a_gang_over_several_models_measured_is_its_slowest_ones_once_all_a
             job=JobId(1), epoch=0, phase=Phase.RUNNING, resumes=1, run_s=20.0 * turn, step=turn
         )
         after = replace(before, run_s=20.0 * turn + 20.0, step=turn + 1, steps_per_s=rate)
-        return rates.reported("c", models, before, after, 0.0)
+        turn_s = rates.turn_s(before, after)
+        assert turn_s is not None
+        return rates.measured("c", models, after.steps_per_s, turn_s, 0.0)
 
     measured(["V100"], 10.0)  # a turn's beginning
     for model, rate in known.items():

@@ -155,7 +155,10 @@ class Decisions(Requests):
         decided = verdict.plan
         heavier: set[HostName] = set()
         weights: dict[int, float] = {}  # by identity: many jobs share a few fractions
+        before = self._planned
         for job, tickets in decided.tickets.items():
+            if before.get(job) is tickets:
+                continue
             weight = weights.get(id(tickets))
             if weight is None:
                 weight = weights[id(tickets)] = float(tickets)

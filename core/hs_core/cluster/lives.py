@@ -72,6 +72,9 @@ class Lives(Views):
     def _rate_reported(
         self, row: Job, host: HostName, old: JobReport | None, new: JobReport, now_s: float
     ) -> None:
+        turn_s = self._rates.turn_s(old, new, host if row.portions else "")
+        if turn_s is None:
+            return
         job_class = self._sight.class_of(row)
         live = self._book.live
         beside = {self._sight.class_of(live[job]) for job in new.beside if job in live}
@@ -81,20 +84,18 @@ class Lives(Views):
         declared = elastic.on(row.spec.gang, row.spec.nodes) if elastic is not None else None
         known = self._rates.count
         models = (row.gpu_models[row.hosts.index(host)],) if row.portions else row.gpu_models
-        of = host if row.portions else ""
         whole = row.report if len(row.hosts) > 1 and not row.portions else new
         gpus = whole.gpus if whole is not None and len(whole.gpus) == row.gang else ()
-        if self._rates.reported(
+        if self._rates.measured(
             job_class,
             models,
-            old,
-            new,
+            new.steps_per_s,
+            turn_s,
             now_s,
             beside=beside,
             split=split,
             shape=shape,
             declared=declared,
-            of=of,
             gpus=gpus,
         ):
             self._touched_profile = True

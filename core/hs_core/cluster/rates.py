@@ -62,43 +62,51 @@ class Rates:
             self._show(name, model)
         self.gpus = GpuSpeeds.load(list(gpus))
 
-    def reported(
+    def turn_s(self, old: JobReport | None, new: JobReport, of: str = "") -> float | None:
+        """Seconds that its turn has been on, with who shares its GPUs now; None: the report tells no rate, or none that was not told before.
+
+        To be asked of every report. `of`: the server of one of its copies.
+        """
+        which = (new.epoch, new.resumes, new.beside)
+        turns = self._turns.get(new.job)
+        if turns is None:
+            turns = self._turns[new.job] = {}
+        turn = turns.get(of)
+        if turn is None or turn[0] != which:
+            before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
+            turn = turns[of] = (which, before_s)
+        if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
+            return None
+        return new.run_s - turn[1]
+
+    def measured(
         self,
         job_class: str,
         models: Sequence[str],
-        old: JobReport | None,
-        new: JobReport,
+        steps_per_s: float,
+        turn_s: float,
         now_s: float,
         *,
         beside: Collection[str] = (),
         split: bool = False,
         shape: Shape | None = None,
         declared: Shape | None = None,
-        of: str = "",
         gpus: Sequence[GpuId] = (),
     ) -> bool:
-        """Whether it told a rate that was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
-        `shape`: that an elastic job was told; `declared`: of one that was told none, which is what it has; `of`: the server of one of its copies; `gpus`: all that it had.
+        """Whether the rate was taken in. `models`: of its servers; `beside`: classes of the jobs on its GPUs; `split`: its mini-batches are worked through in parts;
+        `shape`: that an elastic job was told; `declared`: of one that was told none, which is what it has; `gpus`: all that it had.
 
         How much two jobs slow each other is taken to be the same whatever the parts; alone, a job that is split tells nothing of one that is not.
         """
-        which = (new.epoch, new.resumes, new.beside)
-        turns = self._turns.setdefault(new.job, {})
-        turn = turns.get(of)
-        if turn is None or turn[0] != which:
-            before_s = old.run_s if old is not None and old.epoch == new.epoch else 0.0
-            turn = turns[of] = (which, before_s)
-        if new.steps_per_s <= 0 or old is None or not _is_news(old, new):
-            return False
         model = self._slowest(job_class, models)
         if model is None or len(beside) > 1 or (split and not beside) or (shape is not None and beside):
             return False
         sample = RateSample(
             job_class=job_class,
             model=model,
-            steps_per_s=new.steps_per_s,
+            steps_per_s=steps_per_s,
             now_s=now_s,
-            since_resume_s=new.run_s - turn[1],
+            since_resume_s=turn_s,
             beside=next(iter(beside), ""),
             shape=shape,
         )
@@ -107,7 +115,7 @@ class Rates:
         if declared is not None and shape is None and not beside:
             self._profile.add(replace(sample, shape=declared))
         if not beside and shape is None and gpus and all(one == model for one in models):
-            self.gpus.add(job_class, model, gpus, new.steps_per_s)
+            self.gpus.add(job_class, model, gpus, steps_per_s)
         self._classes.pop(job_class, None)
         self._classes[job_class] = None
         if (job_class, model) in self._known and self._profile.is_plain(job_class, model):

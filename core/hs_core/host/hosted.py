@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hs_core.copier import maker
+from hs_core.copier import copier, maker
 from hs_core.model import SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Exit, JobReport, Phase, Tier
 from hs_core.wanted import Source, WantedJob
 
 _says = maker(JobReport)
+_says_again = copier(JobReport)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -290,3 +291,11 @@ class HostedJob:
             can_checkpoint=self.alive and self.can_checkpoint, checkpoint_generation=self.checkpoint_generation,
             rendezvous=self.rendezvous, exit=self.exit, noise_scale=self.noise_scale, noise_samples=self.noise_samples,
         )  # fmt: skip
+
+    def report_again(self, last: JobReport, now_s: float) -> JobReport:
+        """As `last`, since when nothing has happened to it but time."""
+        if self.charged_from_s is None:
+            return last
+        seconds = self.seconds_in_turn(now_s)
+        gpu_s = self.gpu_s + seconds * self.charged_gpus
+        return _says_again(last, gpu_s=gpu_s, run_s=self.run_s + seconds)

@@ -98,9 +98,7 @@ class HostMachine:
         self._resend = False
         self._due_s = -inf  # nothing is to be done before, unless something happens
         self._told: dict[JobId, tuple[object, ...]] = {}
-        self._stand: dict[
-            JobId, JobReport
-        ] = {}  # of jobs that are charged nothing, since something touched them
+        self._said: dict[JobId, JobReport] = {}  # since something touched them
         if saved is not None:
             self._term, self._seq = saved["term"], saved["seq"]
             memory.load(self._board, saved)
@@ -159,7 +157,7 @@ class HostMachine:
             board.out.clear()
         changed = self._changed(touched)
         for job in touched:
-            self._stand.pop(job.id, None)
+            self._said.pop(job.id, None)
         self._check(touched, commands)
         new_facts = board.facts_told - facts_before
         facts = tuple(islice(reversed(board.facts), new_facts))[::-1] if new_facts else ()
@@ -211,7 +209,7 @@ class HostMachine:
     def _left_behind(self) -> None:
         for job in [job for job in self._told if job not in self._board.jobs]:
             del self._told[job]
-            self._stand.pop(job, None)
+            self._said.pop(job, None)
 
     def _gpus_seen(self, event: GpusSeen) -> None:
         board = self._board
@@ -332,13 +330,11 @@ class HostMachine:
         return self._board.now_s if now_s is None else max(now_s, self._board.now_s)
 
     def _report(self, job: HostedJob, at_s: float) -> JobReport:
-        can_freeze = self._board.config.can_freeze
-        if job.charged_from_s is not None:
-            return job.report(at_s, can_freeze)
-        known = self._stand.get(job.id)
-        if known is None:
-            known = self._stand[job.id] = job.report(at_s, can_freeze)
-        return known
+        last = self._said.get(job.id)
+        if last is not None:
+            return job.report_again(last, at_s)
+        said = self._said[job.id] = job.report(at_s, self._board.config.can_freeze)
+        return said
 
     @property
     def jobs(self) -> AbstractSet[JobId]:

@@ -131,7 +131,7 @@ class StrideQueue(Generic[K]):
         if job in self._entries:
             raise BrokenError(f"job {job} is in the stride queue already")
         _check(job, gang, tickets)
-        entry = _Entry(job, gang, Fraction(tickets), tuple(order), kin)
+        entry = _Entry(job, gang, _fraction(tickets), tuple(order), kin)
         entry.carry = None if carry is None else _bounded(Fraction(carry))
         self._unsettle()
         self._entries[job] = entry
@@ -145,7 +145,11 @@ class StrideQueue(Generic[K]):
 
     def set_tickets(self, tickets: Mapping[K, Fraction]) -> None:
         """The difference to the virtual time scales with the stride, so that nobody gains or loses by the change."""
-        changed = {job: Fraction(now) for job, now in tickets.items() if now != self._entry(job).tickets}
+        changed = {}
+        for job, now in tickets.items():
+            was = self._entry(job).tickets
+            if now is not was and now != was:
+                changed[job] = _fraction(now)
         for job, now in changed.items():
             _check(job, self._entries[job].gang, now)
         if not changed:
@@ -488,6 +492,11 @@ def _check(job: object, gang: int, tickets: Fraction) -> None:
         raise BrokenError(f"job {job} has a gang of {gang} GPUs; expected at least 1")
     if tickets <= 0:
         raise BrokenError(f"job {job} has {tickets} tickets; expected more than 0")
+
+
+def _fraction(value: Fraction | int) -> Fraction:
+    """The very same where it is one, also of who calls a whole number one: what did not change is soon seen."""
+    return value if isinstance(value, Fraction) else Fraction(value)
 
 
 def _plain(value: Fraction) -> Fraction | int:
