@@ -402,6 +402,8 @@ class Job:
     @property
     def report(self) -> JobReport | None:
         """Its servers' reports as one; None until one of them has said something."""
+        if len(self.hosts) == 1 and not self.portions:
+            return self.reports.get(self.hosts[0])
         return self.report_of(self.reports)
 
     def report_of(self, reports: Mapping[HostName, JobReport]) -> JobReport | None:
@@ -450,8 +452,8 @@ class Job:
     @property
     def step(self) -> int:
         """Where nobody has said anything of the present epoch's copies, or of what goes on from their average: where they begin."""
-        if self.report is not None:
-            return self.report.step
+        if (report := self.report) is not None:
+            return report.step
         return self.stored.step if self.stored is not None and self.stored.copies else self.base_step
 
 

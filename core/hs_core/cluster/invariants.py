@@ -8,7 +8,7 @@ from typing import NoReturn
 from hs_core.cluster import states
 from hs_core.cluster.book import Book
 from hs_core.errors import BrokenError
-from hs_core.forms import Shape, Spread, strategy_of
+from hs_core.forms import Form, Shape, Spread, strategy_of
 from hs_core.model import Job, spans, spreads
 from hs_core.names import HostName, JobId
 from hs_core.policy import Snapshot, Verdict
@@ -43,16 +43,8 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
         _broken(row, f"has {row.nodes} nodes, and lives on {hosts}")
     if row.portions and (row.nodes != 1 or len(hosts) < 2 or min(row.portions) < 1 or row.base_step < 0):
         _broken(row, f"has copies that do {row.portions} steps from {row.base_step} on {hosts}")
-    if isinstance(row.shape, Strategy) and not hosts:
-        _broken(row, f"has {row.shape}, and no home")
-    if (strategy := strategy_of(row.shape)) is not None and strategy not in spec.strategies:
-        _broken(row, f"has {row.shape}, and declares {spec.strategies}")
-    if isinstance(row.shape, Spread) and (row.shape.nodes not in spreads(spec) or not (hosts or row.stored)):
-        _broken(row, f"has {row.shape}, and may be laid over {spreads(spec)}, on {hosts}")
-    if isinstance(row.shape, Shape) and (spec.elastic is None or not hosts):
-        _broken(row, f"has a shape, {row.shape}, as {spec.elastic} on {hosts}")
-    if isinstance(row.shape, Shape) and row.shape.nodes != 1 and not spans(spec):
-        _broken(row, f"has {row.shape}, and is to be on one server")
+    if row.shape is not None:
+        _check_shape(row, row.shape)
     if len(hosts) > 1 and len(set(hosts)) != len(hosts):
         _broken(row, "two of its parts are on one server")
     if row.epoch < 0 or row.retries > spec.retry_max:
@@ -65,6 +57,20 @@ def check_row(book: Book, row: Job, next_job_id: JobId) -> None:
 
 def _broken(row: Job, what: str) -> NoReturn:
     raise BrokenError(f"job {row.id}: {what}")
+
+
+def _check_shape(row: Job, shape: Form) -> None:
+    hosts, spec = row.hosts, row.spec
+    if isinstance(shape, Strategy) and not hosts:
+        _broken(row, f"has {shape}, and no home")
+    if (strategy := strategy_of(shape)) is not None and strategy not in spec.strategies:
+        _broken(row, f"has {shape}, and declares {spec.strategies}")
+    if isinstance(shape, Spread) and (shape.nodes not in spreads(spec) or not (hosts or row.stored)):
+        _broken(row, f"has {shape}, and may be laid over {spreads(spec)}, on {hosts}")
+    if isinstance(shape, Shape) and (spec.elastic is None or not hosts):
+        _broken(row, f"has a shape, {shape}, as {spec.elastic} on {hosts}")
+    if isinstance(shape, Shape) and shape.nodes != 1 and not spans(spec):
+        _broken(row, f"has {shape}, and is to be on one server")
 
 
 def _check_account(row: Job) -> None:

@@ -221,15 +221,16 @@ class HostedJob:
         )
 
     def sliceable(self, can_freeze: bool) -> bool:
-        if self.mode is SuspendMode.NONE or (self.stuck and self.phase is not Phase.KILLING):
+        mode = self.wanted.spec.suspend
+        if mode is SuspendMode.NONE or (self.stuck and self.phase is not Phase.KILLING):
             return False
-        if self.mode is SuspendMode.TRANSPARENT:
+        if mode is SuspendMode.TRANSPARENT:
             return can_freeze
         if self.ready or (
             self.phase not in (Phase.RUNNING, Phase.FROZEN) and not self.overdue and self.hooked is not False
         ):
             return True
-        return can_freeze and self.mode is SuspendMode.AUTO
+        return can_freeze and mode is SuspendMode.AUTO
 
     def immovable(self, can_freeze: bool) -> bool:
         """Whoever else's turn it is: its GPUs stay its own for now."""
@@ -262,10 +263,11 @@ class HostedJob:
         self.charged_from_s = now_s
 
     def note(self, can_freeze: bool) -> str:
+        mode = self.wanted.spec.suspend
         parts = []
         if self.phase is Phase.KILLING and self.stuck:
             parts.append(self.stuck)
-        elif self.mode is SuspendMode.NONE:
+        elif mode is SuspendMode.NONE:
             parts.append("never suspended, as asked: runs unsliced")
         elif self.stuck:
             parts.append(f"does not stop: {self.stuck}")
@@ -274,7 +276,7 @@ class HostedJob:
             parts.append(
                 f"{what}: " + ("suspended by the freezer" if self.sliceable(can_freeze) else "runs unsliced")
             )
-        elif self.mode is SuspendMode.TRANSPARENT and not can_freeze:
+        elif mode is SuspendMode.TRANSPARENT and not can_freeze:
             parts.append("no freezer on this host: runs unsliced")
         parts += filter(None, (self.stays_here, self.waits_for, self.held_up, self.trouble))
         return "; ".join(parts) if parts else ""

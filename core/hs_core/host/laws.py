@@ -23,7 +23,7 @@ def broken_laws(board: Board, touched: Collection[HostedJob], orders: Collection
 
 
 def _of_job(board: Board, job: HostedJob) -> Iterator[str]:
-    phase, occupying, alive = job.phase, job.occupying, job.alive
+    phase, occupying, alive, asked = job.phase, job.occupying, job.launched_s is not None, job.asked
     if not alive:
         yield from _of_none_alive(job)
     elif phase is Phase.WAITING or phase is Phase.EXITED:
@@ -35,8 +35,8 @@ def _of_job(board: Board, job: HostedJob) -> Iterator[str]:
         yield "is charged though it stands"
     if not occupying and (phase is Phase.RUNNING or phase is Phase.SUSPENDING):
         yield "runs uncharged"
-    if (phase is Phase.SUSPENDING) != (job.asked is not None and not stands):
-        yield f"was asked {job.asked}"
+    if (phase is Phase.SUSPENDING) != (asked is not None and not stands):
+        yield f"was asked {asked}"
     if job.in_turn:
         yield from _of_its_turn(board, job)
     elif phase is Phase.RUNNING and not job.dropped:

@@ -157,13 +157,16 @@ class Walk:
             return seat
         if job.aim and gpus is None and set(job.aim) <= set(allowed):
             return job.aim
+        count = gpus or job.gang
+        if len(allowed) < count:
+            return None
         gpu_rank: dict[GpuId, int] = {}
         for other in self.board.jobs.values():
             for gpu in other.gpus:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
                 )
-        count, host, load = gpus or job.gang, list(self.board.gpus), demand(self.board)
+        host, load = list(self.board.gpus), demand(self.board)
         tried = (
             choose(count, some, host, load, gpu_rank) for some in (*apart(self.board, job, allowed), allowed)
         )

@@ -158,7 +158,7 @@ class StrideQueue(Generic[K]):
         for job, now in changed.items():
             entry = self._entries[job]
             if entry.lag is not None:
-                entry.lag *= entry.tickets / now
+                entry.lag = _times(entry.lag, entry.tickets, now)
             entry.tickets = now
             entry.stride = entry.gang / now
 
@@ -441,11 +441,10 @@ class StrideQueue(Generic[K]):
     def _clamp(self) -> None:
         """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""
         lags = [e.lag for e in self._entries.values() if e.lag is not None]
-        if not lags:
+        signs = [lag.numerator for lag in lags]
+        if not signs or min(signs) <= 0 <= max(signs):
             return
-        shift = max(min(lags), ZERO) + min(max(lags), ZERO)
-        if not shift:
-            return
+        shift = min(lags) if signs[0] > 0 else max(lags)
         for entry in self._entries.values():
             if entry.lag is not None:
                 entry.lag -= shift
@@ -506,6 +505,12 @@ def _plain(value: Fraction) -> Fraction | int:
 
 def _bounded(carry: Fraction) -> Fraction:
     return max(-ONE, min(ONE, carry))
+
+
+def _times(value: Fraction, by: Fraction, over: Fraction) -> Fraction:
+    return Fraction(
+        value.numerator * by.numerator * over.denominator, value.denominator * by.denominator * over.numerator
+    )
 
 
 def _steps(value: Fraction, scale: int) -> int:
