@@ -137,6 +137,8 @@ class Held:
 
     def _doomed(self, now_s: float) -> frozenset[HostName]:
         """Servers that were to be empty by now: what is left there is ended, and queued again."""
+        if not self._book.draining:
+            return frozenset()
         return frozenset(
             name
             for name in self._book.draining

@@ -107,6 +107,8 @@ class ClusterMachine(Decisions):
         answer: tuple[JobId, ...] = ()
         edge = False
         match event:
+            case HostReported():
+                self._host_reported(event)
             case JobsSubmitted():
                 answer = self._jobs_submitted(event)
             case JobsCancelled():
@@ -121,8 +123,6 @@ class ClusterMachine(Decisions):
                 self._policy_set(event)
             case HostJoined():
                 self._host_joined(event)
-            case HostReported():
-                self._host_reported(event)
             case HostLeft():
                 self._host_left(event)
             case HostDrained():

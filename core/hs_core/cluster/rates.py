@@ -141,7 +141,7 @@ class Rates:
     def known(self) -> Mapping[tuple[str, str], float]:
         """(class, model) → mini-batches a second."""
         for key in self._outdated:
-            self._show(*key)
+            self._show_plain(*key)
         self._outdated.clear()
         return self._known
 
@@ -150,10 +150,13 @@ class Rates:
         """How much is known."""
         return len(self._known) + len(self.interference) + self._shapes
 
-    def _show(self, job_class: str, model: str) -> None:
+    def _show_plain(self, job_class: str, model: str) -> None:
         rate = self._profile.rate(job_class, model)
         if rate is not None and rate.samples >= ENOUGH:
             self._known[job_class, model] = rate.steps_per_s
+
+    def _show(self, job_class: str, model: str) -> None:
+        self._show_plain(job_class, model)
         for beside, shared in self._profile.beside(job_class, model).items():
             if shared.samples >= ENOUGH and (job_class, model) in self._known:
                 ratio = self._known[job_class, model] / shared.steps_per_s

@@ -103,7 +103,7 @@ class Sight:
         book.recount()
         changed = book.changed
         if self._progress:
-            changed |= book.counted
+            changed |= self._count(book.counted - changed)
             book.counted = set()
         for host in doomed ^ self._doomed:
             changed |= book.at_host.get(host, set())
@@ -120,6 +120,21 @@ class Sight:
                 self._in_order = True
             self._shown = tuple(self._facts.values())
         return self._shown
+
+    def _count(self, counted: Collection[JobId]) -> set[JobId]:
+        """What these have received and done, of which nothing else changed; the answer is who is to be looked at all the same."""
+        others: set[JobId] = set()
+        for job in counted:
+            row, old = self._book.live[job], self._facts.get(job)
+            # What GPUs it is bound to, or how noisy its gradients are, is measured along with its progress.
+            if old is None or self._by_gpu or row.spec.elastic is not None:
+                others.add(job)
+                continue
+            gpu_s, step = row.gpu_s, row.step
+            if gpu_s != old.attained_gpu_s or step != old.steps_done:
+                self._facts[job] = _changed(old, attained_gpu_s=gpu_s, steps_done=step)
+                self._shown = None
+        return others
 
     def running(self) -> frozenset[JobId]:
         """Of those that `jobs` said last, who is in its turn."""

@@ -44,6 +44,8 @@ JobEvent = (
 
 def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
     match event:
+        case JobProgressed():
+            _progressed(board, job, event)
         case JobHooked():
             _hooked(board, job)
         case JobReady():
@@ -54,8 +56,6 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             _held(board, job, event)
         case JobWentOn():
             _went_on(board, job, event.step)
-        case JobProgressed():
-            _progressed(board, job, event)
         case JobCheckpointed():
             _durable(board, job, event.step, event.generation)
         case CheckpointFailed():

@@ -201,7 +201,7 @@ def walk(board: Board) -> Walk:
 def able(board: Board, job: HostedJob) -> bool:
     """It could take a turn that starts now."""
     return (
-        job.id in board.queue
+        job.id in board.queue.jobs
         and not job.wanted.paused
         and not job.passed_over
         and not job.portion_done
