@@ -115,8 +115,11 @@ class Decisions(Requests):
     def _settle_homes(self, snapshot: Snapshot, decided: Plan, now_s: float) -> None:
         homes = decided.homes
         forked = self._book.forked | decided.copies.keys()
+        alike = not forked and not decided.shapes
         for facts in snapshot.jobs:
             home = homes.get(facts.id)
+            if alike and home is facts.hosts:
+                continue  # as nearly all
             shape = decided.shapes.get(facts.id, facts.shape)
             same = home == facts.hosts and shape == facts.shape
             if home is None or (same and facts.id not in forked):

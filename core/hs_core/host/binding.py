@@ -9,6 +9,8 @@ from fractions import Fraction
 
 from hs_core.names import GpuId
 
+ZERO = Fraction(0)
+
 
 def choose(
     gang: int,
@@ -29,11 +31,11 @@ def choose(
 
     def beside(gpu: GpuId, size: int) -> Fraction:
         start = place[gpu] // size * size
-        return sum((load.get(g, Fraction(0)) for g in host[start : start + size]), Fraction(0))
+        return sum((load.get(g, ZERO) for g in host[start : start + size]), ZERO)
 
     def key(block: Iterable[GpuId]) -> tuple[Fraction, Fraction, Fraction, int, int]:
         block = tuple(block)
-        first, own = block[0], sum((load.get(g, Fraction(0)) for g in block), Fraction(0))
+        first, own = block[0], sum((load.get(g, ZERO) for g in block), ZERO)
         double, quadruple = beside(first, 2 * gang), beside(first, 4 * gang)
         return (own, -double, -quadruple, -min(rank.get(g, len(rank) + 1) for g in block), place[first])
 
@@ -42,5 +44,5 @@ def choose(
     whole = [block for block in blocks if allowed_set.issuperset(block)]
     if whole:
         return tuple(min(whole, key=key) if len(whole) > 1 else whole[0])
-    singles = sorted(allowed, key=lambda g: (load.get(g, Fraction(0)), -rank.get(g, len(rank) + 1), place[g]))
+    singles = sorted(allowed, key=lambda g: (load.get(g, ZERO), -rank.get(g, len(rank) + 1), place[g]))
     return tuple(sorted(singles[:gang], key=place.__getitem__))
