@@ -13,7 +13,7 @@ from hs_core.policies import find
 from hs_core.policies.gandiva_fair import LIMITS
 from hs_core.policy import HostFacts, JobFacts, Snapshot, Verdict
 
-from .worlds import Run, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+from .worlds import GIB, Run, having, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
 
 GANDIVA_FAIR = find("gandiva-fair")
 LONG_AGO = 1e6  # seconds: every cool-down is over
@@ -314,6 +314,56 @@ def test_narrow_jobs_leave_together_where_each_one_keeps_a_gpu_idle() -> None:
     verdict = decide([host(name) for name in "abcde"], jobs, tickets={"A": 200, "B": 100})
     assert moves(verdict).keys() == {1, 2}
     assert {homes_of(verdict)[1], homes_of(verdict)[2]} == {"b", "c"}
+
+
+def test_gangs_over_several_servers_leave_one_whose_small_jobs_are_due_all_the_time() -> None:
+    """Each stays where it can, in its place among the gang's nodes."""
+    stay = at("a", *sweep(1, 4, "A", migrate=Migrate.NEVER))
+    jobs = [*stay, *at("a+b", *sweep(5, 2, "B", 8, nodes=2)), *at("c", job(9, "B", 4))]
+    world = run([host(name) for name in "abc"], jobs)
+    verdict = world.go(30)
+    assert {homes_of(verdict)[5], homes_of(verdict)[6]} == {"c+b"}
+    assert [int(moved) for _, moved in world.moved] == [5, 6]
+
+
+def test_gangs_that_crowd_on_two_servers_spread_over_all_and_stay_there() -> None:
+    world = run([host(name) for name in "abcd"], at("a+b", *sweep(1, 4, "A", 8, nodes=2)))
+    verdict = world.go(3)
+    assert where(verdict) == {"a+b": 2, "c+d": 2}
+    world.go(100)
+    assert len(world.moved) == 2
+
+
+def test_gangs_over_several_servers_do_not_go_to_and_fro_where_loads_cannot_be_alike() -> None:
+    """Of nine no four servers have as many parts each; small jobs are on two of them."""
+    gangs = at("a+b", *sweep(1, 5, "A", 8, nodes=2)) + at("c+d", *sweep(6, 4, "B", 8, nodes=2))
+    jobs = [*gangs, *at("a", *sweep(20, 3, "C")), *at("c", *sweep(30, 2, "C", 2))]
+    world = run([host(name) for name in "abcd"], jobs)
+    world.go(100)
+    world.moved.clear()
+    world.go(200)
+    assert world.moved == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"migrate": Migrate.NEVER},
+        {"settled_s": LONG_AGO},
+        {"gpu_memory_bytes": 16 * GIB},
+    ],
+)
+def test_a_gang_over_several_servers_stays_where_a_job_of_one_server_would(facts: dict[str, object]) -> None:
+    """Its user wants it to, it has just come, it fits nowhere else."""
+    hosts = [host("a"), host("b"), replace(host("c"), gpu_memory_bytes=8 * GIB)]
+    stay = at("a", *sweep(1, 4, "A", migrate=Migrate.NEVER))
+    assert 5 in moves(decide([host(name) for name in "abc"], [*stay, *at("a+b", job(5, "B", 8, nodes=2))]))
+    assert moves(decide(hosts, [*stay, *at("a+b", job(5, "B", 8, nodes=2, **facts))])) == {}
+
+
+def test_a_gang_with_a_part_on_a_server_that_is_cut_off_is_not_moved() -> None:
+    jobs = [*at("a", *sweep(1, 4, "A", migrate=Migrate.NEVER)), *at("a+b", job(5, "B", 8, nodes=2))]
+    assert moves(decide([host("a"), host("b", connected=False), host("c")], jobs)) == {}
 
 
 # --- drains -------------------------------------------------------------------------------------------------------------

@@ -213,6 +213,24 @@ def test_many_gangs_that_each_want_all_servers_leave_the_others_their_turns_in_b
         assert farthest(result, user, gang, SETTLED, 160) <= 1.5
 
 
+@pytest.mark.parametrize(
+    ("drafts", "tickets"),
+    [
+        ([*jobs("wide", 17, 4), *jobs("wide", 13, 4, nodes=2), *jobs("small", 6)], {"small": 50.0}),
+        (
+            [*jobs("wide", 19, 4, nodes=2), *jobs("wide", 21, 2), *jobs("a", 20, 2), *jobs("small", 2)],
+            {"a": 400.0},
+        ),
+    ],
+)
+def test_small_jobs_that_are_due_all_the_time_get_it_beside_gangs_over_several_servers(drafts, tickets):
+    """The gangs take other servers, which have room in their shares."""
+    result = run(drafts, {"V100": 3}, quanta=300, tickets=tickets)
+    for user in dict.fromkeys(user for _, user, *_ in drafts):
+        assert got(result, user, 100, 300) > 0.95 * due(result, user, 100, 300)
+    assert max(job.migrations for job in result.jobs if job.gang == 8) <= 2
+
+
 @pytest.mark.parametrize("tickets", [{"c": 200.0, "d": 50.0}, {"a": 200.0}, {}])
 def test_jobs_that_all_come_up_at_once_take_turns_evenly_from_then_on(tickets):
     """Whoever comes up first has the server for that quantum: the others are not behind for it by turns of all of their jobs."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hs_core.mechanism.census import Band
 from hs_core.mechanism.floor import Shape, shape_of
+from hs_core.mechanism.gang_homes import GangHomes, Swap
 from hs_core.mechanism.loads import Pool
 from hs_core.mechanism.time_load import Weighed, least_load, time_load, weighed
 from hs_core.model import MoveReason
@@ -31,6 +32,7 @@ class _Change(NamedTuple):
     source: int
     job: JobFacts
     packs: bool = False  # with others, onto GPUs that idle beside gangs
+    besides: tuple[Swap, ...] = ()  # of a gang that leaves several servers
 
 
 class _Going(NamedTuple):
@@ -49,7 +51,7 @@ def even_out(mover: "Mover", pool: Pool) -> None:
     mean = float(pool.tickets.sum()) / total if pool.asked.sum() >= total else 1.0
     if mean <= 0:
         return
-    evening = _Evening(mover, pool, mean)
+    evening = Evening(mover, pool, mean)
     for _ in range(mover.limits.started_a_quantum + mover.limits.waiting_a_quantum):
         changes = () if mover.spent else evening.best()
         if not changes:
@@ -57,7 +59,7 @@ def even_out(mover: "Mover", pool: Pool) -> None:
         evening.make(changes)
 
 
-class _Evening:
+class Evening:
     def __init__(self, mover: "Mover", pool: Pool, mean: float) -> None:
         self._mover, self._pool, self._mean = mover, pool, mean
         self._limits = mover.limits
@@ -77,6 +79,7 @@ class _Evening:
         self._lighter: dict[int, list[JobFacts]] = {}
         self._gangs: dict[int, bool] = {}
         self._narrows: dict[int, int] = {}
+        self._gang_homes = GangHomes(self, mover, pool)
 
     def _band(self, at: int) -> Band:
         """Jobs of one node that live there."""
@@ -85,7 +88,7 @@ class _Evening:
     def jobs(self, at: int) -> list[JobFacts]:
         return self._band(at).jobs
 
-    def _parts(self, at: int) -> Sequence[JobFacts]:
+    def parts(self, at: int) -> Sequence[JobFacts]:
         """Of gangs over several servers."""
         found = self._mover.world.parts.get(self._pool.names[at])
         return () if found is None else found.jobs
@@ -106,7 +109,7 @@ class _Evening:
         found = self._weighed.get(at)
         if found is None:
             weigh = self._pool.per_gpu
-            found = self._weighed[at] = weighed(self.jobs(at), weigh), weighed(self._parts(at), weigh)
+            found = self._weighed[at] = weighed(self.jobs(at), weigh), weighed(self.parts(at), weigh)
         return found
 
     def one(self, job: JobFacts) -> Weighed:
@@ -127,6 +130,19 @@ class _Evening:
 
     def _time_of(self, at: int) -> float:
         return self.time_of(at, self.weigh(at))
+
+    def time_without(self, at: int, gang: JobFacts) -> float:
+        """Of the server without its part of a gang."""
+        rest = without(self._there(at)[1], self.parts(at), gang)
+        return time_load(self._gpus[at], self.weigh(at) + rest)
+
+    def squares(self, at: int, load: float) -> float:
+        """More than before, with that load: of the mean one's."""
+        return (load**2 - self._load[at] ** 2) * self._width[at] / self._mean**2
+
+    def least(self, tickets: float) -> float:
+        """Squares that a move of so many tickets has to save."""
+        return max(self._limits.gain_gpus, 2.0 * self._limits.load_gap * tickets / self._mean)
 
     def fits(self, job: JobFacts) -> list[bool]:
         """On which servers."""
@@ -151,8 +167,11 @@ class _Evening:
             else:
                 reason = MoveReason.BALANCE
                 text = f"{names[at]} carries {load[at]:.2f} tickets per GPU and {names[to]} {load[to]:.2f}"
-            self._mover.move(change.job, (names[to],), reason, text)
-            for server in (at, to):
+            old = self._mover.world.homes[change.job.id]
+            for_which = {names[left]: names[taken] for left, taken in ((at, to), *change.besides)}
+            new = tuple([for_which.get(name, name) for name in old])
+            self._mover.move(change.job, new, reason, text)
+            for server in sorted({self._pool.index[name] for name in (*old, *new)}):
                 self._kinds.pop(server, None)
                 self._lighter.pop(server, None)
                 self._weighed.pop(server, None)
@@ -188,7 +207,18 @@ class _Evening:
         for source in sources[:TOGETHER]:
             if changes := self._several(source, targets):
                 return changes
+        for source in self._with_parts(waits):
+            if home := self._gang_homes.best(source, targets):
+                (left, taken), *besides = home.swaps
+                return (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
         return ()
+
+    def _with_parts(self, waits: Sequence[int]) -> list[int]:
+        """The fullest servers that have parts of gangs."""
+        if not self._mover.world.parts:
+            return []
+        seen = [at for at in waits[: self._limits.servers_seen] if self.parts(at)]
+        return seen[: self._limits.servers_tried]
 
     def _sources(self, waits: Sequence[int]) -> list[int]:
         """The fullest servers, and the fullest of those with small jobs that may go."""
@@ -204,7 +234,7 @@ class _Evening:
     def _has_gang(self, at: int) -> bool:
         found = self._gangs.get(at)
         if found is None:
-            widest = max(chain(self._band(at).widths, [job.per_node for job in self._parts(at)]), default=0)
+            widest = max(chain(self._band(at).widths, [job.per_node for job in self.parts(at)]), default=0)
             found = self._gangs[at] = 2 * widest > self._gpus[at]
         return found
 
@@ -235,8 +265,8 @@ class _Evening:
 
     def _going(self, source: int, jobs: Iterable[JobFacts]) -> Iterator[_Going]:
         """Those of these that the server would be so much better off without."""
-        pool, limits, mean = self._pool, self._limits, self._mean
-        there, own, urgent = self.weigh(source), self.jobs(source), self._urgent(source)
+        pool, mean = self._pool, self._mean
+        there, own, urgent = self.weigh(source), self.jobs(source), self.urgent(source)
         load, width, may_go = self._load[source], self._width[source], self._mover.may_go
         for job in jobs:
             if not may_go(job, urgent=urgent):
@@ -244,7 +274,7 @@ class _Evening:
             after = self.time_of(source, without(there, own, job))
             saved = (load**2 - after**2) * width
             tickets = job.gang * pool.per_gpu.get(job.user, 0.0)
-            least = max(limits.gain_gpus, 2.0 * limits.load_gap * tickets / mean)
+            least = self.least(tickets)
             if saved > least * mean**2:
                 one = self.one(job)
                 yield _Going(job, one, least_load(self._gpus[source], one), self.fits(job), saved, least)
@@ -311,7 +341,7 @@ class _Evening:
         """Small jobs where to be rid of one is no relief: those that need the server for longest, or the narrowest, for each leaves GPUs idle in its turn."""
         if self._load[source] <= (1.0 + self._limits.load_gap) * self._mean:
             return ()
-        urgent, weight = self._urgent(source), self._pool.per_gpu
+        urgent, weight = self.urgent(source), self._pool.per_gpu
         small = [job for job in self.jobs(source) if 2 * job.gang <= self._gpus[source]]
         if len(small) < 2:
             return ()
@@ -347,8 +377,7 @@ class _Evening:
         if not changes:
             return ()
         tickets = sum(change.job.gang * self._pool.per_gpu.get(change.job.user, 0.0) for change in changes)
-        least = max(self._limits.gain_gpus, 2.0 * self._limits.load_gap * tickets / self._mean)
-        good = draft.squares <= -least * self._mean**2
+        good = draft.squares <= -self.least(tickets) * self._mean**2
         return changes if good and self._mover.affords([change.job for change in changes]) else ()
 
     def _movable(self, at: int) -> list[JobFacts]:
@@ -366,7 +395,7 @@ class _Evening:
         seen = {job.id for job in lighter}
         return [job for job in found if job.id not in seen]
 
-    def _urgent(self, at: int) -> bool:
+    def urgent(self, at: int) -> bool:
         """So unequal that its jobs need not stay for long."""
         return self.load(at) - self._least > self._limits.urgent_gap * self._mean
 
@@ -374,7 +403,7 @@ class _Evening:
         """One of each kind that could go, the cheapest."""
         if at not in self._kinds:
             found: dict[tuple[int, UserName], JobFacts] = {}
-            jobs, urgent = self.jobs(at), self._urgent(at)
+            jobs, urgent = self.jobs(at), self.urgent(at)
             cost_of, may_go = self._mover.cost_of, self._mover.may_go
             for job in jobs if self._mover.moves_started else [job for job in jobs if not job.started]:
                 key = (job.gang, job.user)
@@ -393,7 +422,7 @@ def without(weighed: Weighed, jobs: Sequence[JobFacts], job: JobFacts) -> Weighe
 class _Draft:
     """Several moves thought of together."""
 
-    def __init__(self, evening: _Evening, *, packs: bool = False) -> None:
+    def __init__(self, evening: Evening, *, packs: bool = False) -> None:
         self._evening = evening
         self._packs = packs
         self._jobs: dict[int, list[JobFacts]] = {}

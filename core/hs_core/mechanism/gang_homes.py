@@ -1,0 +1,78 @@
+"""Other homes for gangs over several servers, within their pool (Gandiva_fair, 3.3).
+
+A gang waits for the fullest of its servers, and the others wait with it. The paper does not say how those move. Here one takes other servers for those
+that are too full, by the measure of `mechanism.evening`, and keeps the rest. It goes through one checkpoint of all its parts, so it leaves at once
+all that are worth leaving.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from hs_core.mechanism.placing import Home
+from hs_core.names import UserName
+from hs_core.policy import JobFacts
+
+if TYPE_CHECKING:
+    from hs_core.mechanism.evening import Cost, Evening
+    from hs_core.mechanism.loads import Pool
+    from hs_core.mechanism.moves import Mover
+
+Swap = tuple[int, int]
+"""A server that a gang leaves, and the one that it takes for it."""
+
+
+class OtherHome(NamedTuple):
+    squares: float  # as a change has them
+    cost: "Cost"
+    swaps: tuple[Swap, ...]
+    job: JobFacts
+
+
+class GangHomes:
+    """Those that gangs could have."""
+
+    def __init__(self, evening: "Evening", mover: "Mover", pool: "Pool") -> None:
+        self._evening, self._mover, self._pool = evening, mover, pool
+
+    def best(self, source: int, targets: Sequence[int]) -> OtherHome | None:
+        """Of one of the gangs with a part there."""
+        homes = (self._for(job, targets) for job in self._one_of_each(source))
+        return min((home for home in homes if home is not None), default=None)
+
+    def _one_of_each(self, at: int) -> list[JobFacts]:
+        """Gangs with a part there that could go: one of each kind, the cheapest."""
+        found: dict[tuple[UserName, int, Home], JobFacts] = {}
+        urgent, homes, cost_of = self._evening.urgent(at), self._mover.world.homes, self._mover.cost_of
+        for job in self._evening.parts(at):
+            key = (job.user, job.per_node, homes[job.id])
+            if (key not in found or cost_of(job) < cost_of(found[key])) and self._may_go(job, urgent=urgent):
+                found[key] = job
+        return list(found.values())
+
+    def _may_go(self, job: JobFacts, *, urgent: bool) -> bool:
+        """Its home is of the pool, and nothing keeps jobs away from any server of it."""
+        index, accepts = self._pool.index, self._pool.accepts
+        stays = all(name in index and accepts[index[name]] for name in self._mover.world.homes[job.id])
+        return stays and self._mover.may_go(job, urgent=urgent)
+
+    def _for(self, job: JobFacts, targets: Sequence[int]) -> OtherHome | None:
+        swaps = self._swaps(job, targets)
+        if not swaps:
+            return None
+        squares = round(sum([more for more, _ in swaps]), 9)
+        return OtherHome(squares, self._mover.cost_of(job), tuple([swap for _, swap in swaps]), job)
+
+    def _swaps(self, job: JobFacts, targets: Sequence[int]) -> list[tuple[float, Swap]]:
+        """Squares and servers, the best first: what one server gains goes by nothing that happens to another."""
+        evening, names = self._evening, self._mover.world.homes[job.id]
+        home = [self._pool.index[name] for name in names]
+        least = evening.least(job.per_node * self._pool.per_gpu.get(job.user, 0.0))
+        relief = [(evening.squares(at, evening.time_without(at, job)), at) for at in home]
+        relief = sorted([(less, at) for less, at in relief if less <= -least])
+        if not relief:
+            return []
+        one, fits = evening.one(job), evening.fits(job)
+        free = [at for at in targets if at not in home and fits[at]]
+        rooms = sorted([(evening.squares(at, evening.time_with(at, one)), at) for at in free])
+        pairs = zip(relief, rooms, strict=False)
+        return [(less + more, (at, to)) for (less, at), (more, to) in pairs if less + more <= -least]
