@@ -18,13 +18,13 @@ from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import JobSpec, OnPartition, Topology
 from hs_core.names import HostName, UserName
-from hs_core.policies import find
+from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.elastic import declared_rates
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
-from hs_sim.machines.trouble import ON_A_HOST, Fault, FaultPlan, Kind
+from hs_sim.machines.trouble import DEEDS, MISHAPS, ON_A_HOST, Fault, FaultPlan, Kind
 from hs_sim.machines.world import World
 from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload
 
@@ -41,6 +41,10 @@ ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs an
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
 POLICIES = ("gandiva-fair", "gandiva-fair", "gandiva-fair", "las", "gang-lottery")
+NEXT_IN_OFFICE = (
+    *("gandiva-fair", "las", "fifo", "gang-lottery", "tiresias", "srtf", "pal", "hadar", "hadare", "pollux"),
+    *("sjf-bsbf", "sjf-ffs", "fft", "tesserae-las", "gavel-max-min", "gavel-max-min-packed", "themis"),
+)
 GANGS = 0.25  # how likely a job spans two servers
 LEASE_S = 3.0
 # What elastic jobs take for a mini-batch on a V100, over several servers twice as long to synchronize; and what they allow, but for GPUs.
@@ -259,10 +263,9 @@ def _spec(dice: Random, job: SimJob) -> JobSpec:
 
 
 def _plan(dice: Random, hosts: Sequence[HostName]) -> FaultPlan:
-    kinds = list(Kind)
     faults = []
     for _ in range(dice.randint(1, 5)):
-        kind = dice.choice(kinds)
+        kind = dice.choice(MISHAPS)
         moment = dice.choice(MOMENTS) if dice.random() < 0.5 else ""
         seconds = dice.choice([0.5, 3.0, 9.0, 15.0, 40.0])
         if kind is Kind.CLOCK_JUMP:
@@ -281,19 +284,49 @@ def _plan(dice: Random, hosts: Sequence[HostName]) -> FaultPlan:
     return FaultPlan(faults=tuple(faults))
 
 
+def with_deeds(case: Case) -> Case:
+    """The same trouble, and people who drain, pause, cancel, and put other policies in office in the middle of it."""
+    dice = roll(case.experiment.seed, "deeds")
+    hosts = [name for name, _ in servers(case.experiment.cluster)]
+    deeds = tuple(_deed(dice, hosts) for _ in range(dice.randint(1, 6)))
+    return replace(case, plan=FaultPlan(faults=(*case.plan.faults, *deeds)))
+
+
+def _deed(dice: Random, hosts: Sequence[HostName]) -> Fault:
+    kind = dice.choice(DEEDS)
+    return Fault(
+        kind=kind,
+        at_s=dice.uniform(1.0, TROUBLE_S),
+        for_s=dice.choice([0.5, 9.0, 25.0, 60.0]),
+        host=dice.choice(hosts) if kind in ON_A_HOST else None,
+        when=dice.choice(MOMENTS) if dice.random() < 0.5 else "",
+        nth=dice.randint(1, 3),
+        after_s=dice.choice([0.0, 0.01, 0.2, 1.5]),
+        deadline_s=dice.choice([None, 0.0, 5.0, 30.0]),
+        policy=dice.choice(NEXT_IN_OFFICE),
+    )
+
+
 # --- looking ----------------------------------------------------------------------------------------------------------
 
 
-def run_seed(seed: int, prepare: Callable[[World], None] | None = None) -> Failure | None:
-    """`prepare` may put something broken into the world before it starts."""
-    case = case_of(seed)
+def _moved_about(policy: Policy, *, likely: float) -> Policy:
+    """Who shares GPUs, or trains as copies, is moved by nobody else."""
+    return restless(policy, 0.0 if policy.needs.sharing or policy.needs.copies else likely)
+
+
+def run_seed(
+    seed: int, prepare: Callable[[World], None] | None = None, *, deeds: bool = False
+) -> Failure | None:
+    """`prepare` may put something broken into the world before it starts. `deeds`: people ask for things in the middle of it."""
+    case = with_deeds(case_of(seed)) if deeds else case_of(seed)
     world = World(
         case.experiment,
         faults=case.plan,
         timing=TIMING,
         specs=lambda job: case.specs[job.id],
         settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S, migrations_per_hour=10_000.0),
-        policy=restless(find(case.experiment.policy), case.moving),
+        dress=partial(_moved_about, likely=case.moving),
         watched=True,
     )
     world.cannot_checkpoint = case.cannot_checkpoint
@@ -317,10 +350,11 @@ def explore(
     processes: int = 1,
     prepare: Callable[[World], None] | None = None,
     enough: int | None = None,
+    deeds: bool = False,
 ) -> list[Failure]:
     """What was broken, by seed; stops once there are `enough`. With several processes `prepare` must be a module's function."""
     failures: list[Failure] = []
-    look = partial(run_seed, prepare=prepare)
+    look = partial(run_seed, prepare=prepare, deeds=deeds)
     if processes <= 1:
         for seed in seeds:
             failure = look(seed)
@@ -340,11 +374,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=500, help="how many (500)")
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first one (0)")
     parser.add_argument("--processes", type=int, default=1, help="at a time (1)")
+    parser.add_argument(
+        "--deeds",
+        action="store_true",
+        help="people drain, pause, cancel and change tickets and the policy in the middle of it",
+    )
     options = parser.parse_args(arguments)
     for name, least in (("seeds", 1), ("first", 0), ("processes", 1)):
         if (value := getattr(options, name)) < least:
             raise RefusedError(f"--{'from' if name == 'first' else name}: {value}; expected {least} or more")
-    failures = explore(range(options.first, options.first + options.seeds), processes=options.processes)
+    seeds = range(options.first, options.first + options.seeds)
+    failures = explore(seeds, processes=options.processes, deeds=options.deeds)
     for failure in failures:
         sys.stdout.write(f"{failure}\n\n")
     sys.stdout.write(f"{options.seeds} seeds, {len(failures)} of them broken\n")

@@ -14,6 +14,7 @@ from hs_core.errors import RefusedError
 from hs_core.events import ClusterEvent, Direct, HostJoined, HostLeft, HostReported, QuantumEnded, Wake
 from hs_core.model import Gpu, Host
 from hs_core.names import HostName, JobId
+from hs_core.policies import find
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
 from hs_core.reports import JobReport, Phase
 from hs_core.wanted import Wanted
@@ -49,10 +50,13 @@ class Controller:
         settings: Settings,
         *,
         flush: bool,
+        dress: Callable[[Policy], Policy],
     ) -> None:
+        """`dress`: what is put around every policy that takes office."""
         self._clock, self._network, self._timing = clock, network, timing
         self.settings = settings
-        self._policy = replace(policy, decide=self._timed(policy))
+        self._configured = policy
+        self._dress = dress
         self._flush = flush  # counters reach the disk by themselves too: matters only to who crashes
         self.journal = Journal()
         self.sides: dict[HostName, Side] = {}
@@ -77,9 +81,11 @@ class Controller:
         self._wakes = 0
         self._unwritten: list[Draft] = []
         self._flushing = False
-        self.machine: ClusterMachine = ClusterMachine(self._policy, settings)
+        self.machine: ClusterMachine = ClusterMachine(policy, settings, dress=self._timed)
 
-    def _timed(self, policy: Policy) -> Callable[[Snapshot, Memory], Verdict]:
+    def _timed(self, policy: Policy) -> Policy:
+        """As it takes office."""
+        policy = self._dress(policy)
         decide = policy.decide
 
         def timed(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -91,7 +97,7 @@ class Controller:
             self.decision_s_max = max(self.decision_s_max, took_s)
             return verdict
 
-        return timed
+        return replace(policy, decide=timed)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -104,7 +110,9 @@ class Controller:
         self.tell(_quantum_ended)
 
     def _make(self, state: Any) -> ClusterMachine:
-        return ClusterMachine(self._policy, self.settings, state)
+        name, policy = self.journal.policy, self._configured
+        in_office = policy if name in ("", policy.name) else find(name)
+        return ClusterMachine(in_office, self.settings, state, self._timed)
 
     def crash(self) -> None:
         """What was not committed is gone, and so is every line."""

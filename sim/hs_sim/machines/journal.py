@@ -44,6 +44,7 @@ class Draft:
                 "quantum": machine.quantum,
                 "memory": machine.memory,
                 "budget": machine.budget,
+                "policy": machine.policy.name,
             }
         self.rates = self.rates or touched.profile
         counters = isinstance(event, HostReported) and not (outcome.facts or touched.meta or touched.hosts)
@@ -75,6 +76,12 @@ class Journal:
             self.last_s = max(self.last_s, draft.last_s)
             if draft.meta:
                 self._meta = draft.meta
+
+    @property
+    def policy(self) -> str:
+        """Name of the one in office; "": nothing was written yet."""
+        name: str = self._meta.get("policy", "")
+        return name
 
     def begin_term(self) -> State:
         """What a controller that takes office finds. The policy's memory goes through JSON, as on the disk."""

@@ -72,6 +72,10 @@ class Laws:
         world = self._world
         assert job.id is not None
         row = world.controller.machine.find(job.id)
+        if job.cancelled and row is not None and row.state is JobState.CANCELLED:
+            if job.busy:
+                world.broken(f"job {job.id} was cancelled and still trains")
+            return
         if row is None or row.state is not JobState.SUCCEEDED:
             state = "forgotten" if row is None else f"{row.state} ({row.exit})"
             world.broken(f"job {job.id} did all of its steps and is {state}")

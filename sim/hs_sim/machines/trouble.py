@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hs_core.names import HostName
 from hs_core.reports import Exit
+from hs_sim.machines.deeds import Deeds
 from hs_sim.machines.gang import Part, Way
 from hs_sim.machines.network import DOWN, UP, Line
 
@@ -28,6 +29,24 @@ class Kind(StrEnum):
     DISK_FULL = "disk-full"  # for checkpoints
     CLOCK_JUMP = "clock-jump"  # the time of day where the controller is, by `for_s`, forwards or backwards
     REPEATS = "repeats"  # messages come again, also after newer ones
+    # What people ask for (`machines.deeds`).
+    HOST_DRAINED = "host-drained"  # with a deadline, `deadline_s` from then, if there is one
+    GPU_DRAINED = "gpu-drained"
+    JOB_PAUSED = "job-paused"
+    JOB_CANCELLED = "job-cancelled"
+    TICKETS_SET = "tickets-set"
+    POLICY_SET = "policy-set"
+
+
+DEEDS = (
+    Kind.HOST_DRAINED,
+    Kind.GPU_DRAINED,
+    Kind.JOB_PAUSED,
+    Kind.JOB_CANCELLED,
+    Kind.TICKETS_SET,
+    Kind.POLICY_SET,
+)
+MISHAPS = tuple(kind for kind in Kind if kind not in DEEDS)
 
 
 ON_A_HOST = frozenset(Kind) - {
@@ -35,6 +54,10 @@ ON_A_HOST = frozenset(Kind) - {
     Kind.CONTROLLER_PAUSED,
     Kind.CLOCK_JUMP,
     Kind.REPEATS,
+    Kind.JOB_PAUSED,
+    Kind.JOB_CANCELLED,
+    Kind.TICKETS_SET,
+    Kind.POLICY_SET,
 }
 
 
@@ -49,6 +72,8 @@ class Fault:
     when: str = ""
     nth: int = 1
     after_s: float = 0.0
+    deadline_s: float | None = None
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +94,7 @@ class Trouble:
     def __init__(self, world: "World", plan: FaultPlan) -> None:
         self._world = world
         self._clock = world.clock
+        self._deeds = Deeds(world)
         self._waiting: list[list[object]] = []
         self.quiet_from_s = 0.0  # nothing is wrong any more since
         self.active = 0
@@ -135,9 +161,28 @@ class Trouble:
             case Kind.REPEATS:
                 world.network.repeat = 0.5
                 self._clock.after(fault.for_s, self._no_repeats)
+            case Kind.JOB_PAUSED | Kind.JOB_CANCELLED:
+                self._ask_of_a_job(fault)
+            case Kind.TICKETS_SET:
+                user = world.dice.choice(sorted({job.sim.user for job in world.truth.jobs.values()}))
+                self._deeds.set_tickets(user, world.dice.choice([10.0, 100.0, 400.0]), self._over)
+            case Kind.POLICY_SET:
+                self._deeds.set_policy(fault.policy, self._over)
             case _:
                 assert fault.host is not None
                 self._strike_host(fault, fault.host)
+
+    def _ask_of_a_job(self, fault: Fault) -> None:
+        jobs = [job for job in self._world.truth.jobs.values() if job.id is not None and job.ended_s is None]
+        if not jobs:
+            self._over()
+            return
+        job = self._world.dice.choice(jobs)
+        self._world.note(f"job {job.id} is meant")
+        if fault.kind is Kind.JOB_CANCELLED:
+            self._deeds.cancel(job, self._over)
+        else:
+            self._deeds.pause(job, fault.for_s, self._over)
 
     def _strike_host(self, fault: Fault, host: HostName) -> None:
         world = self._world
@@ -176,6 +221,10 @@ class Trouble:
                 gpu = agent.gpus[world.dice.randrange(len(agent.gpus))]
                 agent.gpu_health(gpu.id, healthy=False)
                 self._clock.after(fault.for_s, self._gpu_back, host, gpu.id)
+            case Kind.HOST_DRAINED:
+                self._deeds.drain_host(host, fault.for_s, fault.deadline_s, self._over)
+            case Kind.GPU_DRAINED:
+                self._deeds.drain_gpu(host, world.dice.randrange(len(agent.gpus)), fault.for_s, self._over)
             case Kind.DISK_FULL:
                 agent.disk_full = True
                 self._clock.after(fault.for_s, self._disk_free, host)

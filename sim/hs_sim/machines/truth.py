@@ -38,6 +38,7 @@ class JobTruth:
     id: JobId | None = None  # in the system, once it was accepted
     started_s: float | None = None
     ended_s: float | None = None
+    cancelled: bool = False
     gpu_s: dict[str, float] = field(default_factory=dict)  # occupied, by GPU model
     suspends: int = 0
     migrations: int = 0

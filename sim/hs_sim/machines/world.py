@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any, NoReturn
 
 from hs_core.cluster import Settings
+from hs_core.cluster.machine import as_it_is
 from hs_core.dice import Random, roll
 from hs_core.errors import BrokenError, RefusedError
 from hs_core.events import HostCommand, JobsSubmitted, RendezvousReserved, Reserve, UserSet, WakeHost
@@ -52,6 +53,7 @@ class World:
         settings: Settings | None = None,
         host_config: HostConfig | None = None,
         policy: Policy | None = None,  # in place of the one that the experiment names
+        dress: Callable[[Policy], Policy] = as_it_is,  # what is put around every policy that takes office
         watched: bool = False,  # keeps a trace, and goes on until the controller knows of every end
     ) -> None:
         self.experiment = experiment
@@ -87,6 +89,7 @@ class World:
                 max_jobs_per_user=max(base.max_jobs_per_user, len(experiment.workload.jobs)),
             ),
             flush=watched,
+            dress=dress,
         )
         self._wire()
         self.agents: dict[HostName, Agent] = {}
@@ -272,9 +275,15 @@ class World:
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:
         if exit_.ok and gang.job.ended_s is None:
             gang.job.ended_s = self.clock.now_s
-            self._left -= 1
+            self._left -= not gang.job.cancelled
         if self._gangs.get(gang.id) is gang:
             del self._gangs[gang.id]
+
+    def cancelled(self, job: JobTruth) -> None:
+        """The controller has said that it will end, if it had not ended by then."""
+        if job.ended_s is None and not job.cancelled:
+            self._left -= 1
+        job.cancelled = True
 
     def can_checkpoint(self, job: JobTruth) -> bool:
         return job.sim.id not in self.cannot_checkpoint
