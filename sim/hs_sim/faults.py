@@ -18,6 +18,7 @@ from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import JobSpec, OnPartition, Topology
 from hs_core.names import HostName, UserName
+from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.elastic import declared_rates
@@ -288,7 +289,10 @@ def with_deeds(case: Case) -> Case:
     """The same trouble, and people who drain, pause, cancel, and put other policies in office in the middle of it."""
     dice = roll(case.experiment.seed, "deeds")
     hosts = [name for name, _ in servers(case.experiment.cluster)]
-    deeds = tuple(_deed(dice, hosts) for _ in range(dice.randint(1, 6)))
+    deeds = [_deed(dice, hosts) for _ in range(dice.randint(1, 6))]
+    policy = case.experiment.policy
+    if find(policy).needs.mixed:  # others wait for a pool that is large enough
+        deeds.append(Fault(kind=Kind.POLICY_SET, at_s=TROUBLE_S, policy=policy))
     return replace(case, plan=FaultPlan(faults=(*case.plan.faults, *deeds)))
 
 

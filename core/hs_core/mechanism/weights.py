@@ -109,10 +109,13 @@ _weights = Newest(_weigh)  # who moves within a pool weighs what it did
 
 def weigh_per_gpu(snapshot: Snapshot) -> dict[UserName, Fraction]:
     """Each user's tickets per GPU asked for, over all pools and all of its jobs that could run: what lotteries draw by."""
-    entitled = _entitle_all(snapshot, settled_homes(snapshot))
+    homes, hosts = settled_homes(snapshot), {host.name: host for host in snapshot.hosts}
+    entitled = _entitle_all(snapshot, homes)
     gpus: dict[UserName, int] = {}
     for job in snapshot.jobs:
-        if most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes:
+        # Another policy may have given it a home that spans pools, none of which would hold it.
+        at_home = job.id in homes and runs_at(job, homes[job.id], hosts)
+        if at_home or most_of_one_pool(host for host in snapshot.hosts if fits(job, host)) >= job.nodes:
             gpus[job.user] = gpus.get(job.user, 0) + job.gang
     totals: dict[UserName, Fraction] = {}
     for (user, _), share in entitled.items():
