@@ -147,6 +147,7 @@ def node(view: wire.NodeView, epochs: dict[int, int]) -> Row:
         "drained_gpus": list(view.drained_gpus),
         "certificate_until": _number(view.certificate_until, is_time=True),
         "datasets": list(view.datasets),
+        "needed_by": list(view.needed_by),
     }
 
 

@@ -9,6 +9,8 @@ from hs_client.quantities import size_text, span_text
 from hs_client.screen import Table, clock, printable
 from hs_proto.v1 import controller_pb2 as wire
 
+NAMED = 8  # jobs
+
 BAR_WIDTH = 20
 
 
@@ -167,11 +169,20 @@ def draining(view: wire.NodeView) -> str:
             "is drained" + (f" by {clock(view.drain_deadline_at)}" if view.drain_deadline_at else "")
         )
         parts.append(f"{view.jobs} job{'s' * (view.jobs != 1)} left")
+        if view.needed_by:
+            parts.append(
+                f"has the only checkpoint of job{'s' * (len(view.needed_by) > 1)} {numbers(view.needed_by)}"
+            )
     if view.drained_gpus:
         parts.append(f"GPU {','.join(map(str, view.drained_gpus))} drained")
     if view.drain_reason:
         parts.append(printable(view.drain_reason))
     return "; ".join(parts)
+
+
+def numbers(jobs: Sequence[int]) -> str:
+    more = f" and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
+    return ", ".join(map(str, jobs[:NAMED])) + more
 
 
 def _certificate(view: wire.NodeView) -> str:

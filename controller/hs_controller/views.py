@@ -290,6 +290,7 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
         drained_gpus=sorted(gpu.index for gpu in host.gpus if gpu.id in host.drained_gpus),
         certificate_until=mind.registry.certificate_until_s(host.name),
         datasets=[data.name for data in host.datasets],
+        needed_by=mind.machine.needing(host.name),
     )
     bound: dict[str, list[JobId]] = {}
     running: dict[str, list[Job]] = {}

@@ -105,6 +105,20 @@ def test_drain_tells_what_is_left_and_waits_for_it(hsctl, two_nodes):
     assert "0 jobs left" in ran.out
 
 
+def test_a_drain_is_waited_for_until_what_left_has_fetched_its_checkpoint(hsctl, two_nodes):
+    two_nodes.nodes[0].jobs = 0
+    two_nodes.nodes[0].needed_by.extend([7, 8])
+    assert "has the only checkpoint of jobs 7, 8" in hsctl("node", "drain", "v1").out
+    ran = hsctl("node", "drain", "v1", "--wait", "--timeout", "0.1s")
+    assert ran.code == 124
+    assert "v1 is not empty: jobs 7, 8 yet to fetch a checkpoint that only it has" in ran.err
+    timer = threading.Timer(0.2, lambda: two_nodes.nodes[0].ClearField("needed_by"))
+    timer.start()
+    assert hsctl("node", "drain", "v1", "--wait").code == 0
+    timer.join()
+    assert json.loads(hsctl("nodes", "--json").out)[0]["needed_by"] == []
+
+
 @pytest.mark.usefixtures("two_nodes")
 def test_a_drain_that_takes_too_long_is_a_timeout_and_goes_on(hsctl):
     ran = hsctl("node", "drain", "v1", "--wait", "--timeout", "0.1s")

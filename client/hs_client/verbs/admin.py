@@ -66,7 +66,7 @@ def _join(name: str, made: wire.EnrollNodeReply) -> list[str]:
 @click.option(
     "--deadline", metavar="TIME", help="what has not left by then is ended and queued again  [none]"
 )
-@click.option("--wait", is_flag=True, help="until it is empty")
+@click.option("--wait", is_flag=True, help="until it is empty, and nobody needs a checkpoint that it has")
 @click.option("--timeout", metavar="TIME", help="with --wait: give up after it (exit status 124)")
 @json_option
 @click.pass_context
@@ -86,18 +86,27 @@ def drain(
 
 def _until_empty(client: Client, view: wire.NodeView, timeout_s: float) -> wire.NodeView:
     give_up = time.monotonic() + timeout_s if timeout_s else math.inf
-    told = None
-    while view.jobs:
-        if view.jobs != told:
-            told = view.jobs
-            warn(f"{view.name}: {told} job{'s' * (told != 1)} left: {_who_is_left(client, view.name)}")
+    told = ""
+    while left := _what_is_left(client, view):
+        if left != told:
+            told = left
+            warn(f"{view.name}: {left}")
         if time.monotonic() > give_up:
-            raise WaitTimeoutError(f"{view.name} still has {view.jobs} jobs; it goes on being drained")
+            raise WaitTimeoutError(f"{view.name} is not empty: {left}; it goes on being drained")
         time.sleep(POLL_S)
         view = _node(client, view.name)
         if not view.draining:
             raise ConflictError(f"{view.name}: somebody ended the draining; {view.jobs} jobs are there")
     return view
+
+
+def _what_is_left(client: Client, view: wire.NodeView) -> str:
+    """Jobs; then checkpoints that others are yet to fetch."""
+    if view.jobs:
+        return f"{view.jobs} job{'s' * (view.jobs != 1)} left: {_who_is_left(client, view.name)}"
+    if view.needed_by:
+        return f"job{'s' * (len(view.needed_by) > 1)} {tables.numbers(view.needed_by)} yet to fetch a checkpoint that only it has"
+    return ""
 
 
 def _who_is_left(client: Client, name: str) -> str:

@@ -13,6 +13,7 @@ from hs_core.model import Drain, Host
 from hs_core.names import HostName, JobId
 
 _TEXT_CHARS = 1000
+_NAMED = 8  # jobs
 
 
 class Admin(Hosts):
@@ -92,6 +93,14 @@ class Admin(Hosts):
         if name in self._connected and (host.drain is None or there):
             left = f"{_jobs(len(there))} there" if there else "it is not drained"
             raise RefusedError(f"server {name!r} is connected and {left}: drain it first", Kind.CONFLICT)
+        if name in self._connected and (needing := self.needing(name)):
+            jobs = ("job " if len(needing) == 1 else "jobs ") + ", ".join(map(str, needing[:_NAMED]))
+            more = f" and {len(needing) - _NAMED} more" if len(needing) > _NAMED else ""
+            raise RefusedError(
+                f"server {name!r} has the only checkpoint of {jobs}{more}: it can be removed once that is fetched, or, "
+                "to give it up, once its agent is stopped",
+                Kind.CONFLICT,
+            )
         self._fact(
             now_s,
             "host-removed",
@@ -121,7 +130,7 @@ class Admin(Hosts):
     def _source_removed(self, job: JobId, name: HostName, now_s: float) -> None:
         row = self._book.live[job]
         assert row.stored is not None
-        if reports.taken_up(row):
+        if row.cancelled_by or reports.taken_up(row):
             self._put(replace(row, stored=None), now_s)
         else:
             self._give_up_source(row, f"{name} was removed", now_s)

@@ -180,7 +180,7 @@ class Hosts(Moves):
         """Of its checkpoint this cannot be had: what is left will do, or it begins afresh where it is, or wherever it is placed."""
         stored = row.stored
         assert stored is not None
-        if reports.taken_up(row):
+        if row.cancelled_by or reports.taken_up(row):
             return
         rest = reports.within(row, self._keepers(row))
         if stored.copies or row.portions:

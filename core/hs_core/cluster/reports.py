@@ -122,6 +122,15 @@ def taken_up(row: Job) -> bool:
     return bool(parts) and not broken(row) and all(map(has_process, parts))
 
 
+def can_be_had(row: Job, hosts: Collection[HostName]) -> bool:
+    """All that it is to go on from, where these servers are all that is left."""
+    stored = row.stored
+    if stored is None or row.cancelled_by or taken_up(row):
+        return True
+    rest = within(row, hosts)
+    return rest is not None and (rest.step, len(rest.copies)) == (stored.step, len(stored.copies))
+
+
 def begins_to_train(old: JobReport | None, new: JobReport) -> bool:
     """The first word of steps that it has done there, or of its good end; of one incarnation once, but for an end."""
     if new.exit is not None and new.exit.ok and (old is None or old.exit is None):

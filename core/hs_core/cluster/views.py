@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from hs_core.cluster import admission
+from hs_core.cluster import admission, reports
 from hs_core.cluster.held import Held, ledger_of
 from hs_core.cluster.rates import PoolRate, WayRate
 from hs_core.cluster.state import State
@@ -116,6 +116,13 @@ class Views(Held):
     def trades(self) -> tuple[Trade, ...]:
         """Those that stand, oldest first."""
         return self._trades
+
+    def needing(self, host: HostName) -> tuple[JobId, ...]:
+        """Jobs that live elsewhere, or nowhere, and whose checkpoint, or a part of it, can be had from there only."""
+        book = self._book
+        others = book.hosts.keys() - {host}
+        lent = [book.live[job] for job in sorted(book.lent.get(host, ()))]
+        return tuple(row.id for row in lent if host not in row.hosts and not reports.can_be_had(row, others))
 
     def rates(self, job: JobId) -> tuple[PoolRate, ...]:
         """What was measured of its class, by GPU model."""

@@ -1584,6 +1584,7 @@ class NodeView(_message.Message):
     DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_UNTIL_FIELD_NUMBER: _builtins.int
     DATASETS_FIELD_NUMBER: _builtins.int
+    NEEDED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
     """up | away"""
@@ -1609,6 +1610,10 @@ class NodeView(_message.Message):
     def datasets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """that jobs have read there, newest last"""
 
+    @_builtins.property
+    def needed_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """jobs elsewhere, or nowhere yet, whose checkpoint, or a part of it, is to be had from here only"""
+
     def __init__(
         self,
         *,
@@ -1626,10 +1631,11 @@ class NodeView(_message.Message):
         drained_gpus: _abc.Iterable[_builtins.int] | None = ...,
         certificate_until: _builtins.float = ...,
         datasets: _abc.Iterable[_builtins.str] | None = ...,
+        needed_by: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "datasets", b"datasets", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "datasets", b"datasets", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "needed_by", b"needed_by", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
