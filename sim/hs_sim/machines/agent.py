@@ -162,6 +162,15 @@ class Agent:
         for part in list(self.parts.values()):
             part.gang.end(part, Exit(why=LOST), silently=True)
 
+    def wipe(self) -> None:
+        """Another server of its name: nothing of what was there is."""
+        self.reboot()
+        self._saved, self._saved_launching = None, ()
+        self.parts.clear()
+        self.stores.clear()
+        self._datasets = ()
+        self._newest = (-1, -1)
+
     def pause(self, seconds: float) -> None:
         self.paused_until_s = self._clock.now_s + seconds
 

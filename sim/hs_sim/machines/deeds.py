@@ -10,6 +10,7 @@ from hs_core.events import (
     ClusterEvent,
     GpusDrained,
     HostDrained,
+    HostRemoved,
     HostUndrained,
     JobsCancelled,
     JobsPaused,
@@ -27,6 +28,8 @@ WHO = UserName("root")
 RETRY_S = 2.0  # who was not answered asks again
 
 Done = Callable[[], None]
+Answered = Callable[[bool], None]
+"""Told whether it was allowed."""
 Make = Callable[[float], ClusterEvent]
 
 
@@ -46,6 +49,42 @@ class Deeds:
             return HostUndrained(now_s=now_s, by=WHO, host=host)
 
         self._for_a_while(drain, undrain, for_s, done)
+
+    def remove_host(self, host: HostName, for_s: float, done: Done) -> None:
+        """Drained, and taken out as soon as that is allowed; who takes it out loses nothing. It comes back as a new server. Not allowed for so long: as it was."""
+        world, until_s = self._world, self._clock.now_s + for_s
+        asked = False
+
+        def drain(now_s: float) -> HostDrained:
+            return HostDrained(now_s=now_s, by=WHO, host=host, reason="goes")
+
+        def remove(now_s: float) -> ClusterEvent:
+            nonlocal asked
+            asked = (
+                host in world.controller.machine.connected
+            )  # of one that is away anybody's work may be lost
+            return HostRemoved(now_s=now_s, by=WHO, host=host) if asked else drain(now_s)
+
+        def undrain(now_s: float) -> HostUndrained:
+            return HostUndrained(now_s=now_s, by=WHO, host=host)
+
+        def removed(allowed: bool) -> None:
+            if allowed and asked:
+                world.note(f"{host} is gone")
+                world.agents[host].wipe()
+                self._clock.after(world.timing.reboot_s, comes)
+            elif self._clock.now_s < until_s:
+                self._clock.after(RETRY_S, self._ask, remove, removed)
+            else:
+                self._ask(undrain, lambda _: done())
+
+        def comes() -> None:
+            agent = world.agents[host]
+            if not agent.up:
+                agent.start()
+            done()
+
+        self._ask(drain, lambda _: self._ask(remove, removed))
 
     def drain_gpu(self, host: HostName, at: int, for_s: float, done: Done) -> None:
         gpu = self._world.agents[host].gpus[at].id
@@ -68,7 +107,7 @@ class Deeds:
         )
 
     def cancel(self, job: JobTruth, done: Done) -> None:
-        def cancelled() -> None:
+        def cancelled(_: bool) -> None:
             self._world.cancelled(job)
             done()
 
@@ -76,23 +115,23 @@ class Deeds:
         self._ask(lambda now_s: JobsCancelled(now_s=now_s, by=WHO, jobs=jobs), cancelled)
 
     def set_tickets(self, user: UserName, tickets: float, done: Done) -> None:
-        self._ask(lambda now_s: UserSet(now_s=now_s, name=user, by=WHO, tickets=tickets), done)
+        self._ask(lambda now_s: UserSet(now_s=now_s, name=user, by=WHO, tickets=tickets), lambda _: done())
 
     def set_policy(self, name: str, done: Done) -> None:
-        self._ask(lambda now_s: PolicySet(now_s=now_s, name=name, by=WHO), done)
+        self._ask(lambda now_s: PolicySet(now_s=now_s, name=name, by=WHO), lambda _: done())
 
     def _for_a_while(self, take: Make, give_back: Make, for_s: float, done: Done) -> None:
-        self._ask(take, lambda: self._clock.after(for_s, self._ask, give_back, done))
+        self._ask(take, lambda _: self._clock.after(for_s, self._ask, give_back, lambda _: done()))
 
-    def _ask(self, make: Make, done: Done) -> None:
-        """Until it is answered, be it with a refusal: said twice it changes nothing."""
+    def _ask(self, make: Make, done: Answered) -> None:
+        """Until it is answered: said twice it changes nothing."""
         answered = False
 
-        def hear(_: object) -> None:
+        def hear(answer: object) -> None:
             nonlocal answered
             if not answered:
                 answered = True
-                done()
+                done(answer is not None)
 
         def ask() -> None:
             if not answered:

@@ -31,6 +31,9 @@ class Kind(StrEnum):
     REPEATS = "repeats"  # messages come again, also after newer ones
     # What people ask for (`machines.deeds`).
     HOST_DRAINED = "host-drained"  # with a deadline, `deadline_s` from then, if there is one
+    HOST_REMOVED = (
+        "host-removed"  # drained, and taken out once that is allowed; another one comes in its place
+    )
     GPU_DRAINED = "gpu-drained"
     JOB_PAUSED = "job-paused"
     JOB_CANCELLED = "job-cancelled"
@@ -40,6 +43,7 @@ class Kind(StrEnum):
 
 DEEDS = (
     Kind.HOST_DRAINED,
+    Kind.HOST_REMOVED,
     Kind.GPU_DRAINED,
     Kind.JOB_PAUSED,
     Kind.JOB_CANCELLED,
@@ -223,6 +227,8 @@ class Trouble:
                 self._clock.after(fault.for_s, self._gpu_back, host, gpu.id)
             case Kind.HOST_DRAINED:
                 self._deeds.drain_host(host, fault.for_s, fault.deadline_s, self._over)
+            case Kind.HOST_REMOVED:
+                self._deeds.remove_host(host, fault.for_s, self._over)
             case Kind.GPU_DRAINED:
                 self._deeds.drain_gpu(host, world.dice.randrange(len(agent.gpus)), fault.for_s, self._over)
             case Kind.DISK_FULL:
