@@ -174,7 +174,9 @@ class Slots:
         """GPUs of a job in its turn there that no other shares yet; none of a guest's."""
         guest = any(guest.job == job.id for guest in self._guests.get(name, ()))
         alone = job.id in self._snapshot.reserved  # what is measured beside another says nothing of its class
-        return 0 if guest or alone or not self.runs(job) else job.per_node - self._lent.get((name, job.id), 0)
+        if guest or alone or not self.runs_at(job.id, name):
+            return 0
+        return job.per_node - self._lent.get((name, job.id), 0)
 
     def share(
         self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]], why: str | None = None
