@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 LOST = "lost with its host: it was restarted"
 RELINK_S = 1.0
+KEPT = 2  # generations of a job's checkpoints on a server (`hs_job.checkpoint`)
 HOW_IT_STANDS = (JobReady, JobHeld, JobWentOn)
 
 Key = tuple[JobId, int]
@@ -351,8 +352,12 @@ class Agent:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def store(self, job: JobId, generation: int, saved: Saved) -> None:
-        """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
-        self.stores.setdefault(job, {})[generation, saved.rank] = saved
+        """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own. Of those before, as many as `hs_job` keeps."""
+        there = self.stores.setdefault(job, {})
+        there[generation, saved.rank] = saved
+        before = sorted({number for number, _ in there if number <= generation})[:-KEPT]
+        for key in [key for key in there if key[0] in before]:
+            del there[key]
 
     def lends(self, job: JobId, epoch: int, generation: int) -> bool:
         """To whoever is to go on from it."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from hs_sim.machines.world import World
 
 WHO = UserName("root")
-RETRY_S = 2.0  # who was not answered asks again
+RETRY_S = 10.0  # who was not answered asks again
+POLL_S = 2.0  # who was told not yet, too
 
 Done = Callable[[], None]
 Answered = Callable[[bool], None]
@@ -74,7 +75,7 @@ class Deeds:
                 world.agents[host].wipe()
                 self._clock.after(world.timing.reboot_s, comes)
             elif self._clock.now_s < until_s:
-                self._clock.after(RETRY_S, self._ask, remove, removed)
+                self._clock.after(POLL_S, self._ask, remove, removed)
             else:
                 self._ask(undrain, lambda _: done())
 
