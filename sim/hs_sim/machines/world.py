@@ -186,7 +186,7 @@ class World:
         self.controller.tell(lambda now_s: UserSet(now_s=now_s, name=name, tickets=tickets))
 
     def _submit(self, job: JobTruth) -> None:
-        """Asks until it is answered; the key makes it one job."""
+        """Asks until it is accepted; the key makes it one job."""
         if job.id is not None:
             return
 
@@ -194,9 +194,7 @@ class World:
             return JobsSubmitted(now_s=now_s, user=job.sim.user, specs=(job.spec,))
 
         def answered(ids: tuple[JobId, ...] | None) -> None:
-            if ids is None:
-                self.clock.after(RETRY_S, self._submit, job)
-            elif job.id is None:
+            if ids is not None and job.id is None:
                 job.id = ids[0]
                 self.truth.by_id[ids[0]] = job
 
