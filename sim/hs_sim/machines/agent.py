@@ -352,10 +352,13 @@ class Agent:
     # --- checkpoints ------------------------------------------------------------------------------------------------
 
     def store(self, job: JobId, generation: int, saved: Saved) -> None:
-        """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own. Of those before, as many as `hs_job` keeps."""
-        there = self.stores.setdefault(job, {})
-        there[generation, saved.rank] = saved
-        before = sorted({number for number, _ in there if number <= generation})[:-KEPT]
+        """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
+        self.stores.setdefault(job, {})[generation, saved.rank] = saved
+
+    def prune(self, job: JobId, newest: int) -> None:
+        """Who writes a generation keeps so many, as `hs_job` does."""
+        there = self.stores[job]
+        before = sorted({number for number, _ in there if number <= newest})[:-KEPT]
         for key in [key for key in there if key[0] in before]:
             del there[key]
 

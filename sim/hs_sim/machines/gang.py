@@ -422,6 +422,8 @@ class Gang:
         self.done = float(self.step)
         for part in self._in_order():
             part.agent.store(self.key[0], self.generation, Saved(self.key[1], self.step, part.rank))
+            if self.copy < 0:  # copies have folders of their own
+                part.agent.prune(self.key[0], self.generation)
 
     # --- going
 
