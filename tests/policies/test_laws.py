@@ -25,6 +25,7 @@ from .worlds import (  # noqa: TID252 — tests are no package on the path
     having,
     on_four_gpus,
     snapshots,
+    upset,
 )
 
 few = settings(max_examples=20)
@@ -124,6 +125,17 @@ def test_laws_hold_from_quantum_to_quantum(policy: Policy, asked: Snapshot, quan
             if job.started and known and not job.movable:
                 assert verdict.plan.homes[job.id] == job.hosts
         asked = after(asked, verdict, strides.run(asked, verdict.plan))
+
+
+@every_policy
+@few
+@given(snapshots(), st.data())
+def test_a_plan_passes_the_check_whatever_became_of_the_cluster_since_the_decision_before(
+    policy: Policy, asked: Snapshot, data: st.DataObject
+) -> None:
+    first = policy.decide(asked, {})
+    then = upset(data.draw, after(asked, first, Strides().run(asked, first.plan), quanta=0))
+    check(then, policy.decide(then, json.loads(json.dumps(first.memory))).plan, policy.needs)
 
 
 @every_policy
@@ -233,7 +245,7 @@ def test_long_run_shares_are_within_a_quantum_of_entitlement(
 
 
 @fair_policies
-@settings(max_examples=40)
+@few
 @given(
     st.lists(
         st.tuples(st.sampled_from([1, 2, 4]), st.integers(0, 3), st.integers(50, 400)), min_size=2, max_size=4

@@ -249,6 +249,40 @@ def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
     return [replace(one, datasets=frozenset(draw(st.sampled_from(["", "d", "de"])))) for one in made]
 
 
+def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
+    """The same some time later: servers were drained or lost GPUs, or are taken into use again; jobs came up, or lost what they had, or ended; others can be moved now."""
+    hosts = tuple(
+        replace(
+            one,
+            accepts=draw(st.sampled_from([one.accepts, True, False])),
+            gpus=one.gpus
+            if asked.slowdowns
+            else draw(st.sampled_from([one.gpus, one.gpus, max(0, one.gpus - 1)])),
+        )
+        for one in asked.hosts
+    )
+    jobs = []
+    for one in asked.jobs:
+        what = draw(st.sampled_from(["goes on", "goes on", "movable", "lost", "suspended", "ended"]))
+        assert isinstance(one, Told)
+        if what == "movable":
+            jobs.append(replace(one, movable=True))
+        elif what == "lost":
+            jobs.append(replace(one, hosts=(), started=False, running=False, movable=True, gpus=()))
+        elif what == "suspended" and one.sliceable:
+            jobs.append(replace(one, running=False))
+        elif what != "ended":
+            jobs.append(one)
+    gpus = {host.name: host.gpus for host in hosts}
+    for one in jobs:
+        for name in one.hosts if one.running else ():
+            gpus[name] = gpus.get(name, 0) - one.per_node
+    short = {name for name, left in gpus.items() if left < 0}
+    jobs = [replace(one, running=one.running and short.isdisjoint(one.hosts)) for one in jobs]
+    quantum = asked.quantum + draw(st.integers(0, 1))
+    return having(replace(asked, hosts=hosts, quantum=quantum), jobs, now_s=asked.now_s + 30.0)
+
+
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """Anything a controller could ask: new jobs, placed and running ones, servers away, drained, shrunk, or gone."""
