@@ -131,6 +131,19 @@ def test_a_run_goes_on_until_both_its_mini_batches_are_done_and_the_rate_is_know
     assert not decide(later(slow, third, 6.0, steps=8.0), third.memory, policy).plan.trials
 
 
+def test_a_run_is_over_where_its_server_was_drained_and_its_job_has_lost_its_home() -> None:
+    """It is placed wherever the policy would have it, not where it was to be measured."""
+    asked = snapshot([V, K], [sized(1)])
+    first = decide(asked)
+    measured_on = homes_of(first)[1]
+    drained = tuple(replace(one, accepts=one.name != measured_on) for one in asked.hosts)
+    verdict = decide(replace(asked, hosts=drained), first.memory)
+    assert homes_of(verdict).get(1) != measured_on
+    short = tuple(replace(one, gpus=0 if one.name == measured_on else 4) for one in asked.hosts)
+    verdict = decide(replace(asked, hosts=short), first.memory)
+    assert homes_of(verdict).get(1) != measured_on
+
+
 def test_a_slow_job_is_not_kept_longer_than_a_quantum_once_its_rate_is_known() -> None:
     asked = snapshot([V], [sized(1)], now_s=1e6)
     first = decide(asked)

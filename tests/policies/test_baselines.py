@@ -150,6 +150,15 @@ def test_the_papers_table_2_is_within_the_sampling_error_of_our_lotteries(
         assert abs(figure - mean) <= 3 * max(seen, sampling_error(mean, INTERVALS))
 
 
+@pytest.mark.parametrize("policy", [LOTTERY, GANG_LOTTERY], ids=lambda policy: policy.name)
+def test_a_gang_that_another_policy_laid_over_two_pools_has_lots_where_it_is(policy: Policy) -> None:
+    home = (HostName("k"), HostName("v"))
+    gang = job(1, gang=4, nodes=2, hosts=home, started=True, movable=True)
+    asked = snapshot([host("v", 4), host("k", 4, "K80")], [gang])
+    verdict = policy.decide(asked, {})
+    assert all(gang.id in verdict.plan.turns[name].gangs for name in home)
+
+
 def test_lotteries_are_seeded() -> None:
     assert shares(LOTTERY, 50, seed=3) == shares(LOTTERY, 50, seed=3)
     assert shares(LOTTERY, 50, seed=3) != shares(LOTTERY, 50, seed=4)

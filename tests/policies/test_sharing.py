@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hs_core.names import HostName, JobId
+from hs_core.plan import check
 from hs_core.policies import find
 from hs_core.policy import JobFacts, Snapshot, Verdict
 from hs_core.wanted import Guest
@@ -54,6 +55,19 @@ def test_who_finds_no_free_gpu_starts_beside_a_running_job_where_both_gain() -> 
     assert verdict.plan.turns[H].gangs == (1, 2)
     assert verdict.plan.turns[H].guests == (Guest(job=JobId(2), beside=(JobId(1),), gpus=(2,)),)
     assert verdict.plan.homes[JobId(2)] == (H,)
+
+
+def test_who_leaves_a_drained_server_takes_its_gpus_from_its_guest_which_cannot_go() -> None:
+    """The guest goes on alone: a plan that has it share with who is elsewhere is none."""
+    there = [runs(1), runs(2, movable=False)]
+    hosts = (host("h", 2, accepts=False), host("j", 2))
+    asked = replace(world(*there, waits(3)), hosts=hosts, migrations_left=9)
+    memory = {"guests": {"2": {"h": {"1": 1}}}}
+    verdict = BSBF.decide(asked, memory)
+    check(asked, verdict.plan, BSBF.needs)
+    assert verdict.plan.homes[JobId(1)] == (HostName("j"),)
+    assert verdict.plan.turns[H].gangs == (2,)
+    assert guests(verdict) == {}
 
 
 def test_free_gpus_come_first() -> None:
