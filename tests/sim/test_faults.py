@@ -20,14 +20,39 @@ from hs_sim.machines.journal import Journal
 from hs_sim.machines.world import World
 
 SEEDS = 500
+QUIET = 320  # of these nobody asks for anything in the middle of it
 ENOUGH = 400  # seeds, for a planted bug
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_is_broken_by_five_hundred_seeds_of_trouble():
-    failures = explore(range(SEEDS), processes=2)
+    failures = explore(range(QUIET), processes=2)
     assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_nothing_is_broken_where_people_drain_remove_pause_cancel_and_change_the_policy_meanwhile():
+    failures = explore(range(QUIET, SEEDS), processes=2, deeds=True)
+    assert not failures, "\n\n".join(str(failure) for failure in failures[:3])
+
+
+def test_with_deeds_servers_are_removed_jobs_cancelled_and_policies_changed(monkeypatch):
+    """In the first seeds, each of them."""
+    worlds: list[World] = []
+    wiped: list[str] = []
+    wipe = Agent.wipe
+    monkeypatch.setattr(Agent, "wipe", lambda agent: (wiped.append(agent.name), wipe(agent)))
+    for seed in range(QUIET, QUIET + 12):
+        assert run_seed(seed, worlds.append, deeds=True) is None
+    machines = [world.controller.machine for world in worlds]
+    assert any(job.cancelled for world in worlds for job in world.truth.jobs.values())
+    assert any(
+        world.experiment.policy != machine.policy.name
+        for world, machine in zip(worlds, machines, strict=True)
+    )
+    assert wiped
 
 
 def test_the_same_seed_makes_the_same_trouble():
