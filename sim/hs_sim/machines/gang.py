@@ -422,7 +422,8 @@ class Gang:
         self.done = float(self.step)
         for part in self._in_order():
             part.agent.store(self.key[0], self.generation, Saved(self.key[1], self.step, part.rank))
-            if self.copy < 0:  # copies have folders of their own
+            # Copies have folders of their own. Where a part cannot be reached nothing would be written, so nothing is lost by it here.
+            if self.copy < 0 and all(map(self.reachable, self.parts.values())):
                 part.agent.prune(self.key[0], self.generation)
 
     # --- going
