@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread, strategy_of
 from hs_core.names import GpuId, HostName, JobId, UserName
-from hs_core.reports import Exit, JobReport, as_one, copies_as_one
+from hs_core.reports import Exit, JobReport, Phase, as_one, copies_as_one
 from hs_core.strategy import Strategy
 
 
@@ -451,10 +451,16 @@ class Job:
 
     @property
     def step(self) -> int:
-        """Where nobody has said anything of the present epoch's copies, or of what goes on from their average: where they begin."""
-        if (report := self.report) is not None:
-            return report.step
-        return self.stored.step if self.stored is not None and self.stored.copies else self.base_step
+        """Of one that has not come up again: of the checkpoint that it goes on from, which its servers can't tell before they have it."""
+        report, stored = self.report, self.stored
+        if report is None:
+            return stored.step if stored is not None else self.base_step
+        if stored is not None and not self.portions and report.phase in _NOT_UP:
+            return max(report.step, stored.step)
+        return report.step
+
+
+_NOT_UP = (Phase.WAITING, Phase.STARTING)
 
 
 def class_over(job_class: str, before: int, nodes: int) -> str:

@@ -292,7 +292,7 @@ def with_deeds(case: Case) -> Case:
     deeds = [_deed(dice, hosts) for _ in range(dice.randint(1, 6))]
     policy = case.experiment.policy
     if find(policy).needs.mixed:  # others wait for a pool that is large enough
-        deeds.append(Fault(kind=Kind.POLICY_SET, at_s=TROUBLE_S, policy=policy))
+        deeds.append(Fault(kind=Kind.POLICY_SET, at_s=TROUBLE_S + QUANTUM_S + 5.0, policy=policy))
     return replace(case, plan=FaultPlan(faults=(*case.plan.faults, *deeds)))
 
 

@@ -1,5 +1,6 @@
 """The table of a job's states, and the page that is drawn from it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,9 @@ import pytest
 from hs_core.cluster import TRANSITIONS, Happening, states
 from hs_core.cluster.harness import a_spec
 from hs_core.errors import BrokenError
-from hs_core.model import ENDED_STATES, Job, JobState
-from hs_core.names import JobId, UserName
-from hs_core.reports import Phase
+from hs_core.model import ENDED_STATES, Job, JobState, Stored
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import JobReport, Phase
 
 PAGE = Path(__file__).parents[2] / "docs" / "states.md"
 HEAD = """# States of a job
@@ -55,3 +56,21 @@ def test_what_is_not_in_the_table_cannot_happen() -> None:
     job = Job(id=JobId(1), user=UserName("alice"), spec=a_spec(), arrival_s=0.0)
     with pytest.raises(BrokenError, match="job 1, queued, cannot be ran"):
         states.after(job, Happening.RAN)
+
+
+def test_a_job_that_has_not_come_up_again_is_as_far_as_the_checkpoint_that_it_goes_on_from() -> None:
+    """Policies that go by what is left of a job put another before it, or back, with every word of its servers otherwise."""
+    home = (HostName("n1"),)
+    stored = Stored(hosts=(HostName("n0"),), epoch=0, generation=3, step=282)
+    queued = Job(id=JobId(1), user=UserName("alice"), spec=a_spec(), arrival_s=0.0, epoch=1, stored=stored)
+    placed = replace(queued, hosts=home, gpu_models=("V100",))
+
+    def said(phase: Phase, step: int) -> Job:
+        report = JobReport(job=JobId(1), epoch=1, phase=phase, step=step)
+        return replace(placed, reports={home[0]: report})
+
+    assert queued.step == placed.step == 282
+    assert said(Phase.WAITING, 0).step == said(Phase.STARTING, 0).step == 282
+    # What came up is as far as it says: of a torn checkpoint it may be less.
+    assert said(Phase.HELD, 0).step == 0
+    assert said(Phase.RUNNING, 290).step == 290
