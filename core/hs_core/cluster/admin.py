@@ -131,7 +131,9 @@ class Admin(Hosts):
         row = self._book.live[job]
         assert row.stored is not None
         if row.cancelled_by or reports.taken_up(row):
-            self._put(replace(row, stored=None), now_s)
+            # A server that wrote one part of it and took up another has both.
+            apart = row.cancelled_by or row.portions or row.stored.copies
+            self._put(replace(row, stored=None, origin=None if apart else row.stored), now_s)
         else:
             self._give_up_source(row, f"{name} was removed", now_s)
 
