@@ -4,13 +4,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from hs_agent import cgroup, memory, procs
+from hs_agent import cgroup, memory, procs, secure
 from hs_agent.config import CgroupUse, Config, DeviceKind
 from hs_agent.devices import Devices, open_devices
 from hs_core.errors import RefusedError
@@ -56,6 +57,7 @@ def examine(config: Config) -> bool:
         _cgroups,
         _memory,
         _mps,
+        _certificate,
         _controller,
     )
     findings = [check(config) for check in checks]
@@ -194,6 +196,19 @@ def _mps(config: Config) -> Finding:
         text = f"mps_pipe_dir {config.mps_pipe_dir} holds no pipe `control`: start nvidia-cuda-mps-control with CUDA_MPS_PIPE_DIRECTORY there"
         return Finding(FAIL, "MPS", text)
     return Finding(OK, "MPS", f"jobs on one GPU run at once, through {config.mps_pipe_dir}")
+
+
+def _certificate(config: Config) -> Finding:
+    try:
+        own = secure.load(config)
+    except RefusedError as error:
+        return Finding(FAIL, "certificate", str(error))
+    if own is None:
+        return Finding(OK, "certificate", "none is needed: everything stays on this machine")
+    expired = own.keeper.why_expired()
+    if expired:
+        return Finding(FAIL, "certificate", expired)
+    return Finding(OK, "certificate", f"good until {time.ctime(own.keeper.identity.not_after_s)}")
 
 
 def _controller(config: Config) -> Finding:

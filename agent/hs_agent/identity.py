@@ -56,6 +56,15 @@ class Identity:
     def renew_at_s(self) -> float:
         return self.not_before_s + RENEW_AFTER * (self.not_after_s - self.not_before_s)
 
+    def why_expired(self, now_s: float) -> str:
+        """What to tell people; empty: it is still good."""
+        if now_s < self.not_after_s:
+            return ""
+        return (
+            f"this host's certificate ended on {time.ctime(self.not_after_s)}: `hsctl node enroll {self.node}` where an"
+            " administrator is, then `hs-agent join --replace` here"
+        )
+
 
 def load_identity(folder: Path) -> Identity | None:
     """None: this host has not joined. Raises RefusedError where what is there cannot be used."""
@@ -336,6 +345,17 @@ class Keeper:
                 log.warning("certificate not renewed", why=str(refused), ends_at_s=self.identity.not_after_s)
                 await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — spread, not secret
                 pause_s = min(2 * pause_s, RETRY_S[1])
+
+    def look(self) -> None:
+        """Takes up what `hs-agent join --replace` has put on the disk since. Raises RefusedError where it cannot be used."""
+        found = load_identity(self.identity.folder)
+        if found is not None and found.node == self.identity.node and found != self.identity:
+            self.identity = found
+            log.info("joined anew", node=found.node, ends_at_s=found.not_after_s)
+
+    def why_expired(self) -> str:
+        """Empty: it has not."""
+        return self.identity.why_expired(self._now_s())
 
     async def renew(self) -> Identity:
         old = self.identity

@@ -104,6 +104,8 @@ class Link:
             ("grpc.use_local_subchannel_pool", 1),
         ]
         try:
+            if self._identity is not None:
+                self._identity.keeper.look()
             async with self._channel(options) as channel:
                 stub = agent_pb2_grpc.AgentLinkStub(channel)
                 call = stub.Connect(metadata=self._metadata())
@@ -120,7 +122,8 @@ class Link:
                 why = f"the controller at {self.config.controller} refuses this host: {error.details()}"
                 log.error(why, name=self.config.name)
                 raise RefusedError(why, Kind.NOT_ALLOWED) from None
-            return f"{error.code().name}: {error.details()}"
+            expired = self._identity.keeper.why_expired() if self._identity is not None else ""
+            return expired or f"{error.code().name}: {error.details()}"
         except (TimeoutError, OSError, RefusedError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
         except Exception as error:

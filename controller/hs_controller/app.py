@@ -167,7 +167,9 @@ class Controller:
         )
         self._service = Service(self.loop, self._hub, authority, callers.derived(secret, "tokens"))
         controller_pb2_grpc.add_HeteroShareServicer_to_server(self._service, server)
-        controller_pb2_grpc.add_IdentityServicer_to_server(IdentityService(self.loop, authority), server)
+        controller_pb2_grpc.add_IdentityServicer_to_server(
+            IdentityService(self.loop, self._hub, authority), server
+        )
         agent_pb2_grpc.add_AgentLinkServicer_to_server(AgentService(self.loop, self._hub), server)
         try:
             server.add_insecure_port(f"unix:{guests.address}")

@@ -156,8 +156,9 @@ class TokenCalls(Calls):
 class IdentityService(controller_pb2_grpc.IdentityServicer):
     """How a host gets, and keeps, its certificate."""
 
-    def __init__(self, loop: Loop, authority: Authority | None) -> None:
+    def __init__(self, loop: Loop, hub: Hub, authority: Authority | None) -> None:
         self._loop = loop
+        self._hub = hub
         self._authority = authority
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.Certificate:
@@ -176,6 +177,9 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
             return [Kept(now_s=now_s, rows=(replace(invitation, used_s=now_s), identity), facts=(fact,))]
 
         await self._loop.ask(make, lambda _outcomes: b"", None)
+        link = self._hub.link(node)
+        if link is not None:  # whoever holds it showed a certificate that no longer counts
+            link.close(f"{node} joined anew")
         return _certificate(issued, authority)
 
     async def Renew(self, request: pb.RenewRequest, context: Context) -> pb.Certificate:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +278,100 @@ def test_whoever_joins_anew_ends_the_certificates_before(cluster: Cluster) -> No
             await (await FakeAgent(channel, "v16").join()).leave()
 
     asyncio.run(story())
+
+
+def test_who_is_connected_with_an_older_certificate_is_cut_off_when_the_node_joins_anew(
+    cluster: Cluster,
+) -> None:
+    old, invited = cluster.joined("v17"), cluster.enroll("v17")
+
+    def join_anew() -> Identity:
+        return cluster.join(invited.token, "v17", folder=cluster.folder / "anew-v17")
+
+    async def story() -> None:
+        async with cluster.channel(old) as channel:
+            agent = await FakeAgent(channel, "v17").join()
+            await asyncio.to_thread(join_anew)
+            await until(lambda: agent.error is not None)
+            assert agent.error is not None
+            assert "v17 joined anew" in str(agent.error.details())
+
+    asyncio.run(story())
+
+
+class Host:
+    """One with a real agent, which may have joined."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self.cluster, self.node = cluster, node
+        place = cluster.folder / node
+        self.identity, self.config, self.log = place / "state/identity", place / "agent.toml", place / "log"
+        place.mkdir()
+        self.config.write_text(
+            f'controller = "{cluster.address}"\nname = "{node}"\ndevices = "emulated"\nemulated = ["V100:1"]\n'
+            f'state_dir = "{place}/state"\nrun_dir = "{place}/run"\n'
+        )
+
+    def join(self, *, replace: bool = False) -> Identity:
+        invited = self.cluster.enroll(self.node)
+        return self.cluster.join(invited.token, self.node, folder=self.identity, replace=replace)
+
+    def doctor(self) -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "hs_agent", "doctor", "--config", str(self.config)]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        with self.log.open("wb") as out:
+            argv = [sys.executable, "-m", "hs_agent", "--config", str(self.config)]
+            agent = subprocess.Popen(argv, stdout=out, stderr=out)
+        try:
+            yield
+        finally:
+            agent.terminate()
+            assert agent.wait(30) == 0
+
+    def says(self, text: str, times: int = 1) -> None:
+        """Waits until its log has that so often."""
+        ends_s = time.monotonic() + 60
+        while self.log.read_text().count(text) < times:
+            assert time.monotonic() < ends_s, self.log.read_text()
+            time.sleep(0.05)
+
+
+def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_anew(
+    cluster: Cluster,
+) -> None:
+    host = Host(cluster, "v18")
+    host.join()
+    with host.running():
+        host.says('"event": "connected"')
+        host.join(replace=True)
+        host.says('"event": "connected"', 2)
+
+
+def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
+    host = Host(cluster, "v19")
+    none = host.doctor()
+    assert none.returncode == 1
+    assert "fail  certificate" in none.stdout
+    assert "this host has no certificate: `hsctl node enroll v19`" in none.stdout
+    mine = host.join()
+    assert "ok    certificate     good until" in host.doctor().stdout
+    authority = Authority.load(cluster.folder / "state")
+    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+    assert authority is not None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    past = authority.issue("v19", identity._csr("v19", key), time.time() - pki.LEAF_S - 60)
+    (host.identity / "cert.pem").write_bytes(past.chain_pem)
+    ended = host.doctor()
+    assert ended.returncode == 1
+    assert "fail  certificate     this host's certificate ended on" in ended.stdout
+    assert "`hsctl node enroll v19`" in ended.stdout
+    with host.running():
+        host.says("this host's certificate ended on")
+        host.join(replace=True)
+        host.says('"event": "connected"')
 
 
 def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None:
