@@ -1,5 +1,6 @@
 """hsctl. Verbs are imported when they are called: `hsctl --help` loads click and nothing else."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -95,6 +96,9 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
 def _unheard() -> int:
     """Whoever read us has had enough; nothing may be written at exit either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -128,9 +132,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return errors.BAD_USAGE
     except BrokenPipeError:
         return _unheard()
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        _unheard()
+        say(f"{PROGRAM}: standard output cannot be written: {error.strerror}")
+        return errors.FAILED
+
+
+def _open_closed() -> None:
+    """What the caller has closed (`>&-`): Python has None for it, and `print` takes that for standard output."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
 def main() -> NoReturn:
+    _open_closed()
     sys.exit(run())
 
 

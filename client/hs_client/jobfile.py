@@ -519,9 +519,7 @@ _PLAIN = {
     "model_type": "expected fields below it",
     "model_attributes_type": "expected fields below it",
     "string_too_short": "expected text that is not empty",
-    "string_too_long": "expected a shorter text",
     "too_short": "expected at least one value",
-    "too_long": "expected fewer values",
     "finite_number": "expected a finite number",
 }
 
@@ -535,6 +533,9 @@ def _expected(path: Path_, detail: Any) -> str:
         return "a command (`run:` in a job file, CMD on the command line)" if path == ("run",) else "a value"
     if kind == "literal_error":
         return f"expected {context['expected']}"
+    if kind in ("string_too_long", "too_long"):
+        what = "characters" if kind == "string_too_long" else "values"
+        return f"expected at most {context['max_length']} {what}"
     bounds = {"greater_than_equal": "ge", "less_than_equal": "le", "greater_than": "gt", "less_than": "lt"}
     if kind in bounds:
         word = {"ge": "at least", "le": "at most", "gt": "more than", "lt": "less than"}[bounds[kind]]

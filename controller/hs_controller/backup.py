@@ -84,30 +84,31 @@ def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | Non
     except OSError as error:
         raise StoreRefusedError(f"{folder}: cannot be made: {error.strerror}") from None
     lock = locked(folder)
+    fresh = folder / "journal.restoring"
     try:
         journal = folder / "journal.db"
         if journal.exists() and journal.stat().st_size and not force:
             raise StoreRefusedError(
                 f"{journal}: there is a journal; --force puts it aside and the backup in its place"
             )
-        fresh = folder / "journal.restoring"
         jobs = _prepared(source, fresh)
         aside = _put_aside(journal)
         fresh.rename(journal)
         mark(folder / "initialized")
         _sync(folder)
     except (OSError, sqlite3.Error, sa.exc.DBAPIError) as error:
-        raise StoreRefusedError(f"{source}: cannot be put back: {error}") from None
+        why = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+        raise StoreRefusedError(f"{source}: cannot be put back: {why}") from None
     else:
         return jobs, aside
     finally:
+        _remove(fresh)  # of a copy that was refused: on a full disk the next controller needs its room
         os.close(lock)
 
 
 def _prepared(source: Path, fresh: Path) -> int:
     """A checked copy that is ready to be opened, on the disk."""
-    for old in (fresh, wal(fresh), fresh.with_name(fresh.name + "-shm")):
-        old.unlink(missing_ok=True)
+    _remove(fresh)
     os.close(os.open(fresh, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     with source.open("rb") as data, fresh.open("wb") as out:
         while chunk := data.read(CHUNK_BYTES):
@@ -133,6 +134,11 @@ def _prepared(source: Path, fresh: Path) -> int:
     with fresh.open("rb") as written:
         os.fsync(written.fileno())
     return int(jobs)
+
+
+def _remove(fresh: Path) -> None:
+    for part in (fresh, wal(fresh), fresh.with_name(fresh.name + "-shm")):
+        part.unlink(missing_ok=True)
 
 
 def _put_aside(journal: Path) -> Path | None:

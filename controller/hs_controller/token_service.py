@@ -49,8 +49,10 @@ class TokenCalls(Calls):
 
         def make(now_s: float, machine: ClusterMachine) -> Sequence[Kept]:
             if user != caller.name and machine.user(user) is None:
+                tickets = self._loop.config.default_tickets
                 raise RefusedError(
-                    f"unknown user {user!r}; add it first: hsctl user set {user}", Kind.NOT_FOUND
+                    f"unknown user {user!r}; add it first: hsctl user set {user} --tickets {tickets:g}",
+                    Kind.NOT_FOUND,
                 )
             digest = digest_of(token)
             row = UserToken(

@@ -3,12 +3,14 @@
 import hashlib
 import io
 import json
+import shlex
 import stat
 import threading
 
 import pytest
 from client_fakes import GPUS
 
+from hs_controller.__main__ import cli as controller
 from hs_proto.v1 import controller_pb2 as wire
 
 
@@ -208,10 +210,14 @@ def test_a_backup_is_kept_only_when_it_is_whole(hsctl, fake, tmp_path):
     assert [p.name for p in tmp_path.iterdir() if "db" in p.name] == ["copy.db"]
 
 
-def test_restore_says_where_it_is_done(call):
-    ran = call("restore", "copy.db")
+def test_restore_says_where_it_is_done_in_words_that_hs_controller_takes(call, tmp_path):
+    copy = tmp_path / "a copy.db"
+    copy.touch()
+    ran = call("restore", copy)
     assert ran.code == 2
-    assert "hs-controller restore copy.db" in ran.err
+    told = next(shlex.split(line) for line in ran.err.splitlines() if "hs-controller restore" in line)
+    taken = controller.commands["restore"].make_context("restore", told[3:])
+    assert (taken.params["source"], taken.params["force"]) == (copy, True)
 
 
 def test_a_jobs_page_has_its_rates_speed_ups_move_and_checkpoint(hsctl, two_nodes):

@@ -136,6 +136,7 @@ def test_merged_and_aliased_parts_are_read():
         ("run: x\nretry: {mx: 1}\n", "job.yaml:2: unknown field 'retry.mx'; did you mean 'max'?"),
         ("run: x\nzzz: 1\n", "known here: accumulation, after, array"),
         ("name: x\n", "run: missing: expected a command"),
+        (f"run: x\nname: {'n' * 129}\n", "expected at most 128 characters"),
         ("run: x\nelastic: {batch: 32}\n", "elastic.gpus_max: missing"),
         ("run: x\nplacement: {topology: some}\n", "placement.topology = 'some': expected"),
         ("run: x\nstrategies: dp=2\n", "dp=2: expected degrees that multiply to its 1 GPUs, not to 2"),

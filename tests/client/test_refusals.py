@@ -1,6 +1,7 @@
 """Exit codes and messages: every way in which a request is not met."""
 
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -240,3 +241,26 @@ def test_a_reader_that_has_had_enough_is_no_traceback(serving, fake):
         err = hsctl.stderr.read()
         assert hsctl.wait(20) == 141
         assert err == b""
+
+
+def test_a_full_disk_under_the_answer_is_told_without_a_traceback(serving, fake):
+    import subprocess
+    import sys
+
+    fake.add(name="x" * 100)
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", "queue"]
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
+    assert ran.returncode == 1
+    assert ran.stderr == "hsctl: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(("closed", "verb", "code"), [(1, "queue", 0), (2, "show 99", 4)])
+def test_what_goes_to_a_closed_stream_goes_nowhere_else(serving, fake, closed, verb, code):
+    import subprocess
+    import sys
+
+    fake.add()
+    program = f"exec {sys.executable} -m hs_client --controller unix:{serving.socket} {verb} {closed}>&-"
+    ran = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")

@@ -249,10 +249,13 @@ def test_a_backup_is_put_back_whole_and_above_all_terms_and_numbers_before(
     held.close()
     torn = tmp_path / "torn.db"
     torn.write_bytes(copy.read_bytes()[:5000])
-    before = (config.state_dir / "journal.db").read_bytes()
+    before = {file.name: file.read_bytes() for file in config.state_dir.glob("journal*")}
     argv[-1] = str(torn)
-    assert restore("--force").returncode == 1
-    assert (config.state_dir / "journal.db").read_bytes() == before, "what cannot be put back changes nothing"
+    refused = restore("--force")
+    assert refused.returncode == 1
+    assert refused.stderr == f"hs-controller: {torn}: cannot be put back: database disk image is malformed\n"
+    after = {file.name: file.read_bytes() for file in config.state_dir.glob("journal*")}
+    assert after == before, "what cannot be put back changes nothing, and leaves nothing behind"
     argv[-1] = str(copy)
     done = restore("--force")
     assert done.returncode == 0, done.stderr

@@ -171,6 +171,7 @@ def test_a_node_joins_with_its_token_connects_and_speaks_for_itself_only(cluster
         ({"name": "other"}, "not one for 'other'"),
         ({"ca_sha256": "00" * 32}, "another cluster"),
         ({"ca_sha256": "beef"}, "64 hexadecimal digits"),
+        ({"controller": "localhost:65536"}, "'localhost:65536': host:port was expected"),
         ({"name": "../v1"}, "a host's name was expected"),
     ],
 )
@@ -384,7 +385,8 @@ def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None
             made = await admin.CreateToken(pb.CreateTokenRequest(key="t", user="ann", label="laptop"))
             again = await admin.CreateToken(pb.CreateTokenRequest(key="t", user="ann", label="laptop"))
             assert again == made, "the same request, the same answer"
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
+            add = "add it first: hsctl user set nobody-known --tickets 100"
+            with pytest.raises(grpc.aio.AioRpcError, match=add) as refused:
                 await admin.CreateToken(pb.CreateTokenRequest(key="t2", user="nobody-known"))
             assert refused.value.code() is grpc.StatusCode.NOT_FOUND
             await admin.CreateToken(pb.CreateTokenRequest(key="t3"))

@@ -3,6 +3,7 @@
 import hashlib
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -330,6 +331,7 @@ def restore(file: str | None) -> None:
     """Say how a backup is put back: on the controller's machine, while it is stopped."""
     raise InvalidError(
         "a running controller cannot be given another past: on its machine, as its account:\n"
-        f"  systemctl stop hs-controller\n  hs-controller restore {file or 'FILE'}\n  systemctl start hs-controller\n"
-        "jobs go on meanwhile; agents tell what they have when it is back"
+        f"  systemctl stop hs-controller\n  hs-controller restore --force --from {shlex.quote(file) if file else 'FILE'}\n"
+        "  systemctl start hs-controller\n"
+        "jobs go on where they are; those that were submitted or moved since the backup do not (docs/controller.md)"
     )
