@@ -201,7 +201,7 @@ def gpus(rows: Sequence[forms.Row]) -> Table:
         memory = f"{size_text(row['memory_used_bytes'])}/{size_text(row['memory_bytes'])}"
         made.append(
             (row["node"], str(row["index"]), row["model"], row["state"], "+".join(users) or "-", "+".join(running) or "-",
-             ",".join(held) or "-", memory, f"{row['utilization_percent']}%", row["why_unhealthy"])
+             ",".join(held) or "-", memory, f"{row['utilization_percent']}%", _gpu_note(row))
         )  # fmt: skip
     return Table(
         columns=(
@@ -220,6 +220,11 @@ def gpus(rows: Sequence[forms.Row]) -> Table:
         numeric=frozenset({"gpu", "memory", "util"}),
         empty="no GPUs",
     )
+
+
+def _gpu_note(row: forms.Row) -> str:
+    drained = "drained" if row["drained"] and row["state"] != "drained" else ""
+    return "; ".join(word for word in (row["why_unhealthy"], drained) if word)
 
 
 def trades(views: Sequence[wire.TradeView]) -> Table:

@@ -156,6 +156,13 @@ def test_gpus_are_drained_by_index(hsctl, two_nodes):
         row["index"]: row["state"] for row in json.loads(hsctl("gpus", "--json").out) if row["node"] == "k1"
     }
     assert states == {2: "drained", 3: "unhealthy"}
+    busy = two_nodes.nodes[0].gpus[0]
+    two_nodes.nodes[0].uses.add(gpu_id=busy.id, running_job=7, user="ann")
+    assert "drained" not in hsctl("gpus").out.splitlines()[1]
+    hsctl("gpu", "drain", "v1", str(busy.index))
+    line = hsctl("gpus").out.splitlines()[1]
+    assert "busy" in line
+    assert line.endswith("drained"), "also while a job that cannot leave is on it"
     assert "takes jobs" in hsctl("gpu", "undrain", "k1", "2", "3").out
     assert hsctl("gpu", "drain", "k1").code == 2
     assert hsctl("gpu", "drain", "k1", "x").code == 2
