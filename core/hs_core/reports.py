@@ -74,6 +74,9 @@ class JobReport:
     can_checkpoint: bool = False  # its process can write a checkpoint that another one goes on from
     checkpoint_step: int = -1  # newest durable one on this host (made here or fetched), -1: none
     checkpoint_generation: int = -1
+    fallbacks: int = (
+        0  # times that a process found that one torn or gone, and began from an older one, or afresh
+    )
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 

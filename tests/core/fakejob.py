@@ -55,6 +55,7 @@ class Ways:
     fetch_s: float = 2.0
     fetch_fails: int = 0  # so often, then it succeeds
     torn: bool = False  # what is to be fetched
+    rotten: bool = False  # what it has written, when a process of it is to begin there
     lose: set[str] = field(default_factory=set)  # answers that get lost once: "held", "went-on", "resume"
 
 
@@ -118,7 +119,11 @@ class Process:
 
     def _ready(self) -> None:
         self._enter("waiting")
-        if self.launch.generation >= 0:
+        if self.launch.generation >= 0 and self.ways.rotten:
+            self.done_s = 0.0
+            note = f"generation {self.launch.generation}: torn; no valid checkpoint: started afresh"
+            self._say(JobRestored, step=0, generation=-1, note=note)
+        elif self.launch.generation >= 0:
             self._say(JobRestored, step=self.step, generation=self.launch.generation)
         self._say_ready()
 

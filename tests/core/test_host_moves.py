@@ -469,3 +469,30 @@ def test_a_host_says_that_it_knows_when_nothing_is_left_of_what_is_not_wanted() 
     assert sim.machine.heard == (1, 1)
     sim.run(2.0)
     assert sim.machine.heard == (1, 2)
+
+
+def test_a_process_that_finds_its_checkpoint_torn_is_told_of_and_what_it_writes_next_counts() -> None:
+    sim = HostSim(1)
+    sim.job(1, ways=Ways(can_checkpoint=True, rotten=True))
+    sim.send()
+    sim.run(30.0)
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    written = sim.machine.report(ONE)
+    assert (written.phase, written.checkpoint_generation, written.fallbacks) == (Phase.CHECKPOINTED, 0, 0)
+    sim.change(ONE, leave=False, epoch=2)
+    sim.send()
+    sim.run(5.0)
+    torn = sim.machine.report(ONE)
+    assert (torn.phase, torn.checkpoint_generation, torn.checkpoint_step) == (Phase.RUNNING, -1, 0)
+    assert torn.fallbacks == 1
+    assert torn.note == "generation 0: torn; no valid checkpoint: started afresh"
+    told = [fact.text for fact in sim.machine.story_of(ONE) if fact.kind == "fell-back"]
+    assert told == [f"{torn.note}; it goes on from step 0"]
+    sim.change(ONE, leave=True)
+    sim.send()
+    sim.run(5.0)
+    again = sim.machine.report(ONE)
+    assert again.phase is Phase.CHECKPOINTED
+    assert 0 < again.checkpoint_step < written.checkpoint_step

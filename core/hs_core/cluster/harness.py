@@ -345,6 +345,8 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             found[-1] = replace(found[-1], **{key: value == "yes"})  # type: ignore[arg-type]
         elif key == "rendezvous":
             found[-1] = replace(found[-1], rendezvous=value)
+        elif key == "note":
+            found[-1] = replace(found[-1], note=value.replace("_", " "))
         elif key == "gpus":
             found[-1] = replace(found[-1], gpus=tuple(GpuId(gpu) for gpu in value.split(",")))
         else:

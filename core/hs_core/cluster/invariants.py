@@ -169,7 +169,7 @@ def _check_said(old: Job, new: Job) -> None:
         after = new.reports.get(host)
         if after is None:
             _broken(new, f"what {host} said is forgotten")
-        if after.checkpoint_step < before.checkpoint_step:
+        if after.checkpoint_step < before.checkpoint_step and after.fallbacks == before.fallbacks:
             _broken(new, f"a checkpoint on {host} was taken back")
 
 

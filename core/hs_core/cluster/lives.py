@@ -46,6 +46,8 @@ class Lives(Views):
             self._stale = True
         if row.spec.dataset and reports.begins_to_train(before, part):
             self._data_read(row, host)
+        if reports.fell_back(before, part):
+            new = self._fell_back(new, row, part, now_s)
         settled = self._settled(new, now_s)
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
@@ -120,6 +122,19 @@ class Lives(Views):
         if not said:
             return replace(row, stored=fetched)
         return replace(row, stored=None, origin=None if stored.is_at(row.hosts) else stored)
+
+    def _fell_back(self, new: Job, old: Job, part: JobReport, now_s: float) -> Job:
+        """Its processes found the checkpoint that they were to begin from torn or gone. A gang's all begin from the same one: the first part's word is enough."""
+        told = any(said.fallbacks >= part.fallbacks for said in old.reports.values())
+        if told or new.portions or (new.stored is not None and new.stored.copies):
+            return new
+        had, step = old.stored, max(0, part.checkpoint_step)
+        lost_s = (
+            reports.lost_work_gpu_s(new, step) if had is not None else 0.0
+        )  # else its host has counted it
+        text = f"its newest checkpoint cannot be used: {part.note}; it goes on from step {step}"
+        self._fact(now_s, "fell-back", text, job=new.id, data={"lost_gpu_s": round(lost_s, 3), "step": step})
+        return replace(new, stored=None, origin=None, past_lost_gpu_s=new.past_lost_gpu_s + lost_s)
 
     def _tell_arrival(self, row: Job, stored: Stored, now_s: float) -> None:
         step = row.step

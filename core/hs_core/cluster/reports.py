@@ -24,9 +24,8 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
     before = old or JobReport(job=new.job, epoch=new.epoch, phase=new.phase)
     if _believed(before, new, gpus):
         return new
-    sane = (
-        before.checkpoint_generation <= new.checkpoint_generation < 1 << 31
-        and before.checkpoint_step <= new.checkpoint_step < _MOST
+    sane = (fell_back(before, new) or _kept_on(before, new)) and (
+        -1 <= new.checkpoint_generation < 1 << 31 and -1 <= new.checkpoint_step < _MOST
     )
     newest_kept = new if sane else before
     return replace(
@@ -49,6 +48,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         rendezvous=new.rendezvous[:_TEXT] or before.rendezvous,
         checkpoint_step=newest_kept.checkpoint_step,
         checkpoint_generation=newest_kept.checkpoint_generation,
+        fallbacks=max(before.fallbacks, _whole(new.fallbacks)),
         exit=before.exit or new.exit or (_unsaid() if new.phase is Phase.EXITED else None),
     )
 
@@ -59,8 +59,10 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         before.exit is None
         and new.exit is None
         and new.phase is not Phase.EXITED
-        and before.checkpoint_generation <= new.checkpoint_generation < 1 << 31
-        and before.checkpoint_step <= new.checkpoint_step < _MOST
+        and before.fallbacks == new.fallbacks
+        and _kept_on(before, new)
+        and new.checkpoint_generation < 1 << 31
+        and new.checkpoint_step < _MOST
         and 0 <= new.step < _MOST
         and 0.0 <= new.steps_per_s <= _MOST
         and before.gpu_s <= new.gpu_s <= _MOST
@@ -77,6 +79,19 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and len(new.rendezvous) <= _TEXT
         and (new.rendezvous != "" or before.rendezvous == "")
         and gpus >= set(new.gpus)
+    )
+
+
+def fell_back(before: JobReport | None, new: JobReport) -> bool:
+    """Its process could not begin from its newest checkpoint: what it says of it now counts, though it is less."""
+    return (before.fallbacks if before is not None else 0) < new.fallbacks < _MOST
+
+
+def _kept_on(before: JobReport, new: JobReport) -> bool:
+    """No checkpoint was taken back."""
+    return (
+        before.checkpoint_generation <= new.checkpoint_generation
+        and before.checkpoint_step <= new.checkpoint_step
     )
 
 

@@ -191,6 +191,10 @@ def _restored(board: Board, job: HostedJob, event: JobRestored) -> None:
     if job.step > event.step:
         spent = job.gpu_s + job.seconds_in_turn(board.now_s) * job.charged_gpus
         job.lost_gpu_s += spent * (job.step - event.step) / job.step
+    if event.generation < job.checkpoint_generation:
+        job.fallbacks += 1
+        job.trouble = event.note
+        board.tell("fell-back", f"{event.note}; it goes on from step {event.step}", job)
     job.step = event.step
     job.checkpoint_step, job.checkpoint_generation = event.step, event.generation
 
