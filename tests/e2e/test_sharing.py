@@ -86,6 +86,7 @@ def test_a_job_starts_beside_another_on_its_gpu_and_accumulates_to_the_gradient_
     clock = max(cluster.view(first).run_s, ended.run_s)
     assert used <= clock + 1, "both together were charged for one GPU"
     assert cluster.view(first).suspends == 0, "whose GPU is shared goes on"
+    assert "gpu-claimed-twice" not in {event["kind"] for event in cluster.json("events")}
 
 
 def test_tesserae_gives_a_gpu_to_two_jobs_and_each_trains_as_if_alone(

@@ -349,6 +349,8 @@ def _reports(words: Sequence[str]) -> tuple[JobReport, ...]:
             found[-1] = replace(found[-1], note=value.replace("_", " "))
         elif key == "gpus":
             found[-1] = replace(found[-1], gpus=tuple(GpuId(gpu) for gpu in value.split(",")))
+        elif key == "beside":
+            found[-1] = replace(found[-1], beside=_ids(value.split(",")))
         else:
             number: object = float(value) if key.endswith("_s") else int(value)
             found[-1] = replace(found[-1], **{key: number})  # type: ignore[arg-type]

@@ -93,16 +93,18 @@ class Hosts(Moves):
                 self._put(replace(row, unconfirmed=left), now_s)
 
     def _check_gpus(self, host: HostName, now_s: float) -> None:
-        """A host that says it runs two jobs on one GPU is wrong or lies: its jobs are its own, so it is told and no more."""
-        holders: dict[GpuId, JobId] = {}
+        """A host that says it runs two jobs on one GPU, and not that they share it, is wrong or lies: its jobs are its own, so it is told and no more."""
+        holders: dict[GpuId, JobReport] = {}
         for row in self._book.at(host):
             report = row.reports.get(host)
             if report is None or report.phase is not Phase.RUNNING:
                 continue
             for gpu in report.gpus:
-                other = holders.setdefault(gpu, row.id)
+                holder = holders.setdefault(gpu, report)
+                other = holder.job
                 clash = (host, gpu, other, row.id)
-                if other != row.id and clash not in self._clashes:
+                shared = other in report.beside or row.id in holder.beside
+                if other != row.id and not shared and clash not in self._clashes:
                     self._clashes.add(clash)
                     text = f"ALARM: {host} says that jobs {other} and {row.id} run on its GPU {gpu} at once"
                     data: dict[str, str | int | float] = {"gpu": gpu, "job": row.id, "other": other}
