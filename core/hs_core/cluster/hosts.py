@@ -9,7 +9,7 @@ from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import HostJoined, HostLeft, HostReported
 from hs_core.model import Gpu, Host, Job, OnPartition, Stored
-from hs_core.names import GpuId, HostName, JobId
+from hs_core.names import GpuId, HostName
 from hs_core.reports import JobReport, Phase
 
 

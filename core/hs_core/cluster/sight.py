@@ -9,7 +9,7 @@ from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
-from hs_core.model import Host, Job, SuspendMode, class_over, job_class, spans, split_memory, spreads
+from hs_core.model import Host, Job, Migrate, SuspendMode, class_over, job_class, spans, split_memory, spreads
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
 from hs_core.reports import JobReport, Phase
@@ -40,6 +40,7 @@ class Sight:
         self._fractions: dict[UserName, tuple[float, Fraction]] = {}
         self._hosts: dict[HostName, tuple[Host, HostFacts]] = {}
         self._by_gpu = False
+        self._sick: set[JobId] = set()  # whose servers had too few GPUs in health when they were looked at
 
     def class_of(self, row: Job) -> str:
         """In the strategy that it has, where it declares any."""
@@ -110,7 +111,8 @@ class Sight:
         self._doomed = doomed
         if self._hosts_version != book.hosts_version:
             self._hosts_version = book.hosts_version
-            changed |= {job for job, row in book.live.items() if not row.hosts}
+            changed |= {job for job, row in book.live.items() if not row.hosts or job in self._sick}
+            self._sick.clear()
         if changed:
             self._renew(changed)
             book.changed = set()
@@ -186,9 +188,27 @@ class Sight:
             if reports.broken(row) or not there or not self._doomed.isdisjoint(there):
                 return False
             hosts = [book.hosts.get(name) for name in there]
-            return all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
+            if any(host is None for host in hosts):
+                return False
+            able = all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
+            return able or self._leaves_sick(row)
         if book.beyond_array_limit(row.id) or self.source_away(row):
             return False
+        return self._fits_somewhere(row)
+
+    def _leaves_sick(self, row: Job) -> bool:
+        """Too few GPUs of its servers are in health, but it can go, and there are others that have enough."""
+        self._sick.add(row.id)
+        started = reports.has_process(row.report)
+        here = all(host in self._connected for host in row.hosts)
+        if row.portions or not here or not reports.can_leave(row.report):
+            return False
+        if started and row.spec.migrate is Migrate.NEVER:
+            return False
+        return self._fits_somewhere(row)
+
+    def _fits_somewhere(self, row: Job) -> bool:
+        book = self._book
         return self.fits.misfit(row.laid, book.hosts, book.hosts_version, healthy_only=True) is None
 
     def source_away(self, row: Job) -> tuple[HostName, ...]:

@@ -182,7 +182,7 @@ def _unhealthy(text: str) -> Why:
     return Why(
         reason=Reason.GPU_UNHEALTHY,
         text=f"too few healthy GPUs: {text}",
-        next_step="it goes on when they are repaired; `hsctl nodes` shows them",
+        next_step="it goes on when they are repaired, or drained no longer; `hsctl nodes` shows them",
     )
 
 

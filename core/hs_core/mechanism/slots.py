@@ -108,6 +108,11 @@ class Slots:
     def has_home(self, job: JobFacts) -> bool:
         return job.id in self._homes
 
+    def waits_for_repair(self, job: JobFacts) -> bool:
+        """It has a home with too few GPUs in health."""
+        home = self._homes.get(job.id)
+        return home is not None and not runs_at(job, home, self._hosts)
+
     def fits_now(self, job: JobFacts) -> bool:
         return bool(self._where(job))
 
