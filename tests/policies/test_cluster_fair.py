@@ -1,5 +1,6 @@
 """Gandiva_fair over many servers and pools: split stride, pools by effective rate, moves, drains, trades."""
 
+import gc
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -221,6 +222,20 @@ def test_load_is_balanced_and_then_left_alone() -> None:
     assert where(verdict) == {"a": 4, "b": 4}
     world.go(100)
     assert len(world.moved) == 4
+
+
+def test_a_decision_leaves_nothing_to_the_garbage_collector() -> None:
+    """Each looks at a world of its own: thousands of them in cycles keep it busy for a tenth of a run."""
+    jobs = [*at("a", *sweep(1, 8, "A")), *at("a+b", *sweep(9, 2, "B", 8, nodes=2))]
+    asked = ask([host(name) for name in "abc"], jobs)
+    assert moves(GANDIVA_FAIR.decide(asked, {}))
+    gc.collect()
+    gc.disable()
+    try:
+        GANDIVA_FAIR.decide(asked, {})
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_servers_that_nobody_waits_on_are_left_alone() -> None:

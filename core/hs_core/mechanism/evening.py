@@ -79,7 +79,6 @@ class Evening:
         self._lighter: dict[int, list[JobFacts]] = {}
         self._gangs: dict[int, bool] = {}
         self._narrows: dict[int, int] = {}
-        self._gang_homes = GangHomes(self, mover, pool)
 
     def _band(self, at: int) -> Band:
         """Jobs of one node that live there."""
@@ -207,8 +206,10 @@ class Evening:
         for source in sources[:TOGETHER]:
             if changes := self._several(source, targets):
                 return changes
+        # Made anew: were it kept, the two would hold one another, and with them a decision's whole world until somebody looks for garbage.
+        gang_homes = GangHomes(self, self._mover, pool)
         for source in self._with_parts(waits):
-            if home := self._gang_homes.best(source, targets):
+            if home := gang_homes.best(source, targets):
                 (left, taken), *besides = home.swaps
                 return (_Change(home.squares, home.cost, taken, left, home.job, besides=tuple(besides)),)
         return ()
