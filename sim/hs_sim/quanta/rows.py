@@ -51,6 +51,9 @@ class Rows:
         self.handed: Ints = np.zeros(servers, dtype=np.int64)  # GPUs, at the edge of the newest quantum
         self._advance: Floats = np.zeros(servers)  # of the virtual time, in the newest quantum
         self._total: Floats = np.zeros(servers)  # tickets of those who compete
+        self._over: Floats = np.full(
+            servers, np.inf
+        )  # the same to divide by: where nobody competes nothing goes on
         self._smallest: Ints = np.ones(servers, dtype=np.int64)
         self.row: Ints = np.full(jobs, -1, dtype=np.int64)
         self._column: Ints = np.full(jobs, -1, dtype=np.int64)
@@ -195,10 +198,10 @@ class Rows:
         left = free.copy()
         rows = (left >= self._smallest).nonzero()[0]
         keys = self._keys[rows, :width]
-        if held.size:
+        here = held[self.row[held] >= 0]  # gangs over several servers are in no row
+        if here.size:
             at = np.full(left.size, -1, dtype=np.int64)
             at[rows] = np.arange(rows.size)
-            here = held[self.row[held] >= 0]
             here = here[at[self.row[here]] >= 0]
             keys[at[self.row[here]], self._column[here]] = CLOSED
         keys.sort(axis=1)
@@ -207,8 +210,7 @@ class Rows:
         at = np.concatenate(ran)
         far, most = self._far(at, self._last(rows, keys, free))
         self._charge(at, 1.0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self._advance = np.where(self._total > 0, self.handed / self._total, 0.0)
+        self._advance = self.handed / self._over
         self._virtual += self._advance
         if far.size:
             self._forgive(far, most)
@@ -223,11 +225,11 @@ class Rows:
         first = np.ascontiguousarray(keys[:, :AT_ONCE].T)
         at = rows * places + (first & (places - 1))
         gangs = np.where(first == CLOSED, NEVER, gang[at])
-        here = left[rows]
-        for place in range(len(first)):
-            fits = gangs[place] <= here
-            ran.append(at[place][fits])
-            here -= gangs[place] * fits
+        here, fits = left[rows], np.empty(at.shape, dtype=np.bool_)
+        for place, wants in enumerate(gangs):
+            fits[place] = wants <= here
+            here -= wants * fits[place]
+        ran.append(at[fits])
         left[rows] = here
         which = (here >= self._smallest[rows]).nonzero()[0]
         for place in range(AT_ONCE, keys.shape[1]):
@@ -290,7 +292,7 @@ class Rows:
         rows, columns = self.row[jobs], self._column[jobs]
         self._charge(rows * self._places + columns, part)
         handed = np.bincount(rows, weights=self.gang[rows, columns] * part, minlength=self._virtual.size)
-        advance = np.divide(handed, self._total, out=np.zeros_like(handed), where=self._total > 0)
+        advance = handed / self._over
         self._virtual += advance
         self._advance += advance
 
@@ -333,16 +335,15 @@ class Rows:
         """They come back, and with them their part of the virtual time."""
         rows = at // self._places
         beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
-        back = np.bincount(rows, weights=beyond, minlength=self._total.size)
-        self._virtual -= np.divide(back, self._total, out=np.zeros_like(back), where=self._total > 0)
+        self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._over
         self._pass_to(at, most)
 
     # --- settling what changed --------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        if not self._dirty.any():
-            return
         rows = self._dirty.nonzero()[0]
+        if not rows.size:
+            return
         self._dirty[:] = False
         width = self._width = int(np.maximum.reduce(self.count, initial=0))
         open_ = self._open[rows, :width]
@@ -361,7 +362,8 @@ class Rows:
             open_, passes = self._open[rows, :width], self._pass[rows, :width]
         ticks = np.rint(passes * GRID).astype(np.int64) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
-        self._total[rows] = np.add.reduce(np.where(open_, self._tickets[rows, :width], 0.0), axis=1)
+        self._total[rows] = total = np.add.reduce(np.where(open_, self._tickets[rows, :width], 0.0), axis=1)
+        self._over[rows] = np.where(total > 0, total, np.inf)
         if self._members:
             present = self.job[rows, :width] >= 0
             gangs = np.where(present, self.gang[rows, :width], NEVER)

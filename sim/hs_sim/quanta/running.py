@@ -28,7 +28,7 @@ class Running(Lives):
         free = self.gpus_left(gangs)
         if shared:
             held = np.concatenate([forced, np.array(list(self._moving), dtype=np.int64)])
-            picks = self._rows.pick(np.where(local, free, 0), held)
+            picks = self._rows.pick(free * local, held)
             chosen, free = np.concatenate([gangs, picks]), free - self._rows.handed
         else:
             self._rows.rest()
