@@ -229,7 +229,7 @@ def _check_tickets(plan: Plan) -> None:
 
 
 def _check_turns(snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:
-    if unknown := sorted(plan.turns.keys() - hosts.keys()):
+    if unknown := sorted(set(plan.turns).difference(hosts)):
         raise BrokenError(f"a turn for {unknown[0]}; the snapshot has no such server")
     for name, turn in plan.turns.items():
         if not turn.gangs:

@@ -12,8 +12,9 @@ Departure: the paper leaves this to balance alone.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from itertools import compress
-from math import sqrt
+from math import inf, sqrt
 from typing import Any
 
 import numpy as np
@@ -56,13 +57,14 @@ class Lags:
         handed, lags = dues.by_pool(had), dues.by_pool(self.lags)
         # Of what was handed out: GPUs that nobody could use are nobody's lag. And what all lack (or who left took along) nobody
         # does: else everybody's tickets would grow, and those who lack nothing be pushed aside.
-        common = np.divide(handed - lags, dues.of_pool, out=np.zeros_like(lags), where=dues.of_pool > 0)
+        common = (handed - lags) / dues.over
         after = object.__new__(Lags)  # a copy, at a fraction of `copy`'s time: there is one each quantum
         after._dues, after.whom = dues, self.whom
         moved = dues.bound(self.lags + dues.due * common[dues.pool] - had)
         after.lags = np.where(handed[dues.pool] > 0, moved, self.lags)
         return after
 
+    @cached_property
     def steps(self) -> Ints:
         """Factors in steps, one for each of `due`'s."""
         beyond = np.maximum(0.0, np.abs(self.lags) - self._dues.grain)
@@ -83,8 +85,8 @@ class Lags:
 
     def factors(self) -> dict[At, Fraction]:
         """Of tickets; those left out: 1."""
-        steps = self.steps().tolist()
-        return {at: _FACTORS[step] for at, step in zip(self.whom, steps, strict=True) if step != STEPS}
+        steps = zip(self.whom, self.steps.tolist(), strict=True)
+        return {at: _FACTORS[step] for at, step in steps if step != STEPS}
 
     def dump(self) -> dict[str, dict[str, float]]:
         """JSON-able."""
@@ -109,9 +111,9 @@ class _Asked:
 def _ask(world: World, levels: Mapping[str, Level]) -> _Asked:
     largest: dict[At, int] = {}
     for (user, _, model), band in world.kinds.items():
-        if len(band):
+        if widths := band.widths:
             at = (user, model)
-            widest = max(band.widths)
+            widest = max(widths)
             if widest > largest.get(at, 0):
                 largest[at] = widest
     go_by = [level.goes_by for level in levels.values()]
@@ -128,7 +130,8 @@ class _Dues:
         self._pools = len(models)
         self.pool: Ints = np.array([models[model] for _, model in due], dtype=np.int64)
         self.due: Floats = np.array(list(due.values()), dtype=np.float64)
-        self.of_pool = self.by_pool(self.due)
+        of_pool = self.by_pool(self.due)
+        self.over = np.where(of_pool > 0, of_pool, inf)  # to divide by: of nothing nobody has a part
         self.grain: Floats = _grain(asked, due)
         full = self.due >= np.array([asked.gpus[at] for at in due], dtype=np.float64)
         # No more than the largest factor needs. Who should run all the time cannot have had too much.

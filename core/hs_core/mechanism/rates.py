@@ -65,13 +65,13 @@ class Bids:
         return self._found[at]
 
     def _find(self, user: UserName, fast: str, slow: str) -> float | None:
-        parts: list[tuple[int, float]] = []
-        for job_class, gpus in sorted(self.classes.get(user, {}).items()):
+        total, parts = 0, list[float]()
+        for job_class, gpus in self.classes.get(user, {}).items():
             over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
             if over is not None and under is not None and under > 0 and gpus > 0:
-                parts.append((gpus, over / under))
-        total = sum(gpus for gpus, _ in parts)
-        return fsum(gpus * speedup for gpus, speedup in parts) / total if total else None
+                total += gpus
+                parts.append(gpus * (over / under))
+        return fsum(parts) / total if total else None  # the same in whatever order classes come
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""

@@ -87,7 +87,7 @@ class FairSequel:
         lags = lags.after(had.gpus[self._place])
         steps, changed = self._told, dict[JobId, Fraction]()
         if due:
-            steps = lags.steps()
+            steps = lags.steps
             if np.abs(steps - self._weighed).max(initial=0) >= FAR:
                 return None
             if not np.array_equal(steps, self._told):

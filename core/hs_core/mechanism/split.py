@@ -143,10 +143,12 @@ def _components(entities: Sequence[_Entity]) -> list[list[_Entity]]:
 
 def _spread(members: Sequence[_Entity]) -> None:
     """Newcomers of a component, by kind; the first of a kind enters at the virtual time."""
-    kinds: dict[Kind, list[_Entity]] = {}
-    for entity in members:
-        if entity.kind is not None:
-            kinds.setdefault(entity.kind, []).append(entity)
+    kinds: dict[Kind, list[_Entity]] = {
+        entity.kind: [] for entity in members if entity.new and entity.kind is not None
+    }
+    for entity in members if kinds else ():
+        if entity.kind in kinds:
+            kinds[entity.kind].append(entity)
     for kin in kinds.values():
         came = sorted((entity for entity in kin if entity.new), key=lambda entity: entity.order)
         taken = [entity.got / entity.stride % 1 for entity in kin if not entity.new]

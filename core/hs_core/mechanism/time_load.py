@@ -29,7 +29,7 @@ def weighed(jobs: Iterable[JobFacts], per_gpu: Mapping[UserName, float]) -> Weig
 @lru_cache(maxsize=ASKED)
 def time_load(gpus: int, jobs: Weighed) -> float:
     """Where all run at once: ticketLoadPerGPU. In the order of jobs, as floats do not add up the same otherwise."""
-    gangs = most = 0.0
+    gangs = 0.0
     asked = 0
     big: list[tuple[int, float]] = []
     small: list[tuple[int, float]] = []
@@ -41,11 +41,11 @@ def time_load(gpus: int, jobs: Weighed) -> float:
             big.append(job)
         else:
             small.append(job)
-            most = max(most, weight)
     if asked <= gpus:
         return sum([width * weight for width, weight in (*big, *small)]) / max(1, gpus)
     if not small:
         return gangs
+    most = max([weight for _, weight in small])
     most = min(1.0, most)  # no job can run more than all the time, whatever it lacks
     together = sum([width * weight for width, weight in small])
     if len({width for width, _ in small}) == 1 and gpus % small[0][0] == 0:  # they leave no GPU idle

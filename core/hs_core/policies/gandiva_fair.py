@@ -38,7 +38,8 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
-    shares = {at: float(share) for at, share in traded.entitled.items()}
+    # As `float` does, at half its cost: there is one for every user in every pool.
+    shares = {at: share.numerator / share.denominator for at, share in traded.entitled.items()}
     levels = find_levels(world, shares)
     lags = Lags(world, levels, memory.get("lags", {}))
     again = memory.get("quantum") == snapshot.quantum
@@ -129,31 +130,21 @@ def _tickets_of(
 ) -> dict[JobId, Fraction]:
     """Of these users' jobs in these pools."""
     tickets: dict[JobId, Fraction] = {}
+    bands = world.bands
     for at in users:
-        there = world.bands.get(at)
-        if there is None:
+        if at not in bands:
             continue
         share, factor = entitled.get(at), factors.get(at, WHOLE)
         over, under = share.as_integer_ratio() if share else _LEAST
         if share:
             under *= world.gpus[at]
         if factor is not WHOLE:
-            over, under = over * factor.numerator, under * factor.denominator
-        by_gang = _ByGang(over, under)
-        for jobs in there:
+            times, parts = factor.as_integer_ratio()
+            over, under = over * times, under * parts
+        for jobs in bands[at]:
+            by_gang = {gang: _ratio(over * gang, under) for gang in jobs.widths}
             tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
-
-
-class _ByGang(dict[int, Fraction]):
-    """Tickets of a gang of so many GPUs, at so many per GPU."""
-
-    def __init__(self, over: int, under: int) -> None:
-        self._over, self._under = over, under
-
-    def __missing__(self, gang: int) -> Fraction:
-        found = self[gang] = _ratio(self._over * gang, self._under)
-        return found
 
 
 @lru_cache(maxsize=1 << 13)

@@ -51,9 +51,7 @@ class Rows:
         self.handed: Ints = np.zeros(servers, dtype=np.int64)  # GPUs, at the edge of the newest quantum
         self._advance: Floats = np.zeros(servers)  # of the virtual time, in the newest quantum
         self._total: Floats = np.zeros(servers)  # tickets of those who compete
-        self._over: Floats = np.full(
-            servers, np.inf
-        )  # the same to divide by: where nobody competes nothing goes on
+        self._over: Floats = np.full(servers, np.inf)  # the same, to divide by: nobody goes on by nothing
         self._smallest: Ints = np.ones(servers, dtype=np.int64)
         self.row: Ints = np.full(jobs, -1, dtype=np.int64)
         self._column: Ints = np.full(jobs, -1, dtype=np.int64)
