@@ -123,9 +123,10 @@ def _serve(kinds: dict[frozenset[str], Fraction | int], model: str, later: set[s
     if len(there) == 1:
         had = kinds[there[0]]
         # As had - share, reduced once: this is done for every user in every pool.
-        left = had.numerator * share.denominator - share.numerator * had.denominator
+        (had_over, had_under), (over, under) = had.as_integer_ratio(), share.as_integer_ratio()
+        left = had_over * under - over * had_under
         assert left >= 0, f"{share - had} GPUs of {model} are entitled beyond demand"
-        kinds[there[0]] = fraction_of(left, had.denominator * share.denominator)
+        kinds[there[0]] = fraction_of(left, had_under * under)
         return
     if len(there) > 1:
         there.sort(key=lambda models: (len(models & later), sorted(models)))

@@ -124,11 +124,13 @@ class Evening:
         known = self._with.setdefault(at, {})
         found = known.get(one)
         if found is None:
-            found = known[one] = self.time_of(at, self.weigh(at) + one)
+            here, parts = self._there(at)
+            found = known[one] = time_load(self._gpus[at], here + one + parts)
         return found
 
     def _time_of(self, at: int) -> float:
-        return self.time_of(at, self.weigh(at))
+        here, parts = self._there(at)
+        return time_load(self._gpus[at], here + parts)
 
     def time_without(self, at: int, gang: JobFacts) -> float:
         """Of the server without its part of a gang."""

@@ -32,7 +32,7 @@ class Measured:
 
     def report(self, pairs: Ints) -> bool:
         """Of every job that is in its turn, its pair. True if a policy may want to know."""
-        if self.settled or not (self._cv or np.any(self._reports[pairs] < ENOUGH)):
+        if self.settled or not (self._cv or (self._reports[pairs] < ENOUGH).any()):
             return False
         counts = np.bincount(pairs, minlength=len(self._keys))
         seen = np.flatnonzero(counts)

@@ -31,6 +31,7 @@ DIGITS = 9  # of tickets: jobs of one kind have the same so far
 ALIKE = 1e-8  # tickets farther apart are not
 AT_ONCE = 6  # places of the order by passes
 NOBODY = 1e300  # the lag of nobody: more than any, and no infinity, of which there is no difference
+LEAST = 1e-300  # tickets where nobody competes: nothing is handed out there, and over these it is nothing
 NEVER = 1 << 40  # GPUs of who does not compete: more than there are
 
 
@@ -50,8 +51,7 @@ class Rows:
         self._virtual: Floats = np.zeros(servers)
         self.handed: Ints = np.zeros(servers, dtype=np.int64)  # GPUs, at the edge of the newest quantum
         self._advance: Floats = np.zeros(servers)  # of the virtual time, in the newest quantum
-        self._total: Floats = np.zeros(servers)  # tickets of those who compete
-        self._over: Floats = np.full(servers, np.inf)  # the same, to divide by: nobody goes on by nothing
+        self._total: Floats = np.full(servers, LEAST)  # tickets of those who compete
         self._smallest: Ints = np.ones(servers, dtype=np.int64)
         self.row: Ints = np.full(jobs, -1, dtype=np.int64)
         self._column: Ints = np.full(jobs, -1, dtype=np.int64)
@@ -208,7 +208,7 @@ class Rows:
         at = np.concatenate(ran)
         far, most = self._far(at, self._last(rows, keys, free))
         self._charge(at, 1.0)
-        self._advance = self.handed / self._over
+        self._advance = self.handed / self._total
         self._virtual += self._advance
         if far.size:
             self._forgive(far, most)
@@ -290,7 +290,7 @@ class Rows:
         rows, columns = self.row[jobs], self._column[jobs]
         self._charge(rows * self._places + columns, part)
         handed = np.bincount(rows, weights=self.gang[rows, columns] * part, minlength=self._virtual.size)
-        advance = handed / self._over
+        advance = handed / self._total
         self._virtual += advance
         self._advance += advance
 
@@ -333,7 +333,7 @@ class Rows:
         """They come back, and with them their part of the virtual time."""
         rows = at // self._places
         beyond = self._tickets.reshape(-1)[at] * (self._pass.reshape(-1)[at] - most)
-        self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._over
+        self._virtual -= np.bincount(rows, weights=beyond, minlength=self._total.size) / self._total
         self._pass_to(at, most)
 
     # --- settling what changed --------------------------------------------------------------------------------------
@@ -360,8 +360,8 @@ class Rows:
             open_, passes = self._open[rows, :width], self._pass[rows, :width]
         ticks = np.rint(passes * GRID).astype(np.int64) << COLUMN_BITS
         self._keys[rows, :width] = np.where(open_, ticks | np.arange(width), CLOSED)
-        self._total[rows] = total = np.add.reduce(np.where(open_, self._tickets[rows, :width], 0.0), axis=1)
-        self._over[rows] = np.where(total > 0, total, np.inf)
+        tickets = np.where(open_, self._tickets[rows, :width], 0.0)
+        self._total[rows] = np.maximum(np.add.reduce(tickets, axis=1), LEAST)
         if self._members:
             present = self.job[rows, :width] >= 0
             gangs = np.where(present, self.gang[rows, :width], NEVER)

@@ -51,7 +51,8 @@ class Turns:
     def __init__(self, fleet: Fleet, *, rounds: bool) -> None:
         self._fleet = fleet
         self._rounds = rounds
-        self._parts: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # of gangs over several servers
+        self._parts: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # of gangs over several servers …
+        self._spanning = 0  # … and how many these are
         self._nothing = _Told(fleet, GangTurns(()))
         self._planned = self._nothing  # as decided last
         self._ahead = self._nothing  # as decided before this quantum began
@@ -68,7 +69,7 @@ class Turns:
     @property
     def spanned(self) -> bool:
         """Some gang lives on several servers."""
-        return bool(self._parts.any())
+        return self._spanning > 0
 
     def lives(self, job: int) -> None:
         """It has a home from now on. Where quanta become common by that, the turn that is on stands until the next."""
@@ -94,6 +95,7 @@ class Turns:
         home = self._fleet.home[job]
         if len(home) > 1:
             self._parts[list(home)] += change
+            self._spanning += change
             self._at_home = None
 
     def begin(self) -> None:
@@ -113,10 +115,10 @@ class Turns:
 
     def take(self) -> None:
         """What holds now, with the homes that there are now."""
-        if self._rounds or not (late := self._parts > 0).any():
+        if self._rounds or not self.spanned:
             self._now = self._planned
         else:
-            self._now = _Now(self._ahead, self._planned, late)
+            self._now = _Now(self._ahead, self._planned, self._parts > 0)
         self.guests, self.seats = {}, {}
         # Whoever has a home on several servers is told ahead on all of them.
         told, last = (self._planned if self._rounds else self._ahead).gangs, self._planned.gangs
