@@ -172,16 +172,17 @@ class Rows:
 
     def set_tickets(self, jobs: Ints, tickets: Floats) -> None:
         """The difference to the virtual time scales with the stride, so that nobody gains or loses by the change."""
-        rows, columns = self.row[jobs], self._column[jobs]
-        before = self._tickets[rows, columns]
-        changed = np.abs(tickets - before) > 1e-12 * before
-        if not changed.any():
+        at = self.row[jobs] * self._places + self._column[jobs]
+        before = self._tickets.reshape(-1)[at]
+        changed = (np.abs(tickets - before) > 1e-12 * before).nonzero()[0]
+        if not changed.size:
             return
-        rows, columns, tickets, before = rows[changed], columns[changed], tickets[changed], before[changed]
-        lag = (self._pass[rows, columns] - self._virtual[rows]) * (before / tickets)
-        self._pass[rows, columns] = self._virtual[rows] + lag
-        self._tickets[rows, columns] = tickets
-        self._stride[rows, columns] = self.gang[rows, columns] / tickets
+        at, tickets, before = at[changed], tickets[changed], before[changed]
+        rows, passes = at // self._places, self._pass.reshape(-1)
+        virtual = self._virtual[rows]
+        passes[at] = virtual + (passes[at] - virtual) * (before / tickets)
+        self._tickets.reshape(-1)[at] = tickets
+        self._stride.reshape(-1)[at] = self.gang.reshape(-1)[at] / tickets
         self._dirty[rows] = True
 
     # --- a quantum ------------------------------------------------------------------------------------------------
