@@ -172,7 +172,8 @@ class _Group:
             entity.lag = round(got / tickets, TIE)
 
     def _whole(self, value: Fraction) -> int:
-        return value.numerator * self.unit // value.denominator or (1 if value > 0 else 0)
+        over, under = value.as_integer_ratio()
+        return over * self.unit // under or (1 if over > 0 else 0)
 
     def _clamp(self) -> None:
         """Virtual time stays among the passes of those who are here: departures leave no debt to newcomers, nor credit."""

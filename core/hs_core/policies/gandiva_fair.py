@@ -141,9 +141,12 @@ def _tickets_of(
         if factor is not WHOLE:
             times, parts = factor.as_integer_ratio()
             over, under = over * times, under * parts
+        by_gang: dict[int, Fraction] = {}
         for jobs in bands[at]:
-            by_gang = {gang: _ratio(over * gang, under) for gang in jobs.widths}
-            tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
+            for job, gang in zip(jobs.ids, jobs.gangs, strict=True):
+                if gang not in by_gang:
+                    by_gang[gang] = _ratio(over * gang, under)
+                tickets[job] = by_gang[gang]
     return tickets
 
 
