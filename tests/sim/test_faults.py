@@ -141,6 +141,7 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
         pytest.param(12981, id="what-a-job-wrote-alone-waits-for-the-end-of-a-part-of-it"),
         pytest.param(12225, id="who-dialled-a-controller-that-died-dials-again"),
         pytest.param(9636, id="who-changed-places-has-what-it-wrote-and-what-it-fetched"),
+        pytest.param(16823, id="a-fenced-gang-that-found-no-other-place-goes-on-once-its-servers-are-back"),
         pytest.param(11143, id="who-changed-places-has-both-until-something-newer-is-written"),
     ],
 )

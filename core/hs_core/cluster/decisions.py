@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hs_core import plan
-from hs_core.cluster import invariants, orders, states
+from hs_core.cluster import invariants, orders, reports, states
 from hs_core.cluster.book import row_with
 from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
@@ -144,6 +144,8 @@ class Decisions(Requests):
                 self._restless.update(row.hosts)
 
     def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
+        if self._sight.out_of_reach(row):
+            row = self._begins_afresh(row, now_s)
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = row_with(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
@@ -153,6 +155,15 @@ class Decisions(Requests):
         if stored is not None and stored.hosts != home:
             text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.servers)}"
         self._fact(now_s, "placed", text, job=row.id, host=home[0])
+
+    def _begins_afresh(self, row: Job, now_s: float) -> Job:
+        """There is a place for it, and who has its checkpoint is still cut off."""
+        assert row.stored is not None
+        lost_s = reports.lost_work_gpu_s(row, 0)
+        text = f"its checkpoint of step {row.stored.step} on {', '.join(row.stored.servers)} is out of reach; it starts afresh"
+        self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
+        lost_s += row.past_lost_gpu_s
+        return replace(row, epoch=row.epoch + 1, stored=None, origin=None, past_lost_gpu_s=lost_s)
 
     def _take_up(self, verdict: Verdict, now_s: float) -> None:
         decided = verdict.plan

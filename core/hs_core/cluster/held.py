@@ -60,7 +60,7 @@ class Held:
         ] = {}  # moves past their point of no return, and since when
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
-        self._sight = Sight(self._book, self._connected)
+        self._sight = Sight(self._book, self._connected, self._fenced)
         self._sight.serve(policy.needs)
         self._orders = Orders(self._book, settings.grant_key, self._sight.class_of)
         self._ledger: Ledger | None = None  # begins with the first event

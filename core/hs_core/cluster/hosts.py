@@ -168,14 +168,16 @@ class Hosts(Moves):
     def _fence(self, name: HostName, away_s: float, now_s: float) -> None:
         """By now the host itself has ended what said `fence`; the rest stays its own until it is back or removed."""
         why = f"{name} has been away for {away_s:.0f} s, and it asked to be fenced"
+        lent = [
+            job for job in sorted(self._book.lent.get(name, ())) if name not in self._book.live[job].hosts
+        ]
         for row in self._book.at(name):
             if row.spec.on_partition is OnPartition.FENCE:
                 self._lost_at(row, name, why, now_s)
         awaited = [self._book.live[job] for job in sorted(self._book.unconfirmed.get(name, ()))]
         self._confirmed(name, now_s, [row for row in awaited if row.spec.on_partition is OnPartition.FENCE])
-        for job in sorted(self._book.lent.get(name, ())):
-            row = self._book.live[job]
-            if row.spec.on_partition is OnPartition.FENCE and name not in row.hosts:
+        for row in map(self._book.live.__getitem__, lent):
+            if row.spec.on_partition is OnPartition.FENCE:
                 self._give_up_source(row, why, now_s)
 
     def _give_up_source(self, row: Job, why: str, now_s: float) -> None:
@@ -192,6 +194,11 @@ class Hosts(Moves):
             text = f"a part of its checkpoint of step {stored.step} is lost: {why}; what {', '.join(rest.servers)} has will do"
             self._fact(now_s, "part-lost", text, job=row.id)
             self._put(replace(row, stored=rest), now_s)
+            return
+        if not row.hosts and reports.within(row, self._book.hosts) is not None:
+            self._fact(now_s, "source-away", f"{why}; {self._unless_back(stored)}", job=row.id)
+            self._book.reconsider(row.id)
+            self._stale = True
             return
         ending = any(part.exit is not None for part in row.reports.values())  # its end decides what then is
         if ending and self._newest(row) is not None:

@@ -1,5 +1,6 @@
 """A job's life from its hosts' reports: it runs, ends, is lost, begins anew."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from hs_core.cluster import admission, copies, reports, states
@@ -198,7 +199,7 @@ class Lives(Views):
             row = replace(row, retries=row.retries + 1)
             text = f"it failed ({exit_text(ended)}) and is tried again, {row.retries} of {row.spec.retry_max}"
             self._fact(now_s, "retried", text, job=row.id)
-            self._again(row, self._newest(row), ended, now_s)
+            self._again(row, self._newest(row) or self._perhaps(row), ended, now_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
 
@@ -219,18 +220,32 @@ class Lives(Views):
             self._end(row, Happening.GONE, ended, now_s)
             return
         stored = self._newest(row)
+        again = f"; it goes on from step {stored.step}" if stored else ""
+        if stored is None and (stored := self._perhaps(row)) is not None:
+            again = f"; {self._unless_back(stored)}"
+        elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
+            again = "; no checkpoint of it is left to be had, it starts afresh"
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
         row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
-        again = f"; it goes on from step {stored.step}" if stored else ""
-        if stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
-            again = "; no checkpoint of it is left to be had, it starts afresh"
         data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
         self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)
         self._again(row, stored, ended, now_s)
 
     def _newest(self, row: Job) -> Stored | None:
         """Its newest checkpoint that it may go on from."""
-        hosts = self._keepers(row)
+        return self._newest_on(row, self._keepers(row))
+
+    def _perhaps(self, row: Job) -> Stored | None:
+        """Its newest where none is within reach: it goes on from that if the servers that are cut off are back before it has a place."""
+        apart = row.portions or (row.stored is not None and row.stored.copies)
+        return None if apart else self._newest_on(row, self._book.hosts)
+
+    def _unless_back(self, stored: Stored) -> str:
+        gone = [name for name in stored.servers if name in self._fenced]
+        are = "are" if len(gone) > 1 else "is"
+        return f"it starts afresh unless {', '.join(gone)} {are} back with its checkpoint of step {stored.step} before it has a place"
+
+    def _newest_on(self, row: Job, hosts: Collection[HostName]) -> Stored | None:
         if row.portions:
             mine = copies.kept(row, self._connected.__contains__) or copies.kept(row, hosts.__contains__)
         elif row.stored is not None and row.stored.copies:
@@ -246,10 +261,10 @@ class Lives(Views):
         here = {kept: all(host in self._connected for host in kept.hosts) for kept in found}
         return max(found, key=lambda kept: (kept.step, here[kept], kept.epoch), default=None)
 
-    def _keepers(self, row: Job) -> list[HostName]:
+    def _keepers(self, row: Job) -> Collection[HostName]:
         """Servers from which it may have its checkpoint; who said `fence` does not wait for one that is cut off."""
-        gone = self._fenced if row.spec.on_partition is OnPartition.FENCE else set()
-        return [host for host in self._book.hosts if host not in gone]
+        hosts = self._book.hosts.keys()
+        return hosts - self._fenced if row.spec.on_partition is OnPartition.FENCE else hosts
 
     def _again(self, row: Job, stored: Stored | None, ended: Exit, now_s: float) -> None:
         """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home."""

@@ -9,7 +9,18 @@ from hs_core.cluster.admission import Fits
 from hs_core.cluster.book import Book
 from hs_core.copier import copier, maker
 from hs_core.forms import Form
-from hs_core.model import Host, Job, Migrate, SuspendMode, class_over, job_class, spans, split_memory, spreads
+from hs_core.model import (
+    Host,
+    Job,
+    Migrate,
+    OnPartition,
+    SuspendMode,
+    class_over,
+    job_class,
+    spans,
+    split_memory,
+    spreads,
+)
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Needs
 from hs_core.reports import JobReport, Phase
@@ -22,9 +33,10 @@ _facts = maker(JobFacts)
 class Sight:
     """`doomed` servers are those whose jobs are being ended: drained, and past the deadline."""
 
-    def __init__(self, book: Book, connected: Collection[HostName]) -> None:
+    def __init__(self, book: Book, connected: Collection[HostName], fenced: Collection[HostName]) -> None:
         self._book = book
         self._connected = connected
+        self._fenced = fenced
         self.fits = Fits()
         self._copies = True
         self._awaited: Collection[HostName] = ()
@@ -192,7 +204,7 @@ class Sight:
                 return False
             able = all(host is not None and row.gpus <= len(host.healthy_gpus) for host in hosts)
             return able or self._leaves_sick(row)
-        if book.beyond_array_limit(row.id) or self.source_away(row):
+        if book.beyond_array_limit(row.id) or (self.source_away(row) and not self.out_of_reach(row)):
             return False
         return self._fits_somewhere(row)
 
@@ -221,6 +233,14 @@ class Sight:
         pairs = zip(row.hosts, reports.taken(row), strict=True)
         needed = {part for home, part in pairs if there[part] != home} if row.hosts else range(len(there))
         return tuple(there[part] for part in sorted(needed) if there[part] not in self._connected)
+
+    def out_of_reach(self, row: Job) -> bool:
+        """It has no place yet, and asked not to wait for servers that are cut off: without theirs its checkpoint is none."""
+        stored, gone = row.stored, self._fenced
+        if not gone or stored is None or stored.copies or row.hosts:
+            return False
+        left = self._book.hosts.keys() - gone
+        return row.spec.on_partition is OnPartition.FENCE and reports.within(row, left) is None
 
     def _job_facts(self, row: Job, report: JobReport | None) -> JobFacts:
         hosts, parts = row.hosts, tuple(row.reports.values())

@@ -201,12 +201,15 @@ def _host_away(scene: Scene) -> Why:
 
 
 def _source_away(scene: Scene) -> Why:
-    names = ", ".join(scene.source_away)
+    names, are = ", ".join(scene.source_away), "are" if len(scene.source_away) > 1 else "is"
     step = scene.job.stored.step if scene.job.stored is not None else 0
+    fenced = scene.job.spec.on_partition is OnPartition.FENCE and not scene.job.hosts
     return Why(
         reason=Reason.SOURCE_AWAY,
         text=f"it goes on from its checkpoint of step {step}, which is on {names}, not connected now",
-        next_step=f"it goes on when {names} is back; an administrator can remove a server that will not come back",
+        next_step=f"it goes on when {names} {are} back; it asked to be fenced, so where that takes long and there is room for it elsewhere it starts afresh"
+        if fenced
+        else f"it goes on when {names} {are} back; an administrator can remove a server that will not come back",
     )
 
 
