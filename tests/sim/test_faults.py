@@ -1,7 +1,7 @@
 """Random trouble on random clusters: nothing that must hold is broken; what is broken on purpose is found."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -12,6 +12,7 @@ from hs_core.cluster.lives import Lives
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.model import Job, OnPartition, Stored
+from hs_core.names import HostName
 from hs_sim import faults
 from hs_sim.cli import main
 from hs_sim.faults import Failure, case_of, explore, run_seed
@@ -213,12 +214,12 @@ def test_a_host_that_obeys_an_old_order_is_found():
 
 
 def test_a_controller_that_has_a_job_begin_afresh_though_a_checkpoint_is_within_reach_is_found(monkeypatch):
-    newest = Lives._newest
+    newest = Lives._newest_on
 
-    def forgotten(self: Lives, row: Job) -> Stored | None:
-        return None if row.spec.on_partition is OnPartition.FENCE else newest(self, row)
+    def forgotten(self: Lives, row: Job, hosts: Collection[HostName]) -> Stored | None:
+        return None if row.spec.on_partition is OnPartition.FENCE else newest(self, row, hosts)
 
-    monkeypatch.setattr(Lives, "_newest", forgotten)
+    monkeypatch.setattr(Lives, "_newest_on", forgotten)
     assert "was acknowledged as safe" in found().what
 
 
