@@ -229,6 +229,19 @@ def test_hadare_averages_at_the_edges_of_rounds_only() -> None:
     assert sum(later.plan.copies[JobId(1)]) == 9100
 
 
+def test_hadare_has_copies_that_are_averaged_on_all_of_their_servers_or_none() -> None:
+    """Two jobs' copies come up on the same servers when one of those loses a GPU to a drain: one of the jobs waits, whole."""
+    home = tuple(map(HostName, ("k0", "k1", "v")))
+    jobs = [
+        sized(at, 1e4, "c", hosts=home, started=True, movable=False, running=at == 1, arrival_s=float(at))
+        for at in (1, 2)
+    ]
+    hosts = [host("v", 2), host("k0", 1, "K80"), host("k1", 2, "K80")]
+    found = decide("hadare", snapshot(hosts, jobs, rates=SPEEDS, migrations_left=9))
+    assert found.plan.homes == {1: home, 2: home}
+    assert {name: turn.gangs for name, turn in found.plan.turns.items()} == dict.fromkeys(home, (1,))
+
+
 def test_hadare_without_leave_to_move_averages_where_its_copies_are() -> None:
     asked = snapshot(FIVE, [sized(1, 1e4, "c")], rates=SPEEDS)
     home = (HostName("v"), HostName("k0"))

@@ -250,7 +250,7 @@ def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
 
 
 def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
-    """The same some time later: servers were drained or lost GPUs, or are taken into use again; jobs came up, or lost what they had, or ended; others can be moved now."""
+    """The same some time later: servers were drained or lost GPUs, or are taken into use again; jobs came up, or lost what they had, or ended; others can be moved now, or not."""
     hosts = tuple(
         replace(
             one,
@@ -263,10 +263,12 @@ def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
     )
     jobs = []
     for one in asked.jobs:
-        what = draw(st.sampled_from(["goes on", "goes on", "movable", "lost", "suspended", "ended"]))
+        what = draw(st.sampled_from(["goes on", "goes on", "movable", "stays", "lost", "suspended", "ended"]))
         assert isinstance(one, Told)
         if what == "movable":
             jobs.append(replace(one, movable=True))
+        elif what == "stays" and one.started:
+            jobs.append(replace(one, movable=False))
         elif what == "lost":
             jobs.append(replace(one, hosts=(), started=False, running=False, movable=True, gpus=()))
         elif what == "suspended" and one.sliceable:

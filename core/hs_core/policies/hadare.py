@@ -124,8 +124,13 @@ def _became_one(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[s
 def _serve_gangs(snapshot: Snapshot, slots: Slots) -> None:
     """Jobs over several servers; and copies that are being averaged still."""
     for job in sorted(snapshot.jobs, key=by_arrival):
-        if job.nodes > 1 or (len(job.hosts) > 1 and not job.movable):
+        if job.nodes > 1 or _is_averaged(job):
             slots.offer(job)
+
+
+def _is_averaged(job: JobFacts) -> bool:
+    """Or its copies come up: it has all of its servers or none."""
+    return len(job.hosts) > 1 and not job.movable
 
 
 def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming]]:
@@ -167,7 +172,7 @@ def _field(snapshot: Snapshot, slots: Slots) -> Field | None:
     jobs = tuple(
         job
         for job in sorted(snapshot.jobs, key=by_arrival)
-        if job.nodes == 1 and not slots.runs(job) and slots.reachable(job)
+        if job.nodes == 1 and not _is_averaged(job) and not slots.runs(job) and slots.reachable(job)
     )
     if not jobs or not hosts:
         return None
