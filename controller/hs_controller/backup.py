@@ -77,7 +77,7 @@ def take(folder: Path) -> Copy:
 def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | None]:
     """Puts a copy in the journal's place; the number of jobs in it, and where what was there is now. Raises StoreRefusedError, and then nothing has changed.
 
-    Terms and job numbers begin far above all that agents may have heard of since the copy was made.
+    Terms, job numbers and epochs begin far above all that agents may have heard of since the copy was made.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -118,11 +118,14 @@ def _prepared(source: Path, fresh: Path) -> int:
         check_schema(opened, source)
         with opened.begin() as db:
             meta = read_meta(db)
+            # Terms grow by one a start, and epochs by one each time that a job begins: none ever came near the seconds since 1970.
+            above = int(time.time())
             put_meta(
                 db,
                 {
-                    # Terms grow by one a start: no controller ever came near the seconds since 1970.
-                    "term": max(int(meta.get("term", 0)), int(time.time())),
+                    "term": max(int(meta.get("term", 0)), above),
+                    "first_epoch": max(int(meta.get("first_epoch", 0)), above),
+                    "restored": True,
                     "next_job_id": int(meta.get("next_job_id", 1)) + JOB_IDS_SKIPPED,
                 },
             )

@@ -106,6 +106,8 @@ class Mind:
             budget=None if (budget := loaded.meta.get("budget")) is None else (budget[0], budget[1]),
             profile=loaded.meta.get("profile", []),
             gpu_speeds=loaded.meta.get("gpu_speeds", []),
+            first_epoch=int(loaded.meta.get("first_epoch", 0)),
+            restored=bool(loaded.meta.get("restored", False)),
         )
         self.watched = Watched()
         self._configured = policy.name
@@ -214,6 +216,7 @@ class Mind:
             "quantum": machine.quantum,
             "budget": machine.budget,
             "policy": {"name": machine.policy.name, "configured": self._configured},
+            "restored": machine.restored,
         }
         if machine.memory is not self._memory:  # it may be large
             self._memory = machine.memory

@@ -53,10 +53,22 @@ class Hosts(Moves):
             report = known.get((row.id, row.epoch))
             if report is not None:
                 self._job_reported(row, host.name, report, now_s)
-            elif host.name in row.reports:
+            elif host.name in row.reports or self._restored:
                 why = "was rebooted" if rebooted else "no longer knows of it"
+                if self._restored:
+                    why = "has no part in what the backup knows of it"
                 self._lost_at(row, host.name, f"{host.name} {why}", now_s)
             # else the order to start it never arrived: it is repeated
+        if self._restored:
+            for report in told:
+                self._await_end(host.name, report, now_s)
+
+    def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
+        """Of an incarnation that the backup does not know: no other begins before its host has ended it."""
+        row = self._book.live.get(report.job)
+        if row is None or report.exit is not None or (host in row.hosts and report.epoch == row.epoch):
+            return
+        self._put(replace(row, unconfirmed=tuple(sorted({*row.unconfirmed, host}))), now_s)
 
     def _host_reported(self, event: HostReported) -> None:
         host = self._book.hosts.get(event.host)

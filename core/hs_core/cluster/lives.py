@@ -276,6 +276,7 @@ class Lives(Views):
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
+            and not self._restored  # it may be elsewhere
             and not row.portions
             and stored.hosts == row.hosts
             and all(home is not None and self._takes(row, home) for home in homes)
@@ -301,7 +302,7 @@ class Lives(Views):
         self._told |= {(host, row.id, row.epoch) for host in row.hosts}
         return replace(
             row,
-            epoch=row.epoch + 1,
+            epoch=self._epoch_after(row),
             reports={},
             move=None,
             origin=None,

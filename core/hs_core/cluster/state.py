@@ -102,6 +102,8 @@ class State:
     budget: tuple[float, float] | None = None  # migrations that were left, and when; None: none was ever made
     profile: list[Any] = field(default_factory=list)  # measured rates, as `hs_core.profile` dumps them
     gpu_speeds: list[Any] = field(default_factory=list)  # and by GPU, as `hs_core.speeds` does
+    first_epoch: int = 0  # of incarnations that begin from now on: above all that there ever were
+    restored: bool = False  # it is a backup, and not all hosts have said yet what became of it since
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ class Touched:
     jobs: frozenset[JobId] = frozenset()
     users: frozenset[UserName] = frozenset()
     hosts: frozenset[HostName] = frozenset()  # one that is no longer known was removed
-    meta: bool = False  # next_job_id, term, quantum, memory or budget
+    meta: bool = False  # next_job_id, term, quantum, memory, budget or restored
     profile: bool = False  # measured rates: to be written now and then, and worth no commit of its own
 
     def __bool__(self) -> bool:

@@ -30,11 +30,18 @@ class Views(Held):
             budget=self._budget.saved,
             profile=self._rates.dump(),
             gpu_speeds=self._rates.gpus.dump(),
+            first_epoch=self._first_epoch,
+            restored=self._restored,
         )
 
     @property
     def term(self) -> int:
         return self._term
+
+    @property
+    def restored(self) -> bool:
+        """As `State.restored`."""
+        return self._restored
 
     @property
     def quantum(self) -> int:

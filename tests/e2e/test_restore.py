@@ -1,0 +1,43 @@
+"""The controller's disk is lost, and a backup is put back that knows nothing of what came since."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.harness import Cluster, incarnations, learn, learned, until
+
+STEPS = 120
+STEP_S = 0.1
+
+
+def test_a_job_that_began_anew_since_the_backup_is_taken_up_and_trains_once_at_a_time(
+    new_cluster: Callable[..., Cluster], scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--emulate", "V100:1:16G", "--quantum", "0.5", "--user", "ann")
+    trained, copy = tmp_path / "trained", tmp_path / "copy.db"
+    job = cluster.submit("--gpus", "1", "--retry", "2", *learn(scripts, trained, STEPS, STEP_S), user="ann")
+    until(lambda: len(learned(trained)) > 5, "the job trains")
+    cluster.hsctl("backup", str(copy))
+    for epoch in (1, 2):
+        process = learned(trained)[-1].process
+        os.kill(process, signal.SIGKILL)
+        until(lambda: learned(trained)[-1].process != process, "it was tried again")  # noqa: B023
+        until(lambda: cluster.view(job).epoch == epoch, "that is known")  # noqa: B023
+    since = cluster.submit("--gpus", "1", *learn(scripts, tmp_path / "since", STEPS, STEP_S), user="ann")
+    cluster.kill("controller")
+    config = str(cluster.state / "controller.toml")
+    restored = subprocess.run(
+        [sys.executable, "-m", "hs_controller", "restore", "--config", config, "--from", str(copy), "--force"],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert restored.returncode == 0, restored.stderr
+    cluster.up()
+    done = cluster.until_state(job, "succeeded")
+    assert done.epoch > 1_000_000
+    assert since not in cluster.views()
+    processes = [part[0].process for part in incarnations(learned(trained))]
+    assert len(processes) == len(set(processes)) >= 4, "one after the other"
+    assert learned(trained)[-1].step == STEPS
