@@ -519,6 +519,25 @@ def test_a_gpu_that_a_gang_of_the_turn_cannot_have_goes_to_one_that_is_bound_to_
     assert "bound to GPU 0, where another of this turn runs" in sim.machine.report(waits).note
 
 
+def test_who_comes_waits_for_gpus_that_are_being_left_and_is_in_nobodys_way() -> None:
+    """Two jobs leave for another server; one that takes two GPUs comes in their place, to run beside the two that stay."""
+    sim = HostSim(4)
+    ways = Ways(can_checkpoint=True)
+    stay, leave = ([sim.job(number, ways=ways) for number in pair] for pair in ((2, 3), (4, 5)))
+    sim.turn = Turn(gangs=(*stay, *leave), local=False)
+    sim.send()
+    sim.quanta(2)
+    assert sim.running() == {*stay, *leave}
+    for job in leave:
+        sim.change(job, leave=True)
+    comes = sim.job(1, 2, user="B")
+    sim.turn = Turn(gangs=(comes, *stay), local=False)
+    sim.send()
+    sim.quanta(1)
+    assert sim.running() == {*stay, comes}
+    assert not [order for job in stay for order in sim.ordered(f"suspend {job}")], "they ran on"
+
+
 def test_two_of_a_turn_that_are_bound_to_one_gpu_both_have_turns() -> None:
     sim, pair = crowded()
     sim.turn = Turn(gangs=pair, local=False)

@@ -9,7 +9,7 @@ from hs_core.host.demand import demand
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates
 from hs_core.host.room import make_room, residents, spare_for_preload
-from hs_core.host.seating import awaited, others_seats, seat_of
+from hs_core.host.seating import awaited, is_leaving, others_seats, seat_of
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
 from hs_core.wanted import Turn
@@ -91,7 +91,8 @@ class Walk:
         elif self.board.turn.guests and (lent_by := self.lent(job)):
             gpus = self._beside(job, lent_by)
         else:
-            if self.board.turn.seats and (others := awaited(board, job, self.claimed)):
+            others = awaited(board, job, self.claimed) if board.turn.seats else _leaving(self, job)
+            if others:
                 job.held_up = f"waits for GPUs that job {others[0]} is leaving"
                 return False
             gpus = self.choose(job, [g for g in free if self.room(job, (g,)) is not None])
@@ -171,6 +172,24 @@ class Walk:
             choose(count, some, host, load, gpu_rank) for some in (*apart(self.board, job, allowed), allowed)
         )
         return next((found for found in tried if found), None)
+
+
+def _leaving(this: Walk, job: HostedJob) -> list[JobId]:
+    """Who is about to leave GPUs on which it would be in no other gang's way: where the controller alone decides all of its turn are to run at once."""
+    board = this.board
+    if job.part or job.id not in board.turn.gangs or fills(board):
+        return []
+    others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+    bound = {gpu for other in others if other.alive for gpu in other.gpus}
+    room = sum(gpu not in bound for gpu in this.free)
+    if room >= job.gang:
+        return []
+    left = {
+        gpu: owner
+        for gpu, owner in this.claimed.items()
+        if gpu not in bound and board.usable(gpu) and is_leaving(board.jobs[owner])
+    }
+    return sorted(left.values()) if room + len(left) >= job.gang else []
 
 
 def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[Collection[GpuId]]:
