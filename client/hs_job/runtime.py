@@ -8,6 +8,7 @@ reader writes `armed`, then reads `passed`. So a stop that was accepted is alway
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import sys
 import threading
@@ -86,6 +87,8 @@ class Runtime:
         self._abandoned = False
         self._gos = 0
         self._leave = False
+        self._written = -1  # generation that is durable, and with which it leaves
+        self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
         self._base: Optional[Tuple[int, float]] = None
         self._due = 0.0
         self._pace_s = 0.0
@@ -343,6 +346,7 @@ class Runtime:
                 }
             )
         else:
+            self._phase, self._tier, self._written = Phase.HELD, "checkpoint", stop.generation
             self._say_held(stop, time.monotonic() - began, digest)
             self._exit()
 
@@ -360,11 +364,17 @@ class Runtime:
         )
 
     def _exit(self) -> None:
-        """Its state is durable: gone without running user code. Ranks leave together, or torchrun ends the slower ones."""
+        """Its state is durable: gone without running user code. Ranks leave together, or torchrun ends the slower ones.
+
+        While no agent hears it, it stays: nobody would know of the checkpoint, and torchrun would report a failure.
+        """
         if self.world > 1 or "TORCHELASTIC_RUN_ID" in self._environment:
-            end = time.monotonic() + _LEAVE_WITHIN_S
-            while not self._leave and time.monotonic() < end:
-                self._lock.wait(end - time.monotonic())
+            began = time.monotonic()
+            while not self._leave:
+                left_s = max(began, self._welcomed_s) + _LEAVE_WITHIN_S - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._lock.wait(min(left_s, _LEAVE_WITHIN_S))
         end_workers()
         vanish()
 
@@ -385,7 +395,7 @@ class Runtime:
             "tier": self._tier,
             "can": self._told_can,
             "id": self._last_id,
-            "generation": self._generation,
+            "generation": self._generation if self._written < 0 else self._written,
         }
         return [hello, self._arrived()] if phase is Phase.WAITING else [hello]
 
@@ -422,6 +432,7 @@ class Runtime:
             self._heard_leave()
 
     def _heard_welcome(self, message: Message) -> None:
+        self._welcomed_s = time.monotonic()
         self._pace_s = max(0.0, float(message.get("pace_s", 0.0)))
         if self._link is not None:
             self._link.tick_s = max(0.01, float(message.get("progress_s", 1.0)))
@@ -483,6 +494,7 @@ class Runtime:
     def _lost(self) -> None:
         """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
         with self._lock:
+            self._welcomed_s = math.inf
             if self._stop is not None and not self._stop.committed:
                 self._stop = None
             self._lock.notify_all()

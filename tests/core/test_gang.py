@@ -99,16 +99,8 @@ class Gang:
         return int(proposal[0]["at_step"])
 
     def held(self, rank: int, step: int, tier: str = "hold", **more: Any) -> None:
-        self.say(
-            rank,
-            type="held",
-            id=self.newest("stop")[rank]["id"],
-            step=step,
-            tier=tier,
-            bytes=5,
-            seconds=0.0,
-            **more,
-        )
+        stop = more.pop("id") if "id" in more else self.newest("stop")[rank]["id"]
+        self.say(rank, type="held", id=stop, step=step, tier=tier, bytes=5, seconds=0.0, **more)
 
     def forget(self) -> None:
         self.told, self.events = [], []
@@ -368,6 +360,37 @@ def test_a_new_machine_learns_how_the_job_stands_from_its_hellos(state: str) -> 
     assert not [e for e in gang.events[told:] if type(e) not in (JobHeld, JobWentOn)]
     gang.suspend(SWAP)
     assert gang.newest("stop")[0]["id"] == 10, "no number that the machine before may have used"
+
+
+def test_ranks_that_wrote_their_checkpoint_while_no_agent_was_there_leave_with_it() -> None:
+    gang = Gang(2, arrived=False)
+    gang.machine = GangMachine(JOB, 1)
+    gang.forget()
+    gang.suspend(CHECKPOINT)
+    gang.hello(0, connection=99, pid=50, world=1)
+    gang.hello(0, state="held", step=8, id=9, tier="checkpoint", generation=3)
+    gang.held(0, 8, "checkpoint", id=9, generation=3, digest="x")
+    assert not [message for _, message in gang.told if message["type"] in ("go", "leave", "stop")]
+    gang.hello(1, state="held", step=8, id=9, tier="checkpoint", generation=3)
+    gang.held(1, 8, "checkpoint", id=9, generation=3, digest="y")
+    assert [connection for connection, m in gang.told if m["type"] == "leave"] == [99, 10, 11]
+    assert kinds(gang.events) == [JobHooked, JobCheckpointed, JobHeld]
+    assert (gang.events[-1].tier, gang.events[-1].step, gang.events[-1].generation) == (CHECKPOINT, 8, 3)
+
+
+def test_ranks_that_are_still_writing_when_an_agent_comes_back_leave_with_what_they_wrote() -> None:
+    gang = Gang(2, arrived=False)
+    gang.machine = GangMachine(JOB, 1)
+    gang.forget()
+    for rank in range(2):
+        gang.hello(rank, state="running", step=8, id=9, generation=3)
+    gang.suspend(CHECKPOINT)
+    assert gang.newest("stop")[0]["generation"] == 4
+    for rank in range(2):
+        gang.held(rank, 8, "checkpoint", id=9, generation=3, digest="x")
+    assert gang.newest("go") == {}, "they hear nothing more"
+    assert set(gang.newest("leave")) == {0, 1}
+    assert (gang.events[-1].tier, gang.events[-1].generation) == (CHECKPOINT, 3)
 
 
 def test_a_gang_that_was_left_half_held_is_let_go_whole() -> None:

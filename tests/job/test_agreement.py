@@ -1,7 +1,11 @@
 """A rank's side of the agreement on a step, with the agent's messages falling where they hurt."""
 
 import threading
+from types import SimpleNamespace
 
+import pytest
+
+from hs_job import runtime
 from hs_job.runtime import Phase, Runtime
 
 
@@ -51,3 +55,32 @@ def test_a_parked_rank_goes_on_to_the_raised_step_even_if_that_is_agreed_on_befo
     rank._heard({"type": "go"})
     training.join(20)
     assert not training.is_alive()
+
+
+def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_its_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """torchrun would take its leaving for a failure, and no agent would know better."""
+    rank = Runtime({"HS_AGENT_SOCKET": "/nowhere", "RANK": "0", "WORLD_SIZE": "2"})
+    rank._link = Wire()  # type: ignore[assignment]
+    rank._phase = Phase.PARKED
+    rank.handed = rank.folder = SimpleNamespace()  # type: ignore[assignment]
+    left = threading.Event()
+    monkeypatch.setattr(runtime, "_LEAVE_WITHIN_S", 0.1)
+    monkeypatch.setattr(runtime, "vanish", left.set)
+    monkeypatch.setattr(rank, "can", lambda: ["hold", "checkpoint"])
+    monkeypatch.setattr(rank, "_write", lambda *_, **__: "digest")
+    rank._heard({"type": "stop", "id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
+    rank._lost()
+
+    def write() -> None:
+        stop = runtime.Stop("stop", {"id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
+        with rank._lock:
+            rank._perform(stop, restorable=True)
+
+    threading.Thread(target=write, daemon=True).start()
+    assert not left.wait(0.5)
+    (hello,) = rank._greet()
+    assert (hello["state"], hello["tier"], hello["generation"]) == ("held", "checkpoint", 3)
+    rank._heard({"type": "welcome"})
+    assert left.wait(20), "where the agent is there but says nothing, it leaves by itself"

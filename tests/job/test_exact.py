@@ -18,6 +18,8 @@ from hs_core.events import (
     JobRestored,
     JobWentOn,
 )
+from hs_core.gang import GangMachine, Step
+from hs_core.gang.messages import Connection, Message
 from hs_core.reports import Tier
 
 TRAIN = str(Path(__file__).parent / "train.py")
@@ -147,6 +149,35 @@ def test_a_job_moved_to_a_new_process_goes_on_bit_for_bit(
     agent: StubAgent, uninterrupted: Uninterrupted, argv: tuple[str, ...], at_step: int
 ) -> None:
     assert lines(move(agent, (TRAIN, *argv), at_step)) == uninterrupted(TRAIN, *argv)
+
+
+def test_a_gang_leaves_with_the_checkpoint_that_it_wrote_while_no_agent_was_there(
+    agent: StubAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(agent, 0.02)
+    job = agent.run(*GANG, "--handed", "epoch", "--epochs", "10")
+    let_go(agent)
+    agent.wait(JobWentOn)
+    deaf = GangMachine.heard
+
+    def dies(machine: GangMachine, connection: Connection, message: Message, now_s: float) -> Step:
+        """Between the ranks' last word and the answer."""
+        return Step() if message["type"] == "held" else deaf(machine, connection, message, now_s)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(GangMachine, "heard", dies)
+        agent.suspend(Tier.CHECKPOINT)
+        agent.until(lambda: len(agent.messages("held")) == 2 or None, "two that are held")
+        agent.kill()
+    agent.start()
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (held.tier, held.generation) == (Tier.CHECKPOINT, 0)
+    _, errors = job.communicate()
+    assert job.returncode == 75 or "(exitcode: 75)" in errors, (
+        "its launcher says 1 where it had not come back yet"
+    )
 
 
 def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(

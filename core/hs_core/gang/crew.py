@@ -24,6 +24,7 @@ class Told(Enum):
     READY = "ready"
     HELD = "held"
     RUNNING = "running"
+    LEAVING = "leaving"  # its checkpoint is durable
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +35,7 @@ class Process:
     rank: int
     world: int
     can: frozenset[str]
+    generation: int  # highest on disk or asked for, but where it leaves that with which it does
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,6 +46,7 @@ class Rank:
     step: int
     can: frozenset[str]
     tier: Tier = Tier.HOLD
+    generation: int = -1  # where it `leaves`: of its checkpoint
     going: int = 0  # told to go so often, and has not said `going`
     device_bytes: int = 0
     parked_bytes: int = 0
@@ -52,6 +55,11 @@ class Rank:
     @property
     def stopped(self) -> bool:
         return self.standing is not Standing.RUNNING
+
+    @property
+    def leaves(self) -> bool:
+        """Its checkpoint is durable: it trains no more, whatever it is told."""
+        return self.standing is Standing.HELD and self.tier is Tier.CHECKPOINT
 
 
 @dataclass(slots=True, kw_only=True)
@@ -142,7 +150,7 @@ class Crew:
         self.events.append(JobReady(**self.at, step=self.step, can_swap=swap, can_checkpoint=checkpoint))
 
     def say_held(self) -> None:
-        if self.told is Told.HELD:
+        if self.told in (Told.HELD, Told.LEAVING):
             return
         self.told = Told.HELD
         ranks = self.ranks.values()

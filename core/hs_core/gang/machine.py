@@ -271,11 +271,11 @@ class GangMachine:
         assert agreed is not None
         self._agreement = None
         step = min((rank.step for rank in crew.ranks.values()), default=agreed.at_step)
-        if agreed.tier is Tier.CHECKPOINT:
-            crew.events.append(JobCheckpointed(**crew.at, step=step, generation=agreed.generation))
         if agreed.kind == "stop" and agreed.tier is Tier.CHECKPOINT:
             self._leave(step, agreed.generation)
             return
+        if agreed.tier is Tier.CHECKPOINT:
+            crew.events.append(JobCheckpointed(**crew.at, step=step, generation=agreed.generation))
         if agreed.kind == "stop":
             crew.told = Told.NOTHING
             if self.nodes == 1 or not isinstance(self._next, Suspend):
@@ -286,12 +286,24 @@ class GangMachine:
         """Their state is on disk: they exit when all of them have said so, none before."""
         crew = self._crew
         self._next = None
-        crew.told = Told.HELD
+        crew.told = Told.LEAVING
+        crew.events.append(JobCheckpointed(**crew.at, step=step, generation=generation))
         crew.events.append(JobHeld(**crew.at, step=step, tier=Tier.CHECKPOINT, generation=generation))
         ranks = {rank.connection for rank in crew.ranks.values()}
         # A launcher before its ranks: it would report them as failed.
         for connection in sorted(crew.processes, key=lambda each: each in ranks):
             crew.send(connection, type="leave")
+
+    def _all_leave(self) -> bool:
+        """With the checkpoint that an agent before us had ordered: nothing that is asked of them now will be."""
+        crew = self._crew
+        ranks = list(crew.ranks.values())
+        if not crew.whole or not all(rank.leaves for rank in ranks):
+            return False
+        if crew.told is not Told.LEAVING and len({rank.generation for rank in ranks}) == 1:
+            self._agreement = None
+            self._leave(crew.step, ranks[0].generation)
+        return True
 
     # --- what ranks say --------------------------------------------------------------------------------------------
 
@@ -330,11 +342,17 @@ class GangMachine:
             raise MalformedError
         rank, world = place(message)
         step = whole_number(message, "step")
-        process = Process(pid=whole_number(message, "pid"), rank=rank, world=world, can=abilities(message))
+        process = Process(
+            pid=whole_number(message, "pid"),
+            rank=rank,
+            world=world,
+            can=abilities(message),
+            generation=whole_number(message, "generation", -1, least=-1),
+        )
         tier = tier_of(message) if state == "held" else Tier.HOLD
         crew = self._crew
         self._last_id = max(self._last_id, whole_number(message, "id", 0))
-        self._generation = max(self._generation, whole_number(message, "generation", -1, least=-1))
+        self._generation = max(self._generation, process.generation)
         crew.processes[connection] = process
         crew.tell.append((connection, self._welcome))
         if not self._hooked or (self.nodes > 1 and not crew.whole):  # a node may come after it was first said
@@ -377,12 +395,19 @@ class GangMachine:
         if process.world != crew.world:
             crew.ranks = {n: r for n, r in crew.ranks.items() if n < process.world}
             crew.world = process.world
-        if known is not None and known.connection != connection and self._agreement is not None:
+        anew = known is not None and known.connection != connection
+        if anew and tier is not Tier.CHECKPOINT and self._agreement is not None:
             self._fail(f"rank {process.rank} connected anew while all were to stop")
         crew.ranks[process.rank] = Rank(
-            connection=connection, pid=process.pid, standing=standing, step=step, can=process.can, tier=tier
+            connection=connection,
+            pid=process.pid,
+            standing=standing,
+            step=step,
+            can=process.can,
+            tier=tier,
+            generation=process.generation,
         )
-        if self._agreement is None:
+        if not self._all_leave() and self._agreement is None:
             self._settle()
 
     def _heard_can(self, connection: Connection, message: Message) -> None:
@@ -421,9 +446,13 @@ class GangMachine:
         rank.parked_bytes = whole_number(message, "bytes", 0)
         rank.step, rank.tier, rank.standing = step, tier, Standing.HELD
         rank.done = message.get("portion") is True
+        if tier is Tier.CHECKPOINT:
+            rank.generation = whole_number(message, "generation", -1, least=-1)
         agreed = self._agreement
         if agreed is not None and agreed.committed and agreed.id == whole_number(message, "id"):
             self._did(number)
+        elif rank.leaves:
+            self._all_leave()
         elif agreed is None:
             self._settle()  # a stop that an agent before us had ordered
         elif not agreed.committed and rank.done:
@@ -524,7 +553,7 @@ class GangMachine:
         """With nothing under way and everyone there: say how the job stands, and mend what stands half."""
         assert self._agreement is None
         crew, ranks = self._crew, self._crew.ranks.values()
-        if not crew.whole or any(rank.going for rank in ranks):
+        if not crew.whole or any(rank.going or rank.leaves for rank in ranks):
             return
         if crew.told is not Told.NOTHING or any(rank.standing is not Standing.WAITING for rank in ranks):
             crew.say_capable()
