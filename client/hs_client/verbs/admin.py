@@ -164,7 +164,7 @@ def _gpu_verb(name: str, text: str, *, draining: bool) -> None:
     @gpu.command(name, help=text)
     @click.argument("node_name", metavar="NODE")
     @click.argument("indices", metavar="INDEX…", nargs=-1, required=True, type=click.IntRange(0, 1023))
-    @click.option("--reason", default="", metavar="TEXT", help="shown to everybody")
+    @click.option("--reason", default="", metavar="TEXT", help="shown to everybody in `hsctl events`")
     @json_option
     @click.pass_context
     def verb(
@@ -175,7 +175,9 @@ def _gpu_verb(name: str, text: str, *, draining: bool) -> None:
 
 
 _gpu_verb(
-    "drain", "Take GPUs of NODE out of use; what is on them is suspended or moved first.", draining=True
+    "drain",
+    "Take GPUs of NODE out of use: what is on them leaves when its turn ends; what cannot be moved stays until it ends.",
+    draining=True,
 )
 _gpu_verb("undrain", "Take them into use again.", draining=False)
 

@@ -7,10 +7,11 @@ from math import isfinite
 from hs_core import policies
 from hs_core.cluster import reports
 from hs_core.cluster.hosts import Hosts
+from hs_core.cluster.why import gpus_text
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
 from hs_core.model import Drain, Host
-from hs_core.names import HostName, JobId
+from hs_core.names import GpuId, HostName, JobId
 
 _TEXT_CHARS = 1000
 _NAMED = 8  # jobs
@@ -66,19 +67,26 @@ class Admin(Hosts):
 
     def _gpus_drained(self, event: GpusDrained) -> None:
         host = self._known_host(event.host)
-        unknown = sorted(event.gpus - {gpu.id for gpu in host.gpus})
+        old = (
+            host.drained_gpus
+        )  # one that was taken out of the server since stays drained, should it come back
+        unknown = sorted(event.gpus - {gpu.id for gpu in host.gpus} - old)
         if unknown:
             raise RefusedError(f"gpus: {host.name} has no GPU {unknown[0]!r}", Kind.NOT_FOUND)
         if len(event.reason) > _TEXT_CHARS:
             raise RefusedError(f"reason: {len(event.reason)} characters; at most {_TEXT_CHARS} were expected")
-        if event.gpus == host.drained_gpus:
+        self._set_gpus(host, event, "gpus-undrained", old - event.gpus)
+        self._set_gpus(self._book.hosts[host.name], event, "gpus-drained", event.gpus - old)
+
+    def _set_gpus(self, host: Host, event: GpusDrained, kind: str, changed: frozenset[GpuId]) -> None:
+        if not changed:
             return
-        self._set_host(replace(host, drained_gpus=event.gpus))
-        indices = sorted(gpu.index for gpu in host.gpus if gpu.id in event.gpus)
-        which = f"GPUs {', '.join(map(str, indices))}" if indices else "no GPU"
+        self._set_host(replace(host, drained_gpus=host.drained_gpus ^ changed))
+        which = f"{gpus_text(host, changed)} of {host.name}"
         reason = f" ({event.reason})" if event.reason else ""
-        text = f"{event.by} drains {which} of {host.name}{reason}"
-        self._fact(event.now_s, "gpus-drained", text, user=event.by, host=host.name, data={"by": event.by})
+        does = f"drains {which}" if kind == "gpus-drained" else f"lets {which} have jobs again"
+        text = f"{event.by} {does}{reason}"
+        self._fact(event.now_s, kind, text, user=event.by, host=host.name, data={"by": event.by})
 
     def _set_host(self, host: Host) -> None:
         self._book.put_host(host)

@@ -30,7 +30,7 @@ from hs_core.events import (
     Wake,
 )
 from hs_core.forms import Elastic, Form, Shape
-from hs_core.model import After, AfterCondition, JobSpec, MoveReason, OnPartition, Topology
+from hs_core.model import After, AfterCondition, JobSpec, Migrate, MoveReason, OnPartition, Topology
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy
 from hs_core.reports import Exit, JobReport, Phase
@@ -303,6 +303,8 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                 wishes[key] = Topology(value)
             case "on_partition":
                 wishes[key] = OnPartition(value)
+            case "migrate":
+                wishes[key] = Migrate(value)
             case "max_duration_s":
                 wishes[key] = float(value)
             case _:

@@ -208,6 +208,11 @@ class Sight:
             return False
         return self._fits_somewhere(row)
 
+    def short_of_gpus(self, row: Job) -> bool:
+        """A server of its home has too few GPUs that it could have."""
+        hosts = self._book.hosts
+        return any(name in hosts and len(hosts[name].healthy_gpus) < row.gpus for name in row.hosts)
+
     def _leaves_sick(self, row: Job) -> bool:
         """Too few GPUs of its servers are in health, but it can go, and there are others that have enough."""
         self._sick.add(row.id)

@@ -187,6 +187,10 @@ class Views(Held):
             fits, version = self._sight.fits, book.hosts_version
             misfit = fits.misfit(row.spec, book.hosts, version)
             healthy_misfit = fits.misfit(row.spec, book.hosts, version, healthy_only=True)
+        elif not row.state.ended and self._sight.short_of_gpus(row):
+            healthy_misfit = self._sight.fits.misfit(
+                row.laid, book.hosts, book.hosts_version, healthy_only=True
+            )
         scene = Scene(
             job=row,
             hosts=tuple(host for name in row.hosts if (host := book.hosts.get(name)) is not None),
