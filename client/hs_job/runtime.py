@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PROTOCOL = 1
 _LEAVE_WITHIN_S = 10.0
+_LEAVE_WITHIN_S_OF_NODES = 120.0  # the agent of another node may have to be started again first
 _TELL_AFTER_S = 10.0
 _HELPER = "HS_RANK_PID"  # set in a rank's environment: what it starts from then on are helpers, no ranks
 
@@ -369,12 +370,14 @@ class Runtime:
         While no agent hears it, it stays: nobody would know of the checkpoint, and torchrun would report a failure.
         """
         if self.world > 1 or "TORCHELASTIC_RUN_ID" in self._environment:
+            nodes = int(self._environment.get("HS_NNODES", "1"))
+            within_s = _LEAVE_WITHIN_S if nodes <= 1 else _LEAVE_WITHIN_S_OF_NODES
             began = time.monotonic()
             while not self._leave:
-                left_s = max(began, self._welcomed_s) + _LEAVE_WITHIN_S - time.monotonic()
+                left_s = max(began, self._welcomed_s) + within_s - time.monotonic()
                 if left_s <= 0:
                     break
-                self._lock.wait(min(left_s, _LEAVE_WITHIN_S))
+                self._lock.wait(min(left_s, within_s))
         end_workers()
         vanish()
 

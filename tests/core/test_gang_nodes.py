@@ -146,6 +146,25 @@ def test_a_link_lost_during_a_stop_lets_those_who_stand_go_on() -> None:
     assert {connection for connection, m in gang.told if m["type"] == "go"} >= {(1, 2)}
 
 
+def test_a_link_lost_while_all_write_the_checkpoint_they_leave_with_is_waited_for() -> None:
+    """Who has written its part could not go on without the others."""
+    gang = TwoNodes()
+    gang.stop(0, CHECKPOINT)
+    gang.stop(1, CHECKPOINT)
+    at = gang.agree()
+    gang.held(0, at, "checkpoint", generation=0, digest="x")
+    gang.forget()
+    gang.gone(2)
+    gang.gone(3)
+    gang.say(1, type="held", id=1, step=at, tier="checkpoint", bytes=0, seconds=0.0, generation=0)
+    assert (gang.events, gang.told) == ([], [])
+    for rank in (2, 3):
+        gang.hello(rank, connection=(1, rank), state="held", step=at, id=1, tier="checkpoint", generation=0)
+    held = gang.events[-1]
+    assert (type(held), held.tier, held.step, held.generation) == (JobHeld, CHECKPOINT, at, 0)
+    assert {connection for connection, m in gang.told if m["type"] == "leave"} == {10, 11, (1, 2), (1, 3)}
+
+
 def test_connections_are_whatever_the_driver_calls_them() -> None:
     gang = Gang(2, arrived=False, nodes=2)
     assert gang.machine.gone("never heard of", 1.0) == Step()

@@ -584,6 +584,10 @@ class GangMachine:
         if agreed is not None and leaves and number in agreed.done:
             rank.connection = None  # durable and gone ahead: it still counts for this stop
             return
+        if agreed is not None and leaves and agreed.committed and self.nodes > 1:
+            # Its agent is away, most likely, and it writes its part all the same: who has written theirs could not go on without it.
+            rank.connection = None
+            return
         crew.remove(number)
         if agreed is not None:
             self._fail(f"rank {number} left before all had stopped")
