@@ -149,7 +149,8 @@ class Hosts(Moves):
         self._clashes = {clash for clash in self._clashes if clash[0] != name}
         self._stale = True
         jobs = len(self._book.at_host.get(name, ()))
-        text = f"{name} is away; {jobs} jobs go on there" if jobs else f"{name} is away"
+        go_on = "1 job goes on" if jobs == 1 else f"{jobs} jobs go on"
+        text = f"{name} is away; {go_on} there" if jobs else f"{name} is away"
         self._fact(event.now_s, "host-left", text, host=name)
 
     # --- given up ---------------------------------------------------------------------------------------------------
