@@ -81,6 +81,9 @@ class JobReport:
     exit: Exit | None = None
 
 
+CANNOT_FETCH = "cannot fetch"
+"""How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""
+
 FOLLOWED = "ended because another part of it had"
 """Why a part of a job over several servers ended that was not the first to."""
 

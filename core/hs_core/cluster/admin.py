@@ -156,7 +156,11 @@ class Admin(Hosts):
             jobs = self._book.at(name)
             self._restless.update(*(row.hosts for row in jobs))
             if jobs:
-                left = "1 job that is left there is" if len(jobs) == 1 else f"{len(jobs)} jobs that are left there are"
+                left = (
+                    "1 job that is left there is"
+                    if len(jobs) == 1
+                    else f"{len(jobs)} jobs that are left there are"
+                )
                 text = f"{name} was to be empty by now: {left} ended and queued again"
                 self._fact(now_s, "drain-deadline", text, host=name)
         for name in self._doomed_before - doomed:

@@ -12,7 +12,7 @@ from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, Exit, JobReport, Phase
 
 
 class Lives(Views):
@@ -191,6 +191,10 @@ class Lives(Views):
         elif ended.why.startswith(reports.LOST):
             why = ended.why.removeprefix(reports.LOST).removeprefix(": ")
             self._lost(row, why or reports.LOST, now_s)
+        elif self._is_of_backup(row, ended):
+            lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
+            row = replace(row, stored=None, past_lost_gpu_s=lost_s)
+            self._lost(row, f"the backup's checkpoint of it is gone ({ended.why}); it starts afresh", now_s)
         elif evicted:  # it was told to end, and may have ended as if it were done
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.ok:
@@ -202,6 +206,12 @@ class Lives(Views):
             self._again(row, self._newest(row) or self._perhaps(row), ended, now_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
+
+    def _is_of_backup(self, row: Job, ended: Exit) -> bool:
+        """What it was to go on from is known from a backup that was put back, and is no more: no fault of its own, nor anything that its owner could mend."""
+        stored = row.stored
+        gone = stored is not None and stored.epoch < self._first_epoch
+        return gone and ended.why.startswith(CANNOT_FETCH)
 
     def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""

@@ -6,7 +6,7 @@ from fractions import Fraction
 from hs_core.copier import copier, maker
 from hs_core.model import SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
-from hs_core.reports import Exit, JobReport, Phase, Tier
+from hs_core.reports import CANNOT_FETCH, Exit, JobReport, Phase, Tier
 from hs_core.wanted import Source, WantedJob
 
 _says = maker(JobReport)
@@ -132,7 +132,7 @@ class HostedJob:
         source = self.wanted.source
         if source is not None and self.needs_fetch:
             why = self.fetch_why
-            return f"cannot fetch {source.text}: {why}" if why else f"waits for {source.text}"
+            return f"{CANNOT_FETCH} {source.text}: {why}" if why else f"waits for {source.text}"
         if self.wanted.hold:
             return "waits until the server that it was on before knows that it is not"
         if self.part and not self.wanted.rendezvous:

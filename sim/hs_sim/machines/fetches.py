@@ -40,7 +40,7 @@ class Fetches:
         if not reached or None in held or agent.disk_full:
             names = ", ".join(lender.name for lender in lenders)
             why = "no such checkpoint there" if reached else f"{names} cannot be reached"
-            self._again(agent, wanted, tries, why)
+            self._again(agent, wanted, tries, why, hopeless=reached and not agent.disk_full)
             return
         at = [found for found in held if found is not None]
         self._adds_up(wanted, [found.step for found in at])
@@ -52,11 +52,12 @@ class Fetches:
         got = Saved(epoch, step, wanted.node_rank)
         world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
 
-    def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str) -> None:
+    def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str, *, hopeless: bool) -> None:
         if tries < RETRIES:
             self._world.clock.after(RETRY_S, self._try, agent, agent.life, wanted, tries + 1)
         else:
-            agent.post(FetchFailed(now_s=agent.now_s(), job=wanted.job, epoch=wanted.epoch, why=why))
+            job, epoch, now_s = wanted.job, wanted.epoch, agent.now_s()
+            agent.post(FetchFailed(now_s=now_s, job=job, epoch=epoch, why=why, hopeless=hopeless))
 
     def _lent(self, agent: "Agent", wanted: WantedJob, source: Source) -> bool:
         """Agents send nothing but what the controller lends; of what makes up an average this host reads its own where it lies."""
@@ -85,7 +86,7 @@ class Fetches:
         if not self._lent(
             agent, wanted, source
         ):  # asked now: the lender may hear of it a moment after this host
-            self._again(agent, wanted, tries, "it is not lent there")
+            self._again(agent, wanted, tries, "it is not lent there", hopeless=True)
             return
         agent.store(wanted.job, source.generation, got)
         agent.post(

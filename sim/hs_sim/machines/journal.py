@@ -10,6 +10,8 @@ from hs_core.events import ClusterEvent, HostReported
 from hs_core.model import Host, Job, User
 from hs_core.names import HostName, JobId, UserName
 
+SKIPPED = 1_000_000  # job numbers and terms that may have been given since a backup was made
+
 
 @dataclass(slots=True)
 class Draft:
@@ -45,6 +47,7 @@ class Draft:
                 "memory": machine.memory,
                 "budget": machine.budget,
                 "policy": machine.policy.name,
+                "restored": machine.restored,
             }
         self.rates = self.rates or touched.profile
         counters = isinstance(event, HostReported) and not (outcome.facts or touched.meta or touched.hosts)
@@ -59,9 +62,21 @@ class Journal:
         self.answers: dict[str, tuple[JobId, ...]] = {}
         self.term = 0
         self.last_s = 0.0  # newest moment
-        self._meta: Mapping[str, Any] = {}
+        self.meta: Mapping[str, Any] = {}
         self.profile: list[Any] = []
         self.gpu_speeds: list[Any] = []
+        self._first_epoch = 0
+
+    def put_back(self, copy: "Journal") -> None:
+        """As it was when the copy was made, and as `hs-controller restore` leaves it."""
+        self.jobs, self.users, self.hosts = dict(copy.jobs), dict(copy.users), dict(copy.hosts)
+        self.answers, self.profile, self.gpu_speeds = dict(copy.answers), copy.profile, copy.gpu_speeds
+        self.meta = {
+            **copy.meta,
+            "next_job_id": JobId(copy.meta.get("next_job_id", 1) + SKIPPED),
+            "restored": True,
+        }
+        self._first_epoch = self.term = self.term + SKIPPED
 
     def commit(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
@@ -75,12 +90,12 @@ class Journal:
             self.answers.update(draft.answers)
             self.last_s = max(self.last_s, draft.last_s)
             if draft.meta:
-                self._meta = draft.meta
+                self.meta = draft.meta
 
     @property
     def policy(self) -> str:
         """Name of the one in office; "": nothing was written yet."""
-        name: str = self._meta.get("policy", "")
+        name: str = self.meta.get("policy", "")
         return name
 
     def begin_term(self) -> State:
@@ -90,11 +105,13 @@ class Journal:
             jobs=dict(self.jobs),
             users=dict(self.users),
             hosts=dict(self.hosts),
-            next_job_id=self._meta.get("next_job_id", JobId(1)),
+            next_job_id=self.meta.get("next_job_id", JobId(1)),
             term=self.term,
-            quantum=self._meta.get("quantum", 0),
-            memory=json.loads(json.dumps(self._meta.get("memory", {}))),
-            budget=self._meta.get("budget"),
+            quantum=self.meta.get("quantum", 0),
+            memory=json.loads(json.dumps(self.meta.get("memory", {}))),
+            budget=self.meta.get("budget"),
             profile=json.loads(json.dumps(self.profile)),
             gpu_speeds=json.loads(json.dumps(self.gpu_speeds)),
+            first_epoch=self._first_epoch,
+            restored=self.meta.get("restored", False),
         )

@@ -1,0 +1,63 @@
+"""A backup is put back in the middle of it: servers have gone on since, jobs have moved."""
+
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from hs_sim import faults
+from hs_sim.faults import FaultPlan, case_of, run_seed
+from hs_sim.machines.journal import Journal
+from hs_sim.machines.laws import Laws
+from hs_sim.machines.truth import Truth
+from hs_sim.machines.world import World
+
+SEEDS = range(40)
+
+
+class Lost:
+    """Takes a backup once all jobs have come, kills the controller some time later, and puts the backup back where no job has ended since."""
+
+    def __init__(self, seed: int) -> None:
+        self._dice = Random(seed)
+        self.moved = 0  # jobs of which the backup has an older incarnation
+        self._copy: Journal | None = None
+
+    def __call__(self, world: World) -> None:
+        self._world = world
+        began_s = max(job.arrival_s for job in world.experiment.workload.jobs) + self._dice.uniform(3.0, 25.0)
+        died_s = began_s + self._dice.uniform(3.0, 40.0)
+        world.clock.at(began_s, self._back_up)
+        world.clock.at(died_s, world.controller.crash)
+        world.clock.at(died_s + self._dice.uniform(1.0, 20.0), self._put_back)
+
+    def _back_up(self) -> None:
+        self._copy = deepcopy(self._world.controller.journal)
+
+    def _put_back(self) -> None:
+        journal, truth, copy = self._world.controller.journal, self._world.truth, self._copy
+        assert copy is not None
+        live = {id_ for id_, row in copy.jobs.items() if not row.state.ended}
+        same = live == {id_ for id_, row in journal.jobs.items() if not row.state.ended}
+        if same and not any(job.ended_s is not None and job.id in live for job in truth.jobs.values()):
+            self.moved = sum(journal.jobs[id_].epoch != copy.jobs[id_].epoch for id_ in live)
+            journal.put_back(copy)
+            for job in truth.jobs.values():
+                job.epoch = 0
+        self._world.controller.start()
+
+
+def test_no_job_trains_twice_and_all_end_though_the_controller_knows_an_older_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was done and received since the backup is lost to it: these laws are left out, and the last try of a checkpoint that is gone takes a while."""
+    monkeypatch.setattr(Truth, "goes_on", lambda *_: None)
+    monkeypatch.setattr(Laws, "_charged_right", lambda *_: None)
+    monkeypatch.setattr(faults, "case_of", lambda seed: replace(case_of(seed), plan=FaultPlan()))
+    moved = 0
+    for seed in SEEDS:
+        lost = Lost(seed)
+        assert run_seed(seed, lost) is None
+        moved += lost.moved
+    assert moved > 10
