@@ -18,6 +18,17 @@ ONE, TWO = JobId(1), JobId(2)
 # --- leaving
 
 
+def told_to_leave(ways: Ways, mode: SuspendMode = SuspendMode.AUTO) -> HostSim:
+    """Job 1 alone on a GPU, up for a while."""
+    sim = HostSim(1)
+    sim.job(1, ways=ways, mode=mode)
+    sim.send()
+    sim.run(40.0)
+    sim.change(ONE, leave=True)
+    sim.send()
+    return sim
+
+
 @pytest.mark.parametrize("held", [False, True])
 def test_a_job_that_is_to_leave_writes_a_checkpoint_at_once(held: bool) -> None:
     sim = HostSim(1)
@@ -101,24 +112,14 @@ def test_a_job_without_a_process_is_not_started_while_it_is_to_leave() -> None:
     ],
 )
 def test_what_cannot_write_a_checkpoint_says_so_and_goes_on(ways: Ways, mode: SuspendMode, note: str) -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=ways, mode=mode)
-    sim.send()
-    sim.run(40.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(ways, mode=mode)
     sim.quanta(5)
     assert note in sim.machine.report(ONE).note
     assert sim.running() == {ONE}
 
 
 def test_a_checkpoint_that_fails_is_tried_again_each_quantum_while_it_is_to_leave() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True, disk_full=True))
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(can_checkpoint=True, disk_full=True))
     sim.quanta(4)
     assert 3 <= len(sim.ordered("suspend 1 (checkpoint)")) <= 5
     assert "disk full" in sim.machine.report(ONE).note
@@ -472,12 +473,7 @@ def test_a_host_says_that_it_knows_when_nothing_is_left_of_what_is_not_wanted() 
 
 
 def test_a_process_that_finds_its_checkpoint_torn_is_told_of_and_what_it_writes_next_counts() -> None:
-    sim = HostSim(1)
-    sim.job(1, ways=Ways(can_checkpoint=True, rotten=True))
-    sim.send()
-    sim.run(30.0)
-    sim.change(ONE, leave=True)
-    sim.send()
+    sim = told_to_leave(Ways(can_checkpoint=True, rotten=True))
     sim.run(5.0)
     written = sim.machine.report(ONE)
     assert (written.phase, written.checkpoint_generation, written.fallbacks) == (Phase.CHECKPOINTED, 0, 0)

@@ -6,8 +6,8 @@ from math import isfinite
 
 from hs_core import policies
 from hs_core.cluster import reports
+from hs_core.cluster.gpus_out import gpus_text
 from hs_core.cluster.hosts import Hosts
-from hs_core.cluster.why import gpus_text
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import GpusDrained, HostDrained, HostRemoved, HostUndrained, PolicySet
 from hs_core.model import Drain, Host
@@ -67,9 +67,8 @@ class Admin(Hosts):
 
     def _gpus_drained(self, event: GpusDrained) -> None:
         host = self._known_host(event.host)
-        old = (
-            host.drained_gpus
-        )  # one that was taken out of the server since stays drained, should it come back
+        # One that was taken out of the server since stays drained, should it come back.
+        old = host.drained_gpus
         unknown = sorted(event.gpus - {gpu.id for gpu in host.gpus} - old)
         if unknown:
             raise RefusedError(f"gpus: {host.name} has no GPU {unknown[0]!r}", Kind.NOT_FOUND)

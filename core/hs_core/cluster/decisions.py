@@ -40,6 +40,8 @@ class Decisions(Requests):
         return True
 
     def _decision_due(self, now_s: float, *, edge: bool) -> bool:
+        if self._backup.awaits:
+            return False
         if edge:
             return True
         if not self._stale:
@@ -57,8 +59,8 @@ class Decisions(Requests):
         times = [*self._fence_deadlines(), *self._move_deadlines(now_s), *self._drain_deadlines(now_s)]
         if self._edges.at_s is not None:
             times.append(self._edges.at_s)
-        if self._restored:
-            times.append(self._awaited_until_s)
+        if self._backup.awaits:
+            times.append(self._backup.until_s)
         if self._stale and self._decided_s is not None:
             times.append(self._decided_s + self._settle_s())
         if not times:
@@ -165,7 +167,9 @@ class Decisions(Requests):
         text = f"its checkpoint of step {row.stored.step} on {', '.join(row.stored.servers)} is out of reach; it starts afresh"
         self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
         lost_s += row.past_lost_gpu_s
-        return replace(row, epoch=self._epoch_after(row), stored=None, origin=None, past_lost_gpu_s=lost_s)
+        return replace(
+            row, epoch=self._backup.epoch_after(row), stored=None, origin=None, past_lost_gpu_s=lost_s
+        )
 
     def _take_up(self, verdict: Verdict, now_s: float) -> None:
         decided = verdict.plan

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
-from math import inf
 
 from hs_core.cluster import reports
 from hs_core.cluster.book import Book
@@ -11,7 +10,7 @@ from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
-from hs_core.cluster.restored import as_restored
+from hs_core.cluster.restored import Backup, as_restored
 from hs_core.cluster.sight import Sight
 from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
@@ -32,9 +31,8 @@ class Held:
         self.policy = dress(policy)
         self.settings = settings
         # durable
-        self._first_epoch = state.first_epoch
-        self._restored = state.restored
-        self._book = Book(as_restored(state) if state.restored else state, settings.keep_ended)
+        self._backup = Backup(state.first_epoch, state.restored)
+        self._book = Book(as_restored(state), settings.keep_ended)
         self._next_job_id = state.next_job_id
         self._term = state.term
         self._edges = Edges(settings.quantum_s, state.quantum)
@@ -43,7 +41,6 @@ class Held:
         self._rates = Rates(state.profile, settings.quantum_s, settings.max_classes, state.gpu_speeds)
         self._slowdowns = Slowdowns(self._rates.gpus)
         # known again after the first events of a new term
-        self._began_s = inf  # with its first event
         self._seq = 0
         self._connected: set[HostName] = set()
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
@@ -131,24 +128,8 @@ class Held:
                 story = self._stories[job] = deque(maxlen=self.settings.story_facts)
             story.append(fact)
 
-    def _is_awaiting(self, now_s: float) -> bool:
-        """The journal is a backup that was put back, and some host has not said yet what goes on there."""
-        if not self._restored:
-            return False
-        if self._book.hosts.keys() <= self._connected or not self._began_s <= now_s < self._awaited_until_s:
-            self._restored, self._touched_meta, self._stale = False, True, True
-        return self._restored
-
-    @property
-    def _awaited_until_s(self) -> float:
-        return self._began_s + self.settings.lease_s
-
-    def _epoch_after(self, row: Job) -> int:
-        return max(row.epoch + 1, self._first_epoch)
-
     def _account(self, now_s: float) -> Ledger:
         if self._ledger is None:
-            self._began_s = now_s
             self._ledger = ledger_of(self._book.jobs.values(), began_s=now_s)
         return self._ledger
 

@@ -53,13 +53,14 @@ class Hosts(Moves):
             report = known.get((row.id, row.epoch))
             if report is not None:
                 self._job_reported(row, host.name, report, now_s)
-            elif host.name in row.reports or self._restored:
+            elif self._backup.awaits:
+                why = f"{host.name} has no part in what the backup knows of it"
+                self._lost_at(row, host.name, why, now_s)
+            elif host.name in row.reports:
                 why = "was rebooted" if rebooted else "no longer knows of it"
-                if self._restored:
-                    why = "has no part in what the backup knows of it"
                 self._lost_at(row, host.name, f"{host.name} {why}", now_s)
             # else the order to start it never arrived: it is repeated
-        if self._restored:
+        if self._backup.awaits:
             for report in told:
                 self._await_end(host.name, report, now_s)
 
@@ -159,6 +160,11 @@ class Hosts(Moves):
         """A new term has heard of nobody: its own beginning is all that time away can be counted from."""
         if self._away is None:
             self._away = {name: now_s for name in self._book.hosts if name not in self._connected}
+            self._backup.begins(now_s, self.settings.lease_s)
+
+    def _tend_backup(self, now_s: float) -> None:
+        if self._backup.heard(now_s, all_here=self._book.hosts.keys() <= self._connected):
+            self._touched_meta = self._stale = True
 
     def _fence_deadlines(self) -> Iterator[float]:
         settings = self.settings

@@ -191,7 +191,8 @@ class Lives(Views):
         elif ended.why.startswith(reports.LOST):
             why = ended.why.removeprefix(reports.LOST).removeprefix(": ")
             self._lost(row, why or reports.LOST, now_s)
-        elif self._is_of_backup(row, ended):
+        elif ended.why.startswith(CANNOT_FETCH) and self._backup.has(row.stored):
+            # No fault of its own, nor anything that its owner could mend.
             lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
             row = replace(row, stored=None, past_lost_gpu_s=lost_s)
             self._lost(row, f"the backup's checkpoint of it is gone ({ended.why}); it starts afresh", now_s)
@@ -206,12 +207,6 @@ class Lives(Views):
             self._again(row, self._newest(row) or self._perhaps(row), ended, now_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
-
-    def _is_of_backup(self, row: Job, ended: Exit) -> bool:
-        """What it was to go on from is known from a backup that was put back, and is no more: no fault of its own, nor anything that its owner could mend."""
-        stored = row.stored
-        gone = stored is not None and stored.epoch < self._first_epoch
-        return gone and ended.why.startswith(CANNOT_FETCH)
 
     def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
@@ -256,6 +251,7 @@ class Lives(Views):
         return f"it starts afresh unless {', '.join(gone)} {are} back with its checkpoint of step {stored.step} before it has a place"
 
     def _newest_on(self, row: Job, hosts: Collection[HostName]) -> Stored | None:
+        """Of what these servers have."""
         if row.portions:
             mine = copies.kept(row, self._connected.__contains__) or copies.kept(row, hosts.__contains__)
         elif row.stored is not None and row.stored.copies:
@@ -286,7 +282,7 @@ class Lives(Views):
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
-            and not self._restored  # it may be elsewhere
+            and not self._backup.awaits  # it may be elsewhere
             and not row.portions
             and stored.hosts == row.hosts
             and all(home is not None and self._takes(row, home) for home in homes)
@@ -312,7 +308,7 @@ class Lives(Views):
         self._told |= {(host, row.id, row.epoch) for host in row.hosts}
         return replace(
             row,
-            epoch=self._epoch_after(row),
+            epoch=self._backup.epoch_after(row),
             reports={},
             move=None,
             origin=None,

@@ -83,7 +83,8 @@ class ClusterMachine(Decisions):
         self._tend_drains(now_s)
         self._tend_copies(now_s)
         self._tend_moves(now_s)
-        if not self._is_awaiting(now_s) and self._decision_due(now_s, edge=edge):
+        self._tend_backup(now_s)
+        if self._decision_due(now_s, edge=edge):
             self._decide(now_s)
             self._tend_moves(now_s)  # what was decided about a job without a process needs nobody's word
         commands: tuple[ClusterCommand, ...] = (*self._directs(now_s), *self._wakes(now_s))

@@ -30,8 +30,8 @@ class Views(Held):
             budget=self._budget.saved,
             profile=self._rates.dump(),
             gpu_speeds=self._rates.gpus.dump(),
-            first_epoch=self._first_epoch,
-            restored=self._restored,
+            first_epoch=self._backup.first_epoch,
+            restored=self._backup.awaits,
         )
 
     @property
@@ -41,7 +41,7 @@ class Views(Held):
     @property
     def restored(self) -> bool:
         """As `State.restored`."""
-        return self._restored
+        return self._backup.awaits
 
     @property
     def quantum(self) -> int:

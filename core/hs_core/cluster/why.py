@@ -1,13 +1,12 @@
 """The one dominant reason why a job is where it is, with the evidence and what comes next."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 
+from hs_core.cluster import gpus_out
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
-from hs_core.cluster.reports import can_leave
-from hs_core.model import After, Host, Job, JobState, Migrate, Move, OnPartition
-from hs_core.names import GpuId, HostName
+from hs_core.model import After, Host, Job, JobState, Move, OnPartition
+from hs_core.names import HostName
 from hs_core.reports import Exit, Phase
 
 
@@ -98,7 +97,7 @@ def explain(scene: Scene) -> Why:
     if job.state is JobState.RUNNING:
         moving = f"; it is about to {_what_next(job.move, job)}" if job.move is not None else ""
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
-        trial = f"; {scene.trial}" if scene.trial else _on_drained(scene)
+        trial = f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts)
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
@@ -188,67 +187,6 @@ def _unhealthy(text: str) -> Why:
     )
 
 
-def _out_of_use(host: Host) -> str:
-    """Which GPUs jobs may not have, and why."""
-    sick = [gpu.id for gpu in host.gpus if not gpu.healthy]
-    drained = [gpu.id for gpu in host.gpus if gpu.healthy and gpu.id in host.drained_gpus]
-    found = ((sick, "unhealthy"), (drained, "drained"))
-    return "; ".join(f"{gpus_text(host, gpus)} {_is(gpus)} {how}" for gpus, how in found if gpus)
-
-
-def _is(some: Collection[object]) -> str:
-    return "is" if len(some) == 1 else "are"
-
-
-def _stays(scene: Scene) -> str:
-    """Why it does not go to another server."""
-    job = scene.job
-    if job.spec.migrate is Migrate.NEVER:
-        return "; it may not go to another server (migrate: never)"
-    if not can_leave(job.report):
-        return f"; it cannot go to another server {_unable(job)}"
-    if scene.healthy_misfit is not None:
-        return f"; no other server can take it: it {scene.healthy_misfit.text}"
-    return ""
-
-
-def _on_drained(scene: Scene) -> str:
-    """It goes on for a while on GPUs that are to be free."""
-    job = scene.job
-    for host in scene.hosts:
-        on = host.drained_gpus.intersection(_bound(job, host))
-        if on and job.move is None:
-            until = "until its turn ends" if _writes(job) else _until(job)
-            return f"; {gpus_text(host, on)} of {host.name} {_is(on)} drained: it is there {until}"
-    return ""
-
-
-def _unable(job: Job) -> str:
-    fresh = job.report is None or job.report.step <= 0
-    return "before its first step" if fresh else "as it hands over no state"
-
-
-def _until(job: Job) -> str:
-    fresh = job.report is None or job.report.step <= 0
-    return "until its first turn ends" if fresh else "until it ends, as it hands over no state"
-
-
-def _bound(job: Job, host: Host) -> tuple[GpuId, ...]:
-    report = job.reports.get(host.name)
-    return report.gpus if report is not None else ()
-
-
-def _writes(job: Job) -> bool:
-    return job.report is not None and job.report.can_checkpoint
-
-
-def gpus_text(host: Host, gpus: Collection[GpuId]) -> str:
-    """By index: GPU 2, GPUs 0, 1; one that is no longer in the server by its name."""
-    here = {gpu.id: gpu.index for gpu in host.gpus}
-    names = [*map(str, sorted(here[gpu] for gpu in gpus if gpu in here)), *sorted(set(gpus) - here.keys())]
-    return f"GPU{'s' * (len(names) != 1)} {', '.join(names)}"
-
-
 def _host_away(scene: Scene) -> Why:
     job = scene.job
     servers = "server" if len(scene.away) == 1 else "servers"
@@ -315,18 +253,10 @@ def _on_its_host(scene: Scene) -> Why:
         return _source_away(scene)
     if phase in {None, Phase.STARTING} or (phase is Phase.WAITING and job.stored is not None):
         return _starting(job)
+    misfit = scene.healthy_misfit.text if scene.healthy_misfit is not None else ""
     for host in scene.hosts:
-        healthy = len(host.healthy_gpus)
-        # What cannot leave goes on where it is, also when that is drained.
-        kept = () if _writes(job) else _bound(job, host)
-        stays = len(
-            host.drained_gpus.intersection(gpu.id for gpu in host.gpus if gpu.healthy and gpu.id in kept)
-        )
-        if healthy + stays < job.gpus:
-            return _unhealthy(
-                f"it needs {job.gpus}, its server {host.name} has {healthy} of {len(host.gpus)} "
-                f"({_out_of_use(host)}){_stays(scene)}"
-            )
+        if lacks := gpus_out.lacking(job, host):
+            return _unhealthy(lacks + gpus_out.why_it_stays(job, misfit))
     if scene.central or job.nodes > 1:
         return _for_gpus(scene)
     return _for_turn(scene)

@@ -174,13 +174,18 @@ class Walk:
         return next((found for found in tried if found), None)
 
 
+def _bound_beside(board: Board, job: HostedJob) -> set[GpuId]:
+    """GPUs to which other gangs of the controller's turn are bound."""
+    others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
+    return {gpu for other in others if other.alive for gpu in other.gpus}
+
+
 def _leaving(this: Walk, job: HostedJob) -> list[JobId]:
     """Who is about to leave GPUs on which it would be in no other gang's way: where the controller alone decides all of its turn are to run at once."""
     board = this.board
     if job.part or job.id not in board.turn.gangs or fills(board):
         return []
-    others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
-    bound = {gpu for other in others if other.alive for gpu in other.gpus}
+    bound = _bound_beside(board, job)
     room = sum(gpu not in bound for gpu in this.free)
     if room >= job.gang:
         return []
@@ -201,8 +206,7 @@ def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[
     alone = not fills(board)
     if job.id not in board.turn.gangs and not alone:
         return
-    others = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs and gang != job.id]
-    bound = {gpu for other in others if other.alive for gpu in other.gpus}
+    bound = _bound_beside(board, job)
     if board.turn.seats:
         bound |= others_seats(board, job)
     if alone:

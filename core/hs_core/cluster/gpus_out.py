@@ -1,0 +1,75 @@
+"""GPUs that jobs may not have, in words: which and why, how many a job lacks for it, and what becomes of it."""
+
+from collections.abc import Collection
+
+from hs_core.cluster.reports import can_leave
+from hs_core.model import Host, Job, Migrate
+from hs_core.names import GpuId
+
+
+def gpus_text(host: Host, gpus: Collection[GpuId]) -> str:
+    """By index: GPU 2, GPUs 0, 1; one that is no longer in the server by its name."""
+    here = {gpu.id: gpu.index for gpu in host.gpus}
+    names = [*map(str, sorted(here[gpu] for gpu in gpus if gpu in here)), *sorted(set(gpus) - here.keys())]
+    return f"GPU{'s' * (len(names) != 1)} {', '.join(names)}"
+
+
+def lacking(job: Job, host: Host) -> str:
+    """Why its server has too few for it; empty if it has enough."""
+    healthy = len(host.healthy_gpus)
+    # What cannot leave goes on where it is, also when that is drained.
+    kept = () if _writes(job) else _bound(job, host)
+    stays = host.drained_gpus.intersection(gpu.id for gpu in host.gpus if gpu.healthy and gpu.id in kept)
+    if healthy + len(stays) >= job.gpus:
+        return ""
+    return (
+        f"it needs {job.gpus}, its server {host.name} has {healthy} of {len(host.gpus)} ({_out_of_use(host)})"
+    )
+
+
+def why_it_stays(job: Job, misfit: str) -> str:
+    """Why it does not go to another server. `misfit`: what it asks for that no other has; empty: one has all."""
+    if job.spec.migrate is Migrate.NEVER:
+        return "; it may not go to another server (migrate: never)"
+    if not can_leave(job.report):
+        return f"; it cannot go to another server {'before its first step' if _fresh(job) else 'as it hands over no state'}"
+    return f"; no other server can take it: it {misfit}" if misfit else ""
+
+
+def on_drained(job: Job, hosts: Collection[Host]) -> str:
+    """It goes on for a while on GPUs that are to be free."""
+    for host in hosts:
+        on = host.drained_gpus.intersection(_bound(job, host))
+        if on and job.move is None:
+            return f"; {gpus_text(host, on)} of {host.name} {_is(on)} drained: it is there {_until(job)}"
+    return ""
+
+
+def _out_of_use(host: Host) -> str:
+    sick = [gpu.id for gpu in host.gpus if not gpu.healthy]
+    drained = [gpu.id for gpu in host.gpus if gpu.healthy and gpu.id in host.drained_gpus]
+    found = ((sick, "unhealthy"), (drained, "drained"))
+    return "; ".join(f"{gpus_text(host, gpus)} {_is(gpus)} {how}" for gpus, how in found if gpus)
+
+
+def _until(job: Job) -> str:
+    if _writes(job):
+        return "until its turn ends"
+    return "until its first turn ends" if _fresh(job) else "until it ends, as it hands over no state"
+
+
+def _fresh(job: Job) -> bool:
+    return job.report is None or job.report.step <= 0
+
+
+def _is(some: Collection[object]) -> str:
+    return "is" if len(some) == 1 else "are"
+
+
+def _bound(job: Job, host: Host) -> tuple[GpuId, ...]:
+    report = job.reports.get(host.name)
+    return report.gpus if report is not None else ()
+
+
+def _writes(job: Job) -> bool:
+    return job.report is not None and job.report.can_checkpoint
