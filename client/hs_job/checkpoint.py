@@ -120,17 +120,24 @@ class Folder:
         *,
         abandoned: Callable[[], bool] = lambda: False,
         wait_for_manifest: bool = True,
+        whole: int = -1,
     ) -> str:
-        """This rank's part; the node's first one ends it with the manifest, and its others wait for that. Gives this rank's digest."""
+        """This rank's part; the node's first one ends it with the manifest, and its others wait for that. Gives this rank's digest.
+
+        `whole`: of several nodes, the newest generation that all of them are known to have. Raises CheckpointError.
+        """
         try:
-            return self._write(generation, step, content, abandoned, wait_for_manifest)
+            digest = self._write(generation, step, content, abandoned, wait_for_manifest)
+            if self.leads:
+                self._prune(generation, whole)
+            return digest
         except CheckpointError as error:
             why = str(error)
         except OSError as error:
             why = f"{error.strerror or error} ({self.path})"
         except Exception as error:  # what could not be packed or pickled, no memory for a copy
             why = f"{type(error).__name__}: {error}"
-        self._clear(generation)
+        self.clear(generation)
         raise CheckpointError(why)
 
     def _write(
@@ -153,8 +160,6 @@ class Folder:
                     os.fsync(root)
                 elif wait_for_manifest:
                     _await(lambda: _exists(here, manifest), abandoned)
-        if self.leads:
-            self._prune(generation)
         return digest
 
     def _gather(self, here: int, step: int, abandoned: Callable[[], bool]) -> List[Dict[str, Any]]:
@@ -177,7 +182,7 @@ class Folder:
         ]
         return {"generation": generation, "step": step, "world": self.world, "files": files}
 
-    def _clear(self, generation: int) -> None:
+    def clear(self, generation: int) -> None:
         """Takes this rank's part of a failed attempt away; whoever is last takes the folder."""
         mine = f"rank{self.rank}."
         with contextlib.suppress(OSError), _folder(self.path) as root:
@@ -187,14 +192,16 @@ class Folder:
                         os.unlink(name, dir_fd=here)
             os.rmdir(f"gen-{generation}", dir_fd=root)
 
-    def _prune(self, newest: int) -> None:
-        whole = 0
+    def _prune(self, newest: int, whole: int) -> None:
+        """The two newest stay; of several nodes all from `whole` on, as what this one has since the others may not have."""
+        kept = 0
         for generation in self.generations():
             path = os.path.join(self.path, f"gen-{generation}")
             if generation > newest:
                 continue
-            if whole < KEPT and os.path.lexists(os.path.join(path, self.node.manifest)):
-                whole += 1
+            stays = generation >= whole if self.node.nodes > 1 else kept < KEPT
+            if stays and os.path.lexists(os.path.join(path, self.node.manifest)):
+                kept += 1
             else:
                 shutil.rmtree(path, ignore_errors=True)  # never follows links
 

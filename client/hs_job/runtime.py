@@ -45,7 +45,7 @@ class Phase(Enum):
 class Stop:
     """What the agent asked for, until it is done."""
 
-    __slots__ = ("at_step", "committed", "generation", "id", "kind", "tier")
+    __slots__ = ("accepted", "at_step", "committed", "generation", "id", "kind", "tier", "whole")
 
     def __init__(self, kind: str, message: Message) -> None:
         self.kind = kind
@@ -53,7 +53,14 @@ class Stop:
         self.at_step = int(message["at_step"])
         self.tier = str(message.get("tier", "checkpoint" if kind == "save" else "hold"))
         self.generation = int(message.get("generation", -1))
+        self.whole = int(message.get("whole", -1))  # newest generation that all nodes have
+        self.accepted = False
         self.committed = False
+
+    @property
+    def leaves(self) -> bool:
+        """Whoever has done it does not go on, unless it is told that others could not."""
+        return self.kind == "stop" and self.tier == "checkpoint"
 
 
 class Runtime:
@@ -80,6 +87,7 @@ class Runtime:
         if self.last < 0 or self.alone:
             self.last = sys.maxsize
         self._environment = environment
+        self._nodes = max(1, place.number_of(environment.get("HS_NNODES", "")))
         self._lock = threading.Condition()
         self._phase = Phase.NEW
         self._tier = "hold"
@@ -88,7 +96,10 @@ class Runtime:
         self._abandoned = False
         self._gos = 0
         self._leave = False
-        self._written = -1  # generation that is durable, and with which it leaves
+        self._written: Optional[Stop] = None  # its checkpoint is durable, and with that it leaves
+        self._before = (Phase.NEW, "hold")  # how it stood until then
+        self._saved: Optional[Stop] = None  # the newest one that it has gone on after
+        self._whole = -1  # newest generation that all nodes are known to have
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
         self._base: Optional[Tuple[int, float]] = None
         self._due = 0.0
@@ -337,6 +348,7 @@ class Runtime:
         if why:
             self._send({"type": "failed", "id": stop.id, "what": "checkpoint", "why": why[:500]})
         elif stop.kind == "save":
+            self._saved = stop
             self._send(
                 {
                     "type": "saved",
@@ -347,9 +359,13 @@ class Runtime:
                 }
             )
         else:
-            self._phase, self._tier, self._written = Phase.HELD, "checkpoint", stop.generation
+            self._before = self._phase, self._tier
+            self._phase, self._tier, self._written = Phase.HELD, "checkpoint", stop
             self._say_held(stop, time.monotonic() - began, digest)
-            self._exit()
+            self._leave_with(stop)
+            self._clear(stop)
+            if self._phase is Phase.HELD and not self._gos:
+                self._say_held(stop, 0.0)
 
     def _write(self, stop: Stop, wait_for_manifest: bool) -> str:
         assert self.handed is not None
@@ -362,18 +378,30 @@ class Runtime:
             content,
             abandoned=lambda: self._abandoned,
             wait_for_manifest=wait_for_manifest,
+            whole=self._whole,
         )
 
-    def _exit(self) -> None:
+    def _clear(self, stop: Stop) -> None:
+        """Another node could not write its part: this one's is worth nothing."""
+        if self.folder is not None:
+            self._lock.release()
+            try:
+                self.folder.clear(stop.generation)
+            finally:
+                self._lock.acquire()
+
+    def _leave_with(self, stop: Stop) -> None:
         """Its state is durable: gone without running user code. Ranks leave together, or torchrun ends the slower ones.
 
-        While no agent hears it, it stays: nobody would know of the checkpoint, and torchrun would report a failure.
+        While no agent hears it, it stays: nobody would know of the checkpoint, and torchrun would report a failure. It comes back
+        from here where another node could not write its part.
         """
         if self.world > 1 or "TORCHELASTIC_RUN_ID" in self._environment:
-            nodes = int(self._environment.get("HS_NNODES", "1"))
-            within_s = _LEAVE_WITHIN_S if nodes <= 1 else _LEAVE_WITHIN_S_OF_NODES
+            within_s = _LEAVE_WITHIN_S if self._nodes <= 1 else _LEAVE_WITHIN_S_OF_NODES
             began = time.monotonic()
             while not self._leave:
+                if self._written is not stop:
+                    return
                 left_s = max(began, self._welcomed_s) + within_s - time.monotonic()
                 if left_s <= 0:
                     break
@@ -398,9 +426,21 @@ class Runtime:
             "tier": self._tier,
             "can": self._told_can,
             "id": self._last_id,
-            "generation": self._generation if self._written < 0 else self._written,
+            "generation": self._generation if self._written is None else self._written.generation,
         }
+        bound = self._written or (None if self._abandoned else self._doing) or self._stop
+        if bound is not None and self._is_bound_by(bound):
+            hello["bound"] = {
+                "id": bound.id,
+                "at_step": bound.at_step,
+                "generation": bound.generation,
+                "committed": bound.committed,
+            }
         return [hello, self._arrived()] if phase is Phase.WAITING else [hello]
+
+    def _is_bound_by(self, stop: Stop) -> bool:
+        """To leave at its step, agent or not: those on other nodes may have heard the commit that is lost here."""
+        return stop.leaves and self._nodes > 1 and (stop.committed or stop.accepted)
 
     def _arrived(self) -> Message:
         self._told_can = self.can()
@@ -443,15 +483,19 @@ class Runtime:
             self._reserve = self.armed = True
 
     def _heard_stop(self, message: Message) -> None:
-        stop = Stop(str(message["type"]), message)
+        stop, before = Stop(str(message["type"]), message), self._stop
         self._last_id = max(self._last_id, stop.id)
         self._generation = max(self._generation, stop.generation)
         if self._phase is Phase.HELD and not self._gos and stop.at_step > self.count:
             return  # an earlier agent's stop got here first: our `held` tells, and we will be let go
+        if before is not None and before.committed and self._is_bound_by(before):
+            return  # likewise, before it has said so
+        self._whole = max(self._whole, stop.whole)
         self._stop = stop
         self.armed = True  # before `passed` is read
         standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not self._gos
         accepts = standing or self.world == 1 or self.passed < stop.at_step
+        stop.accepted = accepts
         if not accepts:
             self._stop = None
         if self.world == 1:
@@ -484,10 +528,17 @@ class Runtime:
             self._gos += 1
 
     def _heard_drop(self, message: Message) -> None:
-        if self._stop is not None and self._stop.id == message["id"]:
+        dropped = message["id"]
+        if self._stop is not None and self._stop.id == dropped:
             self._stop = None
-        if self._doing is not None and self._doing.id == message["id"]:
+        if self._doing is not None and self._doing.id == dropped:
             self._abandoned = True
+        if self._written is not None and self._written.id == dropped:
+            self._written = None
+            self._phase, self._tier = self._before
+        if self._saved is not None and self._saved.id == dropped:
+            saved, self._saved = self._saved, None
+            self._clear(saved)
 
     def _heard_leave(self) -> None:
         self._leave = True
@@ -498,7 +549,7 @@ class Runtime:
         """The agent is gone: what all ranks had not agreed on yet will not be; what they had, will."""
         with self._lock:
             self._welcomed_s = math.inf
-            if self._stop is not None and not self._stop.committed:
+            if self._stop is not None and not self._stop.committed and not self._is_bound_by(self._stop):
                 self._stop = None
             self._lock.notify_all()
 
@@ -541,6 +592,7 @@ class Runtime:
                 self._send({"type": "can", "can": self._told_can})
 
     def tell_restored(self, step: int, generation: int, note: str) -> None:
+        self._whole = generation
         self._send(
             {
                 "type": "restored",

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 from test_gang import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
-from hs_core.events import Checkpoint, JobHeld, JobHooked, JobReady, JobWentOn, Resume, Suspend, SuspendFailed
+from hs_core.events import (
+    Checkpoint,
+    CheckpointFailed,
+    JobHeld,
+    JobHooked,
+    JobReady,
+    JobWentOn,
+    Resume,
+    Suspend,
+    SuspendFailed,
+)
 from hs_core.gang import Step
 from hs_core.reports import Tier
 
@@ -163,6 +173,98 @@ def test_a_link_lost_while_all_write_the_checkpoint_they_leave_with_is_waited_fo
     held = gang.events[-1]
     assert (type(held), held.tier, held.step, held.generation) == (JobHeld, CHECKPOINT, at, 0)
     assert {connection for connection, m in gang.told if m["type"] == "leave"} == {10, 11, (1, 2), (1, 3)}
+
+
+BOUND = {"id": 1, "at_step": 1, "generation": 0}
+
+
+def leaving(gang: TwoNodes) -> int:
+    """All have accepted to leave with a checkpoint, and node 0's ranks have written theirs."""
+    gang.stop(0, CHECKPOINT)
+    gang.stop(1, CHECKPOINT)
+    at = gang.agree()
+    for rank in (0, 1):
+        gang.held(rank, at, "checkpoint", generation=0, digest="x")
+    gang.forget()
+    return at
+
+
+def told(gang: Gang, kind: str) -> list[Any]:
+    return [connection for connection, message in gang.told if message["type"] == kind]
+
+
+def test_a_node_that_did_not_hear_the_commit_hears_it_when_its_link_is_back() -> None:
+    gang = TwoNodes()
+    at = leaving(gang)
+    for rank in (2, 3):
+        gang.gone(rank)
+    for rank, committed in ((2, False), (3, True)):
+        bound = {**BOUND, "committed": committed}
+        gang.hello(rank, connection=(1, rank), state="running", step=at - 1, id=1, bound=bound)
+    assert told(gang, "commit") == [(1, 2)], "the other had heard it"
+    assert gang.events == []
+    for rank in (2, 3):
+        gang.say_on(
+            (1, rank), type="held", id=1, step=at, tier="checkpoint", bytes=0, seconds=0.0, generation=0
+        )
+    assert kinds(gang.events)[-1] is JobHeld
+    assert told(gang, "leave") == [10, 11, (1, 2), (1, 3)]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_where_one_node_cannot_write_its_part_those_that_have_train_on(lost: bool) -> None:
+    gang = TwoNodes()
+    at = leaving(gang)
+    if lost:
+        gang.gone(3)
+    gang.say(2, type="failed", id=1, what="checkpoint", why="disk full")
+    assert kinds(gang.events) == [CheckpointFailed, SuspendFailed]
+    assert set(told(gang, "drop")) >= {10, 11}
+    assert {10, 11} <= set(told(gang, "go"))
+    gang.forget()
+    if lost:
+        bound = {**BOUND, "committed": True}
+        gang.hello(
+            3, connection=(1, 3), state="held", step=at, tier="checkpoint", id=1, generation=0, bound=bound
+        )
+        assert told(gang, "drop") == [(1, 3)], "it is told when it is back"
+    else:
+        gang.held(3, at, "checkpoint", id=1, generation=0, digest="x")
+        assert told(gang, "drop") == [13], "its word had crossed ours"
+    for rank in (0, 1):
+        gang.say(rank, type="going", step=at, seconds=0.0)
+    assert told(gang, "go") == [(1, 3) if lost else 13]
+
+
+@pytest.mark.parametrize(
+    ("heard", "outcome"), [((True, False, False), "commit"), ((False, False, False), "drop"), ((True, None, False), "drop")]
+)  # fmt: skip
+def test_an_agent_that_knows_nothing_of_a_stop_has_all_leave_or_none(
+    heard: tuple[bool | None, ...], outcome: str
+) -> None:
+    """Three ranks, bound by it (having heard the commit, or not) or no more."""
+    gang = Gang(0, nodes=2)
+    gang.world = 3
+    for rank, committed in enumerate(heard):
+        assert told(gang, "commit") + told(gang, "drop") == [], "not before all are here"
+        more = {} if committed is None else {"bound": {**BOUND, "committed": committed}}
+        gang.hello(rank, state="running", step=0, id=1, **more)
+    bound = [10 + rank for rank, committed in enumerate(heard) if committed is not None]
+    assert told(gang, outcome) == [each for each in bound if outcome == "drop" or not heard[each - 10]]
+    gang.forget()
+    gang._keep(gang.machine.order(Suspend(job=JOB, epoch=1, tier=CHECKPOINT), 1.0, node=1))
+    assert (told(gang, "stop") == []) == (outcome == "commit"), "nothing else is asked of who is to leave"
+
+
+def test_what_all_nodes_have_is_said_with_the_next_checkpoint() -> None:
+    gang = TwoNodes()
+    for generation in (0, 1):
+        gang._keep(gang.machine.order(Checkpoint(job=JOB, epoch=1), 1.0, node=0))
+        asked = gang.newest("save")[3]
+        assert (asked["generation"], asked["whole"]) == (generation, generation - 1)
+        at = gang.agree("save")
+        for rank in range(4):
+            gang.say(rank, type="saved", id=asked["id"], step=at, generation=generation, digest="x")
 
 
 def test_connections_are_whatever_the_driver_calls_them() -> None:

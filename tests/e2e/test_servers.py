@@ -147,3 +147,32 @@ def test_one_that_may_be_laid_over_servers_and_cut_in_two_ways_is_restarted_in_t
     same = uninterrupted(scripts, tmp_path / "alone", total, ranks=2)
     for rank in range(2):
         assert losses(learned(tmp_path / "wide", rank)) == losses(same[rank])
+
+
+def test_a_gang_that_one_server_has_no_room_to_write_trains_on_and_moves_once_there_is(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    """Its other server has written its part by then, and could not go on from that."""
+    cluster = new_cluster(*TWO_SERVERS, "--host", "c=V100:1")
+    total = 400
+    gang = cluster.submit(*GANG, *learn(scripts, tmp_path / "gang", total, 0.05), user="ann")
+    until(lambda: len(learned(tmp_path / "gang", 1)) > 5, "it trains", 180)
+    here = cluster.view(gang).hosts
+    (away,) = {"a", "b", "c"} - set(here)
+    folders = [next(cluster.state.rglob(f"*{host}*/checkpoints/{gang}")) for host in here]
+    full = [folders[1] / f"gen-{generation}" for generation in range(100)]
+    for each in full:
+        each.write_text("in the way")
+    cluster.hsctl("node", "drain", here[1])
+    until(lambda: "Not a directory" in cluster.hsctl("why", str(gang)).stdout, "why says what keeps it there")
+    mark = len(learned(tmp_path / "gang"))
+    until(lambda: len(learned(tmp_path / "gang")) > mark + 40, "it trains all the while")
+    assert here == cluster.view(gang).hosts
+    for each in full:
+        each.unlink()
+    moved = until(lambda: v if away in (v := cluster.view(gang)).hosts else None, "it has moved")
+    assert (moved.epoch, here[1] in moved.hosts) == (1, False)
+    ended = cluster.until_state(gang, "succeeded", "failed", within_s=180)
+    assert (ended.state, ended.lost_gpu_s) == ("succeeded", 0), ended.exit
+    for rank in range(2):
+        assert [row.step for row in learned(tmp_path / "gang", rank)] == list(range(1, total + 1))

@@ -1,6 +1,8 @@
 """A rank's side of the agreement on a step, with the agent's messages falling where they hurt."""
 
+import contextlib
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -66,8 +68,13 @@ def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_i
     rank._phase = Phase.PARKED
     rank.handed = rank.folder = SimpleNamespace()  # type: ignore[assignment]
     left = threading.Event()
+
+    def vanish() -> None:
+        left.set()
+        raise SystemExit
+
     monkeypatch.setattr(runtime, "_LEAVE_WITHIN_S", 0.1)
-    monkeypatch.setattr(runtime, "vanish", left.set)
+    monkeypatch.setattr(runtime, "vanish", vanish)
     monkeypatch.setattr(rank, "can", lambda: ["hold", "checkpoint"])
     monkeypatch.setattr(rank, "_write", lambda *_, **__: "digest")
     rank._heard({"type": "stop", "id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
@@ -75,7 +82,7 @@ def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_i
 
     def write() -> None:
         stop = runtime.Stop("stop", {"id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
-        with rank._lock:
+        with contextlib.suppress(SystemExit), rank._lock:
             rank._perform(stop, restorable=True)
 
     threading.Thread(target=write, daemon=True).start()
@@ -84,3 +91,80 @@ def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_i
     assert (hello["state"], hello["tier"], hello["generation"]) == ("held", "checkpoint", 3)
     rank._heard({"type": "welcome"})
     assert left.wait(20), "where the agent is there but says nothing, it leaves by itself"
+
+
+LEAVE = {"type": "stop", "id": 4, "at_step": 2, "tier": "checkpoint", "generation": 3}
+BOUND = {"id": 4, "at_step": 2, "generation": 3}
+
+
+class OfTwoNodes:
+    """Rank 1 on node 1, trained by a thread."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        environment = {"HS_AGENT_SOCKET": "/nowhere", "RANK": "1", "WORLD_SIZE": "2", "HS_NNODES": "2"}
+        self.rank = Runtime(environment)
+        self.wire = Wire()
+        self.cleared: list[int] = []
+        self.rank._link = self.wire  # type: ignore[assignment]
+        self.rank._phase = Phase.RUNNING
+        self.rank.handed = SimpleNamespace()  # type: ignore[assignment]
+        self.rank.folder = SimpleNamespace(clear=self.cleared.append)  # type: ignore[assignment]
+        monkeypatch.setattr(self.rank, "can", lambda: ["hold", "checkpoint"])
+        monkeypatch.setattr(self.rank, "_write", lambda *_, **__: "digest")
+        self._never = threading.Event()
+        self.training = threading.Thread(target=self._train, daemon=True)
+
+    def _train(self) -> None:
+        for _ in range(4):
+            self.rank.stepped()
+            self.rank.point(restorable=True)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            assert not self._never.wait(0.01)
+            assert self.training.is_alive()
+
+    def bound(self) -> object:
+        (hello,) = self.rank._greet()
+        return hello.get("bound")
+
+
+def test_what_a_rank_has_accepted_binds_it_though_the_link_to_the_other_node_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other node's ranks may have heard the commit, and wait for it at that step."""
+    of = OfTwoNodes(monkeypatch)
+    of.rank._heard(LEAVE)
+    of.rank._lost()
+    of.training.start()
+    of.until(lambda: of.rank._phase is Phase.PARKED)
+    assert (of.rank.count, of.bound()) == (2, {**BOUND, "committed": False})
+    of.rank._heard({"type": "commit", "id": 4, "at_step": 2})
+    of.until(lambda: "held" in of.wire.kinds())
+    assert of.bound() == {**BOUND, "committed": True}
+
+
+def test_a_rank_that_has_written_its_part_trains_on_where_another_node_could_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = OfTwoNodes(monkeypatch)
+    of.rank._heard(LEAVE)
+    of.rank._heard({"type": "commit", "id": 4, "at_step": 2})
+    of.training.start()
+    of.until(lambda: "held" in of.wire.kinds())
+    of.rank._heard({"type": "drop", "id": 4})
+    of.training.join(20)
+    assert (of.rank.count, of.cleared, of.bound()) == (4, [3], None)
+
+
+def test_a_save_that_another_node_could_not_make_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = OfTwoNodes(monkeypatch)
+    of.rank._heard({**LEAVE, "type": "save"})
+    of.rank._heard({"type": "commit", "id": 4, "at_step": 2})
+    of.training.start()
+    of.training.join(20)
+    assert "saved" in of.wire.kinds()
+    of.rank._heard({"type": "drop", "id": 3})
+    assert of.cleared == []
+    of.rank._heard({"type": "drop", "id": 4})
+    assert of.cleared == [3]

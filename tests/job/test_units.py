@@ -159,14 +159,27 @@ def nodes(path: Path, **changes: str) -> list[Folder]:
     return made
 
 
-def write_all(folders: list[Folder], generation: int, step: int) -> None:
+def write_all(folders: list[Folder], generation: int, step: int, whole: int | None = None) -> None:
+    """`whole`: what all nodes have, if not the generation before."""
+    known = {"whole": generation - 1 if whole is None else whole}
     threads = [
-        threading.Thread(target=each.write, args=(generation, step, content(step))) for each in folders
+        threading.Thread(target=each.write, args=(generation, step, content(step)), kwargs=known)
+        for each in folders
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def test_a_node_keeps_what_all_have_though_it_writes_on_alone(tmp_path: Path) -> None:
+    """The disk of another one is full, say: what that has is all that the job can go on from."""
+    folders = nodes(tmp_path / "0")[:2]
+    for generation in range(4):
+        write_all(folders, generation, 10 * generation, whole=0)
+    assert folders[0].read(0)[1:] == (0, "")
+    write_all(folders, 4, 40, whole=3)
+    assert folders[0].generations() == [4, 3], "the others have caught up"
 
 
 def read_all(folders: list[Folder], asked: int) -> list[tuple[Any, int, str]]:

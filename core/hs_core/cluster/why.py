@@ -95,7 +95,9 @@ def explain(scene: Scene) -> Why:
     if scene.evicted:
         return _ending(scene, f"is being ended: {_at(job)} was to be empty by now; it is queued again")
     if job.state is JobState.RUNNING:
-        moving = f"; it is about to {_what_next(job.move, job)}" if job.move is not None else ""
+        moving = (
+            f"; it is about to {_what_next(job.move, job)}{_in_its_way(job)}" if job.move is not None else ""
+        )
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
         trial = f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts)
         early = "; it has not got to a first step yet" if comes_up else ""
@@ -227,9 +229,15 @@ def _moving(job: Job) -> Why:
         )
     return Why(
         reason=Reason.MOVING,
-        text=f"it is moving from {_at(job)} to {', '.join(job.move.to)}{why}; its checkpoint is being written",
+        text=f"it is moving from {_at(job)} to {', '.join(job.move.to)}{why}; its checkpoint is being written{_in_its_way(job)}",
         next_step="it goes on there by itself",
     )
+
+
+def _in_its_way(job: Job) -> str:
+    """What its servers say of it."""
+    notes = dict.fromkeys(part.note for part in job.reports.values() if part.note)
+    return f" ({'; '.join(notes)})" if notes else ""
 
 
 def _starting(job: Job) -> Why:

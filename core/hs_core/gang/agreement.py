@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hs_core.gang.crew import Crew
+from hs_core.gang.crew import Bound, Crew
 from hs_core.reports import Tier
 
 MAX_MARGIN = 1 << 16
@@ -18,11 +18,21 @@ class Agreement:
     at_step: int
     margin: int
     was_stopped: bool  # asked of ranks that stand still: a failure leaves them standing
+    whole: int  # newest generation that all ranks have written, as far as that is known; -1: none
     last_step: int = 0  # beyond it no rank goes; 0: there is none
     raised: bool = False  # a rank was past a proposal
     committed: bool = False
     accepted: set[int] = field(default_factory=set)  # ranks
     done: set[int] = field(default_factory=set)
+
+    @property
+    def leaves(self) -> bool:
+        """Whoever has done it goes no further by itself."""
+        return self.kind == "stop" and self.tier is Tier.CHECKPOINT
+
+    def binds(self, bound: Bound | None) -> bool:
+        """A rank that says this is still to take part in it, or has."""
+        return self.leaves and self.committed and bound is not None and bound.generation == self.generation
 
     def can_take_back(self, world: int) -> bool:
         """Past the commit some ranks may already have stopped: let all stop, then let all go."""
@@ -42,6 +52,7 @@ class Agreement:
             at_step=self.at_step,
             tier=self.tier.value,
             generation=self.generation,
+            whole=self.whole,
         )
         if crew.world == 1:
             # A rank alone never rejects: asking first would cost it a round trip.

@@ -27,6 +27,16 @@ class Told(Enum):
     LEAVING = "leaving"  # its checkpoint is durable
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A stop with a checkpoint, which a rank is to leave with or has written."""
+
+    id: int
+    at_step: int
+    generation: int
+    committed: bool  # it knows that all have accepted
+
+
 @dataclass(slots=True, kw_only=True)
 class Process:
     """A connection that said hello. It counts as a rank once it arrived."""
@@ -36,6 +46,7 @@ class Process:
     world: int
     can: frozenset[str]
     generation: int  # highest on disk or asked for, but where it leaves that with which it does
+    bound: Bound | None = None  # of several nodes, when it said hello
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +62,7 @@ class Rank:
     device_bytes: int = 0
     parked_bytes: int = 0
     done: bool = False  # stopped of its own accord: it has done the portion of a copy
+    bound: Bound | None = None  # of several nodes, as it said itself
 
     @property
     def stopped(self) -> bool:
@@ -90,6 +102,11 @@ class Crew:
     @property
     def stands(self) -> bool:
         return all(rank.stopped and not rank.going for rank in self.ranks.values())
+
+    @property
+    def bound(self) -> bool:
+        """Some are to stop by the word of an agent that knows no more of it: nothing else can be asked of them."""
+        return any(rank.bound is not None for rank in self.ranks.values())
 
     @property
     def step(self) -> int:
@@ -134,6 +151,14 @@ class Crew:
     def send_all(self, **message: Any) -> None:
         for rank in self.ranks.values():
             self.send(rank.connection, **message)
+
+    def drop(self, stop: int, ranks: Iterable[Rank]) -> None:
+        """Whoever has stopped for it stands, though it was about to leave."""
+        for rank in ranks:
+            self.send(rank.connection, type="drop", id=stop)
+            rank.bound = None
+            if rank.leaves:
+                rank.tier = Tier.HOLD
 
     def let_go(self, ranks: Iterable[Rank]) -> None:
         self.told = Told.NOTHING

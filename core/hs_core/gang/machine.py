@@ -15,9 +15,9 @@ a collective, so they agree first.
 - `for_node` says of an event which of a node's orders it answers, before it goes there.
 - A node whose link ended: `gone` for each of its connections. It goes on as it is; nobody can be stopped until it is back. Then its
   agent lets its ranks dial anew (closing their sockets suffices), so that they say hello as they stand, and repeats its last order.
+  What it has accepted of a stop that all leave with binds it meanwhile: two-phase commit, with node 0 as coordinator.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import isfinite
 from types import MappingProxyType
@@ -38,7 +38,7 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.gang.agreement import Agreement
-from hs_core.gang.crew import Crew, Process, Rank, Standing, Told
+from hs_core.gang.crew import Bound, Crew, Process, Rank, Standing, Told
 from hs_core.gang.messages import (
     HOOK_TIERS,
     PROTOCOL,
@@ -46,6 +46,7 @@ from hs_core.gang.messages import (
     MalformedError,
     Message,
     abilities,
+    inner,
     place,
     tier_of,
     whole_number,
@@ -102,6 +103,8 @@ class GangMachine:
         self._restored: dict[int, tuple[int, int, str]] = {}
         self._last_id = 0
         self._generation = -1  # highest one known to be used, whatever came of it
+        self._whole = -1  # newest one that all have written
+        self._failed: set[int] = set()  # those of ours that some have written, perhaps, and not all will
 
     # --- what comes in ---------------------------------------------------------------------------------------------
 
@@ -113,6 +116,8 @@ class GangMachine:
         self._crew.now_s = now_s
         if not isinstance(order, Checkpoint):
             self._orders[node] = order.order
+        if self._crew.told is Told.LEAVING:
+            return self._step()  # nobody is left to obey
         match order:
             case Suspend():
                 assert order.tier in HOOK_TIERS, (
@@ -188,7 +193,7 @@ class GangMachine:
 
     def _suspend(self, order: Suspend) -> None:
         agreed, crew = self._agreement, self._crew
-        if agreed is not None or not crew.whole:
+        if agreed is not None or not crew.whole or crew.bound:
             same = agreed is not None and agreed.kind == "stop" and agreed.tier is order.tier
             if not self._outweighed(order):
                 self._next = None if same else order
@@ -210,7 +215,11 @@ class GangMachine:
 
     def _resume(self, order: Resume) -> None:
         agreed = self._agreement
-        if not self._crew.whole or (agreed is not None and not agreed.can_take_back(self._crew.world)):
+        if (
+            not self._crew.whole
+            or self._crew.bound
+            or (agreed is not None and not agreed.can_take_back(self._crew.world))
+        ):
             self._next = order
             return
         self._next = None
@@ -218,7 +227,7 @@ class GangMachine:
         self._crew.let_go(self._crew.ranks.values())
 
     def _save(self, order: Checkpoint) -> None:
-        if self._agreement is None and self._crew.whole:
+        if self._agreement is None and self._crew.whole and not self._crew.bound:
             self._propose("save", Tier.CHECKPOINT)
         elif self._next is None and (self._agreement is None or self._agreement.kind != "save"):
             self._next = order
@@ -241,13 +250,12 @@ class GangMachine:
             at_step=crew.newest_step + ahead,
             margin=self._margin,
             was_stopped=crew.stands,
+            whole=self._whole,
             last_step=self._last_step,
         )
+        if not crew.stands:  # whoever stands alone (its `go` is lost) would never get to that step
+            crew.let_go(r for r in crew.ranks.values() if r.stopped and not r.going and not r.done)
         self._agreement.propose(crew)
-
-    def _drop(self, agreed_id: int, connections: Iterable[Connection]) -> None:
-        for connection in connections:
-            self._crew.send(connection, type="drop", id=agreed_id)
 
     def _fail(self, why: str) -> None:
         """What was under way will not be; ranks that stood still stay so, the others go on."""
@@ -255,12 +263,15 @@ class GangMachine:
         assert agreed is not None
         self._agreement = None
         if agreed.tier is Tier.CHECKPOINT:
+            self._failed.add(agreed.generation)
             crew.events.append(CheckpointFailed(**crew.at, why=why))
         if agreed.kind == "stop":
             crew.events.append(SuspendFailed(**crew.at, why=why))
             if not agreed.was_stopped:
                 self._turns = set(range(self.nodes))
-        crew.send_all(type="drop", id=agreed.id)
+        for number in [number for number, rank in crew.ranks.items() if rank.connection is None]:
+            crew.remove(number)  # told when it is here again
+        crew.drop(agreed.id, crew.ranks.values())
         if not agreed.was_stopped:
             crew.let_go(r for r in crew.ranks.values() if r.stopped)
         elif self.nodes > 1 and crew.whole and crew.told is Told.NOTHING:
@@ -275,6 +286,7 @@ class GangMachine:
             self._leave(step, agreed.generation)
             return
         if agreed.tier is Tier.CHECKPOINT:
+            self._whole = agreed.generation
             crew.events.append(JobCheckpointed(**crew.at, step=step, generation=agreed.generation))
         if agreed.kind == "stop":
             crew.told = Told.NOTHING
@@ -304,6 +316,32 @@ class GangMachine:
             self._agreement = None
             self._leave(crew.step, ranks[0].generation)
         return True
+
+    def _decide_bound(self) -> None:
+        """Some have heard that all leave with a checkpoint, and others may not have: the link to them was lost, or the agent before us died
+        between two words. All of them do, or none, as one alone can neither leave nor go on.
+        """
+        crew = self._crew
+        if self._agreement is not None or not crew.whole:
+            return
+        by_generation: dict[int, list[tuple[Rank, Bound]]] = {}
+        for rank in crew.ranks.values():
+            if rank.bound is not None:
+                by_generation.setdefault(rank.bound.generation, []).append((rank, rank.bound))
+        for generation, bound in by_generation.items():
+            decided = any(rank.leaves or word.committed for rank, word in bound)
+            if decided and len(bound) == crew.world and generation not in self._failed:
+                for rank, word in bound:
+                    if not word.committed:
+                        self._commit(rank, word)
+            else:
+                for rank, word in bound:
+                    crew.drop(word.id, [rank])
+
+    def _commit(self, rank: Rank, bound: Bound) -> None:
+        """It has not heard that all have accepted."""
+        self._crew.send(rank.connection, type="commit", id=bound.id, at_step=bound.at_step)
+        rank.bound = replace(bound, committed=True)
 
     # --- what ranks say --------------------------------------------------------------------------------------------
 
@@ -348,6 +386,7 @@ class GangMachine:
             world=world,
             can=abilities(message),
             generation=whole_number(message, "generation", -1, least=-1),
+            bound=_bound(message) if self.nodes > 1 else None,
         )
         tier = tier_of(message) if state == "held" else Tier.HOLD
         crew = self._crew
@@ -396,7 +435,8 @@ class GangMachine:
             crew.ranks = {n: r for n, r in crew.ranks.items() if n < process.world}
             crew.world = process.world
         anew = known is not None and known.connection != connection
-        if anew and tier is not Tier.CHECKPOINT and self._agreement is not None:
+        agreed, bound = self._agreement, process.bound
+        if agreed is not None and anew and tier is not Tier.CHECKPOINT and not agreed.binds(bound):
             self._fail(f"rank {process.rank} connected anew while all were to stop")
         crew.ranks[process.rank] = Rank(
             connection=connection,
@@ -406,8 +446,15 @@ class GangMachine:
             can=process.can,
             tier=tier,
             generation=process.generation,
+            bound=bound,
         )
+        if bound is not None and agreed is not None and agreed.binds(bound):
+            if tier is Tier.CHECKPOINT:
+                self._did(process.rank)  # the word of it is lost
+            elif not bound.committed:
+                self._commit(crew.ranks[process.rank], bound)
         if not self._all_leave() and self._agreement is None:
+            self._decide_bound()
             self._settle()
 
     def _heard_can(self, connection: Connection, message: Message) -> None:
@@ -425,7 +472,7 @@ class GangMachine:
         rank.step = max(rank.step, whole_number(message, "step"))
         agreed = self._agreement
         if agreed is None or agreed.id != asked:
-            self._drop(asked, [connection])
+            self._crew.send(connection, type="drop", id=asked)
         elif at_step == agreed.at_step and not agreed.committed:
             agreed.accept(self._crew, number)
 
@@ -446,13 +493,23 @@ class GangMachine:
         rank.parked_bytes = whole_number(message, "bytes", 0)
         rank.step, rank.tier, rank.standing = step, tier, Standing.HELD
         rank.done = message.get("portion") is True
+        asked, agreed = whole_number(message, "id"), self._agreement
+        rank.bound = None
         if tier is Tier.CHECKPOINT:
             rank.generation = whole_number(message, "generation", -1, least=-1)
-        agreed = self._agreement
-        if agreed is not None and agreed.committed and agreed.id == whole_number(message, "id"):
+            if self.nodes > 1 and agreed is None:
+                rank.bound = Bound(id=asked, at_step=step, generation=rank.generation, committed=True)
+            if rank.generation in self._failed:  # its word and ours crossed
+                self._crew.drop(asked, [rank])
+                if agreed is not None and not agreed.committed:
+                    agreed.propose(self._crew)
+                    return
+        if agreed is not None and agreed.committed and agreed.id == asked:
             self._did(number)
         elif rank.leaves:
-            self._all_leave()
+            if not self._all_leave() and agreed is None:
+                self._decide_bound()
+                self._settle()
         elif agreed is None:
             self._settle()  # a stop that an agent before us had ordered
         elif not agreed.committed and rank.done:
@@ -491,6 +548,13 @@ class GangMachine:
             return
         crew.events.append(CheckpointFailed(**crew.at, why=why))
         crew.send_all(type="drop", id=asked)
+        crew.drop(
+            asked, [each for each in crew.ranks.values() if each.bound is not None and each.bound.id == asked]
+        )
+        if agreed is None:
+            self._settle()
+        elif not agreed.committed:
+            agreed.propose(crew)  # it has not answered
 
     def _heard_going(self, connection: Connection, message: Message) -> None:
         rank = self._crew.rank_of(connection)
@@ -498,6 +562,7 @@ class GangMachine:
             return  # a process that never counted
         rank.step = whole_number(message, "step")
         rank.standing, rank.going, rank.done = Standing.RUNNING, max(0, rank.going - 1), False
+        rank.bound = None
         if self._agreement is None:
             self._settle()
 
@@ -553,7 +618,7 @@ class GangMachine:
         """With nothing under way and everyone there: say how the job stands, and mend what stands half."""
         assert self._agreement is None
         crew, ranks = self._crew, self._crew.ranks.values()
-        if not crew.whole or any(rank.going or rank.leaves for rank in ranks):
+        if not crew.whole or crew.bound or any(rank.going or rank.leaves for rank in ranks):
             return
         if crew.told is not Told.NOTHING or any(rank.standing is not Standing.WAITING for rank in ranks):
             crew.say_capable()
@@ -580,14 +645,25 @@ class GangMachine:
     def _lost(self, rank: Rank) -> None:
         crew, agreed = self._crew, self._agreement
         number = crew.number_of(rank)
-        leaves = agreed is not None and agreed.tier is Tier.CHECKPOINT and agreed.kind == "stop"
-        if agreed is not None and leaves and number in agreed.done:
+        if agreed is not None and agreed.leaves and number in agreed.done:
             rank.connection = None  # durable and gone ahead: it still counts for this stop
             return
-        if agreed is not None and leaves and agreed.committed and self.nodes > 1:
+        if agreed is not None and agreed.leaves and agreed.committed and self.nodes > 1:
             # Its agent is away, most likely, and it writes its part all the same: who has written theirs could not go on without it.
             rank.connection = None
             return
         crew.remove(number)
         if agreed is not None:
             self._fail(f"rank {number} left before all had stopped")
+
+
+def _bound(message: Message) -> Bound | None:
+    said = inner(message, "bound")
+    if said is None:
+        return None
+    return Bound(
+        id=whole_number(said, "id"),
+        at_step=whole_number(said, "at_step"),
+        generation=whole_number(said, "generation"),
+        committed=said.get("committed") is True,
+    )

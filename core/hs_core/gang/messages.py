@@ -32,6 +32,13 @@ def place(message: Message) -> tuple[int, int]:
     return rank, world
 
 
+def inner(message: Message, name: str) -> Message | None:
+    value = message.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise MalformedError
+    return value
+
+
 def abilities(message: Message) -> frozenset[str]:
     can = message.get("can", [])
     if not isinstance(can, list | tuple) or not all(isinstance(word, str) for word in can):
