@@ -28,7 +28,7 @@ demo: $(READY)
 demo-cluster: $(READY)
 	$(BIN)/python -m examples.cluster.demo
 
-# What only computes runs on all cores; what mostly waits for processes, three at a time; what measures how long an agent's steps take, alone.
+# What only computes runs on all cores; what mostly waits for processes, three at a time; what measures how long an agent's steps take, two at a time.
 TIMED    := tests/agent
 WAITS    := tests/e2e tests/job tests/client tests/controller tests/packaging
 COMPUTES := $(filter-out $(TIMED) $(WAITS),$(patsubst %/,%,$(wildcard tests/*/)))
@@ -37,7 +37,7 @@ test: lint
 	@status=0; \
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal $(COMPUTES) || status=1; \
 	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(WAITS) || status=1; \
-	$(BIN)/python -m pytest $(TIMED) || status=1; \
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal $(TIMED) || status=1; \
 	exit $$status
 
 bench: $(READY)

@@ -132,7 +132,7 @@ def test_one_that_may_be_laid_over_servers_and_cut_in_two_ways_is_restarted_in_t
     for name in "xy":
         cluster.submit("-G", "2", *count_words(scripts, tmp_path / name), user="ann")
     until(lambda: all(steps(tmp_path / name) > 5 for name in "xy"), "each server has one GPU left", 180)
-    total = 1_500
+    total = 1_000
     wide = ("-G", "2", "--topology", "any", "--torchrun", "--strategy", "dp=2", "--strategy", "tp=2")
     job = cluster.submit(*wide, *learn(scripts, tmp_path / "wide", total, 0.02), user="ann")
     until(lambda: len(learned(tmp_path / "wide", 1)) > 5, "it trains", 180)
