@@ -116,7 +116,6 @@ class Gang:
         self.tier: Tier | None = None  # a stop of this kind is under way
         self.saves = False  # at its next step
         self.trained_s = 0.0
-        self.waits: list[tuple[Part, str, Tier]] = []  # orders that could not reach node 0
         self._turn = 0  # grows with every change: timers of before do nothing
 
     # --- coming up
@@ -304,6 +303,11 @@ class Gang:
             return True
         return head.agent.up and self.world.network.through(head.agent.name, part.agent.name)
 
+    @property
+    def linked(self) -> bool:
+        """Node 0's agent has the ranks of all nodes."""
+        return all(map(self.reachable, self.parts.values()))
+
     def resume(self, part: Part) -> None:
         if part.way is Way.GONE:
             return
@@ -423,7 +427,7 @@ class Gang:
         for part in self._in_order():
             part.agent.store(self.key[0], self.generation, Saved(self.key[1], self.step, part.rank))
             # Copies have folders of their own. Where a part cannot be reached nothing would be written, so nothing is lost by it here.
-            if self.copy < 0 and all(map(self.reachable, self.parts.values())):
+            if self.copy < 0 and self.linked:
                 part.agent.prune(self.key[0], self.generation)
 
     # --- going

@@ -287,17 +287,17 @@ class World:
         return job.sim.id not in self.cannot_checkpoint
 
     def order(self, part: Part, number: int | None, act: Callable[..., None], *args: Any) -> None:
-        """To all of the gang, through node 0's agent. Where it cannot be reached only the newest waits, as `hs_agent.gangs` keeps it;
-        what has no number does not."""
+        """To all of the gang, through node 0's agent, which agrees with all of them or with none. Until they are linked only the newest waits, as
+        `hs_agent.gangs` keeps it; what has no number does not."""
         if number is not None:
             part.newest = number
         self._order(part, number, act, args)
 
     def _order(self, part: Part, number: int | None, act: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if part.rank == 0:
-            self._obey(part, number, act, args)
-        elif part.gang.reachable(part):
+        if part.rank > 0 and part.gang.linked:
             self.clock.after(self.network.delay_s(), self._obey, part, number, act, args)
+        elif part.gang.linked:
+            self._obey(part, number, act, args)
         elif part.way is not Way.GONE and number is not None and number == part.newest:
             self.clock.after(ORDER_RETRY_S, self._order, part, number, act, args)
 
