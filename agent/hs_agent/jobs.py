@@ -30,7 +30,7 @@ from hs_core.events import (
     SuspendFailed,
 )
 from hs_core.gang import GangMachine
-from hs_core.reports import Tier
+from hs_core.reports import LOST, Tier
 from hs_core.wanted import Peer
 from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2
@@ -310,4 +310,4 @@ def found_frozen(running: RunningJob) -> bool:
     return False
 
 
-LOST_WITH_HOST = "lost with its host: it was restarted"
+LOST_WITH_HOST = f"{LOST}: it was restarted"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from math import fsum
 
 from hs_core.names import GpuId, JobId
@@ -84,6 +85,9 @@ class JobReport:
 CANNOT_FETCH = "cannot fetch"
 """How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""
 
+LOST = "lost with its host"
+"""How the reason of an exit begins for which the job is not to blame."""
+
 FOLLOWED = "ended because another part of it had"
 """Why a part of a job over several servers ended that was not the first to."""
 
@@ -100,7 +104,10 @@ def as_one(reports: tuple[JobReport, ...], nodes: int) -> JobReport | None:
         return None
     first = reports[0]
     failed = [r for r in reports if r.phase is Phase.EXITED and r.exit and not r.exit.ok]
-    ended = next((r for r in failed if r.exit and r.exit.why != FOLLOWED), failed[0] if failed else None)
+    # One that is lost takes the others with it, also where they were heard of first.
+    lost = (r for r in failed if r.exit and r.exit.why.startswith(LOST))
+    first_failed = (r for r in failed if r.exit and r.exit.why != FOLLOWED)
+    ended = next(chain(lost, first_failed, failed), None)
     phases = [r.phase for r in reports]
     if ended is not None:
         gone = len(reports) == nodes and all(p is Phase.EXITED for p in phases)

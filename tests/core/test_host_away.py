@@ -2,9 +2,8 @@
 
 from hostsim import HostSim
 
-from hs_core.cluster import reports
 from hs_core.events import ControllerHeard, Woke
-from hs_core.host.away import LOST
+from hs_core.reports import LOST
 from hs_core.model import OnPartition
 from hs_core.names import JobId
 
@@ -30,13 +29,9 @@ def test_after_a_silence_jobs_that_ask_for_it_are_ended_as_lost_and_the_others_g
         exit_ = sim.machine.report(JobId(job)).exit
         assert exit_ is not None
         assert exit_.why == "lost with its host: fenced: no word from the controller for 100 s"
-        assert exit_.why.startswith(reports.LOST)
+        assert exit_.why.startswith(LOST)
     assert sim.ordered("kill") == ["kill 1 (fenced: no word from the controller for 100 s)"]
     assert sim.running() == {TWO}
-
-
-def test_host_and_controller_mean_the_same_by_lost() -> None:
-    assert reports.LOST == LOST
 
 
 def test_every_sign_of_life_puts_the_end_off() -> None:

@@ -12,15 +12,15 @@ from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId
-from hs_core.reports import CANNOT_FETCH, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, LOST, Exit, JobReport, Phase
 
 
 class Lives(Views):
     def _job_reported(self, row: Job, host: HostName, report: JobReport, now_s: float) -> None:
         before = row.reports.get(host)
         part = reports.merge(before, report, self._book.gpus.get(host, frozenset()))
-        if (before is None or before.exit is None) and reports.broken(row):
-            part = reports.followed(part)
+        if before is None or before.exit is None:
+            part = reports.followed(part) if reports.broken(row) else self._blamed(row, host, part)
         if before is not None and part.gpu_s == before.gpu_s and part == before:  # most have received more
             return
         whole_before = row.report
@@ -59,10 +59,21 @@ class Lives(Views):
         elif part.exit is not None and not part.exit.ok and not reports.broken(row):
             self._stale = True
             others = "the others go on" if row.portions else "the other parts are ended as well"
-            text = (
-                f"its {'copy' if row.portions else 'part'} on {host} ended ({exit_text(part.exit)}): {others}"
-            )
+            why = exit_text(part.exit).removeprefix(f"{LOST}: ")
+            text = f"its {'copy' if row.portions else 'part'} on {host} ended ({why}): {others}"
             self._fact(now_s, "part-ended", text, job=row.id)
+
+    def _blamed(self, row: Job, host: HostName, part: JobReport) -> JobReport:
+        """Ranks fail where they cannot reach those on another server any more: while one is away, that is not the job's fault."""
+        ended = part.exit
+        if ended is None or ended.ok or ended.why or row.portions:
+            return part
+        away = [name for name in row.hosts if name != host and name not in self._connected]
+        if not away:
+            return part
+        were = "were" if len(away) > 1 else "was"
+        why = f"{LOST}: {exit_text(ended)} on {host} while {', '.join(away)} {were} away"
+        return replace(part, exit=replace(ended, why=why))
 
     def _data_read(self, row: Job, name: HostName) -> None:
         host = self._book.hosts[name]
@@ -188,9 +199,9 @@ class Lives(Views):
         evicted = self._doomed(now_s) & set(row.hosts)
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
-        elif ended.why.startswith(reports.LOST):
-            why = ended.why.removeprefix(reports.LOST).removeprefix(": ")
-            self._lost(row, why or reports.LOST, now_s)
+        elif ended.why.startswith(LOST):
+            why = ended.why.removeprefix(LOST).removeprefix(": ")
+            self._lost(row, why or LOST, now_s)
         elif ended.why.startswith(CANNOT_FETCH) and self._backup.has(row.stored):
             # No fault of its own, nor anything that its owner could mend.
             lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
@@ -215,12 +226,12 @@ class Lives(Views):
             return
         before = row.reports.get(host) or JobReport(job=row.id, epoch=row.epoch, phase=Phase.WAITING)
         if before.exit is None:
-            gone = Exit(why=f"{reports.LOST}: {why}")
+            gone = Exit(why=f"{LOST}: {why}")
             self._job_reported(row, host, replace(before, phase=Phase.EXITED, gpus=(), exit=gone), now_s)
 
     def _lost(self, row: Job, why: str, now_s: float) -> None:
         """Its incarnation is dead, through no fault of its own."""
-        ended = Exit(why=reports.LOST)
+        ended = Exit(why=LOST)
         if row.cancelled_by:
             self._end(row, Happening.GONE, ended, now_s)
             return

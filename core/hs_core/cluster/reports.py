@@ -8,9 +8,8 @@ from math import isfinite
 from hs_core.cluster import copies
 from hs_core.model import Job, Stored, spans
 from hs_core.names import GpuId, HostName
-from hs_core.reports import FOLLOWED, Exit, JobReport, Phase
+from hs_core.reports import FOLLOWED, LOST, Exit, JobReport, Phase
 
-LOST = "lost with its host"  # an exit's reason begins with it where the job is not to blame
 TIME_LIMIT = "time limit"
 
 _MOST = 1e15  # of any counter in seconds or bytes: beyond is nonsense, and floats would stop counting
@@ -109,7 +108,7 @@ def _unsaid() -> Exit:
 
 def followed(part: JobReport) -> JobReport:
     """Of a part that ended because another one had: that one's exit is the job's."""
-    if part.exit is None or part.exit.ok:
+    if part.exit is None or part.exit.ok or part.exit.why.startswith(LOST):
         return part
     return replace(part, exit=replace(part.exit, why=FOLLOWED))
 

@@ -6,10 +6,7 @@ from math import inf
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.model import OnPartition
-from hs_core.reports import Exit
-
-LOST = "lost with its host"
-"""An exit's reason begins with it where the job is not to blame (as the controller reads it)."""
+from hs_core.reports import LOST, Exit
 
 
 def fence_s(board: Board) -> float:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hs_core.host.away import LOST
+from hs_core.reports import LOST
 from hs_core.model import OnPartition
 from hs_core.names import JobId
 from hs_core.reports import Exit
