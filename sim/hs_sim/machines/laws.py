@@ -67,6 +67,7 @@ class Laws:
         for job in self._world.truth.jobs.values():
             self._ended_whole(job)
             self._charged_right(job)
+            self._blamed_right(job)
 
     def _ended_whole(self, job: JobTruth) -> None:
         world = self._world
@@ -98,6 +99,17 @@ class Laws:
             world.broken(
                 f"job {job.id} received {really:.1f} GPU-seconds and was charged {row.gpu_s:.1f}; "
                 f"{gang * unsure_s:.1f} may be unsure"
+            )
+
+    def _blamed_right(self, job: JobTruth) -> None:
+        """What a server, a link or an agent does is not counted as a failure of the job."""
+        world = self._world
+        assert job.id is not None
+        row = world.controller.machine.find(job.id)
+        assert row is not None
+        if row.retries > job.kills:
+            world.broken(
+                f"job {job.id} was taken to have failed {row.retries} times, and did {job.kills} times"
             )
 
 

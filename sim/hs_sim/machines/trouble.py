@@ -238,6 +238,7 @@ class Trouble:
                 raise AssertionError(fault.kind)
 
     def _kill_job(self, part: Part) -> None:
+        part.gang.job.kills += 1
         part.gang.end(part, Exit(signal=9))
 
     def _silent(self, host: HostName, line: Line | None) -> None:

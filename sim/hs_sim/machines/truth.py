@@ -43,6 +43,7 @@ class JobTruth:
     suspends: int = 0
     migrations: int = 0
     restarts: int = 0
+    kills: int = 0  # times that it ended badly by itself
     lost_gpu_s: float = 0.0
     steps: int = 0  # furthest that counts: at its end all
     launches: int = 0
