@@ -3,9 +3,9 @@
 from hostsim import HostSim
 
 from hs_core.events import ControllerHeard, Woke
-from hs_core.reports import LOST
 from hs_core.model import OnPartition
 from hs_core.names import JobId
+from hs_core.reports import LOST
 
 ONE, TWO = JobId(1), JobId(2)
 

@@ -2,10 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from hs_core.reports import LOST
 from hs_core.model import OnPartition
 from hs_core.names import JobId
-from hs_core.reports import Exit
+from hs_core.reports import LOST, Exit
 from hs_core.wanted import Wanted
 from hs_sim.machines.gang import Way
 
