@@ -140,6 +140,30 @@ def test_scores_that_are_no_slowdowns_or_too_few_stop_it(bad: tuple[float, ...])
         decide(uneven(job(1, job_class="felt"), slowdowns={("felt", A): bad}))
 
 
+LIVES = {"started": True, "movable": True, "job_class": "felt"}
+DRAINED = host("a", 2, accepts=False)
+
+
+@pytest.mark.parametrize(("home", "then"), [(("a",), {"c"}), (("a", "b"), {"b", "c"})])
+def test_a_drained_server_is_left_for_slower_gpus_by_gangs_with_a_part_elsewhere_too(
+    home: tuple[str, ...], then: set[str]
+) -> None:
+    here = job(1, hosts=home, gang=len(home), nodes=len(home), **LIVES)  # type: ignore[arg-type]  # the tests' own facts
+    full = (
+        [job(2, hosts=("b",), gang=2, nodes=1, migrate=Migrate.NEVER, started=True)] if len(home) == 1 else []
+    )
+    slow = {("felt", HostName("c")): (2.0, 2.0)}
+    asked = snapshot([DRAINED, host("b", 2), host("c", 2)], [here, *full], slowdowns=slow, migrations_left=9)
+    assert set(decide(asked).plan.homes[JobId(1)]) == then
+
+
+@pytest.mark.parametrize("home", [("a",), ("a", "b")])
+def test_who_has_nowhere_to_go_stays_on_a_drained_server(home: tuple[str, ...]) -> None:
+    here = job(1, hosts=home, gang=len(home), nodes=len(home), **LIVES)  # type: ignore[arg-type]  # the tests' own facts
+    asked = snapshot([DRAINED, host("b", 2)][: len(home)], [here], slowdowns=SLOW_FIRST, migrations_left=9)
+    assert decide(asked).plan.homes == {JobId(1): home}
+
+
 def test_gpus_that_are_out_of_use_are_not_named() -> None:
     sick = replace(host("a", 1), indices=(1,))
     asked = snapshot([sick], [job(1, job_class="felt")], slowdowns={("felt", A): (2.0,)}, migrations_left=9)

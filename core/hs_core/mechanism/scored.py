@@ -135,7 +135,9 @@ class Scored:
         )  # how many of its GPUs a server can take is asked later
         stays = job.started and (job.migrate is Migrate.NEVER or not job.movable)
         servers = [
-            at in home or (not stays and takes_new(host) and fits(part, host) and seats.may_go(job, host))
+            at in home
+            if stays
+            else takes_new(host) and (at in home or (fits(part, host) and seats.may_go(job, host)))
             for at, host in enumerate(self.hosts)
         ]
         return np.array(servers, dtype=np.bool_)[self._server]
