@@ -22,7 +22,7 @@ from hs_core.model import Copied, Job, JobState, MoveReason, Stored
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import LOST, Exit, JobReport, Phase
 from hs_core.wanted import Source, Turn, WantedJob
 
 ANN = UserName("ann")
@@ -336,6 +336,21 @@ def test_another_policy_makes_one_of_the_copies_in_the_middle_of_a_round(cluster
     cluster.says(A, Phase.HELD, 265, 8, 265)
     cluster.edge()
     assert cluster.row.hosts == (A,)
+
+
+@pytest.mark.parametrize(("step", "resumes", "made"), [(270, 0, True), (265, 1, True), (265, 0, False)])
+def test_an_average_of_which_nothing_was_heard_before_it_was_lost_counts_once_it_was_let_go(
+    cluster: Cluster, step: int, resumes: int, made: bool
+) -> None:
+    """What it was made of is there no more; who has merely fetched that has made nothing yet."""
+    cluster.forked(500, 400)
+    cluster.happens(PolicySet(now_s=0.0, name="fifo", by=ANN))
+    cluster.leave(a=110, b=55)
+    lost = Exit(signal=15, why=f"{LOST}: fenced")
+    cluster.says(A, Phase.EXITED, step, 8, 265, resumes=resumes, exit=lost)
+    stored = cluster.row.stored
+    assert stored is not None
+    assert (stored.step, stored.hosts, bool(stored.copies)) == (265, (A,) if made else (A, B), not made)
 
 
 def test_a_server_that_is_away_for_a_moment_is_waited_for(cluster: Cluster) -> None:

@@ -46,6 +46,22 @@ def arrived(row: Job, stored: Stored) -> bool:
     )
 
 
+def made(row: Job, stored: Stored) -> bool:
+    """They became one again, whose servers have that for their own, though it has ended since: it was let go. What it was made of is there no more."""
+    parts = [row.reports.get(name) for name in row.hosts]
+    return (
+        not row.portions
+        and bool(parts)
+        and all(
+            p is not None
+            and p.checkpoint_generation >= 0
+            and p.checkpoint_step >= stored.step
+            and (p.step > stored.step or p.resumes > 0)
+            for p in parts
+        )
+    )
+
+
 def left(
     row: Job, connected: Collection[HostName], awaited: Collection[HostName], *, late: bool
 ) -> Stored | None:

@@ -265,8 +265,8 @@ class Lives(Views):
         """Of what these servers have."""
         if row.portions:
             mine = copies.kept(row, self._connected.__contains__) or copies.kept(row, hosts.__contains__)
-        elif row.stored is not None and row.stored.copies:
-            mine = None  # it is not known yet whether the average was made
+        elif row.stored is not None and row.stored.copies and not copies.made(row, row.stored):
+            mine = None  # it is not known yet whether there is an average
         else:
             mine = reports.kept(row)
         usable = (
