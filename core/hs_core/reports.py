@@ -88,6 +88,9 @@ CANNOT_FETCH = "cannot fetch"
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
 
+TOLD_TO_END = "cancelled"
+"""Why a job ended whose host was told to end it, by whomever and for whatever."""
+
 FOLLOWED = "ended because another part of it had"
 """Why a part of a job over several servers ended that was not the first to."""
 

@@ -12,7 +12,7 @@ from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, NoiseScale, Shape, Spread
 from hs_core.model import Dataset, Host, Job, JobState, OnPartition, Stored
 from hs_core.names import HostName, JobId
-from hs_core.reports import CANNOT_FETCH, LOST, Exit, JobReport, Phase
+from hs_core.reports import CANNOT_FETCH, LOST, TOLD_TO_END, Exit, JobReport, Phase
 
 
 class Lives(Views):
@@ -209,6 +209,8 @@ class Lives(Views):
             self._lost(row, f"the backup's checkpoint of it is gone ({ended.why}); it starts afresh", now_s)
         elif evicted:  # it was told to end, and may have ended as if it were done
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
+        elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
+            self._lost(row, f"{', '.join(row.hosts)} had been told to end it", now_s)
         elif ended.ok:
             self._end(row, Happening.SUCCEEDED, ended, now_s)
         elif row.retries < row.spec.retry_max and ended.why != reports.TIME_LIMIT:

@@ -3,7 +3,7 @@
 from hs_core.host import deadlines
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.reports import Exit, Phase, Tier
+from hs_core.reports import TOLD_TO_END, Exit, Phase, Tier
 from hs_core.wanted import WantedJob
 
 
@@ -25,9 +25,9 @@ def want(board: Board, entry: WantedJob) -> None:
         deadlines.hurry(board, job)
     if entry.cancelled and not job.ended:
         if job.alive:
-            board.kill(job, "cancelled")
+            board.kill(job, TOLD_TO_END)
         else:
-            board.exited(job, Exit(why="cancelled"))
+            board.exited(job, Exit(why=TOLD_TO_END))
     elif entry.paused and job.in_turn:
         _pause(board, job)
     elif not job.alive and job.in_turn and not job.startable:
