@@ -48,7 +48,7 @@ from hs_core.events import (
 from hs_core.host import HostConfig, HostMachine
 from hs_core.model import Gpu
 from hs_core.names import GpuId, JobId
-from hs_core.reports import Exit, JobReport, Phase
+from hs_core.reports import LOST, Exit, JobReport, Phase
 from hs_core.wanted import Wanted
 from hs_daemon import boot_s, notify
 
@@ -427,7 +427,7 @@ class Agent:
         if launch is not None:  # the last agent was killed between deciding and doing
             self._launch(launch)
         else:
-            ended = Exit(why="no trace of it was found on its host after the agent's restart")
+            ended = Exit(why=f"{LOST}: no trace of it was found after the agent's restart")
             self.jobs.post_end(key, Ended(ended, launch_failed=False))
 
     async def _find_shim(self, job: Folder) -> procs.Identity | None:

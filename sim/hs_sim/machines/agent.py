@@ -34,7 +34,7 @@ from hs_core.events import (
 from hs_core.host import HostConfig, HostMachine, HostOutcome
 from hs_core.model import Dataset, Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId
-from hs_core.reports import Exit, JobReport, Tier
+from hs_core.reports import LOST, Exit, JobReport, Tier
 from hs_core.wanted import Wanted
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
@@ -45,7 +45,7 @@ from hs_sim.model import Costs
 if TYPE_CHECKING:
     from hs_sim.machines.world import World
 
-LOST = "lost with its host: it was restarted"
+RESTARTED = f"{LOST}: it was restarted"
 RELINK_S = 1.0
 KEPT = 2  # generations of a job's checkpoints on a server (`hs_job.checkpoint`)
 HOW_IT_STANDS = (JobReady, JobHeld, JobWentOn)
@@ -134,7 +134,7 @@ class Agent:
             if launch is not None:
                 self._launch(launch)
             else:
-                why = "no trace of it was found on its host after the agent's restart"
+                why = f"{LOST}: no trace of it was found after the agent's restart"
                 self._events.append(_gone(key, self.now_s(), Exit(why=why)))
         self._launching = {}
 
@@ -161,7 +161,7 @@ class Agent:
         self.boots += 1
         self.boot_s = self._clock.now_s
         for part in list(self.parts.values()):
-            part.gang.end(part, Exit(why=LOST), silently=True)
+            part.gang.end(part, Exit(why=RESTARTED), silently=True)
 
     def wipe(self) -> None:
         """Another server of its name: nothing of what was there is."""
