@@ -20,6 +20,7 @@ from hs_job import place
 from hs_job.inject import say
 from hs_job.leaving import end_workers, vanish
 from hs_job.link import Link, Message
+from hs_job.stop import Stop
 
 if TYPE_CHECKING:
     from hs_job.checkpoint import Folder
@@ -40,27 +41,6 @@ class Phase(Enum):
     RUNNING = "running"
     PARKED = "parked"  # at a proposed step, not committed yet
     HELD = "held"
-
-
-class Stop:
-    """What the agent asked for, until it is done."""
-
-    __slots__ = ("accepted", "at_step", "committed", "generation", "id", "kind", "tier", "whole")
-
-    def __init__(self, kind: str, message: Message) -> None:
-        self.kind = kind
-        self.id = int(message["id"])
-        self.at_step = int(message["at_step"])
-        self.tier = str(message.get("tier", "checkpoint" if kind == "save" else "hold"))
-        self.generation = int(message.get("generation", -1))
-        self.whole = int(message.get("whole", -1))  # newest generation that all nodes have
-        self.accepted = False
-        self.committed = False
-
-    @property
-    def leaves(self) -> bool:
-        """Whoever has done it does not go on, unless it is told that others could not."""
-        return self.kind == "stop" and self.tier == "checkpoint"
 
 
 class Runtime:
@@ -430,17 +410,12 @@ class Runtime:
         }
         bound = self._written or (None if self._abandoned else self._doing) or self._stop
         if bound is not None and self._is_bound_by(bound):
-            hello["bound"] = {
-                "id": bound.id,
-                "at_step": bound.at_step,
-                "generation": bound.generation,
-                "committed": bound.committed,
-            }
+            hello["bound"] = bound.said()
         return [hello, self._arrived()] if phase is Phase.WAITING else [hello]
 
     def _is_bound_by(self, stop: Stop) -> bool:
         """To leave at its step, agent or not: those on other nodes may have heard the commit that is lost here."""
-        return stop.leaves and self._nodes > 1 and (stop.committed or stop.accepted)
+        return self._nodes > 1 and stop.binds
 
     def _arrived(self) -> Message:
         self._told_can = self.can()

@@ -343,6 +343,23 @@ class World:
             self.standing[node] = what
         self.do(self.machine.order(orders[what], self.now, node=node))
 
+    def all_go_on(self) -> None:
+        for node in range(self.nodes):
+            self.order("resume", node)
+
+    def happens(self, acts: list[tuple[float, int, str]]) -> float:
+        """Each so long after the one before, at a node or the link to it. When the last one does."""
+        at = 0.0
+        for pause, node, what in acts:
+            at += pause
+            if what == "link":
+                self.after(at, lambda node=node: self.lose_link(1 + node % (self.nodes - 1)))
+            elif what == "head":
+                self.after(at, self.restart_head)
+            else:
+                self.after(at, lambda what=what, node=node: self.order(what, node % self.nodes))
+        return at
+
 
 ORDERS = st.lists(
     st.tuples(st.floats(0.0, 8.0), st.sampled_from(["hold", "swap", "save", "resume", "resume"])), max_size=14
@@ -376,14 +393,13 @@ def test_all_ranks_stop_at_one_step_and_none_waits_for_ever(  # noqa: PLR0917 - 
     assert {rank.count for rank in world.ranks} == {steps}
 
 
-NODE_ORDERS = st.lists(
-    st.tuples(
-        st.floats(0.0, 4.0),
-        st.integers(0, 2),
-        st.sampled_from(["hold", "swap", "save", "resume", "resume"]),
-    ),
-    max_size=20,
-)
+def acts_st(most: int, *what: str) -> st.SearchStrategy[list[tuple[float, int, str]]]:
+    """Pauses, nodes, and what happens there."""
+    return st.lists(st.tuples(st.floats(0.0, 4.0), st.integers(0, 2), st.sampled_from(what)), max_size=most)
+
+
+NODE_ORDERS = acts_st(20, "hold", "swap", "save", "resume", "resume")
+TROUBLE = acts_st(16, "hold", "save", "resume", "checkpoint", "checkpoint", "link", "link", "head")
 
 
 @settings(max_examples=200, deadline=None)
@@ -398,31 +414,12 @@ def test_whatever_each_node_orders_all_ranks_stop_at_one_step_and_go_on_when_all
     nodes: int, steps: int, orders: list[tuple[float, int, str]], seed: int, lag: float
 ) -> None:
     world = World(nodes + 1, steps, Random(seed), 1.0, lag, nodes=nodes)
-    at = 0.0
-    for pause, node, what in orders:
-        at += pause
-        world.after(at, lambda what=what, node=node: world.order(what, node % nodes))
-
-    def all_go_on() -> None:
-        for node in range(nodes):
-            world.order("resume", node)
-
-    world.after(at + 5.0, all_go_on)
+    world.after(world.happens(orders) + 5.0, world.all_go_on)
     world.run()
     if any(rank.phase != "done" for rank in world.ranks):
-        all_go_on()
+        world.all_go_on()
         world.run()
     assert [rank.phase for rank in world.ranks] == ["done"] * (nodes + 1), [vars(r) for r in world.ranks]
-
-
-TROUBLE = st.lists(
-    st.tuples(
-        st.floats(0.0, 4.0),
-        st.integers(0, 2),
-        st.sampled_from(["hold", "save", "resume", "checkpoint", "checkpoint", "link", "link", "head"]),
-    ),
-    max_size=16,
-)
 
 
 @settings(max_examples=400, deadline=None)
@@ -439,23 +436,10 @@ def test_all_ranks_leave_with_one_checkpoint_or_train_on_whatever_is_lost_betwee
 ) -> None:
     world = World(nodes + 1, steps, Random(seed), 1.0, lag, nodes=nodes)
     world.full = full
-    at = 0.0
-    for pause, node, what in trouble:
-        at += pause
-        if what == "link":
-            world.after(at, lambda node=node: world.lose_link(1 + node % (nodes - 1)))
-        elif what == "head":
-            world.after(at, world.restart_head)
-        else:
-            world.after(at, lambda what=what, node=node: world.order(what, node % nodes))
-
-    def all_go_on() -> None:
-        for node in range(nodes):
-            world.order("resume", node)
-
+    world.happens(trouble)
     world.run()
     for _ in range(3):
-        all_go_on()
+        world.all_go_on()
         world.run()
     phases = {rank.phase for rank in world.ranks}
     if "left" in phases:  # who does not hear that all have written leaves by itself after a while

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hs_core.gang.crew import Bound, Crew
+from hs_core.gang.bound import Bound
+from hs_core.gang.crew import Crew
 from hs_core.reports import Tier
 
 MAX_MARGIN = 1 << 16

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Any
 
 from hs_core.events import HostEvent, JobCapable, JobHeld, JobReady
+from hs_core.gang.bound import Bound
 from hs_core.gang.messages import Connection, MalformedError, Message
 from hs_core.names import JobId
 from hs_core.reports import Tier
@@ -25,16 +26,6 @@ class Told(Enum):
     HELD = "held"
     RUNNING = "running"
     LEAVING = "leaving"  # its checkpoint is durable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """A stop with a checkpoint, which a rank is to leave with or has written."""
-
-    id: int
-    at_step: int
-    generation: int
-    committed: bool  # it knows that all have accepted
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,7 +95,7 @@ class Crew:
         return all(rank.stopped and not rank.going for rank in self.ranks.values())
 
     @property
-    def bound(self) -> bool:
+    def is_bound(self) -> bool:
         """Some are to stop by the word of an agent that knows no more of it: nothing else can be asked of them."""
         return any(rank.bound is not None for rank in self.ranks.values())
 

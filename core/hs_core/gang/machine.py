@@ -19,7 +19,6 @@ a collective, so they agree first.
 """
 
 from dataclasses import dataclass, replace
-from math import isfinite
 from types import MappingProxyType
 from typing import Literal
 
@@ -37,8 +36,10 @@ from hs_core.events import (
     Suspend,
     SuspendFailed,
 )
+from hs_core.gang import bound
 from hs_core.gang.agreement import Agreement
-from hs_core.gang.crew import Bound, Crew, Process, Rank, Standing, Told
+from hs_core.gang.bound import Bound
+from hs_core.gang.crew import Crew, Process, Rank, Standing, Told
 from hs_core.gang.messages import (
     HOOK_TIERS,
     PROTOCOL,
@@ -46,7 +47,7 @@ from hs_core.gang.messages import (
     MalformedError,
     Message,
     abilities,
-    inner,
+    amount,
     place,
     tier_of,
     whole_number,
@@ -193,7 +194,7 @@ class GangMachine:
 
     def _suspend(self, order: Suspend) -> None:
         agreed, crew = self._agreement, self._crew
-        if agreed is not None or not crew.whole or crew.bound:
+        if agreed is not None or not crew.whole or crew.is_bound:
             same = agreed is not None and agreed.kind == "stop" and agreed.tier is order.tier
             if not self._outweighed(order):
                 self._next = None if same else order
@@ -217,7 +218,7 @@ class GangMachine:
         agreed = self._agreement
         if (
             not self._crew.whole
-            or self._crew.bound
+            or self._crew.is_bound
             or (agreed is not None and not agreed.can_take_back(self._crew.world))
         ):
             self._next = order
@@ -227,7 +228,7 @@ class GangMachine:
         self._crew.let_go(self._crew.ranks.values())
 
     def _save(self, order: Checkpoint) -> None:
-        if self._agreement is None and self._crew.whole and not self._crew.bound:
+        if self._agreement is None and self._crew.whole and not self._crew.is_bound:
             self._propose("save", Tier.CHECKPOINT)
         elif self._next is None and (self._agreement is None or self._agreement.kind != "save"):
             self._next = order
@@ -318,30 +319,21 @@ class GangMachine:
         return True
 
     def _decide_bound(self) -> None:
-        """Some have heard that all leave with a checkpoint, and others may not have: the link to them was lost, or the agent before us died
-        between two words. All of them do, or none, as one alone can neither leave nor go on.
-        """
+        """Once all are here: of what an agent, or a link, left open."""
         crew = self._crew
         if self._agreement is not None or not crew.whole:
             return
-        by_generation: dict[int, list[tuple[Rank, Bound]]] = {}
-        for rank in crew.ranks.values():
-            if rank.bound is not None:
-                by_generation.setdefault(rank.bound.generation, []).append((rank, rank.bound))
-        for generation, bound in by_generation.items():
-            decided = any(rank.leaves or word.committed for rank, word in bound)
-            if decided and len(bound) == crew.world and generation not in self._failed:
-                for rank, word in bound:
-                    if not word.committed:
-                        self._commit(rank, word)
-            else:
-                for rank, word in bound:
-                    crew.drop(word.id, [rank])
+        open_ = {number: rank.bound for number, rank in crew.ranks.items() if rank.bound is not None}
+        outcome = bound.decide(open_, crew.world, self._failed)
+        for number in outcome.commit:
+            self._commit(crew.ranks[number], open_[number])
+        for number in outcome.drop:
+            crew.drop(open_[number].id, [crew.ranks[number]])
 
-    def _commit(self, rank: Rank, bound: Bound) -> None:
+    def _commit(self, rank: Rank, word: Bound) -> None:
         """It has not heard that all have accepted."""
-        self._crew.send(rank.connection, type="commit", id=bound.id, at_step=bound.at_step)
-        rank.bound = replace(bound, committed=True)
+        self._crew.send(rank.connection, type="commit", id=word.id, at_step=word.at_step)
+        rank.bound = replace(word, committed=True)
 
     # --- what ranks say --------------------------------------------------------------------------------------------
 
@@ -386,7 +378,7 @@ class GangMachine:
             world=world,
             can=abilities(message),
             generation=whole_number(message, "generation", -1, least=-1),
-            bound=_bound(message) if self.nodes > 1 else None,
+            bound=bound.said(message) if self.nodes > 1 else None,
         )
         tier = tier_of(message) if state == "held" else Tier.HOLD
         crew = self._crew
@@ -435,8 +427,8 @@ class GangMachine:
             crew.ranks = {n: r for n, r in crew.ranks.items() if n < process.world}
             crew.world = process.world
         anew = known is not None and known.connection != connection
-        agreed, bound = self._agreement, process.bound
-        if agreed is not None and anew and tier is not Tier.CHECKPOINT and not agreed.binds(bound):
+        agreed, word = self._agreement, process.bound
+        if agreed is not None and anew and tier is not Tier.CHECKPOINT and not agreed.binds(word):
             self._fail(f"rank {process.rank} connected anew while all were to stop")
         crew.ranks[process.rank] = Rank(
             connection=connection,
@@ -446,13 +438,13 @@ class GangMachine:
             can=process.can,
             tier=tier,
             generation=process.generation,
-            bound=bound,
+            bound=word,
         )
-        if bound is not None and agreed is not None and agreed.binds(bound):
+        if word is not None and agreed is not None and agreed.binds(word):
             if tier is Tier.CHECKPOINT:
                 self._did(process.rank)  # the word of it is lost
-            elif not bound.committed:
-                self._commit(crew.ranks[process.rank], bound)
+            elif not word.committed:
+                self._commit(crew.ranks[process.rank], word)
         if not self._all_leave() and self._agreement is None:
             self._decide_bound()
             self._settle()
@@ -570,17 +562,7 @@ class GangMachine:
         crew = self._crew
         number, rank = crew.ranked(connection)
         step, steps = whole_number(message, "step"), whole_number(message, "steps")
-        seconds = message.get("seconds")
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, int | float)
-            or not isfinite(seconds)
-            or seconds < 0
-        ):
-            raise MalformedError
-        noise = message.get("noise_scale", 0.0)
-        if isinstance(noise, bool) or not isinstance(noise, int | float) or not isfinite(noise) or noise < 0:
-            raise MalformedError
+        seconds, noise = amount(message, "seconds"), amount(message, "noise_scale", 0.0)
         samples = whole_number(message, "noise_samples", 0)
         rank.device_bytes = max(rank.device_bytes, whole_number(message, "device_bytes", 0))
         rank.step = max(rank.step, step)
@@ -592,7 +574,7 @@ class GangMachine:
                     step=crew.step,
                     steps_per_s=steps / seconds,
                     device_memory_bytes=most,
-                    noise_scale=float(noise),
+                    noise_scale=noise,
                     noise_samples=samples,
                 )
             )
@@ -618,7 +600,7 @@ class GangMachine:
         """With nothing under way and everyone there: say how the job stands, and mend what stands half."""
         assert self._agreement is None
         crew, ranks = self._crew, self._crew.ranks.values()
-        if not crew.whole or crew.bound or any(rank.going or rank.leaves for rank in ranks):
+        if not crew.whole or crew.is_bound or any(rank.going or rank.leaves for rank in ranks):
             return
         if crew.told is not Told.NOTHING or any(rank.standing is not Standing.WAITING for rank in ranks):
             crew.say_capable()
@@ -655,15 +637,3 @@ class GangMachine:
         crew.remove(number)
         if agreed is not None:
             self._fail(f"rank {number} left before all had stopped")
-
-
-def _bound(message: Message) -> Bound | None:
-    said = inner(message, "bound")
-    if said is None:
-        return None
-    return Bound(
-        id=whole_number(said, "id"),
-        at_step=whole_number(said, "at_step"),
-        generation=whole_number(said, "generation"),
-        committed=said.get("committed") is True,
-    )

@@ -1,6 +1,7 @@
 """What ranks and agent say to one another (docs/job-protocol.md), read with care."""
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any, TypeAlias
 
 from hs_core.reports import Tier
@@ -32,11 +33,11 @@ def place(message: Message) -> tuple[int, int]:
     return rank, world
 
 
-def inner(message: Message, name: str) -> Message | None:
-    value = message.get(name)
-    if value is not None and not isinstance(value, dict):
+def amount(message: Message, name: str, default: float | None = None) -> float:
+    value = message.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
         raise MalformedError
-    return value
+    return float(value)
 
 
 def abilities(message: Message) -> frozenset[str]:
