@@ -80,8 +80,9 @@ def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_cou
     for at, did in rounds:
         step += sum(did)
         assert at == step, rounds
-    assert step == TOTAL
     steps = trained(tmp_path / "forked")
+    # A round may end so close to the job's end that nothing is left to divide: one process does that.
+    assert step == TOTAL or list(range(step + 1, TOTAL + 1)) in steps, (rounds, [each[-1:] for each in steps])
     assert sum(map(len, steps)) == TOTAL, "each step was trained by one process, once"
     found = json.loads((tmp_path / "forked").read_text())
     assert (found["step"], found["scheduled"]) == (TOTAL, TOTAL)
