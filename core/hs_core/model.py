@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread, strategy_of
 from hs_core.names import GpuId, HostName, JobId, UserName
+from hs_core.newest import Kept
 from hs_core.reports import Exit, JobReport, Phase, as_one, copies_as_one
 from hs_core.strategy import Strategy
 
@@ -410,10 +411,10 @@ class Job:
         """What it would be if they had said this."""
         if self.portions:
             said = tuple(reports[host] for host in self.hosts if host in reports)
-            return copies_as_one(said, len(self.hosts), self.base_step)
+            return _COPIES(said, len(self.hosts), self.base_step)
         if len(self.hosts) == 1:
             return reports.get(self.hosts[0])
-        return as_one(tuple(reports[host] for host in self.hosts if host in reports), len(self.hosts))
+        return _PARTS(tuple(reports[host] for host in self.hosts if host in reports), len(self.hosts))
 
     @property
     def gpu_s(self) -> float:
@@ -460,6 +461,9 @@ class Job:
         return report.step
 
 
+# Asked for a dozen times between two reports.
+_PARTS = Kept[JobReport, JobReport | None](lambda reports, nodes, _: as_one(reports, nodes))
+_COPIES = Kept[JobReport, JobReport | None](copies_as_one)
 _NOT_UP = (Phase.WAITING, Phase.STARTING)
 
 

@@ -1,10 +1,11 @@
-"""One answer remembered: from one decision to the next much of what is asked is the same."""
+"""Answers remembered: from one decision, or look, to the next much of what is asked is the same."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+V = TypeVar("V")
 
 
 class Newest(Generic[Q, A]):
@@ -25,3 +26,25 @@ class Newest(Generic[Q, A]):
         # The newest of equals: it is likely to be asked again, and what is the very same is soon compared.
         self._kept = question, answer
         return answer
+
+
+class Kept(Generic[V, A]):
+    """Answers as `answer` does to values that are never changed, and again with the very same where it is asked about the very same ones (`is`).
+
+    Nothing comes of it but time: for values whose hash would cost what the answer does. All is forgotten with every `most`-th answer.
+    """
+
+    def __init__(self, answer: Callable[[tuple[V, ...], int, int], A], most: int = 4096) -> None:
+        self._answer = answer
+        self._most = most
+        # With the values: while they live nobody else has their ids.
+        self._kept: dict[tuple[int, ...], tuple[tuple[V, ...], A]] = {}
+
+    def __call__(self, values: tuple[V, ...], first: int, second: int = 0) -> A:
+        key = (first, second, *map(id, values))
+        kept = self._kept.get(key)
+        if kept is None:
+            if len(self._kept) >= self._most:
+                self._kept.clear()
+            kept = self._kept[key] = values, self._answer(values, first, second)
+        return kept[1]
