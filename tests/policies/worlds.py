@@ -5,7 +5,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import combinations
+from typing import TypeVar
 
 from hypothesis import strategies as st
 
@@ -18,6 +20,7 @@ from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, 
 from hs_core.strategy import Strategy, another, class_as
 from hs_core.wanted import Turn
 
+T = TypeVar("T")
 GIB = 2**30
 MODELS = {"V100": 16 * GIB, "K80": 12 * GIB, "Q9": 8 * GIB}
 
@@ -233,20 +236,26 @@ class Run:
         return total
 
 
+@lru_cache(maxsize=None, typed=True)
+def of(*values: T) -> st.SearchStrategy[T]:
+    """One of them, drawn by the one strategy for these: to make a strategy takes longer than to draw from it."""
+    return st.sampled_from(values)
+
+
 @st.composite
 def hosts_st(draw: st.DrawFn) -> list[HostFacts]:
     count = draw(st.integers(0, 4))
     made = [
         host(
             f"h{at}",
-            draw(st.sampled_from([0, 1, 2, 3, 4, 8])),
-            draw(st.sampled_from(list(MODELS))),
-            connected=draw(st.sampled_from([True, True, True, False])),
-            accepts=draw(st.sampled_from([True, True, True, False])),
+            draw(of(0, 1, 2, 3, 4, 8)),
+            draw(of(*MODELS)),
+            connected=draw(of(True, True, True, False)),
+            accepts=draw(of(True, True, True, False)),
         )
         for at in range(count)
     ]
-    return [replace(one, datasets=frozenset(draw(st.sampled_from(["", "d", "de"])))) for one in made]
+    return [replace(one, datasets=frozenset(draw(of("", "d", "de")))) for one in made]
 
 
 def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
@@ -254,16 +263,14 @@ def upset(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
     hosts = tuple(
         replace(
             one,
-            accepts=draw(st.sampled_from([one.accepts, True, False])),
-            gpus=one.gpus
-            if asked.slowdowns
-            else draw(st.sampled_from([one.gpus, one.gpus, max(0, one.gpus - 1)])),
+            accepts=draw(of(one.accepts, True, False)),
+            gpus=one.gpus if asked.slowdowns else draw(of(one.gpus, one.gpus, max(0, one.gpus - 1))),
         )
         for one in asked.hosts
     )
     jobs = []
     for one in asked.jobs:
-        what = draw(st.sampled_from(["goes on", "goes on", "movable", "stays", "lost", "suspended", "ended"]))
+        what = draw(of("goes on", "goes on", "movable", "stays", "lost", "suspended", "ended"))
         assert isinstance(one, Told)
         if what == "movable":
             jobs.append(replace(one, movable=True))
@@ -294,24 +301,24 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     for at in range(draw(st.integers(0, 12))):
         made = job(
             at + 1,
-            draw(st.sampled_from("ABC")),
-            draw(st.sampled_from([1, 1, 2, 3, 4, 8])),
+            draw(of(*"ABC")),
+            draw(of(1, 1, 2, 3, 4, 8)),
             arrival_s=float(draw(st.integers(0, 6))),
             priority=draw(st.integers(0, 1)),
-            gpu_types=draw(st.sampled_from([(), (), (), ("V100",), ("K80", "Q9"), ("X1",)])),
-            gpu_memory_bytes=draw(st.sampled_from([0, 0, 3 * GIB, 10 * GIB, 40 * GIB])),
-            job_class=draw(st.sampled_from("xyz")),
-            dataset=draw(st.sampled_from(["", "", "d", "e"])),
-            steps=float(draw(st.sampled_from([0, 0, 3, 1_000, 50_000]))),
-            accumulation_max=draw(st.sampled_from([1, 1, 8])),
-            migrations=draw(st.sampled_from([0, 0, 3])),
-            sliceable=draw(st.sampled_from([True, True, True, False])),
-            attained_gpu_s=float(draw(st.sampled_from([0, 0, 60, 120, 777]))),
+            gpu_types=draw(of((), (), (), ("V100",), ("K80", "Q9"), ("X1",))),
+            gpu_memory_bytes=draw(of(0, 0, 3 * GIB, 10 * GIB, 40 * GIB)),
+            job_class=draw(of(*"xyz")),
+            dataset=draw(of("", "", "d", "e")),
+            steps=float(draw(of(0, 0, 3, 1_000, 50_000))),
+            accumulation_max=draw(of(1, 1, 8)),
+            migrations=draw(of(0, 0, 3)),
+            sliceable=draw(of(True, True, True, False)),
+            attained_gpu_s=float(draw(of(0, 0, 60, 120, 777))),
         )
         made = replace(_over_several(draw, made), memory_bytes=made.gpu_memory_bytes)
-        if draw(st.sampled_from([False, False, True])):
+        if draw(of(False, False, True)):
             made = _elastic(draw, made)
-        elif draw(st.sampled_from([False, False, True])):
+        elif draw(of(False, False, True)):
             made = _with_strategies(made)
         made = _laid(draw, _live_somewhere(draw, made, hosts, left))
         if not (made.hosts or made.elastic) and draw(st.booleans()):
@@ -326,18 +333,18 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         jobs,
         quantum=draw(st.integers(0, 5)),
         seed=draw(st.integers(0, 5)),
-        migrations_left=draw(st.sampled_from([0, 1, 9])),
+        migrations_left=draw(of(0, 1, 9)),
         now_s=1e6,
     )
     pairs = [(name, model) for name in "xyz" for model in MODELS]
-    rates = {pair: rate for pair in pairs if (rate := draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])))}
-    times = draw(st.sampled_from([0.0, 0.5, 1.02, 2.0]))
+    rates = {pair: rate for pair in pairs if (rate := draw(of(0.0, 0.5, 1.0, 3.0)))}
+    times = draw(of(0.0, 0.5, 1.02, 2.0))
     rates |= {
         (class_as(name, one), model): rate * factor
         for (name, model), rate in rates.items()
         for one, factor in ((Strategy(data=2), 1.0), (Strategy(tensor=2), times), (Strategy(tensor=4), times))
     }
-    slowed = draw(st.sampled_from([1.0, 1.2, 1.6, 2.5]))
+    slowed = draw(of(1.0, 1.2, 1.6, 2.5))
     interference = {("x", other, model): slowed for other in "xy" for model in MODELS}
     made_of = replace(made_of, tickets=tickets, rates=rates, interference=interference)
     return _uneven(draw, made_of) if draw(st.booleans()) else made_of
@@ -345,7 +352,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 def _uneven(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
     """GPUs of one model differ for some classes, and it is known who is bound to which."""
-    times = st.sampled_from([1.0, 1.0, 1.3, 2.5])
+    times = of(1.0, 1.0, 1.3, 2.5)
     slowdowns = {
         (job_class, host.name): tuple(draw(times) for _ in range(host.gpus))
         for job_class in "xy"
@@ -359,7 +366,7 @@ def _uneven(draw: st.DrawFn, asked: Snapshot) -> Snapshot:
 
 def _bound(draw: st.DrawFn, left: dict[HostName, list[int]], made: JobFacts) -> JobFacts:
     """Those that run have GPUs of their own; who is suspended is bound to some; of some nobody has said to which."""
-    known = made.started and left.keys() >= set(made.hosts) and draw(st.sampled_from([True, True, False]))
+    known = made.started and left.keys() >= set(made.hosts) and draw(of(True, True, False))
     if not known:
         return made
     found = []
@@ -373,23 +380,23 @@ def _bound(draw: st.DrawFn, left: dict[HostName, list[int]], made: JobFacts) -> 
 
 
 def _over_several(draw: st.DrawFn, made: JobFacts) -> JobFacts:
-    nodes = draw(st.sampled_from([1, 1, 1, 1, 2, 3]))
+    nodes = draw(of(1, 1, 1, 1, 2, 3))
     return replace(made, nodes=nodes, gang=made.gang * nodes)
 
 
 def _live_somewhere(
     draw: st.DrawFn, made: JobFacts, hosts: list[HostFacts], left: dict[HostName, int]
 ) -> JobFacts:
-    where = draw(st.sampled_from(["nowhere", "nowhere", "home", "home", "gone"]))
+    where = draw(of("nowhere", "nowhere", "home", "home", "gone"))
     facts = {
-        "movable": draw(st.sampled_from([True, True, False])),
-        "migrate": draw(st.sampled_from([Migrate.AUTO, Migrate.AUTO, Migrate.SAME_TYPE, Migrate.NEVER])),
+        "movable": draw(of(True, True, False)),
+        "migrate": draw(of(Migrate.AUTO, Migrate.AUTO, Migrate.SAME_TYPE, Migrate.NEVER)),
     }
     made = replace(made, **facts)  # type: ignore[arg-type]  # the tests' own facts
     if where == "gone":
         gone = tuple(HostName(f"gone{at}") for at in range(made.nodes))
         return replace(made, hosts=gone, started=draw(st.booleans()))
-    mixed = draw(st.sampled_from([False, False, True]))  # another policy may have been in office before
+    mixed = draw(of(False, False, True))  # another policy may have been in office before
     homes = [
         home
         for home in combinations([h for h in hosts if could_be(made, h)], made.nodes)
@@ -413,9 +420,9 @@ def _elastic(draw: st.DrawFn, made: JobFacts) -> JobFacts:
         gpus_min=least,
         gpus_max=draw(st.integers(made.gang, max(made.gang, 8))),
         batch=32,
-        batch_max=draw(st.sampled_from([32, 100, 512])),
-        batch_per_gpu_max=draw(st.sampled_from([7, 32, 64])),
-        noise_scale=float(draw(st.sampled_from([0, 300]))),
+        batch_max=draw(of(32, 100, 512)),
+        batch_per_gpu_max=draw(of(7, 32, 64)),
+        noise_scale=float(draw(of(0, 300))),
     )
     shape = draw(st.sampled_from([None, elastic.on(made.gang, made.nodes)]))
     spans = made.nodes > 1 or draw(st.booleans())
