@@ -16,7 +16,7 @@ from tests.e2e.harness import Cluster, until
 
 NewCluster = Callable[..., Cluster]
 SERVERS = ("--host", "a=V100:1", "--host", "b=K80:1", "--host", "c=K80:1", "--user", "ann")
-EPOCHS = 200
+EPOCHS = 100
 TOTAL = 40 * EPOCHS  # mini-batches
 
 
@@ -58,8 +58,8 @@ def averages(cluster: Cluster, job: int) -> list[tuple[int, list[int]]]:
 def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_counted_once(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path, same: dict[str, Any]
 ) -> None:
-    # 200 steps a second at most: in two rounds not even 6,400 of the 8,000.
-    cluster = new_cluster(*SERVERS, "--quantum", "16", "--policy", "hadare", "--pace", "0.02:V100=2")
+    # 100 steps a second at most: in two rounds not even 3,200 of the 4,000.
+    cluster = new_cluster(*SERVERS, "--quantum", "16", "--policy", "hadare", "--pace", "0.04:V100=2")
     job = submit(cluster, scripts, tmp_path / "forked")
     forked = until(lambda: v if len((v := cluster.view(job)).copies) > 1 else None, "it is forked", 180)
     assert {copy.host for copy in forked.copies} <= {"a", "b", "c"}
@@ -95,7 +95,7 @@ def test_a_forked_job_is_as_good_as_one_that_trained_alone_and_every_step_is_cou
 def test_a_copy_dies_an_agent_and_the_controller_restart_and_another_policy_makes_one_of_the_rest(
     new_cluster: NewCluster, scripts: Path, tmp_path: Path, same: dict[str, Any]
 ) -> None:
-    cluster = new_cluster(*SERVERS, "--quantum", "20", "--policy", "hadare", "--pace", "0.02:V100=2")
+    cluster = new_cluster(*SERVERS, "--quantum", "20", "--policy", "hadare", "--pace", "0.04:V100=2")
     job = submit(cluster, scripts, tmp_path / "forked")
 
     def training(least: int) -> Callable[[], Any]:
