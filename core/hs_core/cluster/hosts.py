@@ -44,6 +44,8 @@ class Hosts(Moves):
         self._reconcile(
             host, event.reports, rebooted=old is not None and old.boot_id != host.boot_id, now_s=now_s
         )
+        for report in event.reports:
+            self._written_since(host.name, report, now_s)
         self._check_gpus(host.name, now_s)
 
     def _reconcile(self, host: Host, told: Iterable[JobReport], *, rebooted: bool, now_s: float) -> None:
@@ -63,6 +65,45 @@ class Hosts(Moves):
         if self._backup.awaits:
             for report in told:
                 self._await_end(host.name, report, now_s)
+
+    def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
+        """Cut off, it wrote on, and what the controller knows of is gone there. A job that has no place yet goes on from what there is."""
+        row = self._book.live.get(report.job)
+        if row is None or row.hosts or row.cancelled_by:
+            return
+        heard = self._given_up.get(row.id)
+        old = heard or reports.given_up(row, host)
+        if old is None or old.portions or old.epoch != report.epoch or host not in old.hosts:
+            return
+        part = reports.merge(old.reports.get(host), report, self._book.gpus.get(host, frozenset()))
+        now = replace(old, reports={**old.reports, host: part})
+        if heard is not None:
+            self._given_up[row.id] = now
+        late, stored = reports.kept(now), row.stored
+        if late is None or (stored is not None and (stored.copies or late.generation <= stored.generation)):
+            return
+        same = stored is not None and (stored.hosts, stored.epoch) == (late.hosts, late.epoch)
+        if len(late.hosts) > 1 and not same:
+            return  # the other servers of a gang have not been told to keep it
+        if heard is not None:
+            row = self._accounted(row, heard, now, late.step, now_s)
+        self._put(replace(row, stored=late), now_s)
+        self._stale = True
+        text = f"{host} is back, and wrote on meanwhile: it goes on from step {late.step}"
+        self._fact(now_s, "written-since", text, job=row.id, host=host, data={"step": late.step})
+
+    def _accounted(self, row: Job, was: Job, now: Job, step: int, now_s: float) -> Job:
+        """What an incarnation that was given up had received beyond what was heard of. What was counted as lost stays so: it is a counter."""
+        for model, gpu_s in now.now_gpu_s_by_model.items():
+            self._account(now_s).report(row.id, now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+        had = row.stored.step if row.stored is not None else 0
+        lost_s = reports.lost_work_gpu_s(now, step) - reports.lost_work_gpu_s(was, had)
+        return replace(
+            row,
+            past_gpu_s=now.gpu_s,
+            past_gpu_s_by_model=dict(now.gpu_s_by_model),
+            past_lost_gpu_s=row.past_lost_gpu_s + max(0.0, lost_s),
+        )
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""

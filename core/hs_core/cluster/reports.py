@@ -208,6 +208,14 @@ def _kept(row: Job, generation: int) -> Stored:
     return Stored(hosts=row.hosts, epoch=row.epoch, generation=generation, step=step)
 
 
+def given_up(row: Job, host: HostName) -> Job | None:
+    """Its last incarnation, if that was on this server alone, by what the row still says: of one that another controller gave up."""
+    stored = row.stored
+    if len(row.gpu_models) != 1 or (stored is not None and (stored.hosts != (host,) or stored.ranks)):
+        return None
+    return replace(row, hosts=(host,), epoch=row.epoch - 1 if stored is None else stored.epoch, reports={})
+
+
 def taken(row: Job) -> tuple[int, ...]:
     """By node rank of its home, which of the servers that have its stored checkpoint it goes on from.
 
