@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import fsum
 
 from hs_core.cluster import reports, states
 from hs_core.cluster.moves import Moves
@@ -77,32 +78,33 @@ class Hosts(Moves):
             return
         part = reports.merge(old.reports.get(host), report, self._book.gpus.get(host, frozenset()))
         now = replace(old, reports={**old.reports, host: part})
+        newer = reports.newer(row, now)
         if heard is not None:
             self._given_up[row.id] = now
-        late, stored = reports.kept(now), row.stored
-        if late is None or (stored is not None and (stored.copies or late.generation <= stored.generation)):
-            return
-        same = stored is not None and (stored.hosts, stored.epoch) == (late.hosts, late.epoch)
-        if len(late.hosts) > 1 and not same:
-            return  # the other servers of a gang have not been told to keep it
-        if heard is not None:
-            row = self._accounted(row, heard, now, late.step, now_s)
-        self._put(replace(row, stored=late), now_s)
-        self._stale = True
-        text = f"{host} is back, and wrote on meanwhile: it goes on from step {late.step}"
-        self._fact(now_s, "written-since", text, job=row.id, host=host, data={"step": late.step})
+            goes_on = newer or row.stored
+            row = self._accounted(row, heard, now, goes_on.step if goes_on is not None else 0, now_s)
+            self._put(row, now_s)
+        if newer is not None:
+            self._put(replace(row, stored=newer), now_s)
+            self._stale = True
+            text = f"{host} is back, and wrote on meanwhile: it goes on from step {newer.step}"
+            self._fact(now_s, "written-since", text, job=row.id, host=host, data={"step": newer.step})
 
     def _accounted(self, row: Job, was: Job, now: Job, step: int, now_s: float) -> Job:
-        """What an incarnation that was given up had received beyond what was heard of. What was counted as lost stays so: it is a counter."""
+        """With what an incarnation that was given up has received beyond what was heard of. What was counted as lost stays so: it is a counter."""
+        before, after = was.report, now.report
+        assert after is not None
+        by_model = dict(row.past_gpu_s_by_model)
         for model, gpu_s in now.now_gpu_s_by_model.items():
             self._account(now_s).report(row.id, now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
-        had = row.stored.step if row.stored is not None else 0
-        lost_s = reports.lost_work_gpu_s(now, step) - reports.lost_work_gpu_s(was, had)
+            by_model[model] = by_model.get(model, 0.0) + gpu_s - was.now_gpu_s_by_model.get(model, 0.0)
+        lost_s = was.past_lost_gpu_s + after.lost_gpu_s + reports.lost_work_gpu_s(now, step)
         return replace(
             row,
-            past_gpu_s=now.gpu_s,
-            past_gpu_s_by_model=dict(now.gpu_s_by_model),
-            past_lost_gpu_s=row.past_lost_gpu_s + max(0.0, lost_s),
+            past_gpu_s=fsum(by_model.values()),
+            past_gpu_s_by_model=by_model,
+            past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
+            past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
         )
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:

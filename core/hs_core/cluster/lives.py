@@ -244,10 +244,9 @@ class Lives(Views):
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
-        row = replace(row, past_lost_gpu_s=row.past_lost_gpu_s + lost_s)
         data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
         self._fact(now_s, "lost", f"it was lost: {why}{again}", job=row.id, data=data)
-        self._again(row, stored, ended, now_s)
+        self._again(row, stored, ended, now_s, lost_s)
 
     def _newest(self, row: Job) -> Stored | None:
         """Its newest checkpoint that it may go on from."""
@@ -285,14 +284,14 @@ class Lives(Views):
         hosts = self._book.hosts.keys()
         return hosts - self._fenced if row.spec.on_partition is OnPartition.FENCE else hosts
 
-    def _again(self, row: Job, stored: Stored | None, ended: Exit, now_s: float) -> None:
-        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home."""
-        report = row.report
+    def _again(self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float = 0.0) -> None:
+        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work."""
+        row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + lost_s), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
         if 0 < row.spec.max_duration_s <= spent_s:
             self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
             return
-        self._given_up[row.id] = row
+        self._given_up[row.id] = was
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
