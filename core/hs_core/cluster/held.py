@@ -60,9 +60,7 @@ class Held:
         self._flights: dict[
             JobId, tuple[Move, float]
         ] = {}  # moves past their point of no return, and since when
-        self._given_up: dict[
-            JobId, Job
-        ] = {}  # as it was when its last incarnation ended, or was taken to have
+        self._given_up: dict[JobId, Job] = {}  # as it was when its last incarnation was lost
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected, self._fenced)

@@ -284,14 +284,18 @@ class Lives(Views):
         hosts = self._book.hosts.keys()
         return hosts - self._fenced if row.spec.on_partition is OnPartition.FENCE else hosts
 
-    def _again(self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float = 0.0) -> None:
-        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work."""
-        row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + lost_s), was.report
+    def _again(
+        self, was: Job, stored: Stored | None, ended: Exit, now_s: float, lost_s: float | None = None
+    ) -> None:
+        """Queued for another incarnation; where its newest checkpoint is on its own servers, it keeps that home. `lost_s`: GPU-seconds of work; None: it failed."""
+        row, report = replace(was, past_lost_gpu_s=was.past_lost_gpu_s + (lost_s or 0.0)), was.report
         spent_s = row.past_run_s + (report.run_s if report else 0.0)
         if 0 < row.spec.max_duration_s <= spent_s:
             self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
             return
-        self._given_up[row.id] = was
+        self._given_up.pop(row.id, None)
+        if lost_s is not None:
+            self._given_up[row.id] = was
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
