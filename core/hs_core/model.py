@@ -411,10 +411,10 @@ class Job:
         """What it would be if they had said this."""
         if self.portions:
             said = tuple(reports[host] for host in self.hosts if host in reports)
-            return _COPIES(said, len(self.hosts), self.base_step)
+            return _copies_as_one(said, len(self.hosts), self.base_step)
         if len(self.hosts) == 1:
             return reports.get(self.hosts[0])
-        return _PARTS(tuple(reports[host] for host in self.hosts if host in reports), len(self.hosts))
+        return _parts_as_one(tuple(reports[host] for host in self.hosts if host in reports), len(self.hosts))
 
     @property
     def gpu_s(self) -> float:
@@ -462,8 +462,8 @@ class Job:
 
 
 # Asked for a dozen times between two reports.
-_PARTS = Kept[JobReport, JobReport | None](lambda reports, nodes, _: as_one(reports, nodes))
-_COPIES = Kept[JobReport, JobReport | None](copies_as_one)
+_parts_as_one = Kept[JobReport, JobReport | None](lambda reports, nodes, _: as_one(reports, nodes))
+_copies_as_one = Kept[JobReport, JobReport | None](copies_as_one)
 _NOT_UP = (Phase.WAITING, Phase.STARTING)
 
 

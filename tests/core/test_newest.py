@@ -1,4 +1,4 @@
-"""One answer is remembered."""
+"""Answers are remembered, and nothing comes of it but time."""
 
 from hs_core.newest import Kept, Newest
 

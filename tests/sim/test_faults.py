@@ -150,7 +150,7 @@ def test_what_once_broke_in_trouble_holds(seed: int):
     assert run_seed(seed) is None
 
 
-def test_who_wrote_on_while_cut_off_goes_on_from_that_and_fails_not_for_what_is_gone():
+def test_who_wrote_on_while_cut_off_goes_on_from_that_and_does_not_fail_for_what_is_gone():
     assert run_seed(12125, deeds=True) is None
 
 

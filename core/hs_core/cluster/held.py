@@ -8,6 +8,7 @@ from hs_core.cluster import reports
 from hs_core.cluster.book import Book
 from hs_core.cluster.budget import Budget
 from hs_core.cluster.edges import Edges
+from hs_core.cluster.given_up import GivenUp
 from hs_core.cluster.orders import Orders, rendezvous
 from hs_core.cluster.rates import Rates
 from hs_core.cluster.restored import Backup, as_restored
@@ -60,7 +61,7 @@ class Held:
         self._flights: dict[
             JobId, tuple[Move, float]
         ] = {}  # moves past their point of no return, and since when
-        self._given_up: dict[JobId, Job] = {}  # as it was when its last incarnation was lost
+        self._given_up = GivenUp()
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected, self._fenced)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from math import fsum
 
 from hs_core.cluster import reports, states
+from hs_core.cluster.given_up import accounted
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
@@ -68,44 +68,23 @@ class Hosts(Moves):
                 self._await_end(host.name, report, now_s)
 
     def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
-        """Cut off, it wrote on, and what the controller knows of is gone there. A job that has no place yet goes on from what there is."""
+        """Of an incarnation that was given up: a job that has no place yet goes on from what it wrote unheard."""
         row = self._book.live.get(report.job)
-        if row is None or row.hosts or row.cancelled_by:
+        if row is None:
             return
-        heard = self._given_up.get(row.id)
-        old = heard or reports.given_up(row, host)
-        if old is None or old.portions or old.epoch != report.epoch or host not in old.hosts:
+        said = self._given_up.heard(row, host, report, self._book.gpus.get(host, frozenset()))
+        if said is None:
             return
-        part = reports.merge(old.reports.get(host), report, self._book.gpus.get(host, frozenset()))
-        now = replace(old, reports={**old.reports, host: part})
-        newer = reports.newer(row, now)
-        if heard is not None:
-            self._given_up[row.id] = now
-            goes_on = newer or row.stored
-            row = self._accounted(row, heard, now, goes_on.step if goes_on is not None else 0, now_s)
-            self._put(row, now_s)
-        if newer is not None:
-            self._put(replace(row, stored=newer), now_s)
+        if said.was is not None:
+            for model, gpu_s in said.now.now_gpu_s_by_model.items():
+                account = self._account(now_s)
+                account.report(row.id, said.now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
+        self._put(replace(accounted(row, said), stored=said.newer or row.stored), now_s)
+        if said.newer is not None:
             self._stale = True
-            text = f"{host} is back, and wrote on meanwhile: it goes on from step {newer.step}"
-            self._fact(now_s, "written-since", text, job=row.id, host=host, data={"step": newer.step})
-
-    def _accounted(self, row: Job, was: Job, now: Job, step: int, now_s: float) -> Job:
-        """With what an incarnation that was given up has received beyond what was heard of. What was counted as lost stays so: it is a counter."""
-        before, after = was.report, now.report
-        assert after is not None
-        by_model = dict(row.past_gpu_s_by_model)
-        for model, gpu_s in now.now_gpu_s_by_model.items():
-            self._account(now_s).report(row.id, now.epoch, row.user, model, gpu_s=gpu_s, now_s=now_s)
-            by_model[model] = by_model.get(model, 0.0) + gpu_s - was.now_gpu_s_by_model.get(model, 0.0)
-        lost_s = was.past_lost_gpu_s + after.lost_gpu_s + reports.lost_work_gpu_s(now, step)
-        return replace(
-            row,
-            past_gpu_s=fsum(by_model.values()),
-            past_gpu_s_by_model=by_model,
-            past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
-            past_lost_gpu_s=max(row.past_lost_gpu_s, lost_s),
-        )
+            text = f"{host} is back, and wrote on meanwhile: it goes on from step {said.newer.step}"
+            data: dict[str, str | int | float] = {"step": said.newer.step}
+            self._fact(now_s, "written-since", text, job=row.id, host=host, data=data)
 
     def _await_end(self, host: HostName, report: JobReport, now_s: float) -> None:
         """Of an incarnation that the backup does not know: no other begins before its host has ended it."""

@@ -293,9 +293,9 @@ class Lives(Views):
         if 0 < row.spec.max_duration_s <= spent_s:
             self._end(row, Happening.FAILED, replace(ended, why=reports.TIME_LIMIT), now_s)
             return
-        self._given_up.pop(row.id, None)
+        self._given_up.forget(row.id)
         if lost_s is not None:
-            self._given_up[row.id] = was
+            self._given_up.lost(was)
         homes = [self._book.hosts.get(host) for host in row.hosts]
         stays = (
             stored is not None
@@ -355,7 +355,7 @@ class Lives(Views):
         self._tickets.pop(row.id, None)
         self._since_s.pop(row.id, None)
         self._flights.pop(row.id, None)
-        self._given_up.pop(row.id, None)
+        self._given_up.forget(row.id)
         self._orders.forget(row.id, row.hosts)
         self._sight.forget(row.id)
         self._rates.forget_job(row.id)

@@ -208,24 +208,6 @@ def _kept(row: Job, generation: int) -> Stored:
     return Stored(hosts=row.hosts, epoch=row.epoch, generation=generation, step=step)
 
 
-def given_up(row: Job, host: HostName) -> Job | None:
-    """Its last incarnation, if that was on this server alone, by what the row still says: of one that another controller gave up."""
-    stored = row.stored
-    if len(row.gpu_models) != 1 or (stored is not None and (stored.hosts != (host,) or stored.ranks)):
-        return None
-    return replace(row, hosts=(host,), epoch=row.epoch - 1 if stored is None else stored.epoch, reports={})
-
-
-def newer(row: Job, given_up: Job) -> Stored | None:
-    """A newer checkpoint than the one that it is to go on from: of its last incarnation, as that is known by now."""
-    found, stored = kept(given_up), row.stored
-    if found is None or (stored is not None and (stored.copies or found.generation <= stored.generation)):
-        return None
-    # The other servers of a gang keep what they were told to, and that with it: else it may be gone there.
-    told = stored is not None and (stored.hosts, stored.epoch) == (found.hosts, found.epoch)
-    return found if told or len(found.hosts) == 1 else None
-
-
 def taken(row: Job) -> tuple[int, ...]:
     """By node rank of its home, which of the servers that have its stored checkpoint it goes on from.
 

@@ -1,0 +1,89 @@
+"""Incarnations that were taken for lost, and went on unheard while their server was cut off.
+
+What the controller knew of one may be gone there by then: of its checkpoints the newest are kept. Once its server is back, a job that has no place
+yet goes on from what is there, and what it has received meanwhile is its own.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from math import fsum
+
+from hs_core.cluster import reports
+from hs_core.model import Job, Stored
+from hs_core.names import GpuId, HostName, JobId
+from hs_core.reports import JobReport
+
+
+@dataclass(frozen=True, slots=True)
+class Unheard:
+    """What a server that is back says of one."""
+
+    was: Job | None  # as it was known until now; None: another controller gave it up
+    now: Job
+    newer: Stored | None  # checkpoint than the one that the job is to go on from
+
+
+class GivenUp:
+    """Mutable; of each job its last incarnation, as far as it was lost and not its own failure."""
+
+    def __init__(self) -> None:
+        self._last: dict[JobId, Job] = {}
+
+    def lost(self, row: Job) -> None:
+        """`row`: with its reports, before they are forgotten."""
+        self._last[row.id] = row
+
+    def forget(self, job: JobId) -> None:
+        self._last.pop(job, None)
+
+    def heard(self, row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Unheard | None:
+        """None: it is not of the last incarnation, or that cannot be told."""
+        if row.hosts or row.cancelled_by:
+            return None
+        was = self._last.get(row.id)
+        known = was or _alone_there(row, host)
+        if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
+            return None
+        part = reports.merge(known.reports.get(host), report, gpus)
+        now = replace(known, reports={**known.reports, host: part})
+        if was is not None:
+            self._last[row.id] = now
+        return Unheard(was, now, _newer(row, now))
+
+
+def accounted(row: Job, said: Unheard) -> Job:
+    """With what it has received beyond what was heard of. What was counted as lost stays so: it is a counter."""
+    was, now = said.was, said.now
+    if was is None:
+        return row
+    before, after = was.report, now.report
+    assert after is not None
+    by_model = dict(row.past_gpu_s_by_model)
+    for model, gpu_s in now.now_gpu_s_by_model.items():
+        by_model[model] = by_model.get(model, 0.0) + gpu_s - was.now_gpu_s_by_model.get(model, 0.0)
+    goes_on = said.newer or row.stored
+    lost_work_s = reports.lost_work_gpu_s(now, goes_on.step if goes_on is not None else 0)
+    return replace(
+        row,
+        past_gpu_s=fsum(by_model.values()),
+        past_gpu_s_by_model=by_model,
+        past_run_s=row.past_run_s + after.run_s - (before.run_s if before is not None else 0.0),
+        past_lost_gpu_s=max(row.past_lost_gpu_s, was.past_lost_gpu_s + after.lost_gpu_s + lost_work_s),
+    )
+
+
+def _alone_there(row: Job, host: HostName) -> Job | None:
+    """Its last incarnation, if that was on this server alone, by what the row still says."""
+    stored = row.stored
+    if len(row.gpu_models) != 1 or (stored is not None and (stored.hosts != (host,) or stored.ranks)):
+        return None
+    return replace(row, hosts=(host,), epoch=row.epoch - 1 if stored is None else stored.epoch, reports={})
+
+
+def _newer(row: Job, now: Job) -> Stored | None:
+    found, stored = reports.kept(now), row.stored
+    if found is None or (stored is not None and (stored.copies or found.generation <= stored.generation)):
+        return None
+    # The other servers of a gang keep what they were told to, and that with it: else it may be gone there.
+    told = stored is not None and (stored.hosts, stored.epoch) == (found.hosts, found.epoch)
+    return found if told or len(found.hosts) == 1 else None
