@@ -248,7 +248,7 @@ def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
 
 
 def still_there(row: Job, hosts: Collection[HostName]) -> Stored | None:
-    """What it went on from, where these servers are all that is left and nothing newer was written on them: who wrote a part of that has it still beside the one that it took up."""
+    """What it went on from, where these servers are all that is left: who wrote a part of that has it still beside the one that it took up."""
     left = [name for name in row.hosts if name in hosts]
     parts = [row.reports.get(name) for name in left]
     if (
@@ -261,8 +261,8 @@ def still_there(row: Job, hosts: Collection[HostName]) -> Stored | None:
 
 
 def _has(part: JobReport | None, stored: Stored) -> bool:
-    """This part of it has fetched what it is to go on from, or has it, and nothing newer."""
-    return part is not None and part.checkpoint_generation == stored.generation
+    """This part of it has fetched what it is to go on from, or has it. Two generations are kept, so it may have written another since."""
+    return part is not None and part.checkpoint_generation in (stored.generation, stored.generation + 1)
 
 
 def went_on_from(row: Job, stored: Stored) -> bool:
