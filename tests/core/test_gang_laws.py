@@ -475,3 +475,56 @@ def test_every_suspend_of_a_running_gang_is_answered_and_undone(ranks: int, seed
     world.run()
     assert seen == {"held": 12, "on": 13}
     assert [rank.phase for rank in world.ranks] == ["done"] * ranks
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 1 << 64)
+    | st.floats()
+    | st.sampled_from(["held", "checkpoint", "swap", ""]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["id", "at_step"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+WORDS = [
+    "hello",
+    "arrived",
+    "can",
+    "accept",
+    "reject",
+    "held",
+    "saved",
+    "failed",
+    "going",
+    "progress",
+    "restored",
+]
+FIELDS = [
+    "protocol", "pid", "rank", "world", "step", "state", "tier", "can", "id", "generation", "bound", "at_step", "bytes",
+    "what", "why", "seconds", "steps", "device_bytes", "noise_scale", "noise_samples", "note", "portion",
+]  # fmt: skip
+SOUND = {
+    "protocol": 1, "pid": 9, "rank": 0, "world": 1, "step": 3, "state": "new", "tier": "hold", "can": ["hold"], "id": 1, "generation": 0,
+    "at_step": 3, "what": "swap", "why": "", "seconds": 1.0, "steps": 1,
+}  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(WORDS),
+    st.dictionaries(st.sampled_from(FIELDS), ANYTHING, max_size=3),
+    st.sets(st.sampled_from(FIELDS), max_size=2),
+    st.integers(1, 2),
+)
+def test_whatever_a_process_says_it_is_understood_or_counted_as_malformed(
+    word: str, odd: dict[str, Any], left_out: set[str], nodes: int
+) -> None:
+    machine = GangMachine(JOB, 1, nodes=nodes)
+    machine.heard(0, {"type": "hello", **SOUND}, 0.0)
+    machine.heard(0, {"type": "arrived", **SOUND}, 0.0)
+    message = {name: value for name, value in (SOUND | odd).items() if name not in left_out}
+    for connection in (0, 1):
+        machine.heard(connection, {**message, "type": word}, 1.0)
+        machine.check()

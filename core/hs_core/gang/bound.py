@@ -6,8 +6,6 @@ Two-phase commit (Gray 1978) with node 0's agent as coordinator; one that was st
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from hs_core.gang.messages import MalformedError, Message, whole_number
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
@@ -25,21 +23,6 @@ class Outcome:
 
     commit: Sequence[int] = ()  # have not heard that all have accepted
     drop: Sequence[int] = ()
-
-
-def said(message: Message) -> Bound | None:
-    """With its hello. Raises MalformedError."""
-    value = message.get("bound")
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        raise MalformedError
-    return Bound(
-        id=whole_number(value, "id"),
-        at_step=whole_number(value, "at_step"),
-        generation=whole_number(value, "generation"),
-        committed=value.get("committed") is True,
-    )
 
 
 def decide(bound: Mapping[int, Bound], world: int, failed: Collection[int]) -> Outcome:

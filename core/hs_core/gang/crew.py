@@ -8,6 +8,7 @@ from typing import Any
 from hs_core.events import HostEvent, JobCapable, JobHeld, JobReady
 from hs_core.gang.bound import Bound
 from hs_core.gang.messages import Connection, MalformedError, Message
+from hs_core.gang.said import Place
 from hs_core.names import JobId
 from hs_core.reports import Tier
 
@@ -33,8 +34,7 @@ class Process:
     """A connection that said hello. It counts as a rank once it arrived."""
 
     pid: int
-    rank: int
-    world: int
+    place: Place
     can: frozenset[str]
     generation: int  # highest on disk or asked for, but where it leaves that with which it does
     bound: Bound | None = None  # of several nodes, when it said hello
@@ -114,10 +114,18 @@ class Crew:
         ranks = self.ranks.values()
         return all("swap" in r.can for r in ranks), all("checkpoint" in r.can for r in ranks)
 
+    def process(self, connection: Connection) -> Process:
+        """Raises MalformedError: it has not said hello."""
+        try:
+            return self.processes[connection]
+        except KeyError:
+            raise MalformedError from None
+
     def rank_of(self, connection: Connection) -> Rank | None:
         return next((rank for rank in self.ranks.values() if rank.connection == connection), None)
 
     def ranked(self, connection: Connection) -> tuple[int, Rank]:
+        """Raises MalformedError: it is no rank, or none any more."""
         for number, rank in self.ranks.items():
             if rank.connection == connection:
                 return number, rank
