@@ -8,5 +8,5 @@ from hs_core.errors import RefusedError
 def check_account(name: str) -> None:
     try:
         pwd.getpwnam(name)
-    except KeyError:
+    except (KeyError, ValueError):  # not there, or no name at all: it has a NUL in it
         raise RefusedError(f"run_as: {name!r}: the operating system has no such account") from None

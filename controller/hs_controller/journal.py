@@ -68,6 +68,8 @@ from hs_controller.tables import (
 from hs_core.model import Job
 from hs_core.names import JobId
 
+MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
+
 
 class Journal:
     """An open store. Only one process at a time has a state folder open."""
@@ -264,6 +266,8 @@ class Journal:
             )
 
     def job(self, job: JobId) -> Job | None:
+        if job > MOST:
+            return None
         with self._read() as db:
             doc = db.scalar(docs(JOBS.c.id == job))
         return None if doc is None else JOB.validate_json(doc)
@@ -296,9 +300,9 @@ class Journal:
         newest: bool = False,
     ) -> tuple[Event, ...]:
         """In order; at most `limit`, the first ones after `after_seq` or the newest."""
-        query = sa.select(EVENTS).where(EVENTS.c.seq > after_seq)
+        query = sa.select(EVENTS).where(EVENTS.c.seq > min(after_seq, MOST))
         if job:
-            query = query.where(EVENTS.c.job == job)
+            query = query.where(EVENTS.c.job == min(job, MOST))
         if user:
             query = query.where(EVENTS.c.user == user)
         if kind:
