@@ -288,7 +288,7 @@ def _half_of_memory() -> int:
 def split_address(value: str) -> tuple[str, int] | None:
     """Host (an IPv6 one without its brackets) and port; None: it is not "host:port"."""
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) >= 2**16:
+    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) >= 2**16:
         return None
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
@@ -366,7 +366,7 @@ def _ports(top: _Table, key: str, default: range) -> range:
     if not value:
         return default
     first, dash, last = value.partition("-")
-    if not (dash and first.isascii() and first.isdigit() and last.isascii() and last.isdigit()):
+    if not dash or not all(b.isascii() and b.isdigit() and len(b) < 6 for b in (first, last)):
         raise top.refuse(key, expected)
     ports = range(int(first), int(last) + 1)
     if not ports or ports.start < 1024 or ports.stop > 2**16:
@@ -425,7 +425,8 @@ def _emulated_one(file: str, where: str, item: object) -> EmulatedGpus:
     expected = '{model = "V100", count = 4, memory = "16G"} or "V100:4"'
     if isinstance(item, str):
         model, _, count = item.partition(":")
-        item = {"model": model, "count": int(count) if count.isascii() and count.isdigit() else count or 1}
+        whole = count.isascii() and count.isdigit() and len(count) < 8
+        item = {"model": model, "count": int(count) if whole else count or 1}
     if not isinstance(item, dict):
         raise RefusedError(f"{file}: {where} = {item!r}: expected {expected}")
     table = _Table(file, f"{where}.", item)

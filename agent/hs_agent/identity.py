@@ -213,7 +213,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
     if len(wanted) != 64 or not all(c in "0123456789abcdef" for c in wanted):
         raise RefusedError(f"--ca-sha256 {ca_sha256!r}: 64 hexadecimal digits were expected")
     host, _, port = controller.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
         raise RefusedError(f"--controller {controller!r}: host:port was expected")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

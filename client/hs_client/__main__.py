@@ -133,7 +133,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _unheard()
     except OSError as error:
-        if error.errno not in _NO_ROOM or error.filename is not None:
+        if error.filename is not None:  # no verb asks for files that nobody named
+            say(f"{PROGRAM}: {str(error.filename)[:200]}: {error.strerror}")
+            return errors.BAD_USAGE
+        if error.errno not in _NO_ROOM:
             raise
         _unheard()
         say(f"{PROGRAM}: standard output cannot be written: {error.strerror}")

@@ -165,6 +165,7 @@ class Client:
         request = wire.LogsRequest(job_id=job_id, tail_lines=tail_lines, follow=follow)
         received = skip = 0
         finished = False
+        self.info()  # where no controller is there to begin with, that is said at once
         for attempt in range(1_000_000):
             if attempt:
                 # Everything again, less what we have; after a tail we cannot know what that was.
@@ -322,6 +323,7 @@ class Client:
     ) -> Iterator[Any]:
         """Goes on where it was when the controller comes back."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self.info()  # as in `logs`
         while True:
             left = None if deadline is None else max(0.001, deadline - time.monotonic())
             try:

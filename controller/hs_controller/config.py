@@ -214,7 +214,7 @@ def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
         where.wrong(value, '"host:port", e.g. "127.0.0.1:7443", or "" for none')
     host, _, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+    if not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
         where.wrong(value, "a port from 0 to 65535 (0: any free one)")
     if not host:
         where.wrong(value, '"host:port"; all addresses are "0.0.0.0:7443"')

@@ -56,7 +56,7 @@ def parse(text: str) -> Strategy:
 
 
 def _number(text: str, word: str) -> int:
-    if not (word.isascii() and word.isdigit() and 1 <= int(word) <= 1 << 20):
+    if not (word.isascii() and word.isdigit() and len(word) < 8 and 1 <= int(word) <= 1 << 20):
         raise RefusedError(f"strategy {text!r}: {word!r}; expected {EXPECTED}")
     return int(word)
 

@@ -50,7 +50,7 @@ def parse_cluster(text: str, gpus_per_server: int = 4, memory_gib: float = 32.0)
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 1 <= int(text) <= 10**6
+    return text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= 10**6
 
 
 def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:

@@ -29,6 +29,10 @@ def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     return Speed(**{"grad_s": 0.0, **told})
 
 
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 13
+
+
 def _fitted(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     """`measured: {4x32: 1.5, 8x16x2/4: 1.1}`: by GPUs, examples on each at once, parts of a mini-batch, and servers, how many of them a second."""
     expect(len(parts) == 1, where, field, ", ".join(map(str, parts)), f"its parts or {MEASURED!r}, not both")
@@ -38,7 +42,7 @@ def _fitted(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     for text, rate in said.items():
         shape, slash, over = str(text).partition("/")
         words = [*shape.split("x"), over if slash else "1"]
-        whole = len(words) in (3, 4) and all(word.isascii() and word.isdigit() for word in words)
+        whole = len(words) in (3, 4) and all(map(_is_whole, words))
         expect(whole and min(map(int, words)) > 0, where, f"{field}.{MEASURED}", text, _SHAPES)
         *numbers, nodes = map(int, words)
         gpus, per_gpu, times = [*numbers, 1][:3]
@@ -58,7 +62,7 @@ def elastic_of(where: Where, text: object, gpus: int) -> Elastic | None:
     expected = "`1-8 64-512 32 900`: GPUs, examples of a mini-batch, at most on a GPU, and the noise scale if it is known"
     bounds = [word.partition("-") for word in words[:2]]
     whole = [part for low, _, high in bounds for part in (low, high)] + words[2:3]
-    fine = len(words) in (3, 4) and all(part.isascii() and part.isdigit() and int(part) > 0 for part in whole)
+    fine = len(words) in (3, 4) and all(_is_whole(part) and int(part) > 0 for part in whole)
     expect(fine and len(whole) == 5, where, "elastic", text, expected)
     least, most, batch, largest, per_gpu = map(int, whole)
     expect(

@@ -21,23 +21,29 @@ class Lined(dict[Any, Any]):
         class Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
             pass
 
+        def built(loader: Any, node: Any) -> Any:
+            try:
+                return loader.construct_object(node, deep=True)
+            except ValueError as error:  # no such day, or more digits than Python reads
+                raise RefusedError(f"{path}:{node.start_mark.line + 1}: {error}; expected YAML") from None
+
         def mapping(loader: Any, node: Any) -> "Lined":
             made = cls()
             made.line = node.start_mark.line + 1
             made.lines = {}
             for key_node, value_node in node.value:
-                key = loader.construct_object(key_node, deep=True)
+                key = built(loader, key_node)
                 line = key_node.start_mark.line + 1
                 if not isinstance(key, str | int | float):
                     raise RefusedError(f"{path}:{line}: a key is a {type(key).__name__}; expected a word")
                 if key in made:
                     raise RefusedError(f"{path}:{line}: {key}: named twice; expected each field once")
-                made[key] = loader.construct_object(value_node, deep=True)
+                made[key] = built(loader, value_node)
                 made.lines[key] = line
             return made
 
         def sequence(loader: Any, node: Any) -> "LinedList":
-            made = LinedList(loader.construct_object(item, deep=True) for item in node.value)
+            made = LinedList(built(loader, item) for item in node.value)
             made.lines = [item.start_mark.line + 1 for item in node.value]
             return made
 

@@ -19,7 +19,7 @@ def slowed(cluster: ClusterSpec, path: Path) -> ClusterSpec:
     text = text_of(path)
     try:
         tree = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: no such day, or more digits than Python reads
         raise RefusedError(f"{path}: {error}; expected YAML") from None
     if not isinstance(tree, dict):
         raise RefusedError(f"{path}: {tree!r}; expected GPU models with a list of numbers each")

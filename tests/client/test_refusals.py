@@ -99,6 +99,53 @@ def test_a_dead_socket_is_unreachable(call, serving, monkeypatch):
     assert "no controller answers at unix:" in ran.err
 
 
+@pytest.mark.parametrize(
+    "words", [("events",), ("events", "-f"), ("wait", "1"), ("logs", "-f", "1")], ids=" ".join
+)
+def test_what_would_follow_a_controller_does_not_wait_for_one_that_was_never_there(
+    call, short, monkeypatch, words
+):
+    def awaited(*_):
+        raise AssertionError("it waits for a controller to come back")
+
+    monkeypatch.setattr(Client, "_await_controller", awaited)
+    ran = call("--controller", f"unix:{short / 'none.sock'}", *words)
+    assert ran.code == 6
+    assert "there is no such socket" in ran.err
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", LONG),
+        ("submit", "-C", LONG, "--", "true"),
+        ("submit", "--", f"./{LONG}"),
+        ("run", LONG),
+        ("backup", LONG),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_path_that_cannot_be_one_is_named_with_the_reason(hsctl, fake, words):
+    ran = hsctl(*words)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith("hsctl: ")
+    assert ran.err.endswith("File name too long\n")
+    assert not any(fake.requests.values())
+
+
+@pytest.mark.parametrize(
+    "word", ["9" * 5000, "²", "1_²", "1_" + "9" * 5000, str(1 << 63), "-1", "1_x"], ids=lambda word: word[:9]
+)
+def test_what_is_no_jobs_number_is_refused_before_anything_is_sent(hsctl, fake, word):
+    ran = hsctl("wait", "--", word)
+    assert (ran.code, ran.out) == (2, "")
+    assert "expected a job's number" in ran.err
+    assert not any(fake.requests.values())
+
+
 def test_another_version_is_exit_code_6(hsctl, fake):
     fake.hooks["Why"] = _unimplemented
     fake.add()

@@ -191,6 +191,8 @@ def test_a_job_with_more_memory_than_any_gpu_or_an_unknown_gpu_model_can_never_r
         ("csv", "timestamp,duration,num_gpus\n", r":1: jobs: 'none'"),
         ("yaml", "jobs: 7\n", r":1: jobs: 7; expected a list of jobs"),
         ("yaml", "jobs: [\n", r":2: .*; expected YAML"),
+        ("yaml", "users: {}\nname: 2020-13-45\n", r":2: month must be in 1..12; expected YAML"),
+        ("yaml", "users: {}\njobs:\n- steps: " + "9" * 5000, r":3: Exceeds the limit .*; expected YAML"),
         ("yaml", "rates: {net: {V100: -1}}\njobs: []\n", r":1: rates.net.V100: -1; expected a number of at least 0"),
         ("yaml", "users: {ann: none}\njobs: []\n", r":1: users.ann: 'none'; expected a number above 0"),
     ],

@@ -131,6 +131,7 @@ def test_a_file_says_how_slow_each_gpu_is(tmp_path: Path) -> None:
         ("A100: [1]", "A100: expected one of the cluster's models, V100"),
         ("[1, 2]", "expected GPU models with a list of numbers each"),
         ("V100: [", "expected YAML"),
+        ("V100: 2020-13-45", "month must be in 1..12; expected YAML"),
     ],
 )
 def test_bad_files_of_slowdowns_are_named(tmp_path: Path, text: str, says: str) -> None:

@@ -1,5 +1,6 @@
 """What verbs share: the connection, the flags of lists, and where output goes."""
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,8 @@ from hs_client.errors import InvalidError
 from hs_client.screen import Table, print_table
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 
 
 def warn(message: str) -> None:
@@ -134,11 +137,7 @@ def job_ids(client: Client, words: Sequence[str]) -> list[int]:
     listed: list[Any] | None = None
     for word in words:
         head, _, task = word.partition("_")
-        if (
-            not (head.isascii() and head.isdigit())
-            or int(head) >= 2**63
-            or not (task in {"", "all"} or task.isdigit())
-        ):
+        if not _JOB.fullmatch(word) or int(head) >= 2**63:
             raise InvalidError(f"{word!r}: expected a job's number, e.g. 12, or of an array 12_3 or 12_all")
         if "_" not in word:
             found.append(int(head))

@@ -232,12 +232,16 @@ def check_picture(path: Path | None) -> None:
         raise RefusedError(f"--plot: {str(path)!r}; expected a name that ends in .png")
 
 
+def _is_seed(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
 def seeds_of(text: str) -> list[int]:
     """`3`, `1,2,7` or `0-9`."""
     found: list[int] = []
     for word in text.split(","):
         low, dash, high = word.strip().partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
+        if not all(_is_seed(bound) for bound in ([low, high] if dash else [low])):
             raise RefusedError(
                 f"--seed: {word.strip()!r}; expected a number, several with commas, or a range as 0-9"
             )
