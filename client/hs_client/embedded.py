@@ -36,6 +36,7 @@ from hs_client.process import Identity
 Report = Callable[[str], None]
 
 NEEDS = {CONTROLLER: ("hs_controller", "sqlalchemy", "structlog"), AGENT: ("hs_agent", "pynvml", "structlog")}
+START_S = 30.0  # that a daemon may take until it can be told to stop
 _COUNT_GPUS = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
 
 
@@ -234,6 +235,8 @@ def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> 
             return False
         running = cluster.running()
         agents = [cluster.daemons[name] for name in running if name != CONTROLLER]
+        if not keep_jobs:
+            agents += _agents_again(state, cluster, report)
         if agents:
             _stop_agents(cluster, agents, keep_jobs=keep_jobs, deadline_s=deadline_s, report=report)
         if CONTROLLER in running:
@@ -242,7 +245,33 @@ def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> 
         if not keep_jobs:
             _remove_run_dir(state, Path(cluster.run_dir))
         # cluster.json stays, so that the next `up` runs with the same options; its daemons are known to be gone.
-        return bool(running)
+        return bool(running or agents)
+
+
+def _agents_again(state: Path, cluster: Cluster, report: Report) -> list[Identity]:
+    """Agents that died, or were stopped with `--keep-jobs`, and left jobs behind: only they know how to end them."""
+    options = restored(cluster.options)
+    left = [
+        name
+        for name in options.agents
+        if not process.alive(cluster.daemons[name]) and any((state / name / "jobs").glob("*"))
+    ]
+    if not left:
+        return []
+    where = folders(state)
+    report(f"{', '.join(left)} was not running: starting it again to end the jobs that it left")
+    argv = commands(where, options)
+    again: dict[str, Identity] = {}
+    for name in left:
+        child, again[name] = process.start(argv[name], where.log(name), where.state)
+        process.let_go(child)
+    write_cluster(where, options, {**cluster.daemons, **again})
+    for name, who in again.items():
+        if not process.awaits(who, signal.SIGTERM, START_S):
+            raise UnavailableError(
+                f"{name} did not start, so its jobs go on (--keep-jobs leaves them and stops the rest); its log, {where.log(name)}, ends:\n{tail(where.log(name))}"
+            )
+    return list(again.values())
 
 
 def _stop_agents(

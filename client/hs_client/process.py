@@ -2,9 +2,11 @@
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +94,19 @@ def send(who: Identity, number: signal.Signals) -> bool:
         return False
     finally:
         os.close(handle)
+
+
+def awaits(who: Identity, number: signal.Signals, within_s: float) -> bool:
+    """True once it has a handler for that signal; False if it ends, or has none in time."""
+    end_s = time.monotonic() + within_s
+    while alive(who) and time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            status = (PROC / str(who.pid) / "status").read_text(encoding="utf-8", errors="replace")
+            caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+            if caught and int(caught[1], 16) >> (number - 1) & 1 and alive(who):
+                return True
+        time.sleep(0.02)
+    return False
 
 
 def wait_gone(who: Identity, within_s: float) -> bool:

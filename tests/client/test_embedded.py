@@ -165,6 +165,47 @@ def test_keep_jobs_does_not_tell_the_agent_to_end_them(call, state):
 
 
 @pytest.mark.usefixtures("stand_ins")
+def test_down_starts_an_agent_again_that_died_and_left_jobs(call, state):
+    call(*UP)
+    is_up(state / "told")
+    before = cluster_files.read_cluster(state).daemons["agent"]
+    process.send(before, signal.SIGKILL)
+    assert process.wait_gone(before, 60)
+    (state / "agent/jobs/7-0").mkdir(parents=True)
+    ran = call("down")
+    assert (ran.code, ran.out) == (0, "down\n")
+    assert "agent was not running: starting it again to end the jobs that it left" in ran.err
+    assert (state / "told").read_text() == "told to stop"
+    assert cluster_files.read_cluster(state).running() == []
+
+
+@pytest.mark.usefixtures("stand_ins")
+def test_jobs_that_were_kept_are_ended_by_a_down_that_does_not_keep_them(call, state):
+    call(*UP)
+    is_up(state / "told")
+    (state / "agent/jobs/7-0").mkdir(parents=True)
+    assert call("down", "--keep-jobs").code == 0
+    assert (state / "told").read_text() == "is up"
+    assert call("down").out == "down\n"
+    assert (state / "told").read_text() == "told to stop"
+
+
+def test_an_agent_that_cannot_be_started_again_to_end_jobs_is_shown_with_its_log(call, state, stand_ins):
+    call(*UP)
+    before = cluster_files.read_cluster(state).daemons["agent"]
+    process.send(before, signal.SIGKILL)
+    assert process.wait_gone(before, 60)
+    (state / "agent/jobs/7-0").mkdir(parents=True)
+    stand_ins["agent"] = "fails"
+    ran = call("down")
+    assert ran.code == 6
+    assert "agent did not start, so its jobs go on" in ran.err
+    assert "stand-in: no such policy" in ran.err
+    assert cluster_files.read_cluster(state).running() == ["controller"]
+    assert call("down", "--keep-jobs").out == "down\n"
+
+
+@pytest.mark.usefixtures("stand_ins")
 def test_a_pid_that_now_belongs_to_somebody_else_is_never_signalled(call, state):
     call(*UP)
     call("down")
