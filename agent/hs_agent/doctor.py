@@ -1,5 +1,6 @@
 """`hs-agent detect` and `hs-agent doctor`: what this host offers, and whether an agent would do well on it."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -163,7 +164,8 @@ def _sockets(config: Config) -> Finding:
             FAIL, "run folder", f"no socket can be made in {config.run_dir}: {error.strerror or error}"
         )
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
     return Finding(OK, "run folder", str(config.run_dir))
 
 

@@ -1,9 +1,12 @@
 """The daemon around the agent: signals, the lock, the link, systemd."""
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -13,7 +16,7 @@ from hs_agent.config import Config
 from hs_agent.devices import open_devices
 from hs_agent.link import Link
 from hs_agent.loop import Agent
-from hs_core.errors import RefusedError
+from hs_core.errors import Kind, RefusedError
 from hs_daemon import notify
 
 BROKEN = 70  # EX_SOFTWARE: systemd starts us again, and the jobs have not noticed
@@ -23,12 +26,14 @@ log = structlog.get_logger("agent")
 
 async def serve(config: Config) -> int:
     """The exit status."""
-    lock = memory.lock(config.state_dir)
+    with _begun(config):
+        lock = memory.lock(config.state_dir)
     devices = open_devices(config)
     groups = cgroup.probe(config.cgroup, config.state_dir, config.cgroup_root)
     try:
-        identity = secure.load(config)
-        agent = Agent(config, devices, groups, identity)
+        with _begun(config):
+            identity = secure.load(config)
+            agent = Agent(config, devices, groups, identity)
         for warning in agent.warnings:
             log.warning("host", warning=warning)
         loop = asyncio.get_running_loop()
@@ -42,8 +47,22 @@ async def serve(config: Config) -> int:
         os.close(lock)
 
 
+@contextlib.contextmanager
+def _begun(config: Config) -> Iterator[None]:
+    """Folders and files that cannot be made or read as it starts are the administrator's to mend. Raises RefusedError."""
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename)) if error.filename else config.state_dir
+        fields = {"state_dir": config.state_dir, "run_dir": config.run_dir}
+        named = [f"{field}: " for field, folder in fields.items() if path.is_relative_to(folder)]
+        why = error.strerror or str(error)
+        raise RefusedError(f"{''.join(named[-1:])}{path}: {why}", Kind.CONFLICT) from error
+
+
 async def _run(agent: Agent, identity: secure.Secure | None, told_to_stop: asyncio.Event) -> int:
-    await agent.start()
+    with _begun(agent.config):
+        await agent.start()
     link = asyncio.create_task(Link(agent.config, agent, identity).run())
     stop = asyncio.create_task(told_to_stop.wait())
     broken = asyncio.create_task(agent.broken.wait())

@@ -175,3 +175,35 @@ def test_slowdowns_of_more_or_fewer_gpus_than_there_are_are_refused() -> None:
     made = config.parse(GOOD | {"slowdown": [{"gpus": [1, 2]}]}, "agent.toml")
     with pytest.raises(RefusedError, match=r"slowdown\[0\].gpus = \[1.0, 2.0\]: expected 4 numbers"):
         made.described(EmulatedDevices("h", made.emulated).gpus())
+
+
+@pytest.mark.parametrize(
+    ("taken", "field", "why"),
+    [
+        ("state", "state_dir", "File exists"),
+        ("state/jobs", "state_dir", "File exists"),
+        ("state/lock/", "state_dir", "Is a directory"),
+        ("run", "run_dir", "File exists"),
+    ],
+)
+def test_folders_that_cannot_be_made_are_named_by_run_and_doctor(place, taken, field, why) -> None:
+    path = place / taken
+    path.parent.mkdir(exist_ok=True)
+    path.mkdir() if taken.endswith("/") else path.touch()
+    file = place / "agent.toml"
+    file.write_text(
+        f'controller = "unix:{place}/c.sock"\nstate_dir = "{place}/state"\nrun_dir = "{place}/run"\nallow_root = true\n'
+        'devices = "emulated"\nemulated = ["V100:4"]\n'
+    )
+    command = [sys.executable, "-m", "hs_agent", "run", "--config", str(file)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert ran.stderr.splitlines()[-1] == f"hs-agent: {field}: {path}: {why}"
+    assert "Traceback" not in ran.stderr
+    doctor = subprocess.run(
+        [*command[:3], "doctor", *command[4:]], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "Traceback" not in doctor.stderr
+    if taken != "state/jobs":
+        assert doctor.returncode == 1
+        assert "fail" in doctor.stdout
