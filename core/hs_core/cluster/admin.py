@@ -34,7 +34,7 @@ class Admin(Hosts):
         self.policy = self._dress(policy)
         self._memory = {}
         self._sight.serve(policy.needs)
-        self._touched_meta = True
+        self._event.meta = True
         self._stale = True
         text = f"{event.by} puts the policy {policy.name} in place of {old.name}"
         self._fact(event.now_s, "policy-set", text, user=event.by, data={"by": event.by, "old": old.name})
@@ -89,7 +89,7 @@ class Admin(Hosts):
 
     def _set_host(self, host: Host) -> None:
         self._book.put_host(host)
-        self._touched_hosts.add(host.name)
+        self._event.hosts.add(host.name)
         self._restless.add(host.name)
         self._stale = True
 
@@ -126,7 +126,7 @@ class Admin(Hosts):
         self._confirmed(name, now_s)
         lenders = sorted(self._book.lent.get(name, ()))
         self._book.drop_host(name)
-        self._touched_hosts.add(name)
+        self._event.hosts.add(name)
         for row in there:
             self._lost_at(row, name, f"{name} was removed", now_s)
         for job in lenders:

@@ -33,7 +33,7 @@ class Decisions(Requests):
                     self._sent.pop(name, None)
                     self._restless.add(name)
             return False
-        self._touched_meta = True
+        self._event.meta = True
         self._restless |= self._untold
         self._turns = self._planned_turns
         self._restless.update(name for name, parts in self._book.spanned.items() if parts > 0)
@@ -110,7 +110,7 @@ class Decisions(Requests):
         invariants.check_trades(verdict, snapshot)
         if verdict.memory != self._memory:
             self._memory = verdict.memory
-            self._touched_meta = True
+            self._event.meta = True
         self._settle_homes(snapshot, verdict.plan, now_s)
         self._settle_accumulation(verdict.plan, now_s)
         self._take_up(verdict, now_s)

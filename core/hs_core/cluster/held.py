@@ -15,6 +15,7 @@ from hs_core.cluster.restored import Backup, as_restored
 from hs_core.cluster.sight import Sight
 from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
+from hs_core.cluster.underway import Underway
 from hs_core.events import Fact
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
@@ -77,28 +78,15 @@ class Held:
         self._decided_s: float | None = None
         self._wake_s: float | None = None  # what the driver was last told
         self._sampled = 0  # rows that were checked, of all
-        # of the event under way
-        self._before: dict[JobId, Job | None] = {}
-        self._touched_users: set[UserName] = set()
-        self._touched_hosts: set[HostName] = set()
-        self._touched_meta = False
-        self._touched_profile = False
+        # whom to tell
         self._restless: set[HostName] = set()  # hosts whose Wanted may have changed
         self._untold: set[HostName] = set()  # hosts that need not know of new tickets before the next edge
-        self._facts: list[Fact] = []
-
-    def _forget_event(self) -> None:
-        self._before = {}
-        self._touched_users = set()
-        self._touched_hosts = set()
-        self._touched_meta = False
-        self._touched_profile = False
-        self._facts = []
+        self._event = Underway()
 
     def _put(self, row: Job, now_s: float, *, counters: bool = False) -> None:
         """`counters`: nothing but what it has received and done is new."""
         old = self._book.jobs.get(row.id)
-        self._before.setdefault(row.id, old)
+        self._event.before.setdefault(row.id, old)
         if old is None or old.state is not row.state:
             self._since_s[row.id] = now_s
         of_one = counters and len(row.hosts) == 1  # of several, one may have said where they meet
@@ -123,7 +111,7 @@ class Held:
         if row is not None:
             user, host = row.user, host or row.host
         fact = Fact(now_s=now_s, kind=kind, text=text, job=job, user=user, host=host, data=data or {})
-        self._facts.append(fact)
+        self._event.facts.append(fact)
         if job is not None:
             story = self._stories.get(job)
             if story is None:

@@ -28,7 +28,7 @@ class Hosts(Moves):
             host = replace(host, drain=old.drain, drained_gpus=old.drained_gpus, datasets=old.datasets)
         if host != old:
             self._book.put_host(host)
-            self._touched_hosts.add(host.name)
+            self._event.hosts.add(host.name)
         self._connected.add(host.name)
         self._book.touch(host.name)
         if self._away is not None:
@@ -156,7 +156,7 @@ class Hosts(Moves):
                 why = f": {gpu.why_unhealthy}" if gpu.why_unhealthy else ""
                 self._fact(now_s, kind, text + why, host=host.name)
         self._book.put_host(replace(host, gpus=gpus))
-        self._touched_hosts.add(host.name)
+        self._event.hosts.add(host.name)
         self._restless.add(host.name)
         self._stale = True
 
@@ -186,7 +186,7 @@ class Hosts(Moves):
 
     def _tend_backup(self, now_s: float) -> None:
         if self._backup.heard(now_s, all_here=self._book.hosts.keys() <= self._connected):
-            self._touched_meta = self._stale = True
+            self._event.meta = self._stale = True
 
     def _fence_deadlines(self) -> Iterator[float]:
         settings = self.settings

@@ -81,7 +81,7 @@ class Lives(Views):
         datasets = after_use(host.datasets, data, self.settings.dataset_cache_bytes)
         if datasets != host.datasets:
             self._book.put_host(replace(host, datasets=datasets))
-            self._touched_hosts.add(name)
+            self._event.hosts.add(name)
 
     def _rate_reported(
         self, row: Job, host: HostName, old: JobReport | None, new: JobReport, now_s: float
@@ -112,7 +112,7 @@ class Lives(Views):
             declared=declared,
             gpus=gpus,
         ):
-            self._touched_profile = True
+            self._event.profile = True
             self._stale |= self._rates.count != known  # there is something new to decide by
 
     def _settled(self, row: Job, now_s: float) -> Job:
@@ -348,7 +348,7 @@ class Lives(Views):
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
         self._release_waiters(row.id, now_s)
-        for gone in self._book.evict(spare=self._before):  # the driver is yet to look at these
+        for gone in self._book.evict(spare=self._event.before):  # the driver is yet to look at these
             self._stories.pop(gone, None)
 
     def _forget_job(self, row: Job, now_s: float) -> None:

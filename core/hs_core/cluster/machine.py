@@ -10,7 +10,8 @@ from typing import assert_never
 
 from hs_core.cluster import invariants
 from hs_core.cluster.decisions import Decisions
-from hs_core.cluster.state import Outcome, Settings, State, Touched
+from hs_core.cluster.state import Outcome, Settings, State
+from hs_core.cluster.underway import Underway
 from hs_core.errors import BrokenError
 from hs_core.events import (
     ClusterCommand,
@@ -74,7 +75,7 @@ class ClusterMachine(Decisions):
     # --- what happens ---------------------------------------------------------------------------------------------
 
     def handle(self, event: ClusterEvent) -> Outcome:
-        self._forget_event()
+        self._event = Underway()
         now_s = event.now_s
         self._account(now_s)
         self._watch_away(now_s)
@@ -90,15 +91,9 @@ class ClusterMachine(Decisions):
         commands: tuple[ClusterCommand, ...] = (*self._directs(now_s), *self._wakes(now_s))
         outcome = Outcome(
             commands=commands,
-            facts=tuple(self._facts),
+            facts=tuple(self._event.facts),
             answer=answer,
-            touched=Touched(
-                jobs=frozenset(self._before),
-                users=frozenset(self._touched_users),
-                hosts=frozenset(self._touched_hosts),
-                meta=self._touched_meta,
-                profile=self._touched_profile,
-            ),
+            touched=self._event.touched,
         )
         self._check_event(outcome, edge=edge)
         return outcome
@@ -157,7 +152,7 @@ class ClusterMachine(Decisions):
         book = self._book
         if edge:
             self._check_some()
-        for job, old in self._before.items():
+        for job, old in self._event.before.items():
             new = book.jobs.get(job)
             if new is not None:  # else it ended and was let go of
                 invariants.check_row(book, new, self._next_job_id)

@@ -31,7 +31,7 @@ class Moves(Lives):
             if self._budget.left(now_s) < 1:
                 return
             self._budget.take(now_s)
-            self._touched_meta = True
+            self._event.meta = True
         move = Move(to=to, reason=reason, since_s=now_s, text=text, shape=shape, portions=portions)
         what = _way(row, move)
         row = replace(row, move=move)

@@ -67,7 +67,7 @@ class Requests(Admin):
         first = self._next_job_id
         ids = tuple(JobId(first + i) for i in range(len(event.specs)))
         self._next_job_id = JobId(first + len(ids))
-        self._touched_meta = True
+        self._event.meta = True
         members = [job for job, spec in zip(ids, event.specs, strict=True) if spec.array_index is not None]
         array_id = members[0] if members else None
         for job, spec in zip(ids, event.specs, strict=True):
@@ -142,7 +142,7 @@ class Requests(Admin):
         if new == old:
             return
         self._book.users[event.name] = new
-        self._touched_users.add(event.name)
+        self._event.users.add(event.name)
         jobs = self._book.of_user.get(event.name, set())
         if new.tickets != base.tickets:
             self._stale = True

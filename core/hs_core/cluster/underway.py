@@ -1,0 +1,28 @@
+"""The event that is being handled: what it has changed so far, and what is to be said of it."""
+
+from dataclasses import dataclass, field
+
+from hs_core.cluster.state import Touched
+from hs_core.events import Fact
+from hs_core.model import Job
+from hs_core.names import HostName, JobId, UserName
+
+
+@dataclass(slots=True)
+class Underway:
+    before: dict[JobId, Job | None] = field(default_factory=dict)  # rows that are others now, as they were
+    users: set[UserName] = field(default_factory=set)
+    hosts: set[HostName] = field(default_factory=set)
+    meta: bool = False
+    profile: bool = False
+    facts: list[Fact] = field(default_factory=list)
+
+    @property
+    def touched(self) -> Touched:
+        return Touched(
+            jobs=frozenset(self.before),
+            users=frozenset(self.users),
+            hosts=frozenset(self.hosts),
+            meta=self.meta,
+            profile=self.profile,
+        )
