@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from hs_client import forms, tables
 from hs_client.api import ENDED, Client
+from hs_client.fitting import Fitting
 from hs_client.quantities import span_text
 from hs_client.screen import STYLES, clock, printable
 from hs_proto.v1 import controller_pb2 as wire
@@ -27,6 +26,8 @@ COLOURS = (
     "bright_green",
 )
 _NEWEST_EVENTS = 5
+_FEWEST = 3  # jobs that are listed however low the terminal is
+_FIXED = 15  # lines of the page: its head, those of its four tables, what is between them, and how many jobs are not listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,27 +55,24 @@ def page(seen: Seen, *, at: float, height: int = 0) -> Group:
     """`height`: lines that there are (0: as many as it takes); the list of jobs is what gets shorter."""
     colours = _colours(seen)
     upper: list[Any] = [
-        _head(seen, at),
-        _pools(seen.shares),
-        _who(seen, colours),
-        _servers(seen.nodes, colours),
+        _head(seen, at), Text(),
+        _pools(seen.shares), Text(),
+        _who(seen, colours), Text(),
+        _servers(seen.nodes, colours), Text(),
+    ]  # fmt: skip
+    used = _FIXED + len(seen.shares.pools) + len(seen.shares.shares) + len(seen.nodes)
+    newest = max(1, height - used - min(_FEWEST, len(seen.jobs))) if height else _NEWEST_EVENTS
+    events = [
+        Text(printable(tables.event_line(event)), style="dim", no_wrap=True)
+        for event in seen.events[-newest:]
     ]
-    events = [Text(printable(tables.event_line(event)), style="dim", no_wrap=True) for event in seen.events]
-    used = 1 + len(seen.shares.pools) + len(seen.shares.shares) + len(seen.nodes) + len(events) + 18
-    most = max(3, height - used) if height else len(seen.jobs)
-    return Group(*upper, _jobs(seen.jobs, colours, most), *events)
+    most = max(_FEWEST, height - used - len(events)) if height else len(seen.jobs)
+    return Group(*upper, _jobs(seen.jobs, colours, most), Text(), *events)
 
 
 def _colours(seen: Seen) -> dict[str, str]:
     names = sorted({job.user for job in seen.jobs} | {share.user for share in seen.shares.shares})
     return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-
-
-def _table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold", expand=False)
-    for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis")
-    return made
 
 
 def _head(seen: Seen, at: float) -> Text:
@@ -90,22 +88,20 @@ def _head(seen: Seen, at: float) -> Text:
     return words
 
 
-def _pools(reply: wire.SharesReply) -> Table:
-    made = _table("pool", "GPUs", "busy", "", right=frozenset({"GPUs", "busy"}))
+def _pools(reply: wire.SharesReply) -> Fitting:
+    rows = []
     for pool in reply.pools:
         sick = f"{pool.gpus - pool.healthy} not usable" if pool.gpus > pool.healthy else ""
         whole = max(pool.gpus, 1)
         filled = "█" * round(pool.busy / whole * tables.BAR_WIDTH)
-        made.add_row(
-            pool.gpu_model, str(pool.gpus), str(pool.busy), f"{filled:·<{tables.BAR_WIDTH}} {sick}".rstrip()
-        )
-    return made
+        bar = f"{filled:·<{tables.BAR_WIDTH}} {sick}".rstrip()
+        rows.append((pool.gpu_model, str(pool.gpus), str(pool.busy), bar))
+    return Fitting(("pool", "GPUs", "busy", ""), rows, right={"GPUs", "busy"}, long={"": 20})
 
 
-def _who(seen: Seen, colours: Mapping[str, str]) -> Table:
+def _who(seen: Seen, colours: Mapping[str, str]) -> Fitting:
     """Who gets what, and which trades made it so."""
-    right = frozenset({"tickets", "base", "entitled", "receiving"})
-    made = _table(
+    names = (
         "user",
         "tickets",
         "pool",
@@ -114,25 +110,33 @@ def _who(seen: Seen, colours: Mapping[str, str]) -> Table:
         "receiving",
         "receiving | entitled",
         "gives → receives",
-        right=right,
     )
+    rows: list[tuple[Text | str, ...]] = []
     given = _given(seen.trades)
     size = {pool.gpu_model: float(pool.gpus) for pool in seen.shares.pools}
     shown = ""
     for row in sorted(seen.shares.shares, key=lambda s: (s.user, s.gpu_model)):
         first = row.user != shown
         shown = row.user
-        made.add_row(
-            Text(printable(row.user) if first else "", style=colours.get(row.user, "")),
-            f"{row.tickets:g}" if first else "",
-            row.gpu_model,
-            f"{row.base_gpus:.2f}",
-            f"{row.entitled_gpus:.2f}",
-            f"{row.received_gpus:.2f}",
-            tables.bar(row.received_gpus, row.entitled_gpus, size.get(row.gpu_model, row.entitled_gpus)),
-            given.get((row.user, row.gpu_model), ""),
+        rows.append(
+            (
+                Text(printable(row.user) if first else "", style=colours.get(row.user, "")),
+                f"{row.tickets:g}" if first else "",
+                row.gpu_model,
+                f"{row.base_gpus:.2f}",
+                f"{row.entitled_gpus:.2f}",
+                f"{row.received_gpus:.2f}",
+                tables.bar(row.received_gpus, row.entitled_gpus, size.get(row.gpu_model, row.entitled_gpus)),
+                given.get((row.user, row.gpu_model), ""),
+            )
         )
-    return made
+    return Fitting(
+        names,
+        rows,
+        right={"tickets", "base", "entitled", "receiving"},
+        spare=("base", "tickets", "receiving | entitled"),
+        long={"user": 12, "gives → receives": 20},
+    )
 
 
 def _given(trades: Sequence[wire.TradeView]) -> dict[tuple[str, str], str]:
@@ -155,9 +159,9 @@ def _given(trades: Sequence[wire.TradeView]) -> dict[tuple[str, str], str]:
     return {key: ", ".join(words) for key, words in made.items()}
 
 
-def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Table:
+def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Fitting:
     """A square per GPU: full in its user's colour, open where idle, crossed where it may not be used."""
-    made = _table("server", "state", "pool", "GPUs", "jobs", "", right=frozenset({"jobs"}))
+    rows: list[tuple[Text | str, ...]] = []
     for node in nodes:
         uses = {use.gpu_id: use for use in node.uses}
         squares = Text()
@@ -171,39 +175,50 @@ def _servers(nodes: Sequence[wire.NodeView], colours: Mapping[str, str]) -> Tabl
         state = tables.node_state(node)
         note = tables.draining(node) or (node.warnings[0] if node.warnings else "")
         models = ",".join(sorted({gpu.model for gpu in node.gpus}))
-        made.add_row(
-            printable(node.name),
-            Text(state, style=STYLES.get(state, "")),
-            models,
-            squares,
-            str(node.jobs),
-            printable(note),
+        rows.append(
+            (
+                printable(node.name),
+                Text(state, style=STYLES.get(state, "")),
+                models,
+                squares,
+                str(node.jobs),
+                printable(note),
+            )
         )
-    return made
+    return Fitting(
+        ("server", "state", "pool", "GPUs", "jobs", ""), rows, right={"jobs"}, long={"server": 16, "": 20}
+    )
 
 
 def _jobs(jobs: Sequence[wire.JobView], colours: Mapping[str, str], most: int) -> Group:
-    right = frozenset({"job", "gpus", "share", "steps/s", "moves"})
-    made = _table(
-        "job", "name", "user", "state", "gpus", "on", "share", "steps/s", "moves", "why / next", right=right
-    )
+    names = ("job", "name", "user", "state", "gpus", "on", "share", "steps/s", "moves", "why / next")
+    rows: list[tuple[Text | str, ...]] = []
     order = {"running": 0, "starting": 1, "suspended": 2, "queued": 3}
     live = sorted(
         (job for job in jobs if job.state not in ENDED), key=lambda j: (order.get(j.state, 4), j.user, j.id)
     )
     for job in live[:most]:
         why = f"moving to {job.moving_to}: {job.moving_why}" if job.moving_to else job.reason_text
-        made.add_row(
-            tables.job_label(job),
-            printable(job.name),
-            Text(printable(job.user), style=colours.get(job.user, "")),
-            Text(job.state, style=STYLES.get(job.state, "")),
-            str(job.gpus),
-            ",".join(forms.homes(job)) or "-",
-            f"{job.entitled_gpus:.2f}",
-            f"{job.steps_per_s:.1f}" if job.steps_per_s else "-",
-            str(job.migrations),
-            printable(why),
+        rows.append(
+            (
+                tables.job_label(job),
+                printable(job.name),
+                Text(printable(job.user), style=colours.get(job.user, "")),
+                Text(job.state, style=STYLES.get(job.state, "")),
+                str(job.gpus),
+                ",".join(forms.homes(job)) or "-",
+                f"{job.entitled_gpus:.2f}",
+                f"{job.steps_per_s:.1f}" if job.steps_per_s else "-",
+                str(job.migrations),
+                printable(why),
+            )
         )
+    made = Fitting(
+        names,
+        rows,
+        right={"job", "gpus", "share", "steps/s", "moves"},
+        spare=("moves", "steps/s", "share", "gpus"),
+        long={"name": 16, "user": 10, "on": 12, "why / next": 28},
+    )
     left = len(live) - most
     return Group(made, Text(f"… and {left} more (hsctl queue)", style="dim")) if left > 0 else Group(made)

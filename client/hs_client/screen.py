@@ -1,7 +1,7 @@
 """What people see: tables with rich on a terminal, plain columns into a pipe."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +24,10 @@ class Table:
     title: str = ""
     empty: str = ""
     footer: Sequence[str] = field(default_factory=tuple)
+    spare: Sequence[str] = ()  # columns that a narrow terminal does without, the first of them first
+    long: Mapping[str, int] = field(
+        default_factory=dict
+    )  # texts, and to how many cells they are cut before that
 
 
 def print_table(table: Table, *, header: bool = True) -> None:
@@ -35,7 +39,7 @@ def print_table(table: Table, *, header: bool = True) -> None:
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(_rich(table, header))
+        Console().print(_rich(table, header, tell=True))
     else:
         for line in plain_lines(table, header=header):
             click.echo(line)
@@ -62,24 +66,20 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _rich(table: Table, header: bool) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
+def _rich(table: Table, header: bool, *, tell: bool) -> Any:
     from rich.text import Text
 
-    made = RichTable(
-        box=SIMPLE_HEAD if header else None, show_header=header, pad_edge=False, header_style="bold"
+    from hs_client.fitting import Fitting
+
+    return Fitting(
+        table.columns,
+        [[Text(printable(cell), style=STYLES.get(cell, "")) for cell in row] for row in table.rows],
+        right=table.numeric,
+        spare=table.spare,
+        long=table.long,
+        header=header,
+        tell=tell,
     )
-    for name in table.columns:
-        made.add_column(
-            name,
-            justify="right" if name in table.numeric else "left",
-            overflow="ellipsis",
-            no_wrap=name != "reason",
-        )
-    for row in table.rows:
-        made.add_row(*(Text(printable(cell), style=STYLES.get(cell, "")) for cell in row))
-    return made
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
     with Live(auto_refresh=False) as picture:
 
         def change(table: Table, header: bool) -> None:
-            body = _rich(table, header) if table.rows else Text(table.empty)
+            body = _rich(table, header, tell=False) if table.rows else Text(table.empty)
             picture.update(Group(Text(table.title), body), refresh=True)
 
         yield change

@@ -42,6 +42,8 @@ def queue(views: Sequence[wire.JobView]) -> Table:
         rows=rows,
         numeric=frozenset({"gpus", "step", "gpu time", "switches", "moves"}),
         empty="no jobs",
+        spare=("moves", "switches", "gpu time", "step", "gpu type"),
+        long={"name": 16, "user": 10, "reason": 16, "nodes": 12},
     )
 
 
@@ -88,6 +90,8 @@ def share(reply: wire.SharesReply) -> Table:
         numeric=frozenset({"tickets", "wants", "base", "traded", "entitled", "received"}),
         title=f"received: mean of the last {span_text(reply.window_s)}{'; ' + pools if pools else ''}",
         empty="nobody has jobs",
+        spare=("wants", "base", "tickets", "received | entitled"),
+        long={"user": 12},
     )
 
 
@@ -128,6 +132,8 @@ def usage(rows: Sequence[wire.UsageRow]) -> Table:
         ],
         numeric=frozenset({"gpu hours", "lost gpu s", "jobs", "suspends"}),
         empty="no usage",
+        spare=("suspends", "jobs"),
+        long={"user": 12},
     )
 
 
@@ -154,6 +160,8 @@ def nodes(views: Sequence[wire.NodeView]) -> Table:
         numeric=frozenset({"jobs"}),
         empty="no nodes",
         footer=footer,
+        spare=("version", "certificate", "last report"),
+        long={"name": 16},
     )  # fmt: skip
 
 
@@ -219,6 +227,8 @@ def gpus(rows: Sequence[forms.Row]) -> Table:
         rows=made,
         numeric=frozenset({"gpu", "memory", "util"}),
         empty="no GPUs",
+        spare=("util", "memory", "suspended here"),
+        long={"node": 12, "user": 10, "suspended here": 12, "note": 20},
     )
 
 
@@ -240,6 +250,8 @@ def trades(views: Sequence[wire.TradeView]) -> Table:
         rows=rows,
         numeric=frozenset({"gives", "receives", "its speed-up", "theirs"}),
         empty="no trades",
+        spare=("theirs", "its speed-up", "at"),
+        long={"user": 12, "of user": 12, "state": 16},
     )
 
 
@@ -257,7 +269,11 @@ def tokens(views: Sequence[wire.TokenView]) -> Table:
         for t in views
     ]
     return Table(
-        columns=("id", "user", "label", "state", "made", "until", "last used"), rows=rows, empty="no tokens"
+        columns=("id", "user", "label", "state", "made", "until", "last used"),
+        rows=rows,
+        empty="no tokens",
+        spare=("last used", "made"),
+        long={"user": 12, "label": 12},
     )
 
 
