@@ -67,7 +67,8 @@ def page(seen: Seen, *, at: float, height: int = 0) -> Group:
         for event in seen.events[-newest:]
     ]
     most = max(_FEWEST, height - used - len(events)) if height else len(seen.jobs)
-    return Group(*upper, _jobs(seen.jobs, colours, most), Text(), *events)
+    below = [Text(), *events] if events else []
+    return Group(*upper, _jobs(seen.jobs, colours, most), *below)
 
 
 def _colours(seen: Seen) -> dict[str, str]:
