@@ -1,5 +1,6 @@
 """hs-sim compare: its contract, wherever the runs take place."""
 
+import io
 import json
 import sys
 from importlib.machinery import ModuleSpec
@@ -8,10 +9,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from hs_core.errors import Kind, RefusedError
 from hs_sim.cli import main
-from hs_sim.cli.show import _seeds
+from hs_sim.cli.show import _seeds, _table, parts_of
 from hs_sim.cluster import parse_cluster
 from hs_sim.compare import Case, mean_of, run
 from hs_sim.generate import Recipe, generate
@@ -72,6 +74,29 @@ def test_the_table_names_every_column_and_of_several_seeds_the_mean(
         assert name in head
     assert row.split()[:2] == ["fifo", "0-2"]
     assert note == "Means over 3 seeds, of worst ratios and longest waits the largest."
+
+
+@pytest.mark.parametrize("width", [60, 80, 132])
+def test_on_a_narrow_terminal_tables_follow_one_another_and_each_fits(width: int) -> None:
+    load = generate(Recipe(jobs=6, users=2, service_s=300, sizes={1: 1.0}))
+    clusters = [
+        Experiment(cluster=parse_cluster("v100:4"), workload=load, policy=name)
+        for name in ("fifo", "gandiva-fair")
+    ]
+    rows = [("0-9", run(Case(experiment=one)).summary) for one in clusters]
+    parts = parts_of(rows, width)
+    assert len(parts) > 1
+    named = [name for columns in parts for name, _ in columns]
+    assert named == [name for columns in parts_of(rows, 1_000) for name, _ in columns]
+    for columns in parts:
+        console = Console(width=width, file=io.StringIO(), color_system=None)
+        console.print(_table(rows, columns))
+        head, *lines = console.file.getvalue().splitlines()
+        assert head.split()[:2] == ["policy", "seed"]
+        assert len(lines) == 2
+        for name, text in columns:
+            assert name in head
+            assert all(text(row) in line for (_, row), line in zip(rows, lines, strict=True))
 
 
 def test_a_mean_over_seeds_keeps_the_largest_of_what_is_a_largest() -> None:

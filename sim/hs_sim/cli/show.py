@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -51,7 +52,7 @@ def seconds(value: float | None) -> str:
 
 
 _Column = tuple[str, Callable[[Summary], str]]
-_TIMES: tuple[_Column, ...] = (
+_COLUMNS: tuple[_Column, ...] = (
     ("finished", lambda s: f"{s.finished}/{s.jobs}"),
     ("mean JCT", lambda s: seconds(s.mean_jct_s)),
     ("median", lambda s: seconds(s.median_jct_s)),
@@ -61,8 +62,6 @@ _TIMES: tuple[_Column, ...] = (
     ("FTF", lambda s: _ratio(s.ftf_mean)),
     ("worst", lambda s: _ratio(s.ftf_max)),
     ("above 1", lambda s: "-" if s.ftf_above_1 is None else f"{100 * s.ftf_above_1:.0f} %"),
-)
-_SHARES: tuple[_Column, ...] = (
     ("used", lambda s: f"{100 * s.utilization:.1f} %"),
     ("unfair", lambda s: f"{100 * s.fair_share_error:.1f} %"),
     ("longest wait", lambda s: seconds(s.longest_wait_s)),
@@ -73,7 +72,8 @@ _SHARES: tuple[_Column, ...] = (
     ("decision", lambda s: f"{1e3 * s.decision_s_mean:.2f} ms"),
 )
 FEW_JOBS = 1_000  # of all runs together: they are done before other processes would be up
-WIDE = 190  # characters that all columns take
+WIDE = 10_000  # characters: more than all columns take
+GAP = 2  # between two columns
 
 
 def _ratio(value: float | None) -> str:
@@ -81,14 +81,13 @@ def _ratio(value: float | None) -> str:
 
 
 def comparison(rows: Sequence[Summary], workload: Workload) -> None:
-    """One table, or two where the terminal is narrow; as wide as it is where nobody looks, so that scripts see whole lines. Of several seeds the mean."""
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE + 10)
+    """One table, or as many as it takes on a narrow terminal; as wide as it is where nobody looks, so that scripts see whole lines. Of several seeds the mean."""
+    console = Console() if sys.stdout.isatty() else Console(width=WIDE)
     by_policy: dict[str, list[Summary]] = {}
     for row in rows:
         by_policy.setdefault(row.policy, []).append(row)
     shown = [(_seeds(found), mean_of(found)) for found in by_policy.values()]
-    parts = [(*_TIMES, *_SHARES)] if console.width >= WIDE else [_TIMES, _SHARES]
-    for columns in parts:
+    for columns in parts_of(shown, console.width):
         console.print(_table(shown, columns))
     if len(rows) > len(shown):
         console.print(
@@ -103,6 +102,23 @@ def comparison(rows: Sequence[Summary], workload: Workload) -> None:
         )
 
 
+def parts_of(rows: Sequence[tuple[str, Summary]], width: int) -> list[list[_Column]]:
+    """Columns of the tables that it takes, each of which begins with policy and seed and is no wider, but for one column alone that is."""
+    begins = max(cell_len(word) for word in ("policy", *(row.policy for _, row in rows)))
+    begins += GAP + max(cell_len(word) for word in ("seed", *(seeds for seeds, _ in rows)))
+    parts: list[list[_Column]] = []
+    left = -1
+    for column in _COLUMNS:
+        name, text = column
+        takes = GAP + max(cell_len(word) for word in (name, *(text(row) for _, row in rows)))
+        if not parts or takes > left:
+            parts.append([])
+            left = width - begins
+        parts[-1].append(column)
+        left -= takes
+    return parts
+
+
 def _seeds(rows: Sequence[Summary]) -> str:
     seeds = [row.seed for row in rows]
     if len(seeds) == 1:
@@ -112,11 +128,11 @@ def _seeds(rows: Sequence[Summary]) -> str:
 
 
 def _table(rows: Sequence[tuple[str, Summary]], columns: Sequence[_Column]) -> Table:
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     shown.add_column("policy", no_wrap=True)
-    shown.add_column("seed", justify="right")
+    shown.add_column("seed", justify="right", no_wrap=True)
     for name, _ in columns:
-        shown.add_column(name, justify="right")
+        shown.add_column(name, justify="right", no_wrap=True)
     for seeds, row in rows:
         shown.add_row(row.policy, seeds, *(text(row) for _, text in columns))
     return shown
