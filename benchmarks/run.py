@@ -32,6 +32,7 @@ BENCHMARKS = (
     "allocations",
     "controller_load",
     "sim_machines",
+    "crowded",
 )
 LIMIT_S = 300
 

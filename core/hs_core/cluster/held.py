@@ -53,6 +53,7 @@ class Held:
         self._planned_turns: Mapping[HostName, Turn] = {}  # of the one after it
         self._tickets: dict[JobId, float] = {}
         self._planned: Mapping[JobId, object] = {}  # jobs that the last plan gave tickets
+        self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
         self._policy_says: Mapping[JobId, str] = {}
         self._policy_chose: Mapping[JobId, str] = {}
         self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on

@@ -96,6 +96,7 @@ class ClusterMachine(Decisions):
             touched=self._event.touched,
         )
         self._check_event(outcome, edge=edge)
+        self._weights.clear()
         return outcome
 
     def _happened(self, event: ClusterEvent) -> tuple[tuple[JobId, ...], bool]:

@@ -154,13 +154,18 @@ class Views(Held):
             return 0.0
         share = 0.0
         for name in row.hosts:
-            host = self._book.hosts.get(name)
-            there = self._book.at_host.get(name, ())
-            total = sum(self.job_tickets(other) / self._book.live[other].nodes for other in there)
+            host, total = self._book.hosts.get(name), self._tickets_on(name)
             if total > 0 and host is not None:
                 part = self.job_tickets(job) / row.nodes / total
                 share += min(float(row.gpus), len(host.healthy_gpus) * part)
         return share
+
+    def _tickets_on(self, name: HostName) -> float:
+        """Of all jobs that live there, added up once between two events: a list of many jobs asks for it again and again."""
+        if name not in self._weights:
+            there = self._book.at_host.get(name, ())
+            self._weights[name] = sum(self.job_tickets(job) / self._book.live[job].nodes for job in there)
+        return self._weights[name]
 
     def received_gpus(
         self, window_s: float, now_s: float

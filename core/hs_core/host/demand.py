@@ -15,14 +15,17 @@ HORIZON_QUANTA = 20
 
 
 def dues(board: Board) -> dict[JobId, Fraction]:
-    """Quanta due to each job, on each of its GPUs, within the horizon.
+    """Quanta due to each job that is bound to GPUs, on each of these, within the horizon.
 
     What it is behind counts in, what it is ahead does not. Up to one turn either way only says whose turn it is.
     """
     horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
     found = {}
     for id_, lag in board.queue.passes().items():
-        per_gpu = tickets_per_gpu(board.jobs[id_])
+        job = board.jobs[id_]
+        if not job.gpus:
+            continue
+        per_gpu = tickets_per_gpu(job)
         settled = abs(lag) * per_gpu <= 1  # in strides
         found[id_] = max(Fraction(0), horizon - (0 if settled else lag)) * per_gpu
     return found
@@ -34,9 +37,10 @@ def demand(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fractio
 
 
 def shares(board: Board) -> dict[JobId, Fraction]:
-    """Quanta of the horizon that each job's tickets come to, on each of its GPUs: what is due to one that is neither ahead nor behind."""
+    """Quanta of the horizon that the tickets of each job come to, on each of the GPUs that it is bound to: what is due to one that is neither ahead nor behind."""
     horizon = HORIZON_QUANTA * (board.advance or Fraction(1))
-    return {id_: horizon * tickets_per_gpu(board.jobs[id_]) for id_ in board.queue.jobs}
+    jobs = ((id_, board.jobs[id_]) for id_ in board.queue.jobs)
+    return {id_: horizon * tickets_per_gpu(job) for id_, job in jobs if job.gpus}
 
 
 def load(board: Board, *, without: JobId | None = None) -> dict[GpuId, Fraction]:

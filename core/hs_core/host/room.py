@@ -103,8 +103,14 @@ def make_room(
     return more
 
 
-def spare_for_preload(board: Board, job: HostedJob, gpu: GpuId, picked: Collection[HostedJob]) -> bool:
-    """A start ahead of its turn must not push out anybody: swapped jobs and planned launches count as well."""
-    others = [o for o in board.jobs.values() if o is not job and gpu in o.gpus]
+def spare_for_preload(
+    board: Board,
+    job: HostedJob,
+    gpu: GpuId,
+    holders: Collection[HostedJob],
+    picked: Collection[HostedJob],
+) -> bool:
+    """A start ahead of its turn must not push out anybody: swapped jobs and planned launches count as well. `holders`: all that have GPUs."""
+    others = [o for o in holders if o is not job and gpu in o.gpus]
     bound = [o for o in others if o.alive or o.in_turn or o in picked]
     return excess_bytes(board, job, gpu, bound) <= 0

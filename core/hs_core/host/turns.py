@@ -309,6 +309,6 @@ def preload(board: Board) -> None:
         gpus = ahead_on(board, this, job)
         if gpus is None:
             continue
-        job.gpus = gpus
+        this.bind(job, gpus)
         board.launch(job)
         room -= not job.part

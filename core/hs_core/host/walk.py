@@ -23,6 +23,7 @@ class Walk:
     order: list[JobId]
     rank: dict[JobId, int]
     there: dict[GpuId, list[HostedJob]]  # whose state lies on each GPU
+    holders: dict[JobId, HostedJob]  # that have GPUs, or had when it began: few of the many that wait
     claimed: dict[GpuId, JobId] = field(default_factory=dict)
     shared: dict[GpuId, JobId] = field(default_factory=dict)  # of the claimed: by whom else
     picks: list[HostedJob] = field(default_factory=list)
@@ -40,6 +41,10 @@ class Walk:
         for gpu in job.gpus:
             if self.claimed.setdefault(gpu, job.id) != job.id:
                 self.shared.setdefault(gpu, job.id)
+
+    def bind(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> None:
+        job.gpus = gpus
+        self.holders[job.id] = job
 
     def leave(self, job: HostedJob) -> None:
         """What it was given goes to others."""
@@ -106,7 +111,7 @@ class Walk:
             return False
         self.parked |= room
         job.held_up = ""
-        job.gpus = gpus
+        self.bind(job, gpus)
         self.claim(job)
         self.picks.append(job)
         return True
@@ -162,7 +167,7 @@ class Walk:
         if len(allowed) < count:
             return None
         gpu_rank: dict[GpuId, int] = {}
-        for other in self.board.jobs.values():
+        for other in self.holders.values():
             for gpu in other.gpus:
                 gpu_rank[gpu] = min(
                     gpu_rank.get(gpu, len(self.rank)), self.rank.get(other.id, len(self.rank))
@@ -218,7 +223,8 @@ def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[
 
 def walk(board: Board) -> Walk:
     order = list(board.queue.order())
-    return Walk(board, order, {job: i for i, job in enumerate(order)}, residents(board))
+    holders = {job.id: job for job in board.jobs.values() if job.gpus}
+    return Walk(board, order, {job: i for i, job in enumerate(order)}, residents(board), holders)
 
 
 def able(board: Board, job: HostedJob) -> bool:
@@ -260,16 +266,29 @@ def may_start_ahead(board: Board, job: HostedJob) -> bool:
 
 def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | None:
     """GPUs that it can be bound to now without pushing out anybody's memory."""
-    blocked = {gpu for other in board.jobs.values() if other.phase is Phase.KILLING for gpu in other.gpus}
-    allowed = [
-        g
-        for g in board.gpus
-        if board.usable(g) and g not in blocked and spare_for_preload(board, job, g, this.picks)
-    ]
-    turn = board.turn_of(job)
+    allowed, turn = _allowed_ahead(board, this, job), board.turn_of(job)
     if is_guest(turn, job.id):
         return _beside_partners(board, this, turn, job, allowed)
     return this.choose(job, allowed)
+
+
+def _allowed_ahead(board: Board, this: Walk, job: HostedJob) -> list[GpuId]:
+    blocked = {gpu for other in this.holders.values() if other.phase is Phase.KILLING for gpu in other.gpus}
+    return [
+        gpu
+        for gpu in board.gpus
+        if board.usable(gpu)
+        and gpu not in blocked
+        and spare_for_preload(board, job, gpu, this.holders.values(), this.picks)
+    ]
+
+
+def _has_room_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
+    """There are GPUs for `ahead_on`; which ones is not asked, as this is asked of everybody who waits."""
+    turn = board.turn_of(job)
+    if is_guest(turn, job.id):
+        return ahead_on(board, this, job) is not None
+    return len(_allowed_ahead(board, this, job)) >= job.gang
 
 
 def _beside_partners(
@@ -301,4 +320,4 @@ def comes_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
         return job.ahead and job.phase is Phase.STARTING
     if board.now_s >= job.came_s + board.config.ahead_patience_s:
         return False
-    return board.config.preload > 0 and may_start_ahead(board, job) and ahead_on(board, this, job) is not None
+    return board.config.preload > 0 and may_start_ahead(board, job) and _has_room_ahead(board, this, job)
