@@ -37,6 +37,7 @@ from hs_proto.v1 import agent_pb2
 
 FREEZE_LIMIT_S = 5.0
 FREEZE_POLL_S = 0.005
+CONTROL_POLL_S = 0.1
 
 log = structlog.get_logger("jobs")
 
@@ -251,7 +252,14 @@ class Jobs:
         running.killing = True
         if running.freezing is not None:
             running.freezing.cancel()
-        running.folder.control(f"term {order.grace_s:.3f}")  # it thaws the job itself
+        word = f"term {order.grace_s:.3f}"  # it thaws the job itself
+        if not running.folder.control(word):
+            self.spawn(self._tell_again(running, word))
+
+    async def _tell_again(self, running: RunningJob, word: str) -> None:
+        """A shim that was started a moment ago does not listen yet."""
+        while not running.gone.is_set() and not running.folder.control(word):  # noqa: ASYNC110 — the shim rings no bell
+            await asyncio.sleep(CONTROL_POLL_S)
 
     async def end_all(self, grace_s: float) -> None:
         for key in list(self.running):

@@ -53,6 +53,7 @@ from hs_core.wanted import Wanted
 from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
+LAUNCH_S = 30.0  # that launches which are under way may take where all jobs are to end
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
 HOLDS_MEMORY = frozenset(
     {Phase.STARTING, Phase.HELD, Phase.FROZEN, Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
@@ -91,6 +92,7 @@ class Agent:
         self._events: deque[HostEvent] = deque()
         self._handling = False
         self._launching: dict[Key, Launch] = {}
+        self._under_way: set[asyncio.Task[None]] = set()  # of these, those that this agent is at
         self._deferred: dict[Key, list[Suspend | Resume | Checkpoint | Kill]] = {}
         self._wanted: frozenset[JobId] = frozenset()
         self._declared_bytes: dict[JobId, int] = {}
@@ -133,6 +135,8 @@ class Agent:
         """Jobs are left as they are, for the agent after us, unless it was asked to end them."""
         self.stopping = True
         if self.config.end_jobs_on_stop:
+            if self._under_way:  # what comes of these is to end, too
+                await asyncio.wait(self._under_way, timeout=LAUNCH_S)
             await self.jobs.end_all(self.config.kill_grace_s)
         for task in self._tasks:
             task.cancel()
@@ -265,7 +269,9 @@ class Agent:
         if self.stopping:
             return
         self._deferred[key] = []
-        self.jobs.spawn(self._launch_job(key, command))
+        task = self.jobs.spawn(self._launch_job(key, command))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
     async def _launch_job(self, key: Key, command: Launch) -> None:
         try:
@@ -292,6 +298,8 @@ class Agent:
         job_folder, who = await asyncio.to_thread(
             self.launcher.prepare, command.wanted, bound, command.generation
         )
+        if self.stopping:
+            return  # it is one that was being launched, to the agent after us
         gang, sock = await self._open_socket(job_folder)
         self.rendezvous.release(key)
         self.leases.write(key)

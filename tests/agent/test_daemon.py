@@ -287,6 +287,21 @@ def test_stopping_leaves_jobs_alone_unless_told_otherwise(daemon, controller, jo
     assert not procs.alive(state.job)
 
 
+@pytest.mark.parametrize("daemon", [{"emulated": ["V100:8"]}], indirect=True)
+def test_whoever_is_being_launched_as_all_jobs_are_to_end_ends_too_or_never_begins(
+    daemon, controller, job, wait_for
+) -> None:
+    daemon.start("--end-jobs-on-stop")
+    controller.want(*(job(number, "sleep", "600") for number in range(1, 9)))
+    # Of eight launches the first shims are there: they do not listen yet, and others are on their way.
+    wait_for(lambda: any(folder.shim_state() for folder in daemon.folders()), "the first shim is there")
+    assert daemon.stop() == 0
+    left = [
+        state for folder in daemon.folders() if (state := folder.shim_state()) and procs.alive(state.shim)
+    ]
+    assert left == []
+
+
 def test_the_host_goes_on_slicing_while_the_controller_is_away(daemon, controller, job, wait_for) -> None:
     daemon.start()
     controller.want(*[job(n, *python(COUNT), **FROZEN) for n in (1, 2)], quantum_s=0.3)
