@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.model import LEAST_SLOWDOWN, MOST_SLOWDOWN, Gpu, Slowdown
 
@@ -288,11 +289,12 @@ def _half_of_memory() -> int:
 def split_address(value: str) -> tuple[str, int] | None:
     """Host (an IPv6 one without its brackets) and port; None: it is not "host:port"."""
     host, colon, port = value.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) >= 2**16:
+    number = whole(port, 2**16 - 1)
+    if not colon or number is None:
         return None
     if host.startswith("[") and host.endswith("]"):
-        return host[1:-1], int(port)
-    return (host, int(port)) if _HOST_NAME.fullmatch(host) else None
+        return host[1:-1], number
+    return (host, number) if _HOST_NAME.fullmatch(host) else None
 
 
 def is_loopback(host: str) -> bool:
@@ -365,10 +367,10 @@ def _ports(top: _Table, key: str, default: range) -> range:
     value = top.text(key, "", expected)
     if not value:
         return default
-    first, dash, last = value.partition("-")
-    if not dash or not all(b.isascii() and b.isdigit() and len(b) < 6 for b in (first, last)):
+    first, last = (whole(bound, 99_999) for bound in value.partition("-")[::2])
+    if first is None or last is None:
         raise top.refuse(key, expected)
-    ports = range(int(first), int(last) + 1)
+    ports = range(first, last + 1)
     if not ports or ports.start < 1024 or ports.stop > 2**16:
         raise top.refuse(key, f"{expected}, from 1024 to 65535")
     return ports
@@ -425,8 +427,8 @@ def _emulated_one(file: str, where: str, item: object) -> EmulatedGpus:
     expected = '{model = "V100", count = 4, memory = "16G"} or "V100:4"'
     if isinstance(item, str):
         model, _, count = item.partition(":")
-        whole = count.isascii() and count.isdigit() and len(count) < 8
-        item = {"model": model, "count": int(count) if whole else count or 1}
+        number = whole(count, 10**6)
+        item = {"model": model, "count": (count or 1) if number is None else number}
     if not isinstance(item, dict):
         raise RefusedError(f"{file}: {where} = {item!r}: expected {expected}")
     table = _Table(file, f"{where}.", item)

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_proto.v1 import controller_pb2, controller_pb2_grpc
@@ -213,7 +214,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
     if len(wanted) != 64 or not all(c in "0123456789abcdef" for c in wanted):
         raise RefusedError(f"--ca-sha256 {ca_sha256!r}: 64 hexadecimal digits were expected")
     host, _, port = controller.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+    if not host or not whole(port, 2**16 - 1):
         raise RefusedError(f"--controller {controller!r}: host:port was expected")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -249,12 +249,12 @@ def down(state: Path, *, keep_jobs: bool, deadline_s: float, report: Report) -> 
 
 
 def _agents_again(state: Path, cluster: Cluster, report: Report) -> list[Identity]:
-    """Agents that died, or were stopped with `--keep-jobs`, and left jobs behind: only they know how to end them."""
+    """Agents that died, or were stopped with `--keep-jobs`, and left jobs running: only they know how to end them."""
     options = restored(cluster.options)
     left = [
         name
         for name in options.agents
-        if not process.alive(cluster.daemons[name]) and any((state / name / "jobs").glob("*"))
+        if not process.alive(cluster.daemons[name]) and process.any_of(state / name / "jobs")
     ]
     if not left:
         return []

@@ -58,6 +58,18 @@ def alive(who: Identity) -> bool:
     return identity(who.pid) == who
 
 
+def any_of(folder: Path) -> bool:
+    """Some process lives whose last argument is an entry of that folder: so each job's shim is told of its own."""
+    for entry in PROC.iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            last = (entry / "cmdline").read_bytes().rstrip(b"\0").rpartition(b"\0")[2]
+            if Path(os.fsdecode(last)).parent == folder and identity(int(entry.name)) is not None:
+                return True
+    return False
+
+
 def start(argv: Sequence[str], log: Path, cwd: Path) -> tuple[subprocess.Popen[bytes], Identity]:
     """Detached: a session of its own, nothing of ours but the log."""
     with os.fdopen(

@@ -39,7 +39,7 @@ def print_table(table: Table, *, header: bool = True) -> None:
     elif sys.stdout.isatty():
         from rich.console import Console
 
-        Console().print(_rich(table, header, tell=True))
+        Console().print(on_terminal(table, header, tell=True))
     else:
         for line in plain_lines(table, header=header):
             click.echo(line)
@@ -66,7 +66,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-def _rich(table: Table, header: bool, *, tell: bool) -> Any:
+def on_terminal(table: Table, header: bool, *, tell: bool) -> Any:
     from rich.text import Text
 
     from hs_client.fitting import Fitting
@@ -104,7 +104,7 @@ def live() -> Iterator[Callable[[Table, bool], None]]:
     with Live(auto_refresh=False) as picture:
 
         def change(table: Table, header: bool) -> None:
-            body = _rich(table, header, tell=False) if table.rows else Text(table.empty)
+            body = on_terminal(table, header, tell=False) if table.rows else Text(table.empty)
             picture.update(Group(Text(table.title), body), refresh=True)
 
         yield change

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hs_core.digits import whole
+
 DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
 
@@ -214,11 +216,12 @@ def _listen(value: Any, where: _Where) -> tuple[str, int] | None:
         where.wrong(value, '"host:port", e.g. "127.0.0.1:7443", or "" for none')
     host, _, port = value.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 65535:
+    number = whole(port, 65535)
+    if number is None:
         where.wrong(value, "a port from 0 to 65535 (0: any free one)")
     if not host:
         where.wrong(value, '"host:port"; all addresses are "0.0.0.0:7443"')
-    return ("127.0.0.1" if host == "localhost" else host), int(port)
+    return ("127.0.0.1" if host == "localhost" else host), number
 
 
 def is_loopback(host: str) -> bool:

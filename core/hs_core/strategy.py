@@ -7,6 +7,7 @@ measured goes to the class *as* that strategy (`class_as`).
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hs_core.digits import whole
 from hs_core.errors import RefusedError
 
 DEGREES = ("dp", "tp", "pp")
@@ -56,9 +57,9 @@ def parse(text: str) -> Strategy:
 
 
 def _number(text: str, word: str) -> int:
-    if not (word.isascii() and word.isdigit() and len(word) < 8 and 1 <= int(word) <= 1 << 20):
+    if not (number := whole(word, 1 << 20)):
         raise RefusedError(f"strategy {text!r}: {word!r}; expected {EXPECTED}")
-    return int(word)
+    return number
 
 
 def obstacle(strategies: Sequence[Strategy], gang: int) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
 
+from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_core.shares import NEWEST_FIRST
@@ -50,7 +51,7 @@ def parse_cluster(text: str, gpus_per_server: int = 4, memory_gib: float = 32.0)
 
 
 def _is_count(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 8 and 1 <= int(text) <= 10**6
+    return bool(whole(text, 10**6))
 
 
 def servers(cluster: ClusterSpec) -> Iterator[tuple[HostName, Pool]]:

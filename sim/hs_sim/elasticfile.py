@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from hs_core.digits import whole
 from hs_core.forms import Elastic
 from hs_core.mechanism.pollux import Sample, Speed, fit
 from hs_sim.reading import Where, expect, known, number
 
 MEASURED = "measured"
+MOST = 10**12  # of anything that is counted here
 _SHAPES = "mini-batches a second by shape, `4x32: 1.5` or `8x16x2/4: 1.1`: GPUs, examples on each at once, parts, servers"
 
 
@@ -29,10 +31,6 @@ def speed_of(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     return Speed(**{"grad_s": 0.0, **told})
 
 
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 13
-
-
 def _fitted(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     """`measured: {4x32: 1.5, 8x16x2/4: 1.1}`: by GPUs, examples on each at once, parts of a mini-batch, and servers, how many of them a second."""
     expect(len(parts) == 1, where, field, ", ".join(map(str, parts)), f"its parts or {MEASURED!r}, not both")
@@ -42,8 +40,8 @@ def _fitted(where: Where, field: str, parts: Mapping[str, Any]) -> Speed:
     for text, rate in said.items():
         shape, slash, over = str(text).partition("/")
         words = [*shape.split("x"), over if slash else "1"]
-        whole = len(words) in (3, 4) and all(map(_is_whole, words))
-        expect(whole and min(map(int, words)) > 0, where, f"{field}.{MEASURED}", text, _SHAPES)
+        fine = len(words) in (3, 4) and all(whole(word, MOST) for word in words)
+        expect(fine, where, f"{field}.{MEASURED}", text, _SHAPES)
         *numbers, nodes = map(int, words)
         gpus, per_gpu, times = [*numbers, 1][:3]
         expect(gpus % nodes == 0, where, f"{field}.{MEASURED}", text, _SHAPES)
@@ -61,10 +59,10 @@ def elastic_of(where: Where, text: object, gpus: int) -> Elastic | None:
         return None
     expected = "`1-8 64-512 32 900`: GPUs, examples of a mini-batch, at most on a GPU, and the noise scale if it is known"
     bounds = [word.partition("-") for word in words[:2]]
-    whole = [part for low, _, high in bounds for part in (low, high)] + words[2:3]
-    fine = len(words) in (3, 4) and all(_is_whole(part) and int(part) > 0 for part in whole)
-    expect(fine and len(whole) == 5, where, "elastic", text, expected)
-    least, most, batch, largest, per_gpu = map(int, whole)
+    parts = [part for low, _, high in bounds for part in (low, high)] + words[2:3]
+    fine = len(words) in (3, 4) and len(parts) == 5 and all(whole(part, MOST) for part in parts)
+    expect(fine, where, "elastic", text, expected)
+    least, most, batch, largest, per_gpu = map(int, parts)
     expect(
         least <= most and batch <= largest, where, "elastic", text, f"{expected}, none above the one after it"
     )

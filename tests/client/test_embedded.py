@@ -164,14 +164,27 @@ def test_keep_jobs_does_not_tell_the_agent_to_end_them(call, state):
     assert cluster_files.read_cluster(state).running() == []
 
 
-@pytest.mark.usefixtures("stand_ins")
+@pytest.fixture
+def left_job(state):
+    """A job of the agent that goes on, as far as can be seen: a process that was told of its folder."""
+    folder = state / "agent/jobs/7-0"
+    folder.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", str(folder)]) as job:
+        yield job
+        job.kill()
+
+
+def killed(state: Path) -> None:
+    agent = cluster_files.read_cluster(state).daemons["agent"]
+    process.send(agent, signal.SIGKILL)
+    assert process.wait_gone(agent, 60)
+
+
+@pytest.mark.usefixtures("stand_ins", "left_job")
 def test_down_starts_an_agent_again_that_died_and_left_jobs(call, state):
     call(*UP)
     is_up(state / "told")
-    before = cluster_files.read_cluster(state).daemons["agent"]
-    process.send(before, signal.SIGKILL)
-    assert process.wait_gone(before, 60)
-    (state / "agent/jobs/7-0").mkdir(parents=True)
+    killed(state)
     ran = call("down")
     assert (ran.code, ran.out) == (0, "down\n")
     assert "agent was not running: starting it again to end the jobs that it left" in ran.err
@@ -179,23 +192,31 @@ def test_down_starts_an_agent_again_that_died_and_left_jobs(call, state):
     assert cluster_files.read_cluster(state).running() == []
 
 
-@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.usefixtures("stand_ins", "left_job")
 def test_jobs_that_were_kept_are_ended_by_a_down_that_does_not_keep_them(call, state):
     call(*UP)
     is_up(state / "told")
-    (state / "agent/jobs/7-0").mkdir(parents=True)
     assert call("down", "--keep-jobs").code == 0
     assert (state / "told").read_text() == "is up"
     assert call("down").out == "down\n"
     assert (state / "told").read_text() == "told to stop"
 
 
+@pytest.mark.usefixtures("stand_ins")
+def test_folders_of_jobs_that_have_ended_start_no_agent_again(call, left_job):
+    call(*UP)
+    assert call("down").out == "down\n"
+    left_job.kill()
+    left_job.wait()
+    ran = call("down")
+    assert ran.out.startswith("nothing is up")
+    assert ran.err == ""
+
+
+@pytest.mark.usefixtures("left_job")
 def test_an_agent_that_cannot_be_started_again_to_end_jobs_is_shown_with_its_log(call, state, stand_ins):
     call(*UP)
-    before = cluster_files.read_cluster(state).daemons["agent"]
-    process.send(before, signal.SIGKILL)
-    assert process.wait_gone(before, 60)
-    (state / "agent/jobs/7-0").mkdir(parents=True)
+    killed(state)
     stand_ins["agent"] = "fails"
     ran = call("down")
     assert ran.code == 6

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from hs_client import Client, page, tables
 from hs_client.fitting import GAP, LEAST, Fitting, fit
-from hs_client.screen import _rich
+from hs_client.screen import on_terminal
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMES = ("id", "name", "state", "moves", "why")
@@ -78,7 +78,7 @@ def crowd(fake):
 def test_the_queue_shows_every_jobs_number_and_state_on_any_terminal(serving, width) -> None:
     with Client(f"unix:{serving.socket}") as client:
         table = tables.queue(client.jobs())
-    lines = drawn(_rich(table, True, tell=True), width)
+    lines = drawn(on_terminal(table, True, tell=True), width)
     assert lines[0].split()[0] == "id"
     first = [line.split()[0] for line in lines[2:4]]
     assert sorted(first) == ["12", "13"]

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hs_core.errors import Kind, RefusedError
 from hs_sim.cli import main
-from hs_sim.cli.show import _seeds, _table, parts_of
+from hs_sim.cli.show import _seeds, parts_of, table_of
 from hs_sim.cluster import parse_cluster
 from hs_sim.compare import Case, mean_of, run
 from hs_sim.generate import Recipe, generate
@@ -90,7 +90,7 @@ def test_on_a_narrow_terminal_tables_follow_one_another_and_each_fits(width: int
     assert named == [name for columns in parts_of(rows, 1_000) for name, _ in columns]
     for columns in parts:
         console = Console(width=width, file=io.StringIO(), color_system=None)
-        console.print(_table(rows, columns))
+        console.print(table_of(rows, columns))
         head, *lines = console.file.getvalue().splitlines()
         assert head.split()[:2] == ["policy", "seed"]
         assert len(lines) == 2

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import isfinite
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from hs_core.gang.bound import Bound
 from hs_core.gang.messages import HOOK_TIERS, MAX_RANKS, PROTOCOL, MalformedError, Message
@@ -42,19 +43,25 @@ class Able:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Answer:
+    """To a stop or save that was proposed."""
+
     id: int
     at_step: int
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class Accepted(Answer):
+    __slots__ = ()
+
+
+class Rejected(Answer):
     """It is past that step already."""
 
-    id: int
-    at_step: int
-    step: int
+    __slots__ = ()
+
+
+Answered = TypeVar("Answered", Accepted, Rejected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,16 +152,8 @@ def _able(message: Message) -> Able:
     return Able(can=_abilities(message))
 
 
-def _accepted(message: Message) -> Accepted:
-    return Accepted(
-        id=_count(message, "id"), at_step=_count(message, "at_step"), step=_count(message, "step")
-    )
-
-
-def _rejected(message: Message) -> Rejected:
-    return Rejected(
-        id=_count(message, "id"), at_step=_count(message, "at_step"), step=_count(message, "step")
-    )
+def _answer(kind: type[Answered], message: Message) -> Answered:
+    return kind(id=_count(message, "id"), at_step=_count(message, "at_step"), step=_count(message, "step"))
 
 
 def _held(message: Message) -> Held:
@@ -211,8 +210,8 @@ _READERS: dict[str, Callable[[Message], Said]] = {
     "hello": _hello,
     "arrived": _arrived,
     "can": _able,
-    "accept": _accepted,
-    "reject": _rejected,
+    "accept": partial(_answer, Accepted),
+    "reject": partial(_answer, Rejected),
     "held": _held,
     "saved": _saved,
     "failed": _failed,

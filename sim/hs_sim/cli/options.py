@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hs_core.digits import whole
 from hs_core.errors import RefusedError
 from hs_core.policy import Profiling
 from hs_sim.model import ClusterSpec, Experiment, Noise, Workload, gavel_compat
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from hs_sim.reading import Sieve
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_SEED = 10**18
 
 _INPUT = (
     click.option("--throughputs", type=click.Path(path_type=Path), help="Gavel's or Shockwave's throughputs.json, beside a trace of theirs."),
@@ -232,23 +235,19 @@ def check_picture(path: Path | None) -> None:
         raise RefusedError(f"--plot: {str(path)!r}; expected a name that ends in .png")
 
 
-def _is_seed(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 19
-
-
 def seeds_of(text: str) -> list[int]:
     """`3`, `1,2,7` or `0-9`."""
     found: list[int] = []
     for word in text.split(","):
         low, dash, high = word.strip().partition("-")
-        if not all(_is_seed(bound) for bound in ([low, high] if dash else [low])):
+        first, last = whole(low, MOST_SEED), whole(high if dash else low, MOST_SEED)
+        if first is None or last is None:
             raise RefusedError(
                 f"--seed: {word.strip()!r}; expected a number, several with commas, or a range as 0-9"
             )
-        last = int(high) if dash else int(low)
-        if last - int(low) >= 10_000 or last < int(low):
+        if last - first >= 10_000 or last < first:
             raise RefusedError(
                 f"--seed: {word.strip()!r}; expected a range of at most 10000, the lower first"
             )
-        found.extend(range(int(low), last + 1))
+        found.extend(range(first, last + 1))
     return list(dict.fromkeys(found))

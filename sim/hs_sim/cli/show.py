@@ -88,7 +88,7 @@ def comparison(rows: Sequence[Summary], workload: Workload) -> None:
         by_policy.setdefault(row.policy, []).append(row)
     shown = [(_seeds(found), mean_of(found)) for found in by_policy.values()]
     for columns in parts_of(shown, console.width):
-        console.print(_table(shown, columns))
+        console.print(table_of(shown, columns))
     if len(rows) > len(shown):
         console.print(
             f"Means over {len(rows) // len(shown)} seeds, of worst ratios and longest waits the largest.",
@@ -127,7 +127,7 @@ def _seeds(rows: Sequence[Summary]) -> str:
     return f"{seeds[0]}-{seeds[-1]}" if together else ",".join(map(str, seeds))
 
 
-def _table(rows: Sequence[tuple[str, Summary]], columns: Sequence[_Column]) -> Table:
+def table_of(rows: Sequence[tuple[str, Summary]], columns: Sequence[_Column]) -> Table:
     shown = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
     shown.add_column("policy", no_wrap=True)
     shown.add_column("seed", justify="right", no_wrap=True)
