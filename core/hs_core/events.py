@@ -5,6 +5,7 @@ controller took office, carried on by its boot clock: within one term it never j
 the next it may leap ahead, so none may outlast its term.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hs_core.model import Gpu, Host, JobSpec
@@ -334,6 +335,14 @@ class GpusSeen(At):
     gpus: tuple[Gpu, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMemorySeen(At):
+    """What could still be taken without anybody being pushed out, and what the processes of each job hold."""
+
+    available_bytes: int
+    held_bytes: Mapping[JobId, int] = field(default_factory=dict)
+
+
 HostEvent = (
     WantedChanged
     | Woke
@@ -355,6 +364,7 @@ HostEvent = (
     | RendezvousReserved
     | ControllerHeard
     | GpusSeen
+    | HostMemorySeen
 )
 
 

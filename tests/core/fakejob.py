@@ -51,6 +51,7 @@ class Ways:
     unkillable: bool = False
     work_s: float = 1e12  # of training, then it ends by itself
     memory_bytes: int = 0  # measured when it trains
+    host_bytes: int = 0  # of the host's memory, from its first step edge on; half of it before
     step_s: float = 0.1
     fetch_s: float = 2.0
     fetch_fails: int = 0  # so often, then it succeeds
@@ -90,6 +91,10 @@ class Process:
     @property
     def trains(self) -> bool:
         return self.state in ("running", "stopping") and not self.frozen
+
+    @property
+    def host_bytes(self) -> int:
+        return self.ways.host_bytes // (2 if self.state == "starting" else 1)
 
     @property
     def step(self) -> int:

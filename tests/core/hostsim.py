@@ -22,6 +22,7 @@ from hs_core.events import (
     GpusSeen,
     HostCommand,
     HostEvent,
+    HostMemorySeen,
     JobExited,
     Kill,
     Launch,
@@ -39,6 +40,7 @@ from hs_core.reports import Phase
 from hs_core.wanted import Lend, Peer, Source, Turn, Wanted, WantedJob
 
 GIB = 1 << 30
+LOOK_S = 2.0  # how often the host's memory is looked at
 ENTRY = ("time_limit_s", "paused", "cancelled", "rendezvous", "node_rank", "hold", "leave", "source")
 
 
@@ -50,6 +52,7 @@ class HostSim:
         memory_bytes: int = 16 * GIB,
         config: HostConfig | None = None,
         quantum_s: float = 60.0,
+        ram_bytes: int = 0,
     ) -> None:
         self.gpus = tuple(
             Gpu(id=GpuId(f"GPU-{i}"), index=i, model="V100", memory_bytes=memory_bytes) for i in range(gpus)
@@ -81,6 +84,11 @@ class HostSim:
         self._count = count()
         self._wake_at_s: float | None = None
         self.watch: Callable[[HostSim], None] | None = None
+        self.ram_bytes = ram_bytes  # 0: nobody looks
+        self.others_bytes = 0  # that processes hold which are no job's
+        self.fullest_bytes = 0  # that was ever held of it
+        if ram_bytes:
+            self._look()
 
     # --- what a test orders
 
@@ -180,6 +188,17 @@ class HostSim:
                     replace(g, healthy=g.index not in bad, why_unhealthy="XID 79" * (g.index in bad))
                     for g in self.gpus
                 ),
+            )
+        )
+
+    def _look(self) -> None:
+        self.after(LOOK_S, self._look)
+        held_bytes = {process.job: process.host_bytes for process in self.processes.values()}
+        taken_bytes = self.others_bytes + sum(held_bytes.values())
+        self.fullest_bytes = max(self.fullest_bytes, taken_bytes)
+        self.tell(
+            HostMemorySeen(
+                now_s=self.now_s, available_bytes=max(0, self.ram_bytes - taken_bytes), held_bytes=held_bytes
             )
         )
 

@@ -39,6 +39,7 @@ ways = st.builds(
     unkillable=st.sampled_from([False] * 9 + [True]),
     work_s=st.sampled_from([30.0, 300.0, 3000.0, 1e9]),
     lose=st.sets(st.sampled_from(["held", "went-on", "resume"]), max_size=2),
+    host_bytes=st.sampled_from([0, 3 * GIB, 10 * GIB]),
 )
 modes = st.sampled_from(
     [SuspendMode.AUTO] * 6 + [SuspendMode.HOOK, SuspendMode.TRANSPARENT, SuspendMode.NONE]
@@ -57,14 +58,18 @@ class AnyHost(RuleBasedStateMachine):
         budget=st.sampled_from([0, 20, 200]),
         clock=st.booleans(),
         fence_after_s=st.sampled_from([0.0, 0.0, 300.0]),
+        ram=st.sampled_from([0, 0, 24]),
     )
     def start(  # noqa: PLR0917 — hypothesis passes by name
-        self, gpus: int, freeze: bool, preload: int, budget: int, clock: bool, fence_after_s: float
+        self, gpus: int, freeze: bool, preload: int, budget: int, clock: bool, fence_after_s: float, ram: int
     ) -> None:
         config = HostConfig(
-            can_freeze=freeze or self.gentle, preload=preload, host_memory_budget_bytes=budget * GIB
+            can_freeze=freeze or self.gentle,
+            preload=preload,
+            host_memory_budget_bytes=budget * GIB,
+            host_memory_reserve_bytes=2 * GIB,
         )
-        self.sim = HostSim(gpus, config=config)
+        self.sim = HostSim(gpus, config=config, ram_bytes=ram * GIB)
         self.sim.watch = self.look
         self.counted: dict[tuple[int, int], tuple[float, ...]] = {}
         self.number = 0
@@ -119,6 +124,9 @@ class AnyHost(RuleBasedStateMachine):
             how.hooks = how.freezes = True
             how.deaf = how.unkillable = how.disk_full = False
             how.lose, memory = set(), min(memory, 1)
+            if nodes > 1:
+                how.host_bytes = 0  # parts of gangs leave for nobody
+            how.can_checkpoint |= self.sim.ram_bytes > 0  # one that cannot leave keeps its memory for good
             how.hold_s, how.checkpoint_s, how.ready_s = min(how.hold_s, 2.0), 0.5, min(how.ready_s, 20.0)
         self.sim.job(
             self.number,
@@ -196,6 +204,11 @@ class AnyHost(RuleBasedStateMachine):
     def gpus_change(self, sick: set[int]) -> None:
         if len(self.sim.gpus) > 1 and not self.gentle:
             self.sim.see_gpus(sick)
+
+    @rule(others=st.sampled_from([0, 0, 8, 22]))
+    def others_take_memory(self, others: int) -> None:
+        if not self.gentle:
+            self.sim.others_bytes = others * GIB
 
     @precondition(lambda self: not self.sim.down)
     @rule(away=st.sampled_from([0.0, 1.0, 200.0]))

@@ -54,6 +54,14 @@ class Board:
     kept: dict[tuple[JobId, int], tuple[int, int]] = field(
         default_factory=dict
     )  # of these, jobs that have left: generation and step of what is lent
+    free_bytes: int | None = None  # of host memory, as last seen; None: nobody looks
+    class_bytes: dict[str, int] = field(
+        default_factory=dict
+    )  # host memory for each GPU of a gang, the most that was seen of a job class
+    refused: set[JobId] = field(default_factory=set)  # for want of host memory, when it was asked last
+    room_for: dict[JobId, tuple[int, float]] = field(
+        default_factory=dict
+    )  # those for whom others leave: what they need, and when the quantum began in which they were refused last
     idle_since_s: dict[GpuId, float] = field(default_factory=dict)  # GPUs that are in nobody's turn
     gang_ended_s: float | None = None  # a gang of the turn ended, and the controller has not answered since
     out: list[HostCommand] = field(default_factory=list)
@@ -144,9 +152,10 @@ class Board:
         assert job.startable, f"job {job.id} must not be started: {job.waits_for or 'it leaves'}"
         job.launched_s = self.now_s
         job.aim = ()
+        job.held_up, job.refused_quanta = "", 0
         job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False
-        job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = False
+        job.ready = job.resumed = job.overdue = job.can_swap = job.can_checkpoint = job.weighed = False
         job.phase = Phase.STARTING if job.hookable else Phase.RUNNING
         if self.never_hooks(job):
             job.hooked, job.phase, job.resumed = False, Phase.RUNNING, True
@@ -247,6 +256,9 @@ class Board:
         job.in_turn = False
         job.asked = job.going_s = None
         job.parked_bytes = 0
+        if self.free_bytes is not None:
+            self.free_bytes += job.host_bytes
+        job.host_bytes = 0
         job.stuck = job.held_up = ""
 
     def exited(self, job: HostedJob, exit_: Exit) -> None:

@@ -10,6 +10,7 @@ class HostConfig:
         120.0  # from a job's coming; then it may start in its turn, blocking its GPUs meanwhile
     )
     host_memory_budget_bytes: int = 0  # for swapped device memory; 0: nothing is swapped
+    host_memory_reserve_bytes: int = 0  # left free by who is started; below half of it who stands is let go
     suspend_deadline_s: float = 30.0  # then the freezer; then the job counts as unsliceable
     park_deadline_s: float = 300.0  # the same where memory has to move first: swap, checkpoint
     hook_deadline_s: float = 30.0  # from launch; a process that has not loaded the runtime by then never will
@@ -27,7 +28,13 @@ class HostConfig:
     move_relief_quanta: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("preload", "host_memory_budget_bytes", "kill_grace_s", "switch_ratio"):
+        for name in (
+            "preload",
+            "host_memory_budget_bytes",
+            "host_memory_reserve_bytes",
+            "kill_grace_s",
+            "switch_ratio",
+        ):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 0 or more")
         for name in ("suspend_deadline_s", "park_deadline_s", "ahead_patience_s", "hook_deadline_s", "ready_deadline_s", "unkillable_s",

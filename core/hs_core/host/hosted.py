@@ -77,6 +77,13 @@ class HostedJob:
     noise_scale: float = 0.0
     noise_samples: int = 0
     parked_bytes: int = 0
+    host_bytes: int = 0  # host memory that its processes hold, as last seen
+    host_peak_bytes: int = 0  # the most that was ever seen
+    weighed: bool = False  # this process has been seen since it came up
+    refused_quanta: int = (
+        0  # in which it was first in line and could not be started for want of host memory …
+    )
+    refused_edge_s: float = -1.0  # … the last of which began then
     tier: Tier = Tier.NONE
     checkpoint_step: int = -1
     checkpoint_generation: int = -1

@@ -36,6 +36,7 @@ from hs_core.events import (
     GpusSeen,
     HostCommand,
     HostEvent,
+    HostMemorySeen,
     JobCheckpointed,
     JobHeld,
     JobHooked,
@@ -46,7 +47,7 @@ from hs_core.events import (
     WantedChanged,
     Woke,
 )
-from hs_core.host import away, comings, deadlines, memory, said, turns, wants
+from hs_core.host import away, comings, deadlines, host_memory, letting_go, memory, said, turns, wants
 from hs_core.host.board import Board, tickets_of
 from hs_core.host.config import HostConfig
 from hs_core.host.hosted import HostedJob
@@ -124,6 +125,10 @@ class HostMachine:
                 self._wanted(event.wanted, event.now_s)
             case GpusSeen():
                 self._gpus_seen(event)
+            case HostMemorySeen():
+                grown = host_memory.seen(board, event)
+                if not (board.room_for or board.refused or host_memory.is_short(board)):
+                    touched = grown
             case ControllerHeard():
                 board.heard(event.late_s)
                 touched = ()
@@ -229,6 +234,7 @@ class HostMachine:
 
     def _settle(self) -> None:
         board = self._board
+        board.refused.clear()
         away.fence(board)
         for job in board.in_order:
             if not job.alive:
@@ -272,6 +278,7 @@ class HostMachine:
             turns.fill(board)
         board.enqueue()
         turns.preload(board)
+        letting_go.let_go(board)
 
     def _next_quantum(self) -> None:
         """Edges keep their cadence however late they are seen; quanta that nobody saw are charged to those who had them."""

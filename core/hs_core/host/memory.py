@@ -11,7 +11,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.names import GpuId
 from hs_core.wanted import Turn
 
-VERSION = 2
+VERSION = 3
 _NUMBERS = (
     "arrivals",
     "wanted_quantum_s",
@@ -40,6 +40,8 @@ def save(board: Board) -> dict[str, Any]:
         },
         "hooking_classes": sorted(board.hooking_classes),
         "unhooked_classes": sorted(board.unhooked_classes),
+        "free_bytes": board.free_bytes,
+        "class_bytes": dict(sorted(board.class_bytes.items())),
         "drained": sorted(board.drained),
         "lends": sorted(board.lends),
         "kept": [[*key, *checkpoint] for key, checkpoint in sorted(board.kept.items())],
@@ -60,6 +62,8 @@ def load(board: Board, saved: Mapping[str, Any]) -> None:
     agenda.known = {quantum: revive(Turn, turn) for quantum, turn in kept["known"]}
     board.hooking_classes = set(saved["hooking_classes"])
     board.unhooked_classes = set(saved["unhooked_classes"])
+    board.free_bytes = saved["free_bytes"]
+    board.class_bytes = dict(saved["class_bytes"])
     board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])
     board.lends = frozenset((job, epoch) for job, epoch in saved["lends"])
     board.kept = {(job, epoch): (generation, step) for job, epoch, generation, step in saved["kept"]}
@@ -84,6 +88,7 @@ def _reboot(board: Board, then_s: float) -> None:
         job.going_s = None if job.going_s is None else now_s
         job.asked_s = job.deadline_s = job.start_deadline_s = job.resend_s = now_s
         job.swap_after_s = job.checkpoint_after_s = job.reserve_at_s = job.fetch_at_s = job.came_s = now_s
+        job.refused_edge_s = -1.0
     board.edge_s = now_s
     board.heard_s = now_s - board.fence_after_s
     board.gang_ended_s = None if board.gang_ended_s is None else now_s

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from hs_core.host.binding import choose
 from hs_core.host.board import Board
 from hs_core.host.demand import demand
+from hs_core.host.host_memory import has_memory, starts, to_come, waits_text
 from hs_core.host.hosted import HostedJob
 from hs_core.host.mates import is_guest, mates
 from hs_core.host.room import make_room, residents, spare_for_preload
@@ -24,6 +25,7 @@ class Walk:
     rank: dict[JobId, int]
     there: dict[GpuId, list[HostedJob]]  # whose state lies on each GPU
     holders: dict[JobId, HostedJob]  # that have GPUs, or had when it began: few of the many that wait
+    starts: dict[JobId, int]  # host memory that those take who are coming up, or are to be started
     claimed: dict[GpuId, JobId] = field(default_factory=dict)
     shared: dict[GpuId, JobId] = field(default_factory=dict)  # of the claimed: by whom else
     picks: list[HostedJob] = field(default_factory=list)
@@ -45,6 +47,8 @@ class Walk:
     def bind(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> None:
         job.gpus = gpus
         self.holders[job.id] = job
+        if not job.alive:
+            self.starts[job.id] = to_come(self.board, job)
 
     def leave(self, job: HostedJob) -> None:
         """What it was given goes to others."""
@@ -93,6 +97,9 @@ class Walk:
             gpus = job.gpus if self._stays(job) else None
             if gpus is None and job.gang <= len(free):
                 self.misfits.append(job)
+        elif not self.has_memory(job):
+            job.held_up = waits_text(board, job)
+            return False
         elif self.board.turn.guests and (lent_by := self.lent(job)):
             gpus = self._beside(job, lent_by)
         else:
@@ -120,6 +127,9 @@ class Walk:
         """How many of its GPUs its mates have for it."""
         meant = mates(self.board.turn, job.id)
         return sum(min(len(gpus), meant[mate]) for mate, gpus in self.lent(job).items())
+
+    def has_memory(self, job: HostedJob) -> bool:
+        return has_memory(self.board, job, self.starts, self.holders)
 
     def room(self, job: HostedJob, gpus: tuple[GpuId, ...]) -> dict[JobId, Tier] | None:
         fixed = {self.claimed[gpu] for gpu in gpus if gpu in self.claimed}
@@ -224,7 +234,8 @@ def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[
 def walk(board: Board) -> Walk:
     order = list(board.queue.order())
     holders = {job.id: job for job in board.jobs.values() if job.gpus}
-    return Walk(board, order, {job: i for i, job in enumerate(order)}, residents(board), holders)
+    rank = {job: i for i, job in enumerate(order)}
+    return Walk(board, order, rank, residents(board), holders, starts(board, holders.values()))
 
 
 def able(board: Board, job: HostedJob) -> bool:
@@ -266,6 +277,8 @@ def may_start_ahead(board: Board, job: HostedJob) -> bool:
 
 def ahead_on(board: Board, this: Walk, job: HostedJob) -> tuple[GpuId, ...] | None:
     """GPUs that it can be bound to now without pushing out anybody's memory."""
+    if not this.has_memory(job):
+        return None
     allowed, turn = _allowed_ahead(board, this, job), board.turn_of(job)
     if is_guest(turn, job.id):
         return _beside_partners(board, this, turn, job, allowed)
@@ -288,7 +301,7 @@ def _has_room_ahead(board: Board, this: Walk, job: HostedJob) -> bool:
     turn = board.turn_of(job)
     if is_guest(turn, job.id):
         return ahead_on(board, this, job) is not None
-    return len(_allowed_ahead(board, this, job)) >= job.gang
+    return len(_allowed_ahead(board, this, job)) >= job.gang and this.has_memory(job)
 
 
 def _beside_partners(

@@ -1,0 +1,106 @@
+"""Host memory: a process that stands between two turns keeps its own, so only so many fit beside each other.
+
+Nobody is started whose process would leave the host less than its reserve, as far as is known; who has to leave for it, see `letting_go`.
+Of a class that nobody has seen yet a guess is made: the next one of it is known. One that would be the only process here is started in any case,
+as waiting would not help it.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from hs_core.events import HostMemorySeen
+from hs_core.host.board import Board
+from hs_core.host.hosted import HostedJob
+from hs_core.names import JobId
+from hs_core.reports import Phase
+
+
+UNKNOWN_BYTES = 2 << 30
+"""For each GPU of a gang, of a class of jobs of which nothing is known: a Python with torch, a device's context, a few workers that load data."""
+
+
+CAUTION = 4
+"""So many times the guess is to be left for another of such a class while the first one comes up and tells how much it is."""
+
+
+def seen(board: Board, event: HostMemorySeen) -> list[HostedJob]:
+    """Jobs that were never seen to hold so much."""
+    grown = []
+    board.free_bytes = event.available_bytes
+    for id_, held_bytes in event.held_bytes.items():
+        job = board.jobs.get(id_)
+        if job is None or not job.alive:
+            continue
+        job.host_bytes = held_bytes
+        if job.phase is Phase.STARTING:
+            continue  # it has not yet all that it will have
+        job.weighed = True
+        if held_bytes > job.host_peak_bytes:
+            job.host_peak_bytes = held_bytes
+            grown.append(job)
+        name, per_gpu = job.wanted.job_class, held_bytes // max(job.gang, 1)
+        board.class_bytes[name] = max(board.class_bytes.get(name, 0), per_gpu)
+    return grown
+
+
+def starts(board: Board, jobs: Iterable[HostedJob]) -> dict[JobId, int]:
+    """What those of these will take who are to be started, or were not seen yet since they stood at their first step edge."""
+    if board.free_bytes is None:
+        return {}
+    return {job.id: to_come(board, job) for job in jobs if not (job.alive and job.weighed)}
+
+
+def is_short(board: Board) -> bool:
+    """So little is left that those who run might be killed for want of it."""
+    return board.free_bytes is not None and board.free_bytes < board.config.host_memory_reserve_bytes // 2
+
+
+def expected_bytes(board: Board, job: HostedJob) -> int:
+    """What its process will hold: as much as an earlier one did here, else as those of its class, else as its user says, else a guess."""
+    class_bytes = board.class_bytes.get(job.wanted.job_class, 0) * job.gang
+    return job.host_peak_bytes or class_bytes or job.wanted.spec.memory_bytes or UNKNOWN_BYTES * job.gang
+
+
+def _known(board: Board, job: HostedJob) -> bool:
+    name = job.wanted.job_class
+    return bool(job.host_peak_bytes or board.class_bytes.get(name) or job.wanted.spec.memory_bytes)
+
+
+def to_come(board: Board, job: HostedJob) -> int:
+    """What it will take of what is left: of a process that is about to be started, or comes up."""
+    if not job.alive:
+        return expected_bytes(board, job)
+    return max(0, expected_bytes(board, job) - job.host_bytes)
+
+
+def left_for(board: Board, job: HostedJob, coming: dict[JobId, int]) -> int:
+    """Bytes above the reserve when those `coming`, and those for whom room is being made, have theirs. `job` itself is not one of them."""
+    assert board.free_bytes is not None
+    promised = {id_: needed for id_, (needed, _) in board.room_for.items()} | coming
+    promised.pop(job.id, None)
+    return board.free_bytes - board.config.host_memory_reserve_bytes - sum(promised.values())
+
+
+def has_memory(
+    board: Board, job: HostedJob, coming: dict[JobId, int], others: Mapping[JobId, HostedJob]
+) -> bool:
+    """Its process can be started now. `others`: all that may have one."""
+    if board.free_bytes is None:
+        return True
+    needed = expected_bytes(board, job)
+    if not _known(board, job) and any(
+        others[id_].wanted.job_class == job.wanted.job_class
+        for id_ in coming
+        if id_ != job.id and id_ in others
+    ):
+        needed *= CAUTION
+    if left_for(board, job, coming) >= needed:
+        return True
+    alone = all(other is job or not (other.alive or other.id in coming) for other in others.values())
+    if not alone:
+        board.refused.add(job.id)
+    return alone
+
+
+def waits_text(board: Board, job: HostedJob) -> str:
+    needed = expected_bytes(board, job) / 2**30
+    return f"waits for host memory of its server, of which it needs about {needed:.1f} GiB"
