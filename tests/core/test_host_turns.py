@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_core.events import Launch, Reserve, Resume, Suspend, WantedChanged, Woke
+from hs_core.host import HostConfig
 from hs_core.host.agenda import REMEMBERED, Agenda
 from hs_core.model import OnPartition
 from hs_core.names import JobId
@@ -116,6 +117,20 @@ def test_a_part_never_runs_by_the_local_stride_even_on_idle_gpus() -> None:
     sim.quanta(5)
     assert sim.machine.report(GANG).gpu_s == 0.0
     assert sim.phases() == {1: "held"}
+
+
+def test_a_part_that_stops_long_after_its_turn_is_not_let_go_in_that_of_others() -> None:
+    sim = HostSim(1, config=HostConfig(can_freeze=False))
+    slow = Ways(hook_s=0.1, ready_s=0.2, hold_s=45.0)
+    sim.job(1, 1, nodes=2, rendezvous="a:1", ways=slow)
+    sim.job(2, ways=Ways(**QUICK))
+    sim.start_clock([ITS, OTHERS])
+    sim.run(60.0 + 40.0)
+    assert "does not stop" in sim.machine.report(GANG).note
+    sim.run(10.0)
+    assert sim.phases() == {1: "held", 2: "running"}
+    sim.quanta(1)
+    assert sim.phases()[1] == "running"
 
 
 def test_gpus_that_a_gang_leaves_are_shared_by_the_others() -> None:

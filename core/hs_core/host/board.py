@@ -107,6 +107,10 @@ class Board:
             return self.turn
         return self.agenda.known.get(self.agenda.quantum + 1, self.turn)
 
+    def is_out_of_turn(self, job: HostedJob) -> bool:
+        """A part of a gang over several hosts, whatever it does now: its other parts are told to stand."""
+        return job.part and job.id not in self.turn.gangs
+
     def sliceable(self, job: HostedJob) -> bool:
         return job.sliceable(self.config.can_freeze)
 
@@ -216,6 +220,10 @@ class Board:
             self.mean_suspend_s = blend(self.mean_suspend_s, took_s)
         if job.occupying and any(other.occupying for other in self.rivals(job)):
             job.in_turn = False  # two could not be stopped; one is left
+        if self.is_out_of_turn(job):
+            job.in_turn = False  # it could not be stopped before
+            for other in self.rivals(job):
+                other.passed_over = other.passed_over and not job.stuck
         job.free(self.now_s)
         job.phase, job.tier = phase, tier
         job.asked = job.going_s = None

@@ -13,7 +13,6 @@ from hs_core.host.hosted import HostedJob
 from hs_core.names import JobId
 from hs_core.reports import Phase
 
-
 UNKNOWN_BYTES = 2 << 30
 """For each GPU of a gang, of a class of jobs of which nothing is known: a Python with torch, a device's context, a few workers that load data."""
 

@@ -61,7 +61,7 @@ def _of_none_alive(job: HostedJob) -> Iterator[str]:
 def _of_its_turn(board: Board, job: HostedJob) -> Iterator[str]:
     if job.phase is Phase.SUSPENDING or job.phase is Phase.KILLING or job.id not in board.queue.jobs:
         yield "is in its turn"
-    if job.id not in board.turn.gangs and job.part and not board.immovable(job):
+    if board.is_out_of_turn(job) and not board.immovable(job):
         yield "is a part of several and in a turn that is not its own"
 
 

@@ -111,6 +111,7 @@ def _ready(board: Board, job: HostedJob, event: JobReady) -> None:
     elif job.phase in (Phase.STARTING, Phase.RUNNING):
         others = any(other.occupying for other in board.rivals(job))
         lets_go = not job.wanted.paused and not job.portion_done
+        job.in_turn = job.in_turn and not board.is_out_of_turn(job)
         if job.in_turn and job.occupying and not others and lets_go:
             board.resume(job)
             return

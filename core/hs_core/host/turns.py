@@ -63,8 +63,7 @@ def _deal(board: Board, have: Collection[HostedJob] | None) -> None:
     for job in sorted(board.in_order, key=lambda job: job.id in board.turn.gangs):
         if job.phase is not Phase.STARTING or not job.occupying:
             continue
-        part = job.part and job.id not in board.turn.gangs
-        if part or any(
+        if board.is_out_of_turn(job) or any(
             other.occupying for other in board.rivals(job)
         ):  # they were to share GPUs, and are no more
             job.free(board.now_s)  # goes on starting, like one started ahead of its turn
