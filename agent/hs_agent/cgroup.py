@@ -77,6 +77,21 @@ class JobCgroup:
                 found |= {int(line) for line in (group / "cgroup.procs").read_text().split()}
         return found
 
+    def memory_bytes(self) -> int | None:
+        """What its processes hold, without files that the kernel could drop; None: nobody counts it."""
+        for group, names in (
+            (self.v2, ("anon", "shmem")),
+            (self.v1.get("memory"), ("total_rss", "total_shmem")),
+        ):
+            if group is None:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                lines = (group / "memory.stat").read_text().splitlines()
+                counted = dict(line.split(" ", 1) for line in lines)
+                if names[0] in counted:
+                    return sum(int(counted.get(name, "0")) for name in names)
+        return None
+
     def kill(self) -> None:
         """SIGKILL to all that is inside, frozen or not. Repeat until `procs()` is empty."""
         with contextlib.suppress(OSError):

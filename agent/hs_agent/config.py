@@ -84,6 +84,7 @@ class Config:
     log_limit_bytes: int  # of one job's log on this host
     keep_logs: int  # ended jobs whose logs stay
     preload: int  # jobs started ahead of their turn at once
+    host_memory_reserve_bytes: int  # left free by who is started
     host_memory_budget_bytes: int  # for parked device memory, 0: none is parked
     kill_grace_s: float
     cgroup: CgroupUse
@@ -262,7 +263,8 @@ def parse(data: Mapping[str, Any], file: str = "configuration") -> Config:
         log_limit_bytes=top.size("log_limit", 64 << 20, low=64 << 10),
         keep_logs=top.whole("keep_logs", 200, low=0, high=100_000),
         preload=top.whole("preload", 2, low=0, high=64),
-        host_memory_budget_bytes=top.size("host_memory_budget", _half_of_memory()),
+        host_memory_budget_bytes=top.size("host_memory_budget", memory_bytes() // 2),
+        host_memory_reserve_bytes=top.size("host_memory_reserve", memory_bytes() // 20),
         kill_grace_s=top.number("kill_grace_s", 10.0, low=0.0, high=3600.0),
         cgroup=top.word("cgroup", CgroupUse, CgroupUse.AUTO),
         cgroup_root=_cgroup_root(top),
@@ -282,8 +284,9 @@ def _mps_pipe_dir(top: _Table) -> str:
     return value
 
 
-def _half_of_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+def memory_bytes() -> int:
+    """Of this host, all of it."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def split_address(value: str) -> tuple[str, int] | None:

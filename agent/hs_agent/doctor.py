@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from hs_agent import cgroup, memory, procs, secure
-from hs_agent.config import CgroupUse, Config, DeviceKind
+from hs_agent import cgroup, host_memory, memory, procs, secure
+from hs_agent.config import CgroupUse, Config, DeviceKind, memory_bytes
 from hs_agent.devices import Devices, open_devices
 from hs_core.errors import RefusedError
 
@@ -180,8 +180,16 @@ def _cgroups(config: Config) -> Finding:
 
 
 def _memory(config: Config) -> Finding:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total, left = memory_bytes(), host_memory.available_bytes()
     text = f"{total / 2**30:.0f} GiB, of which {config.host_memory_budget_bytes / 2**30:.0f} GiB for parked device memory"
+    text += f"; {config.host_memory_reserve_bytes / 2**30:.1f} GiB are kept free"
+    if left is None:
+        return Finding(
+            WARN, "host memory", f"{text}; how much is left cannot be read ({host_memory.MEMINFO})"
+        )
+    if left < config.host_memory_reserve_bytes:
+        why = f"only {left / 2**30:.1f} GiB are left now: jobs wait (host_memory_reserve)"
+        return Finding(WARN, "host memory", f"{text}; {why}")
     if config.host_memory_budget_bytes > total * 0.9:
         return Finding(WARN, "host memory", f"{text}: leave the host some (host_memory_budget)")
     if config.devices is DeviceKind.NVML and config.host_memory_budget_bytes == 0:

@@ -11,7 +11,7 @@ from typing import Any, assert_never
 import structlog
 
 import hs_job
-from hs_agent import cgroup, folder, logs, memory, procs
+from hs_agent import cgroup, folder, host_memory, logs, memory, procs
 from hs_agent.config import Config, DeviceKind
 from hs_agent.devices import DeviceEvent, Devices, Reading, mixed_models
 from hs_agent.folder import Ended, Folder, Key
@@ -33,6 +33,7 @@ from hs_core.events import (
     GpusSeen,
     HostCommand,
     HostEvent,
+    HostMemorySeen,
     JobFroze,
     Kill,
     Launch,
@@ -54,6 +55,10 @@ from hs_daemon import boot_s, notify
 
 SAVE_EVERY_S = 1.0
 LAUNCH_S = 30.0  # that launches which are under way may take where all jobs are to end
+MEMORY_LOOK_S = 1.0  # between two looks at the host's memory …
+MEMORY_LOOK_PART = (
+    50  # … or so many times as long as one takes: on a host of thousands of processes they cost little
+)
 SHIM_START_S, SHIM_LOOK_S = 1.0, 0.05
 HOLDS_MEMORY = frozenset(
     {Phase.STARTING, Phase.HELD, Phase.FROZEN, Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
@@ -111,14 +116,20 @@ class Agent:
         settings = HostConfig(
             preload=self.config.preload,
             host_memory_budget_bytes=self.config.host_memory_budget_bytes,
+            host_memory_reserve_bytes=self.config.host_memory_reserve_bytes,
             kill_grace_s=self.config.kill_grace_s,
         )
         found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
         self.machine = HostMachine(self.gpus, settings, now_s=boot_s(), saved=found.machine)
+        await self._look_at_memory()
         await self._adopt(found.launching)
         self.post(Woke(now_s=boot_s()))
-        self._tasks = [asyncio.create_task(self._tick()), asyncio.create_task(self._watchdog())]
+        self._tasks = [
+            asyncio.create_task(self._tick()),
+            asyncio.create_task(self._watchdog()),
+            asyncio.create_task(self._watch_memory()),
+        ]
         if self.config.devices is DeviceKind.NVML:
             loop = asyncio.get_running_loop()
             threading.Thread(
@@ -511,6 +522,23 @@ class Agent:
         blame = "the device" if event.hardware else "a program on it"
         log.warning("XID", gpu=event.gpu, xid=event.xid, jobs=on_it, blame=blame)
         self._saw(gpus)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    async def _watch_memory(self) -> None:
+        while True:
+            began_s = boot_s()
+            try:
+                await self._look_at_memory()
+            except Exception:
+                log.exception("looking at the host's memory failed")
+            await asyncio.sleep(max(MEMORY_LOOK_S, MEMORY_LOOK_PART * (boot_s() - began_s)))
+
+    async def _look_at_memory(self) -> None:
+        running = [(key.job, job.shim.pid, job.group) for key, job in self.jobs.running.items()]
+        left, held = await asyncio.to_thread(host_memory.look, running)
+        if left is not None:
+            self.post(HostMemorySeen(now_s=boot_s(), available_bytes=left, held_bytes=held))
 
     # --- for systemd and the link -----------------------------------------------------------------------------------
 

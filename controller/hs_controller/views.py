@@ -81,6 +81,7 @@ def _add_report(view: controller_pb2.JobView, report: JobReport, *, ended: bool)
     view.suspends, view.resumes = report.suspends, report.resumes
     view.suspend_s, view.resume_s = report.suspend_s, report.resume_s
     view.tier, view.note = report.tier, report.note
+    view.gpu_memory_bytes, view.host_memory_bytes = report.device_memory_bytes, report.host_memory_bytes
 
 
 def _add_checkpoint(view: controller_pb2.JobView, job: Job) -> None:

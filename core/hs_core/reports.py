@@ -68,6 +68,7 @@ class JobReport:
     sliceable: bool = True
     note: str = ""  # e.g. why it is not sliceable
     device_memory_bytes: int = 0  # per GPU, largest seen
+    host_memory_bytes: int = 0  # of one server's, largest seen
     noise_scale: float = 0.0  # of its gradients, as its process measures it, examples
     noise_samples: int = 0  # measurements; 0: none
     beside: tuple[JobId, ...] = ()  # jobs with which it shares GPUs now, by id
@@ -191,6 +192,7 @@ def _together(first: JobReport, reports: tuple[JobReport, ...], servers: int) ->
         lost_gpu_s=fsum(r.lost_gpu_s for r in reports),
         note=next((r.note for r in reports if r.note), ""),
         device_memory_bytes=max(r.device_memory_bytes for r in reports),
+        host_memory_bytes=max(r.host_memory_bytes for r in reports),
         beside=tuple(sorted({job for r in reports for job in r.beside})),
         checkpoint_generation=min(r.checkpoint_generation for r in reports)
         if len(reports) == servers

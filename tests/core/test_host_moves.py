@@ -144,6 +144,26 @@ def test_one_whose_checkpoint_failed_before_it_was_to_leave_is_asked_again_soon(
     assert sim.phases()[ONE] == "checkpointed"
 
 
+def test_one_that_is_to_leave_and_does_not_stop_is_asked_again_when_it_has_stopped() -> None:
+    """Its checkpoint failed, and it does not stop for another's turn either: the host waits for it, and goes on with the others."""
+    sim = HostSim(2, config=HostConfig(can_freeze=False))
+    ways = Ways(hook_s=0.1, ready_s=1.0, can_checkpoint=True, disk_full=True, checkpoint_s=0.5, hold_s=45.0)
+    sim.job(1, ways=ways)
+    sim.send()
+    sim.run(10.0)
+    sim.job(2, 2, ways=Ways(ready_s=1.0))
+    sim.change(ONE, leave=True)
+    sim.send()
+    while "does not stop" not in sim.machine.report(ONE).note:
+        sim.run(1.0)
+        assert sim.now_s < 2000.0
+    ways.disk_full = False
+    sim.quanta(2)
+    assert sim.phases()[ONE] == "checkpointed"
+    sim.quanta(2)
+    assert sim.trained(JobId(2)) > 0
+
+
 def test_a_part_leaves_like_any_other_job() -> None:
     sim = HostSim(1)
     sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(can_checkpoint=True))

@@ -172,6 +172,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
             "suspended by",
             ("never: runs unsliced" if not view.sliceable else view.tier if view.suspends else ""),
         ),
+        ("memory", _memory(view)),
         ("lost", f"{view.lost_gpu_s:.1f} GPU-seconds"),
         ("checkpoint", _checkpoint(view)),
         ("epoch", str(view.epoch)),
@@ -188,6 +189,15 @@ def _copies(view: wire.JobView) -> str:
         for copy in view.copies
     ]
     return f"{len(each)}, averaged at the round's end: {'; '.join(each)}" if each else ""
+
+
+def _memory(view: wire.JobView) -> str:
+    parts = []
+    if view.gpu_memory_bytes:
+        parts.append(f"{quantities.size_text(view.gpu_memory_bytes)} on each GPU")
+    if view.host_memory_bytes:
+        parts.append(f"{quantities.size_text(view.host_memory_bytes)} of its server's own")
+    return ", ".join(parts) + " at most" if parts else ""
 
 
 def _elastic(view: wire.JobView) -> str:

@@ -41,6 +41,7 @@ def merge(old: JobReport | None, new: JobReport, gpus: AbstractSet[GpuId]) -> Jo
         resume_s=max(before.resume_s, _real(new.resume_s, 0.0)),
         lost_gpu_s=max(before.lost_gpu_s, _real(new.lost_gpu_s, 0.0)),
         device_memory_bytes=max(before.device_memory_bytes, _whole(new.device_memory_bytes)),
+        host_memory_bytes=max(before.host_memory_bytes, _whole(new.host_memory_bytes)),
         noise_scale=_real(new.noise_scale, 0.0),
         noise_samples=_whole(new.noise_samples),
         note=new.note[:_TEXT],
@@ -72,6 +73,7 @@ def _believed(before: JobReport, new: JobReport, gpus: AbstractSet[GpuId]) -> bo
         and before.resume_s <= new.resume_s <= _MOST
         and before.lost_gpu_s <= new.lost_gpu_s <= _MOST
         and before.device_memory_bytes <= new.device_memory_bytes < _MOST
+        and before.host_memory_bytes <= new.host_memory_bytes < _MOST
         and 0.0 <= new.noise_scale <= _MOST
         and 0 <= new.noise_samples < _MOST
         and len(new.note) <= _TEXT

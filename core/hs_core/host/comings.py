@@ -41,21 +41,19 @@ def leave(board: Board, job: HostedJob) -> None:
 
 
 def leaves_now(board: Board, job: HostedJob) -> bool:
-    return (
-        job.alive
-        and job.ready
-        and job.can_checkpoint
-        and job.asked is None
-        and board.now_s >= job.checkpoint_after_s
-        and (job.phase in STANDING or (job.phase is Phase.RUNNING and board.sliceable(job)))
-    )
+    return _could_leave(job) and board.now_s >= job.checkpoint_after_s
+
+
+def _could_leave(job: HostedJob) -> bool:
+    """But for the time. What stands at step edges can be stopped there, with a freezer or without; one that was seen not to stop cannot."""
+    stops = job.phase in STANDING or (job.phase is Phase.RUNNING and job.sliceable(can_freeze=False))
+    return job.alive and job.ready and job.can_checkpoint and job.asked is None and stops
 
 
 def due_s(job: HostedJob) -> float:
     """When `prepare` or `leave` has something to do, unless something happens before."""
     if job.alive:
-        waits = job.wanted.leave and job.can_checkpoint and job.asked is None and not job.ended
-        return job.checkpoint_after_s if waits and job.phase in (Phase.RUNNING, *STANDING) else inf
+        return job.checkpoint_after_s if job.wanted.leave and _could_leave(job) else inf
     if job.ended or job.dropped:
         return inf
     due = job.reserve_at_s if job.reserves else inf

@@ -917,6 +917,8 @@ class JobView(_message.Message):
     STRATEGY_FIELD_NUMBER: _builtins.int
     COPIES_FIELD_NUMBER: _builtins.int
     NOISE_SCALE_FIELD_NUMBER: _builtins.int
+    GPU_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    HOST_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     NOISE_SAMPLES_FIELD_NUMBER: _builtins.int
     id: _builtins.int
     name: _builtins.str
@@ -967,6 +969,10 @@ class JobView(_message.Message):
     """sub-batches of each mini-batch, as told when it was started"""
     noise_scale: _builtins.float
     """of an elastic job's gradients, examples, as measured"""
+    gpu_memory_bytes: _builtins.int
+    """of each GPU, the most that was seen"""
+    host_memory_bytes: _builtins.int
+    """of one server's, the most that was seen"""
     noise_samples: _builtins.int
     """from so many measurements; 0: it was not, what it declared counts"""
     @_builtins.property
@@ -1058,11 +1064,13 @@ class JobView(_message.Message):
         strategy: _common_pb2.Strategy | None = ...,
         copies: _abc.Iterable[Global___CopyView] | None = ...,
         noise_scale: _builtins.float = ...,
+        gpu_memory_bytes: _builtins.int = ...,
+        host_memory_bytes: _builtins.int = ...,
         noise_samples: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "_strategy", b"_strategy", "array_index", b"array_index", "elastic", b"elastic", "exit", b"exit", "shape", b"shape", "strategy", b"strategy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "_strategy", b"_strategy", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "copies", b"copies", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "noise_samples", b"noise_samples", "noise_scale", b"noise_scale", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "strategies", b"strategies", "strategy", b"strategy", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_elastic", b"_elastic", "_exit", b"_exit", "_shape", b"_shape", "_strategy", b"_strategy", "accumulation", b"accumulation", "array_id", b"array_id", "array_index", b"array_index", "beside", b"beside", "checkpoint_on", b"checkpoint_on", "checkpoint_step", b"checkpoint_step", "copies", b"copies", "elastic", b"elastic", "ended_at", b"ended_at", "entitled_gpus", b"entitled_gpus", "epoch", b"epoch", "exit", b"exit", "gpu_ids", b"gpu_ids", "gpu_memory_bytes", b"gpu_memory_bytes", "gpu_model", b"gpu_model", "gpu_s", b"gpu_s", "gpu_types", b"gpu_types", "gpus", b"gpus", "host", b"host", "host_memory_bytes", b"host_memory_bytes", "hosts", b"hosts", "id", b"id", "lost_gpu_s", b"lost_gpu_s", "migrations", b"migrations", "moving_to", b"moving_to", "moving_why", b"moving_why", "name", b"name", "nodes", b"nodes", "noise_samples", b"noise_samples", "noise_scale", b"noise_scale", "note", b"note", "priority", b"priority", "reason", b"reason", "reason_text", b"reason_text", "resume_s", b"resume_s", "resumes", b"resumes", "run_s", b"run_s", "shape", b"shape", "sliceable", b"sliceable", "started_at", b"started_at", "state", b"state", "step", b"step", "steps_per_s", b"steps_per_s", "strategies", b"strategies", "strategy", b"strategy", "submitted_at", b"submitted_at", "suspend_s", b"suspend_s", "suspends", b"suspends", "tickets", b"tickets", "tier", b"tier", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
