@@ -79,6 +79,7 @@ class HostedJob:
     parked_bytes: int = 0
     host_bytes: int = 0  # host memory that its processes hold, as last seen
     host_peak_bytes: int = 0  # the most that was ever seen
+    launched_run_s: float = 0.0  # what it had run before this process
     weighed: bool = False  # this process has been seen since it came up
     refused_quanta: int = (
         0  # in which it was first in line and could not be started for want of host memory …

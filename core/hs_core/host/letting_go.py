@@ -35,15 +35,17 @@ def let_go(board: Board) -> None:
             job.refused_quanta, job.refused_edge_s = job.refused_quanta + 1, board.edge_s
         missing = expected_bytes(board, job) - left_for(board, job, coming) - leaving_bytes
         going = _enough(board, job, standing, quanta, missing) if missing > 0 else []
-        if going is None:
+        if going is None and not (fills(board) and _is_impatient(job) and _could_ever(board, job)):
             continue
+        edge_s = board.edge_s if job.id in board.refused else since[job.id][1]
+        board.room_for[job.id] = (expected_bytes(board, job), edge_s)
+        if going is None:
+            break  # nobody is started before it, so that those who run will have had enough
         for other in going:
             leaving_bytes += other.host_bytes
             _send(board, other, f"for job {job.id}")
             if other in standing:
                 standing.remove(other)
-        edge_s = board.edge_s if job.id in board.refused else since[job.id][1]
-        board.room_for[job.id] = (expected_bytes(board, job), edge_s)
     least = board.config.host_memory_reserve_bytes // 2
     for other in standing:
         if board.free_bytes + leaving_bytes >= least:
@@ -94,6 +96,33 @@ def _can_leave(board: Board, job: HostedJob) -> bool:
     )
 
 
+def _is_impatient(job: HostedJob) -> bool:
+    return job.refused_quanta > PATIENCE_QUANTA
+
+
+def _could_ever(board: Board, job: HostedJob) -> bool:
+    """Were all gone that can write a checkpoint."""
+    alive = [other for other in board.jobs.values() if other.alive]
+    stay = [
+        other for other in alive if other.part or not (other.can_checkpoint and other.ready) or other.stuck
+    ]
+    could_bytes = (board.free_bytes or 0) + sum(other.host_bytes for other in alive if other not in stay)
+    return not stay or could_bytes - board.config.host_memory_reserve_bytes >= expected_bytes(board, job)
+
+
+def _has_had_enough(board: Board, job: HostedJob) -> bool:
+    """It is in a turn of the host's own stride and has trained for long enough that its start was worth it."""
+    ran_s = job.run_s + job.seconds_in_turn(board.now_s) - job.launched_run_s
+    return (
+        job.phase is Phase.RUNNING
+        and job.in_turn
+        and job.id not in board.turn.gangs
+        and ran_s >= max(PATIENCE_QUANTA * board.quantum_s, job.start_s)
+        and board.sliceable(job)
+        and _can_leave(board, job)
+    )
+
+
 def _goes(job: HostedJob) -> bool:
     """Its memory will be free without anything more being asked."""
     return job.alive and (
@@ -109,16 +138,11 @@ def _enough(
     """Those of later turns whose memory is enough for it, the last first; None: even all of them hold too little."""
     own = quanta.get(job.id, inf)
     could = [other for other in standing if quanta.get(other.id, inf) > own]
-    if job.refused_quanta > PATIENCE_QUANTA and fills(board):
-        running = (
-            j
-            for j in board.jobs.values()
-            if j.phase is Phase.RUNNING and j.in_turn and j.id not in board.turn.gangs
-        )
-        able = [
-            j for j in running if _can_leave(board, j) and board.sliceable(j) and quanta.get(j.id, inf) > own
+    if _is_impatient(job) and fills(board):
+        running = [
+            j for j in board.jobs.values() if _has_had_enough(board, j) and quanta.get(j.id, inf) > own
         ]
-        could += sorted(able, key=lambda j: -quanta.get(j.id, inf))
+        could += sorted(running, key=lambda j: -quanta.get(j.id, inf))
     going: list[HostedJob] = []
     for other in could:
         going.append(other)
