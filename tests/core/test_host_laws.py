@@ -175,7 +175,8 @@ class AnyHost(RuleBasedStateMachine):
                 self.sim.change(job, cancelled=True)
             case "retry":
                 self.sim.change(job, epoch=self.sim.wanted[job].epoch + 1, cancelled=False)
-                self.sim.generations.pop(job, None)
+                if self.sim.wanted[job].source is None:  # else it goes on from what lies here
+                    self.sim.generations.pop(job, None)
                 self.sim.trained_s.pop(job, None)
             case "drop":
                 del self.sim.wanted[job]
@@ -240,7 +241,7 @@ class AnyHost(RuleBasedStateMachine):
         idling = self.idling()
         for _ in range(5):  # a job that has just ended, or is being moved, is not idleness
             if idling:
-                self.sim.quanta(1)
+                self.sim.run(self.sim.machine._board.quantum_s)  # longer where switching is slow
                 idling &= self.idling()
         assert not idling
 

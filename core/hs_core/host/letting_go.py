@@ -110,14 +110,18 @@ def _could_ever(board: Board, job: HostedJob) -> bool:
     return not stay or could_bytes - board.config.host_memory_reserve_bytes >= expected_bytes(board, job)
 
 
+def _ran_s(board: Board, job: HostedJob) -> float:
+    """This process, in turns: a start is to be worth it."""
+    return job.run_s + job.seconds_in_turn(board.now_s) - job.launched_run_s
+
+
 def _has_had_enough(board: Board, job: HostedJob) -> bool:
-    """It is in a turn of the host's own stride and has trained for long enough that its start was worth it."""
-    ran_s = job.run_s + job.seconds_in_turn(board.now_s) - job.launched_run_s
+    """It is in a turn of the host's own stride, and others wait for memory alone."""
     return (
         job.phase is Phase.RUNNING
         and job.in_turn
         and job.id not in board.turn.gangs
-        and ran_s >= max(PATIENCE_QUANTA * board.quantum_s, job.start_s)
+        and _ran_s(board, job) >= max(PATIENCE_QUANTA * board.quantum_s, 2 * job.start_s)
         and board.sliceable(job)
         and _can_leave(board, job)
     )
@@ -137,7 +141,11 @@ def _enough(
 ) -> list[HostedJob] | None:
     """Those of later turns whose memory is enough for it, the last first; None: even all of them hold too little."""
     own = quanta.get(job.id, inf)
-    could = [other for other in standing if quanta.get(other.id, inf) > own]
+    could = [
+        other
+        for other in standing
+        if quanta.get(other.id, inf) > own and _ran_s(board, other) >= 2 * other.start_s
+    ]
     if _is_impatient(job) and fills(board):
         running = [
             j for j in board.jobs.values() if _has_had_enough(board, j) and quanta.get(j.id, inf) > own
