@@ -86,6 +86,9 @@ class JobReport:
 CANNOT_FETCH = "cannot fetch"
 """How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""
 
+FOR_MEMORY = "waits for host memory"
+"""How the note begins of one that is not started as its server has too little left."""
+
 LOST = "lost with its host"
 """How the reason of an exit begins for which the job is not to blame."""
 

@@ -317,6 +317,18 @@ def test_the_policys_turn_goes_out_without_those_that_cannot_take_it() -> None:
     assert at.wanted[N1].turn == Turn(gangs=(JobId(2),), local=False)
 
 
+def test_one_that_its_server_has_no_memory_for_is_told_so_and_that_shares_alone_say_too_little() -> None:
+    at = world()
+    at.do("submit alice a gpus=4 count=2")
+    at.do("report n1 1:0=running 2:0=held")
+    assert at.machine.why(JobId(2), 0.0).text.endswith("next turn in about 10 s")
+    at.do("report n1 2:0=waiting note=waits_for_host_memory_of_its_server")
+    at.do("report n1 2:0=checkpointed step=5 checkpoint_step=5 note=waits_for_host_memory_of_its_server")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.reason is Reason.WAITING_FOR_TURN
+    assert why.text.endswith("next turn in about 10 s, or later: it waits for host memory of its server")
+
+
 def test_a_burst_of_submits_costs_few_decisions() -> None:
     seen: list[Snapshot] = []
     at = world(policy=recording({}, seen), settings=replace(SETTINGS, settle_s=0.1))

@@ -7,7 +7,7 @@ from hs_core.cluster import gpus_out
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import HostName
-from hs_core.reports import Exit, Phase
+from hs_core.reports import FOR_MEMORY, Exit, Phase
 
 
 class Reason(StrEnum):
@@ -283,10 +283,16 @@ def _for_turn(scene: Scene) -> Why:
     soon = f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(soon)}",
+        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(soon)}{_for_memory(job)}",
         next_step="it goes on by itself; `hsctl share` shows who has what",
         expected_wait_s=wait_s,
     )
+
+
+def _for_memory(job: Job) -> str:
+    """Turns of those who have their process come first: by shares alone nobody can say when it is started."""
+    said = next((part.note for part in job.reports.values() if part.note.startswith(FOR_MEMORY)), "")
+    return f", or later: it {said}" if said else ""
 
 
 def _in(soon: str) -> str:

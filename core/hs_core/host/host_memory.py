@@ -11,7 +11,7 @@ from hs_core.events import HostMemorySeen
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.names import JobId
-from hs_core.reports import Phase
+from hs_core.reports import FOR_MEMORY, Phase
 
 UNKNOWN_BYTES = 2 << 30
 """For each GPU of a gang, of a class of jobs of which nothing is known: a Python with torch, a device's context, a few workers that load data."""
@@ -102,4 +102,4 @@ def has_memory(
 
 def waits_text(board: Board, job: HostedJob) -> str:
     needed = expected_bytes(board, job) / 2**30
-    return f"waits for host memory of its server, of which it needs about {needed:.1f} GiB"
+    return f"{FOR_MEMORY} of its server, of which it needs about {needed:.1f} GiB"
