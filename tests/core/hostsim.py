@@ -330,6 +330,9 @@ class HostSim:
         id_ = command.wanted.job
         assert not any(job == id_ for job, _ in self.processes), f"job {id_} is launched twice"
         assert all(g.healthy for g in self.machine._board.gpus.values() if g.id in command.gpus)
+        if command.wanted.epoch > 1 and command.generation < 0:  # tried again, and begun afresh
+            self.generations.pop(id_, None)
+            self.trained_s.pop(id_, None)
         process = self.processes[id_, command.wanted.epoch] = Process(self, command, self.ways[id_])
         process.start()
 

@@ -175,9 +175,6 @@ class AnyHost(RuleBasedStateMachine):
                 self.sim.change(job, cancelled=True)
             case "retry":
                 self.sim.change(job, epoch=self.sim.wanted[job].epoch + 1, cancelled=False)
-                if self.sim.wanted[job].source is None:  # else it goes on from what lies here
-                    self.sim.generations.pop(job, None)
-                self.sim.trained_s.pop(job, None)
             case "drop":
                 del self.sim.wanted[job]
             case "leave" | "stay":

@@ -144,7 +144,8 @@ def _enough(
     could = [
         other
         for other in standing
-        if quanta.get(other.id, inf) > own and _ran_s(board, other) >= 2 * other.start_s
+        if quanta.get(other.id, inf) > own
+        and (_is_impatient(job) or other.wanted.paused or _ran_s(board, other) >= 2 * other.start_s)
     ]
     if _is_impatient(job) and fills(board):
         running = [
