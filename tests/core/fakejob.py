@@ -82,6 +82,7 @@ class Process:
         self.key = (launch.wanted.job, launch.wanted.epoch)
         self.state = "starting"  # starting, waiting, going, running, stopping, held, swapped, gone
         self.frozen = False
+        self.saved: tuple[int, int] | None = None  # step and generation of what it wrote on the way, last
         self.heard = -1  # number of the newest order
         self.done_s = 0.0
         self.since_s: float | None = None
@@ -137,7 +138,10 @@ class Process:
         self._say(JobReady, step=self.step, can_swap=ways.can_swap, can_checkpoint=ways.can_checkpoint)
 
     def say_again(self) -> None:
-        """Ranks dial again and say how they stand."""
+        """Ranks dial again and say how they stand, and what they have written meanwhile."""
+        if self.saved is not None:
+            step, generation = self.saved
+            self._say(JobCheckpointed, step=step, generation=generation)
         if self.frozen:
             self._say(JobFroze)
         elif self.state == "waiting":
@@ -268,7 +272,8 @@ class Process:
         if self.ways.disk_full:
             self._say(CheckpointFailed, why="disk full")
             return
-        self._say(JobCheckpointed, step=self.step, generation=self._next_generation())
+        self.saved = (self.step, self._next_generation())
+        self._say(JobCheckpointed, step=self.saved[0], generation=self.saved[1])
 
     def _exit(self, exit_: Exit) -> None:
         self._freeze(frozen=False)

@@ -55,6 +55,7 @@ class Board:
         default_factory=dict
     )  # of these, jobs that have left: generation and step of what is lent
     free_bytes: int | None = None  # of host memory, as last seen; None: nobody looks
+    most_bytes: int = 0  # that would be free without any job
     class_bytes: dict[str, int] = field(
         default_factory=dict
     )  # host memory for each GPU of a gang, the most that was seen of a job class

@@ -25,6 +25,7 @@ def seen(board: Board, event: HostMemorySeen) -> list[HostedJob]:
     """Jobs that were never seen to hold so much."""
     grown = []
     board.free_bytes = event.available_bytes
+    board.most_bytes = event.available_bytes + sum(event.held_bytes.values())
     for id_, held_bytes in event.held_bytes.items():
         job = board.jobs.get(id_)
         if job is None or not job.alive:
@@ -59,6 +60,12 @@ def expected_bytes(board: Board, job: HostedJob) -> int:
     return job.host_peak_bytes or class_bytes or job.wanted.spec.memory_bytes or UNKNOWN_BYTES * job.gang
 
 
+def needed_bytes(board: Board, job: HostedJob) -> int:
+    """What it waits for: as much as is expected, or all that would be left were no other here."""
+    most = max(0, board.most_bytes - board.config.host_memory_reserve_bytes)
+    return min(expected_bytes(board, job), most)
+
+
 def _known(board: Board, job: HostedJob) -> bool:
     name = job.wanted.job_class
     return bool(job.host_peak_bytes or board.class_bytes.get(name) or job.wanted.spec.memory_bytes)
@@ -85,7 +92,7 @@ def has_memory(
     """Its process can be started now. `others`: all that may have one."""
     if board.free_bytes is None:
         return True
-    needed = expected_bytes(board, job)
+    needed = needed_bytes(board, job)
     if not _known(board, job) and any(
         others[id_].wanted.job_class == job.wanted.job_class
         for id_ in coming

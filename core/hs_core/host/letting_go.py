@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from hs_core.host.board import Board
-from hs_core.host.host_memory import expected_bytes, is_short, left_for, starts
+from hs_core.host.host_memory import is_short, left_for, needed_bytes, starts
 from hs_core.host.hosted import HostedJob
 from hs_core.host.walk import fills, has_turn
 from hs_core.names import JobId
@@ -33,12 +33,12 @@ def let_go(board: Board) -> None:
     for job in _near(board, waiting, quanta):
         if quanta.get(job.id, inf) < FIRST_IN_LINE and job.refused_edge_s != board.edge_s:
             job.refused_quanta, job.refused_edge_s = job.refused_quanta + 1, board.edge_s
-        missing = expected_bytes(board, job) - left_for(board, job, coming) - leaving_bytes
+        missing = needed_bytes(board, job) - left_for(board, job, coming) - leaving_bytes
         going = _enough(board, job, standing, quanta, missing) if missing > 0 else []
         if going is None and not (fills(board) and _is_impatient(job) and _could_ever(board, job)):
             continue
         edge_s = board.edge_s if job.id in board.refused else since[job.id][1]
-        board.room_for[job.id] = (expected_bytes(board, job), edge_s)
+        board.room_for[job.id] = (needed_bytes(board, job), edge_s)
         if going is None:
             break  # nobody is started before it, so that those who run will have had enough
         for other in going:
@@ -107,7 +107,7 @@ def _could_ever(board: Board, job: HostedJob) -> bool:
         other for other in alive if other.part or not (other.can_checkpoint and other.ready) or other.stuck
     ]
     could_bytes = (board.free_bytes or 0) + sum(other.host_bytes for other in alive if other not in stay)
-    return not stay or could_bytes - board.config.host_memory_reserve_bytes >= expected_bytes(board, job)
+    return not stay or could_bytes - board.config.host_memory_reserve_bytes >= needed_bytes(board, job)
 
 
 def _ran_s(board: Board, job: HostedJob) -> float:

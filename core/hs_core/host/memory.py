@@ -41,6 +41,7 @@ def save(board: Board) -> dict[str, Any]:
         "hooking_classes": sorted(board.hooking_classes),
         "unhooked_classes": sorted(board.unhooked_classes),
         "free_bytes": board.free_bytes,
+        "most_bytes": board.most_bytes,
         "class_bytes": dict(sorted(board.class_bytes.items())),
         "drained": sorted(board.drained),
         "lends": sorted(board.lends),
@@ -62,7 +63,7 @@ def load(board: Board, saved: Mapping[str, Any]) -> None:
     agenda.known = {quantum: revive(Turn, turn) for quantum, turn in kept["known"]}
     board.hooking_classes = set(saved["hooking_classes"])
     board.unhooked_classes = set(saved["unhooked_classes"])
-    board.free_bytes = saved["free_bytes"]
+    board.free_bytes, board.most_bytes = saved["free_bytes"], saved["most_bytes"]
     board.class_bytes = dict(saved["class_bytes"])
     board.drained = frozenset(GpuId(gpu) for gpu in saved["drained"])
     board.lends = frozenset((job, epoch) for job, epoch in saved["lends"])
