@@ -102,12 +102,13 @@ def _is_impatient(job: HostedJob) -> bool:
 
 def _could_ever(board: Board, job: HostedJob) -> bool:
     """Were all gone that can write a checkpoint."""
-    alive = [other for other in board.jobs.values() if other.alive]
-    stay = [
-        other for other in alive if other.part or not (other.can_checkpoint and other.ready) or other.stuck
-    ]
-    could_bytes = (board.free_bytes or 0) + sum(other.host_bytes for other in alive if other not in stay)
-    return not stay or could_bytes - board.config.host_memory_reserve_bytes >= needed_bytes(board, job)
+    left_bytes, stays = board.free_bytes or 0, False
+    for other in board.jobs.values():
+        if other.alive and other.can_checkpoint and other.ready and not (other.part or other.stuck):
+            left_bytes += other.host_bytes
+        else:
+            stays |= other.alive
+    return not stays or left_bytes - board.config.host_memory_reserve_bytes >= needed_bytes(board, job)
 
 
 def _ran_s(board: Board, job: HostedJob) -> float:
