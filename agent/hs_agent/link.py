@@ -15,7 +15,7 @@ import grpc
 import structlog
 
 from hs_agent import logs, procs
-from hs_agent.config import Config
+from hs_agent.config import Config, memory_bytes
 from hs_agent.delay import Delay
 from hs_agent.devices import Reading
 from hs_agent.secure import Secure
@@ -44,6 +44,7 @@ class Side(Protocol):
 
     gpus: tuple[Gpu, ...]
     readings: tuple[Reading, ...]
+    left_bytes: int | None
     warnings: tuple[str, ...]
 
     @property
@@ -241,6 +242,11 @@ class _Connection:
             # Without news an empty one: an agent that says nothing is taken for dead when its lease is over.
             report = self._news() or agent_pb2.Report()
             report.heard_term, report.heard_seq = self.side.heard()
+            if self.side.left_bytes is not None:
+                report.memory.total_bytes, report.memory.available_bytes = (
+                    memory_bytes(),
+                    self.side.left_bytes,
+                )
             await self._write(agent_pb2.FromAgent(report=report))
 
     # --- what the controller says -----------------------------------------------------------------------------------

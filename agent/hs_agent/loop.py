@@ -83,6 +83,7 @@ class Agent:
         self.memory = memory.Memory(config.state_dir)
         self.gpus = config.described(devices.gpus())
         self.readings: tuple[Reading, ...] = devices.readings()
+        self.left_bytes: int | None = None  # of the host's memory
         self.warnings = (*groups.warnings, *devices.warnings, *mixed_models(self.gpus))
         dial = PeerDialer(config, identity)
         self.jobs = Jobs(config, self.launcher, self.post, self._step_of, dial)
@@ -536,9 +537,9 @@ class Agent:
 
     async def _look_at_memory(self) -> None:
         running = [(key.job, job.shim.pid, job.group) for key, job in self.jobs.running.items()]
-        left, held = await asyncio.to_thread(host_memory.look, running)
-        if left is not None:
-            self.post(HostMemorySeen(now_s=boot_s(), available_bytes=left, held_bytes=held))
+        self.left_bytes, held = await asyncio.to_thread(host_memory.look, running)
+        if self.left_bytes is not None:
+            self.post(HostMemorySeen(now_s=boot_s(), available_bytes=self.left_bytes, held_bytes=held))
 
     # --- for systemd and the link -----------------------------------------------------------------------------------
 

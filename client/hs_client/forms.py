@@ -148,6 +148,8 @@ def node(view: wire.NodeView, epochs: dict[int, int]) -> Row:
         "certificate_until": _number(view.certificate_until, is_time=True),
         "datasets": list(view.datasets),
         "needed_by": list(view.needed_by),
+        "memory_bytes": view.memory_bytes or None,
+        "memory_available_bytes": view.memory_available_bytes if view.memory_bytes else None,
     }
 
 

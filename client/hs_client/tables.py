@@ -149,20 +149,26 @@ def nodes(views: Sequence[wire.NodeView]) -> Table:
             else "never"
         )
         rows.append(
-            (view.name, node_state(view), ",".join(models) or "-", f"{busy}/{usable}/{len(view.gpus)}", str(view.jobs),
+            (view.name, node_state(view), ",".join(models) or "-", f"{busy}/{usable}/{len(view.gpus)}", str(view.jobs), _memory(view),
              view.version, ago, _certificate(view), str(len(view.warnings)))
         )  # fmt: skip
     footer = [f"{view.name}: {draining(view)}" for view in views if view.draining or view.drained_gpus]
     footer += [f"{view.name}: {printable(warning)}" for view in views for warning in view.warnings]
     return Table(
-        columns=("name", "state", "gpu type", "busy/usable/all", "jobs", "version", "last report", "certificate", "warnings"),
+        columns=("name", "state", "gpu type", "busy/usable/all", "jobs", "memory left", "version", "last report", "certificate", "warnings"),
         rows=rows,
         numeric=frozenset({"jobs"}),
         empty="no nodes",
         footer=footer,
-        spare=("version", "certificate", "last report"),
+        spare=("version", "certificate", "last report", "memory left"),
         long={"name": 16},
     )  # fmt: skip
+
+
+def _memory(view: wire.NodeView) -> str:
+    if not view.memory_bytes:
+        return "-"
+    return f"{size_text(view.memory_available_bytes)} of {size_text(view.memory_bytes)}"
 
 
 def node_state(view: wire.NodeView) -> str:

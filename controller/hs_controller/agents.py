@@ -101,6 +101,8 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                     )
 
     async def _report(self, link: Link, report: agent_pb2.Report) -> None:
+        if report.HasField("memory"):
+            link.memory = report.memory
         told = link.heard(report.jobs, report.gpus, self._loop.clock.now_s())
         gpus = link.host.gpus if report.gpus else ()
         heard = (report.heard_term, report.heard_seq)

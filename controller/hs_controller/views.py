@@ -293,6 +293,9 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
         datasets=[data.name for data in host.datasets],
         needed_by=mind.machine.needing(host.name),
     )
+    if link is not None and link.memory is not None:
+        view.memory_bytes = link.memory.total_bytes
+        view.memory_available_bytes = link.memory.available_bytes
     bound: dict[str, list[JobId]] = {}
     running: dict[str, list[Job]] = {}
     for job in rows:

@@ -28,6 +28,8 @@ def busy(fake):
             gpus=GPUS,
             uses=uses,
             last_report_at=1.7e9,
+            memory_bytes=256 << 30,
+            memory_available_bytes=70 << 30,
             warnings=["no cgroup"],
         )
     ]
@@ -146,6 +148,15 @@ def test_gpus_shows_both_jobs_of_one_that_is_shared(hsctl, fake):
     row = json.loads(hsctl("gpus", "--json").out)[1]
     assert [job["id"] for job in row["jobs"]] == [7, 9, 8]
     assert (row["running_job"], row["second_job"], row["second_user"]) == (7, 9, "bob")
+
+
+def test_nodes_tell_how_much_host_memory_is_left(hsctl, busy):
+    assert "70G of 256G" in hsctl("nodes").out
+    (node,) = json.loads(hsctl("nodes", "--json").out)
+    assert (node["memory_bytes"], node["memory_available_bytes"]) == (256 << 30, 70 << 30)
+    busy.nodes[0].memory_bytes = busy.nodes[0].memory_available_bytes = 0  # an agent that cannot say
+    (node,) = json.loads(hsctl("nodes", "--json").out)
+    assert (node["memory_bytes"], node["memory_available_bytes"]) == (None, None)
 
 
 @pytest.mark.usefixtures("busy")

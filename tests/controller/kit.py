@@ -127,6 +127,10 @@ class FakeAgent:
         )
         await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(jobs=[report])))
 
+    async def has_memory(self, total_bytes: int, available_bytes: int) -> None:
+        memory = agent_pb2.HostMemory(total_bytes=total_bytes, available_bytes=available_bytes)
+        await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(memory=memory)))
+
     async def leave(self) -> None:
         self._call.cancel()
         if self._reading is not None:

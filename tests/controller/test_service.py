@@ -302,6 +302,24 @@ def test_nodes_are_shown_up_and_away_with_who_is_on_them(lasting):
     asyncio.run(story())
 
 
+def test_a_node_is_shown_with_the_memory_that_its_agent_said_last(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+            assert (node.memory_bytes, node.memory_available_bytes) == (0, 0)
+            for left in (70 << 30, 0):
+                await agent.has_memory(256 << 30, left)
+                [job] = await here.client.submit(spec(gpus=1))  # heard after it
+                await agent.until(lambda job=job: agent.wants(job) is not None)
+                await agent.report(job, "running", gpus=1)
+                await here.client.until(job, lambda view: view.state == "running")
+                [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
+                assert (node.memory_bytes, node.memory_available_bytes) == (256 << 30, left)
+
+    asyncio.run(story())
+
+
 def test_an_agent_says_hello_first(lasting):
     async def story():
         async with started(lasting) as here:

@@ -138,6 +138,7 @@ class Report(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     HEARD_TERM_FIELD_NUMBER: _builtins.int
     HEARD_SEQ_FIELD_NUMBER: _builtins.int
+    MEMORY_FIELD_NUMBER: _builtins.int
     heard_term: _builtins.int
     """of the newest Wanted that was taken in, with nothing left alive that is not in it; -1: none yet"""
     heard_seq: _builtins.int
@@ -149,6 +150,10 @@ class Report(_message.Message):
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]:
         """all, when any of them changed; else empty"""
 
+    @_builtins.property
+    def memory(self) -> Global___HostMemory:
+        """as it is now; absent: nobody can say"""
+
     def __init__(
         self,
         *,
@@ -156,14 +161,40 @@ class Report(_message.Message):
         gpus: _abc.Iterable[_common_pb2.Gpu] | None = ...,
         heard_term: _builtins.int = ...,
         heard_seq: _builtins.int = ...,
+        memory: Global___HostMemory | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "memory", b"memory"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory", b"_memory", "gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs", "memory", b"memory"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory: _TypeAlias = _typing.Literal["memory"]  # noqa: Y015
+    _WhichOneofArgType__memory: _TypeAlias = _typing.Literal["_memory", b"_memory"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory) -> _WhichOneofReturnType__memory | None: ...
+
+Global___Report: _TypeAlias = Report  # noqa: Y015
+
+@_typing.final
+class HostMemory(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
+    total_bytes: _builtins.int
+    available_bytes: _builtins.int
+    """what could still be taken without anything being pushed out"""
+    def __init__(
+        self,
+        *,
+        total_bytes: _builtins.int = ...,
+        available_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "heard_seq", b"heard_seq", "heard_term", b"heard_term", "jobs", b"jobs"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available_bytes", b"available_bytes", "total_bytes", b"total_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Report: _TypeAlias = Report  # noqa: Y015
+Global___HostMemory: _TypeAlias = HostMemory  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):

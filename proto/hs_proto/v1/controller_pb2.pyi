@@ -1592,6 +1592,8 @@ class NodeView(_message.Message):
     DRAINED_GPUS_FIELD_NUMBER: _builtins.int
     CERTIFICATE_UNTIL_FIELD_NUMBER: _builtins.int
     DATASETS_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
     NEEDED_BY_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     state: _builtins.str
@@ -1606,6 +1608,9 @@ class NodeView(_message.Message):
     """that live here"""
     certificate_until: _builtins.float
     """0: it needs none"""
+    memory_bytes: _builtins.int
+    """of the host, as it said last; 0: it has not"""
+    memory_available_bytes: _builtins.int
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -1639,11 +1644,13 @@ class NodeView(_message.Message):
         drained_gpus: _abc.Iterable[_builtins.int] | None = ...,
         certificate_until: _builtins.float = ...,
         datasets: _abc.Iterable[_builtins.str] | None = ...,
+        memory_bytes: _builtins.int = ...,
+        memory_available_bytes: _builtins.int = ...,
         needed_by: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "datasets", b"datasets", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "name", b"name", "needed_by", b"needed_by", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificate_until", b"certificate_until", "datasets", b"datasets", "drain_deadline_at", b"drain_deadline_at", "drain_reason", b"drain_reason", "drained_gpus", b"drained_gpus", "draining", b"draining", "gpus", b"gpus", "jobs", b"jobs", "last_report_at", b"last_report_at", "memory_available_bytes", b"memory_available_bytes", "memory_bytes", b"memory_bytes", "name", b"name", "needed_by", b"needed_by", "state", b"state", "uses", b"uses", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
