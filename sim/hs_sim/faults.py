@@ -15,6 +15,7 @@ from hs_core.cluster import Settings
 from hs_core.dice import Random, roll
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic
+from hs_core.host import HostConfig
 from hs_core.mechanism.pollux import Speed
 from hs_core.model import JobSpec, OnPartition, Topology
 from hs_core.names import HostName, UserName
@@ -22,6 +23,7 @@ from hs_core.policies import find
 from hs_core.policy import Policy
 from hs_sim.cluster import servers
 from hs_sim.elastic import declared_rates
+from hs_sim.machines.agent import PROCESS_BYTES
 from hs_sim.machines.laws import Laws
 from hs_sim.machines.restless import restless
 from hs_sim.machines.timing import Timing
@@ -38,6 +40,7 @@ SHARED = 7  # every so many seeds, two jobs may be on one GPU
 MIXED = 9  # every so many, gangs are over servers of several GPU models where there are several
 FORKED = 5  # likewise with copies that are averaged
 UNEVEN = 11  # likewise with GPUs that are not equally fast, and turns that name them
+TIGHT = 13  # likewise with servers whose memory has room for few processes
 ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
@@ -80,6 +83,9 @@ class Case:
     fence_after_s: float
     moving: float  # how likely a job is moved in a quantum, for no reason
     specs: dict[int, JobSpec]
+    spare_processes: int | None = (
+        None  # for which each server's memory has room besides one for each GPU; None: for any number
+    )
 
 
 def case_of(seed: int) -> Case:
@@ -118,6 +124,8 @@ def case_of(seed: int) -> Case:
         return _growing(case)
     if seed % UNEVEN == 3:
         return _uneven(case)
+    if seed % TIGHT == 5:
+        return replace(case, spare_processes=roll(seed, "tight").choice([0, 1, 2]))
     return _mixing(case) if seed % MIXED == 1 else case
 
 
@@ -332,12 +340,17 @@ def run_seed(
         settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S, migrations_per_hour=10_000.0),
         dress=partial(_moved_about, likely=case.moving),
         watched=True,
+        host_config=HostConfig(host_memory_reserve_bytes=PROCESS_BYTES),
     )
     world.cannot_checkpoint = case.cannot_checkpoint
     laws = Laws(world)
     world.watch = laws
     world.horizon_s = UNTIL_S
     world.clock.at(TROUBLE_S + QUANTUM_S, world.trouble.forget)
+    if case.spare_processes is not None:
+        for agent in world.agents.values():
+            agent.ram_bytes = (1 + len(agent.gpus) + case.spare_processes) * PROCESS_BYTES
+            agent.look()
     if prepare is not None:
         prepare(world)
     try:

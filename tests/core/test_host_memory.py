@@ -197,3 +197,51 @@ def test_what_is_known_of_memory_survives_the_agent() -> None:
     sim.quanta(30)
     assert sim.fullest_bytes <= 14 * GIB
     assert all(sim.trained(job) > 4 * 60 for job in jobs)
+
+
+def test_a_gang_of_the_controller_s_turn_that_nobody_can_leave_for_lends_its_gpus_to_who_is_there() -> None:
+    """The policy does not know of memory: it would name the same one for ever."""
+    sim = host(ram_gib=2 + 8)
+    stays = sim.job(1, ways=Ways(ready_s=10.0, host_bytes=6 * GIB, work_s=400.0))
+    sim.turn = Turn(gangs=(stays,), local=False)
+    sim.send()
+    sim.quanta(2)
+    named = sim.job(2, ways=ways(6))
+    sim.turn = Turn(gangs=(named,), local=False)
+    sim.send()
+    sim.quanta(12)
+    assert sim.phases()[int(stays)] == Phase.EXITED.value
+    assert sim.trained(named) > 60
+    assert sim.fullest_bytes <= 8 * GIB
+
+
+def test_parts_of_gangs_leave_for_one_that_the_controller_names_again_and_again() -> None:
+    sim = host(ram_gib=2 + 8)
+    part = sim.job(1, nodes=2, rendezvous="a:1", ways=ways(6))
+    named = sim.job(2, ways=ways(6))
+    sim.turn = Turn(gangs=(part,), local=False)
+    sim.send()
+    sim.quanta(2)
+    assert sim.trained(part) > 60
+    sim.turn = Turn(gangs=(named,), local=False)
+    sim.send()
+    sim.quanta(8)
+    assert sim.trained(named) > 60
+    assert sim.ordered("suspend 1 (checkpoint)")
+    assert sim.fullest_bytes <= 8 * GIB
+
+
+def test_where_nobody_runs_for_long_a_job_is_started_though_others_hold_the_memory() -> None:
+    """A part that cannot leave, and whose turn does not come before the other one has ended."""
+    sim = host(ram_gib=2 + 8)
+    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(ready_s=10.0, host_bytes=6 * GIB))
+    sim.turn = Turn(gangs=(JobId(1),), local=False)
+    sim.send()
+    sim.quanta(2)
+    named = sim.job(2, ways=ways(6))
+    sim.turn = Turn(gangs=(named,), local=False)
+    sim.send()
+    sim.quanta(9)
+    assert launches(sim, named) == 0
+    sim.quanta(5)
+    assert sim.trained(named) > 60

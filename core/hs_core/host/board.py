@@ -157,7 +157,7 @@ class Board:
         assert job.startable, f"job {job.id} must not be started: {job.waits_for or 'it leaves'}"
         job.launched_s = self.now_s
         job.aim = ()
-        job.held_up, job.refused_quanta = "", 0
+        job.held_up, job.refused_quanta, job.idle_quanta = "", 0, 0
         job.launched_run_s = job.run_s
         job.start_deadline_s = self.now_s + self.config.hook_deadline_s
         job.hooked = None if job.hookable else False

@@ -1,8 +1,9 @@
 """Host memory: a process that stands between two turns keeps its own, so only so many fit beside each other.
 
 Nobody is started whose process would leave the host less than its reserve, as far as is known; who has to leave for it, see `letting_go`.
-Of a class that nobody has seen yet a guess is made: the next one of it is known. One that would be the only process here is started in any case,
-as waiting would not help it.
+Of a class that nobody has seen yet a guess is made: the next one of it is known. Started in any case are: one that would be the only process
+here, as waiting would not help it; one for whom others have not left though nobody runs at all; and a part of a gang over several hosts in
+its turn, as its other hosts wait for it, with what they hold.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,10 @@ UNKNOWN_BYTES = 2 << 30
 
 CAUTION = 4
 """So many times the guess is to be left for another of such a class while the first one comes up and tells how much it is."""
+
+
+IDLE_QUANTA = 10
+"""For so long nobody may be kept from starting on a host where nobody runs: those who hold its memory cannot leave, and it is not their turn."""
 
 
 def seen(board: Board, event: HostMemorySeen) -> list[HostedJob]:
@@ -90,7 +95,7 @@ def has_memory(
     board: Board, job: HostedJob, coming: dict[JobId, int], others: Mapping[JobId, HostedJob]
 ) -> bool:
     """Its process can be started now. `others`: all that may have one."""
-    if board.free_bytes is None:
+    if board.free_bytes is None or (job.part and job.id in board.turn_of(job).gangs):
         return True
     needed = needed_bytes(board, job)
     if not _known(board, job) and any(
@@ -102,9 +107,10 @@ def has_memory(
     if left_for(board, job, coming) >= needed:
         return True
     alone = all(other is job or not (other.alive or other.id in coming) for other in others.values())
-    if not alone:
-        board.refused.add(job.id)
-    return alone
+    if alone or job.idle_quanta >= IDLE_QUANTA:
+        return True
+    board.refused.add(job.id)
+    return False
 
 
 def waits_text(board: Board, job: HostedJob) -> str:

@@ -26,13 +26,15 @@ def let_go(board: Board) -> None:
         return
     quanta = _until_turn(board)
     standing = sorted(
-        (j for j in board.jobs.values() if _may_go(board, j)), key=lambda j: -quanta.get(j.id, inf)
+        (j for j in board.jobs.values() if _may_go(board, j)), key=lambda j: (j.part, -quanta.get(j.id, inf))
     )
+    nobody_runs = not any(job.occupying for job in board.jobs.values())
     leaving_bytes = sum(job.host_bytes for job in board.jobs.values() if _goes(job))
     coming = starts(board, (job for job in board.jobs.values() if job.alive or job.in_turn))
     for job in _near(board, waiting, quanta):
         if quanta.get(job.id, inf) < FIRST_IN_LINE and job.refused_edge_s != board.edge_s:
             job.refused_quanta, job.refused_edge_s = job.refused_quanta + 1, board.edge_s
+            job.idle_quanta = job.idle_quanta + 1 if nobody_runs else 0
         missing = needed_bytes(board, job) - left_for(board, job, coming) - leaving_bytes
         going = _enough(board, job, standing, quanta, missing) if missing > 0 else []
         if going is None and not (fills(board) and _is_impatient(job) and _could_ever(board, job)):
@@ -81,7 +83,7 @@ def _near(board: Board, waiting: set[JobId], quanta: dict[JobId, float]) -> Iter
 
 
 def _may_go(board: Board, job: HostedJob) -> bool:
-    """It stands outside its turn and can write a checkpoint. A part of a gang would take its other servers' along."""
+    """It stands outside its turn and can write a checkpoint."""
     return _can_leave(board, job) and job.phase in (Phase.HELD, Phase.SWAPPED) and not job.in_turn
 
 
@@ -92,7 +94,7 @@ def _can_leave(board: Board, job: HostedJob) -> bool:
         and job.asked is None
         and job.can_checkpoint
         and board.now_s >= job.checkpoint_after_s
-        and not (job.part or job.portion_done or job.ended or job.wanted.leave)
+        and not (job.portion_done or job.ended or job.wanted.leave)
     )
 
 
@@ -104,7 +106,7 @@ def _could_ever(board: Board, job: HostedJob) -> bool:
     """Were all gone that can write a checkpoint."""
     left_bytes, stays = board.free_bytes or 0, False
     for other in board.jobs.values():
-        if other.alive and other.can_checkpoint and other.ready and not (other.part or other.stuck):
+        if other.alive and other.can_checkpoint and other.ready and not other.stuck:
             left_bytes += other.host_bytes
         else:
             stays |= other.alive
@@ -114,6 +116,10 @@ def _could_ever(board: Board, job: HostedJob) -> bool:
 def _ran_s(board: Board, job: HostedJob) -> float:
     """This process, in turns: a start is to be worth it."""
     return job.run_s + job.seconds_in_turn(board.now_s) - job.launched_run_s
+
+
+def _is_worth_it(board: Board, job: HostedJob) -> bool:
+    return not job.part and (job.wanted.paused or _ran_s(board, job) >= 2 * job.start_s)
 
 
 def _has_had_enough(board: Board, job: HostedJob) -> bool:
@@ -140,13 +146,15 @@ def _goes(job: HostedJob) -> bool:
 def _enough(
     board: Board, job: HostedJob, standing: Sequence[HostedJob], quanta: dict[JobId, float], missing: int
 ) -> list[HostedJob] | None:
-    """Those of later turns whose memory is enough for it, the last first; None: even all of them hold too little."""
+    """Those of later turns whose memory is enough for it, the last first; None: even all of them hold too little.
+
+    A part of a gang over several hosts takes the others along: only for one that has waited long.
+    """
     own = quanta.get(job.id, inf)
     could = [
         other
         for other in standing
-        if quanta.get(other.id, inf) > own
-        and (_is_impatient(job) or other.wanted.paused or _ran_s(board, other) >= 2 * other.start_s)
+        if quanta.get(other.id, inf) > own and (_is_impatient(job) or _is_worth_it(board, other))
     ]
     if _is_impatient(job) and fills(board):
         running = [

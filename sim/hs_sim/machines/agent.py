@@ -18,6 +18,7 @@ from hs_core.events import (
     GpusSeen,
     HostCommand,
     HostEvent,
+    HostMemorySeen,
     JobExited,
     JobHeld,
     JobReady,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 
 RESTARTED = f"{LOST}: it was restarted"
 RELINK_S = 1.0
+PROCESS_BYTES = 1 << 30  # of its host's memory that each process has, where that is limited
+LOOK_S = 1.0  # between two looks at it
 KEPT = 2  # generations of a job's checkpoints on a server (`hs_job.checkpoint`)
 HOW_IT_STANDS = (JobReady, JobHeld, JobWentOn)
 
@@ -63,6 +66,7 @@ class Agent:
         self.up = False
         self.paused_until_s = 0.0
         self.disk_full = False
+        self.ram_bytes = 0  # 0: nobody looks
         self.remembers = False  # keeps what it saves, event by event: it may be killed soon
         self.boots = 1
         self.boot_s = 0.0  # when its clock was zero
@@ -174,6 +178,13 @@ class Agent:
 
     def pause(self, seconds: float) -> None:
         self.paused_until_s = self._clock.now_s + seconds
+
+    def look(self) -> None:
+        """How much is left of its host's memory, time after time."""
+        held = {job: PROCESS_BYTES for (job, _), part in self.parts.items() if part.way is not Way.GONE}
+        left = max(0, self.ram_bytes - sum(held.values()))
+        self.post(HostMemorySeen(now_s=self.now_s(), available_bytes=left, held_bytes=held))
+        self._clock.after(LOOK_S, self.look)
 
     # --- the machine ------------------------------------------------------------------------------------------------
 
