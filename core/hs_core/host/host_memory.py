@@ -14,13 +14,12 @@ from hs_core.host.hosted import HostedJob
 from hs_core.names import JobId
 from hs_core.reports import FOR_MEMORY, Phase
 
-UNKNOWN_BYTES = 2 << 30
-"""For each GPU of a gang, of a class of jobs of which nothing is known: a Python with torch, a device's context, a few workers that load data."""
+UNKNOWN_BYTES, UNKNOWN_PART = 1 << 30, 32
+"""For each GPU of a gang, of a class of jobs of which nothing is known: a Python with torch and a device's context. Less on small hosts, such a part of
+what there is: no job that is tried there holds much."""
 
-
-CAUTION = 4
-"""So many times the guess is to be left for another of such a class while the first one comes up and tells how much it is."""
-
+PLENTY = 2
+"""While the first one of such a class comes up and tells how much it is, another is only started where such a part of all memory is left."""
 
 IDLE_QUANTA = 10
 """For so long nobody may be kept from starting on a host where nobody runs: those who hold its memory cannot leave, and it is not their turn."""
@@ -62,7 +61,11 @@ def is_short(board: Board) -> bool:
 def expected_bytes(board: Board, job: HostedJob) -> int:
     """What its process will hold: as much as an earlier one did here, else as those of its class, else as its user says, else a guess."""
     class_bytes = board.class_bytes.get(job.wanted.job_class, 0) * job.gang
-    return job.host_peak_bytes or class_bytes or job.wanted.spec.memory_bytes or UNKNOWN_BYTES * job.gang
+    return job.host_peak_bytes or class_bytes or job.wanted.spec.memory_bytes or _guess(board) * job.gang
+
+
+def _guess(board: Board) -> int:
+    return min(UNKNOWN_BYTES, board.most_bytes // UNKNOWN_PART)
 
 
 def needed_bytes(board: Board, job: HostedJob) -> int:
@@ -103,7 +106,7 @@ def has_memory(
         for id_ in coming
         if id_ != job.id and id_ in others
     ):
-        needed *= CAUTION
+        needed = max(needed, board.most_bytes // PLENTY)
     if left_for(board, job, coming) >= needed:
         return True
     alone = all(other is job or not (other.alive or other.id in coming) for other in others.values())
