@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from fractions import Fraction
 from itertools import permutations
+from math import ceil
 
 import pytest
 from hypothesis import given, settings
@@ -454,7 +455,10 @@ def test_gangs_run_whole_and_never_beyond_the_server(server: tuple[int, Jobs]) -
 
 @settings(max_examples=60, deadline=None)
 @given(servers())
-def test_equal_gangs_share_within_one_quantum_of_their_tickets(server: tuple[int, Jobs]) -> None:
+def test_equal_gangs_share_by_their_tickets_but_for_what_is_due_while_each_other_has_one_turn(
+    server: tuple[int, Jobs],
+) -> None:
+    """At equal passes all others may come first: whoever has most tickets is behind by most then."""
     free, jobs = server
     # A job cannot use more than itself: leave those out that the server could not give what they are weighed at.
     jobs = [(name, 1, tickets) for name, _, tickets in jobs]
@@ -466,7 +470,8 @@ def test_equal_gangs_share_within_one_quantum_of_their_tickets(server: tuple[int
     for quantum in range(1, 81):
         ran.update(queue.pick(free))
         for name, _, tickets in jobs:
-            assert abs(ran[name] - quantum * free * tickets / total) <= 2
+            due = free * tickets / total
+            assert abs(ran[name] - quantum * due) <= 1 + ceil((len(jobs) - 1) / free) * due
 
 
 actions = st.lists(
