@@ -14,6 +14,7 @@ from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, User
 from hs_core.forms import Elastic
 from hs_core.model import Drain, JobSpec, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
+from hs_core.policies import find
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
 
@@ -327,6 +328,15 @@ def test_one_that_its_server_has_no_memory_for_is_told_so_and_that_shares_alone_
     why = at.machine.why(JobId(2), 0.0)
     assert why.reason is Reason.WAITING_FOR_TURN
     assert why.text.endswith("next turn in about 10 s, or later: it waits for host memory of its server")
+    at.do("report n1 2:0=waiting checkpoint_step=-1 note=")
+    assert at.machine.why(JobId(2), 0.0).text.endswith("next turn in about 10 s")
+
+
+def test_one_that_a_policy_lets_run_and_its_server_has_no_memory_for_waits_for_that() -> None:
+    at = world(policy=find("las"))
+    at.do("submit alice a gpus=4")
+    at.do("report n1 1:0=waiting note=waits_for_host_memory_of_its_server")
+    assert at.machine.why(JobId(1), 0.0).text == "it waits for host memory of its server"
 
 
 def test_a_burst_of_submits_costs_few_decisions() -> None:

@@ -259,7 +259,8 @@ def _on_its_host(scene: Scene) -> Why:
         return _moving(job)
     if scene.source_away and phase in {None, Phase.WAITING}:
         return _source_away(scene)
-    if phase in {None, Phase.STARTING} or (phase is Phase.WAITING and job.stored is not None):
+    brought = phase is Phase.WAITING and job.stored is not None and not _for_memory(job)
+    if phase in {None, Phase.STARTING} or brought:
         return _starting(job)
     misfit = scene.healthy_misfit.text if scene.healthy_misfit is not None else ""
     for host in scene.hosts:
@@ -283,16 +284,16 @@ def _for_turn(scene: Scene) -> Why:
     soon = f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
     return Why(
         reason=Reason.WAITING_FOR_TURN,
-        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(soon)}{_for_memory(job)}",
+        text=f"it waits for its turn on {_at(job)}: {share}, so {turns}; next turn {_in(soon)}{_for_memory(job, ', or later: it ')}",
         next_step="it goes on by itself; `hsctl share` shows who has what",
         expected_wait_s=wait_s,
     )
 
 
-def _for_memory(job: Job) -> str:
-    """Turns of those who have their process come first: by shares alone nobody can say when it is started."""
+def _for_memory(job: Job, before: str = "") -> str:
+    """That its server has too little for its process; else nothing. Turns of those who have theirs come first, whatever shares say."""
     said = next((part.note for part in job.reports.values() if part.note.startswith(FOR_MEMORY)), "")
-    return f", or later: it {said}" if said else ""
+    return f"{before}{said}" if said else ""
 
 
 def _in(soon: str) -> str:
@@ -303,7 +304,7 @@ def _for_gpus(scene: Scene) -> Why:
     job = scene.job
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
-        text=scene.policy_says or f"it waits for {_gpus(job.gang)} to be free",
+        text=_for_memory(job, "it ") or scene.policy_says or f"it waits for {_gpus(job.gang)} to be free",
         next_step="it starts by itself; `hsctl share` shows who has what",
     )
 
