@@ -5,6 +5,7 @@ from hostsim import HostSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hs_core.model import SuspendMode
 from hs_core.names import JobId
 from hs_core.wanted import Seat, Turn
 
@@ -105,3 +106,21 @@ def test_whatever_turns_name_all_of_a_turn_run_where_it_said_in_the_end(data: st
     host.run(600.0)
     assert {f"j{job}" for job in host.running()} == set(drawn)
     assert {job: tuple(bound(host, int(job[1:]))) for job in drawn} == drawn
+
+
+def test_one_that_is_about_to_move_does_not_stand_in_for_one_that_cannot_have_its_gpus() -> None:
+    """Job 1 is bound to two GPUs, cannot move, and needs one of them that job 4, which does not stop, has: GPUs would be idle."""
+    host = HostSim(gpus=4)
+    host.job(1, 2, ways=Ways())
+    told(host, seats(j1=(1, 3)))
+    host.run(60.0)
+    for number in (2, 3):
+        host.job(number, 1, ways=Ways(can_checkpoint=True))
+    host.job(4, 1, mode=SuspendMode.NONE)
+    told(host, seats(j2=(2,), j3=(1,), j4=(3,)))
+    host.run(60.0)
+    assert host.running() == {2, 3, 4}
+    told(host, seats(j2=(2,), j1=(1, 3), j3=(0,)))
+    host.run(120.0)
+    assert bound(host, 3) == [0]
+    assert host.running() == {2, 3, 4}

@@ -132,7 +132,9 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     wide = min(sum(job.gang for job in missing if job not in coming), len(this.free) - kept)
     for id_ in this.order if wide > 0 else ():
         job = board.jobs[id_]
-        if job.alive and job.gang <= wide and job not in missing and local(board, job) and this.pick(job):
+        if job in missing or job in leaving or not job.alive or job.gang > wide:
+            continue
+        if local(board, job) and this.pick(job):
             wide -= job.gang
 
 
