@@ -163,8 +163,8 @@ def test_where_only_one_process_fits_jobs_take_turns_through_checkpoints_and_end
 ) -> None:
     (place / "trains.py").write_text(TRAINS)
     daemon.start()
-    command = (sys.executable, str(place / "trains.py"), "40")
-    both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
+    commands = {n: (sys.executable, str(place / "trains.py"), epochs) for n, epochs in ((1, "40"), (2, "8"))}
+    both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n, command in commands.items()]
     controller.want(*both, quantum_s=1.0)
     for number in (1, 2):
         report = controller.wait_report(number, lambda r: r.exit, "an exit", 120)
@@ -181,7 +181,7 @@ def test_where_only_one_process_fits_jobs_take_turns_through_checkpoints_and_end
         elif line["event"] == "exited" and "code" in line:
             alive.remove(line["job"])
     env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place}/state/inject"}
-    alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    for number in (1, 2):
+    for number, command in commands.items():
+        alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
         said = controller.log_of(number, request=number).decode().splitlines()
         assert said[-1] == alone.stdout.splitlines()[-1]
