@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import pytest
@@ -432,3 +432,45 @@ def job(place: Path) -> Callable[..., WantedJob]:
         )
 
     return make
+
+
+HANDED = """
+import sys, torch, hs_job
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+for epoch in range(state.epoch, int(sys.argv[1])):
+    for x, y in loader:
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+print("weights", *(f"{w:.9f}" for w in model.weight.flatten().tolist()), flush=True)
+"""
+
+
+class Handed:
+    """A script that hands its state over, 8 steps an epoch; its last line is its weights."""
+
+    env: ClassVar = {"OMP_NUM_THREADS": "1"}
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        (place / "handed.py").write_text(HANDED)
+
+    def command(self, epochs: int) -> tuple[str, ...]:
+        return sys.executable, str(self.place / "handed.py"), str(epochs)
+
+    def weights_alone(self, epochs: int) -> str:
+        """The last line of a run that nobody stops; an agent has been started here before."""
+        env = os.environ | self.env | {"PYTHONPATH": f"{self.place}/state/inject"}
+        ran = subprocess.run(self.command(epochs), capture_output=True, text=True, check=True, env=env)
+        return ran.stdout.splitlines()[-1]
+
+
+@pytest.fixture
+def handed(place: Path) -> Handed:
+    return Handed(place)

@@ -384,43 +384,21 @@ def test_a_torchrun_gang_and_a_single_job_take_turns(daemon, controller, job, sc
     assert [who for who in procs.with_environment(line) if procs.alive(who)] == []
 
 
-HANDED = """
-import sys, torch, hs_job
-from torch.utils.data import DataLoader, TensorDataset
-torch.manual_seed(0)
-data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
-loader = DataLoader(data, batch_size=8, shuffle=True)
-model = torch.nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-for epoch in range(state.epoch, int(sys.argv[1])):
-    for x, y in loader:
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-print("weights", *(f"{w:.9f}" for w in model.weight.flatten().tolist()), flush=True)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("daemon", [{"host_memory_budget": 0, "pace": [{"base_s": 0.02}]}], indirect=True)
 def test_jobs_that_do_not_fit_together_leave_by_checkpoint_and_come_back_exactly(
-    daemon, controller, job, place
+    daemon, controller, job, handed
 ) -> None:
-    (place / "handed.py").write_text(HANDED)
     daemon.start()
-    command = (sys.executable, str(place / "handed.py"), "14")
-    both = [job(n, *command, gpu_memory_bytes=10 << 30, env={"OMP_NUM_THREADS": "1"}) for n in (1, 2)]
+    both = [job(n, *handed.command(14), gpu_memory_bytes=10 << 30, env=handed.env) for n in (1, 2)]
     controller.want(*both, quantum_s=1.5)
     for number in (1, 2):
         report = controller.wait_report(number, lambda r: r.exit, "an exit", 90)
         assert report.exit.ok, report
     assert Tier.CHECKPOINT in {report.tier for report in controller.history}
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place}/state/inject"}
-    alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     for number in (1, 2):
         said = controller.log_of(number, request=number).decode().splitlines()
-        assert said[-1] == alone.stdout.splitlines()[-1]
+        assert said[-1] == handed.weights_alone(14)
 
 
 def test_systemd_is_told_when_the_agent_is_ready(daemon, place, monkeypatch) -> None:

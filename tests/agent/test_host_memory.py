@@ -136,35 +136,16 @@ def test_all_that_came_from_a_process_is_in_its_tree(holder: int) -> None:
     assert {found.pid for found in procs.descendants(holder)} == set(tree[holder][1:])
 
 
-TRAINS = """
-import sys
-import torch
-import hs_job
-torch.manual_seed(3)
-model = torch.nn.Linear(64, 8)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 64), torch.randn(64, 8)), batch_size=8, shuffle=True)
-state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
-for epoch in range(state.epoch, int(sys.argv[1])):
-    for x, y in loader:
-        optimizer.zero_grad()
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-print("weights", *(f"{w:.9f}" for w in model.weight.flatten().tolist()[:8]), flush=True)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "daemon", [{"host_memory_reserve": 1 << 60, "pace": [{"base_s": 0.02}]}], indirect=True
 )
 def test_where_only_one_process_fits_jobs_take_turns_through_checkpoints_and_end_exactly(
-    daemon, controller, job, place
+    daemon, controller, job, place, handed
 ) -> None:
-    (place / "trains.py").write_text(TRAINS)
     daemon.start()
-    commands = {n: (sys.executable, str(place / "trains.py"), epochs) for n, epochs in ((1, "40"), (2, "8"))}
-    both = [job(n, *command, env={"OMP_NUM_THREADS": "1"}) for n, command in commands.items()]
+    epochs = {1: 40, 2: 8}
+    both = [job(n, *handed.command(many), env=handed.env) for n, many in epochs.items()]
     controller.want(*both, quantum_s=1.0)
     for number in (1, 2):
         report = controller.wait_report(number, lambda r: r.exit, "an exit", 120)
@@ -180,8 +161,6 @@ def test_where_only_one_process_fits_jobs_take_turns_through_checkpoints_and_end
             alive.add(line["job"])
         elif line["event"] == "exited" and "code" in line:
             alive.remove(line["job"])
-    env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{place}/state/inject"}
-    for number, command in commands.items():
-        alone = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    for number, many in epochs.items():
         said = controller.log_of(number, request=number).decode().splitlines()
-        assert said[-1] == alone.stdout.splitlines()[-1]
+        assert said[-1] == handed.weights_alone(many)

@@ -29,6 +29,13 @@ def launches(sim: HostSim, job: JobId) -> int:
     return len(sim.ordered(f"launch {job} "))
 
 
+def names(sim: HostSim, job: JobId, quanta: int) -> None:
+    """The controller alone decides, and lets this job run."""
+    sim.turn = Turn(gangs=(job,), local=False)
+    sim.send()
+    sim.quanta(quanta)
+
+
 def note(sim: HostSim, job: JobId) -> str:
     return sim.machine.report(job).note
 
@@ -163,27 +170,25 @@ def test_gangs_that_the_controller_names_are_made_room_for_at_once() -> None:
     sim = host(ram_gib=2 + 8)
     jobs = [sim.job(number, ways=ways(4)) for number in range(1, 5)]
     for number in (*range(4), *range(4)):
-        sim.turn = Turn(gangs=(jobs[number],), local=False)
-        sim.send()
-        sim.quanta(1)
+        names(sim, jobs[number], 1)
         assert sim.trained(jobs[number]) > 30
     assert sim.fullest_bytes <= 8 * GIB
 
 
 def test_jobs_without_a_hook_wait_for_memory_like_others() -> None:
     sim = host(2, ram_gib=2 + 4)
-    plain = [
-        sim.job(number, mode=SuspendMode.NONE, ways=Ways(hooks=False, host_bytes=3 * GIB, work_s=300.0))
-        for number in (1, 2)
-    ]
+    plain = Ways(hooks=False, host_bytes=3 * GIB, work_s=300.0)
+    first = sim.job(1, mode=SuspendMode.NONE, ways=plain)
     sim.send()
-    sim.run(5.0)
-    sim.quanta(3)
-    running = sim.running()
+    sim.quanta(1)
+    second = sim.job(2, mode=SuspendMode.NONE, ways=plain)
+    sim.send()
+    sim.quanta(2)
+    assert sim.running() == {first}
+    assert note(sim, second).endswith("needs about 3.0 GiB")
     sim.quanta(20)
     assert sim.phases() == {1: "exited", 2: "exited"}
-    assert len(running) <= 2
-    assert plain
+    assert sim.fullest_bytes <= 4 * GIB
 
 
 def test_what_is_known_of_memory_survives_the_agent() -> None:
@@ -203,13 +208,9 @@ def test_a_gang_of_the_controller_s_turn_that_nobody_can_leave_for_lends_its_gpu
     """The policy does not know of memory: it would name the same one for ever."""
     sim = host(ram_gib=2 + 8)
     stays = sim.job(1, ways=Ways(ready_s=10.0, host_bytes=6 * GIB, work_s=400.0))
-    sim.turn = Turn(gangs=(stays,), local=False)
-    sim.send()
-    sim.quanta(2)
+    names(sim, stays, 2)
     named = sim.job(2, ways=ways(6))
-    sim.turn = Turn(gangs=(named,), local=False)
-    sim.send()
-    sim.quanta(12)
+    names(sim, named, 12)
     assert sim.phases()[int(stays)] == Phase.EXITED.value
     assert sim.trained(named) > 60
     assert sim.fullest_bytes <= 8 * GIB
@@ -219,13 +220,9 @@ def test_parts_of_gangs_leave_for_one_that_the_controller_names_again_and_again(
     sim = host(ram_gib=2 + 8)
     part = sim.job(1, nodes=2, rendezvous="a:1", ways=ways(6))
     named = sim.job(2, ways=ways(6))
-    sim.turn = Turn(gangs=(part,), local=False)
-    sim.send()
-    sim.quanta(2)
+    names(sim, part, 2)
     assert sim.trained(part) > 60
-    sim.turn = Turn(gangs=(named,), local=False)
-    sim.send()
-    sim.quanta(8)
+    names(sim, named, 8)
     assert sim.trained(named) > 60
     assert sim.ordered("suspend 1 (checkpoint)")
     assert sim.fullest_bytes <= 8 * GIB
@@ -234,14 +231,10 @@ def test_parts_of_gangs_leave_for_one_that_the_controller_names_again_and_again(
 def test_where_nobody_runs_for_long_a_job_is_started_though_others_hold_the_memory() -> None:
     """A part that cannot leave, and whose turn does not come before the other one has ended."""
     sim = host(ram_gib=2 + 8)
-    sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(ready_s=10.0, host_bytes=6 * GIB))
-    sim.turn = Turn(gangs=(JobId(1),), local=False)
-    sim.send()
-    sim.quanta(2)
+    part = sim.job(1, nodes=2, rendezvous="a:1", ways=Ways(ready_s=10.0, host_bytes=6 * GIB))
+    names(sim, part, 2)
     named = sim.job(2, ways=ways(6))
-    sim.turn = Turn(gangs=(named,), local=False)
-    sim.send()
-    sim.quanta(9)
+    names(sim, named, 9)
     assert launches(sim, named) == 0
     sim.quanta(5)
     assert sim.trained(named) > 60

@@ -79,6 +79,14 @@ def _known(board: Board, job: HostedJob) -> bool:
     return bool(job.host_peak_bytes or board.class_bytes.get(name) or job.wanted.spec.memory_bytes)
 
 
+def _is_tried(job: HostedJob, coming: dict[JobId, int], others: Mapping[JobId, HostedJob]) -> bool:
+    """Another of its class is on its way to its first step edge."""
+    return any(
+        others[id_].wanted.job_class == job.wanted.job_class
+        for id_ in coming.keys() & others.keys() - {job.id}
+    )
+
+
 def to_come(board: Board, job: HostedJob) -> int:
     """What it will take of what is left: of a process that is about to be started, or comes up."""
     if not job.alive:
@@ -101,11 +109,7 @@ def has_memory(
     if board.free_bytes is None or (job.part and job.id in board.turn_of(job).gangs):
         return True
     needed = needed_bytes(board, job)
-    if not _known(board, job) and any(
-        others[id_].wanted.job_class == job.wanted.job_class
-        for id_ in coming
-        if id_ != job.id and id_ in others
-    ):
+    if not _known(board, job) and _is_tried(job, coming, others):
         needed = max(needed, board.most_bytes // PLENTY)
     if left_for(board, job, coming) >= needed:
         return True
