@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SOURCES := core proto controller agent client sim tests benchmarks examples tools
 
-.PHONY: help venv demo demo-cluster test bench lint format protos clean
+.PHONY: help venv demo demo-cluster test bench lint format protos boards clean
 help:
 	@echo "make demo    three users' training jobs share one emulated 4-GPU host (under 4 minutes)"
 	@echo "make demo-cluster   three GPU generations in three servers: trades and migration, live (under 6 minutes)"
@@ -49,6 +49,7 @@ lint: $(READY)
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/python tools/protos.py --check
+	$(BIN)/python tools/boards.py --check
 
 format: $(READY)
 	$(BIN)/ruff format $(SOURCES)
@@ -56,6 +57,9 @@ format: $(READY)
 
 protos: $(READY)
 	$(BIN)/python tools/protos.py
+
+boards: $(READY)
+	$(BIN)/python tools/boards.py
 
 clean:
 	rm -rf $(VENV) build dist demo-out demo-cluster-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

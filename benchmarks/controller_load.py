@@ -7,12 +7,14 @@ other cores: each takes what is wanted of it, starts it, reports its counters ev
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -120,6 +122,26 @@ async def lag(late_s: list[float]) -> None:
         late_s.append(time.perf_counter() - due_s)
 
 
+async def scrape(folder: Path, every_s: float, took_s: list[float], sizes: list[int]) -> None:
+    """As Prometheus does."""
+    token = (folder / "state" / "admin.token").read_text(encoding="ascii").strip()
+    said = map(json.loads, (folder / "log").read_text(encoding="utf-8").splitlines())
+    address = next(line["address"] for line in said if line.get("for") == "/metrics")
+    request = urllib.request.Request(
+        f"http://{address}/metrics", headers={"authorization": f"Bearer {token}"}
+    )
+
+    def once() -> bytes:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bytes(answer.read())
+
+    while True:
+        began_s = time.perf_counter()
+        sizes.append(len(await asyncio.to_thread(once)))
+        took_s.append(time.perf_counter() - began_s)
+        await asyncio.sleep(max(0.0, began_s + every_s - time.perf_counter()))
+
+
 async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
     agents, rate, seconds, life_s = asked.agents, asked.rate, asked.seconds, asked.life
     dice = random.Random(1)
@@ -140,7 +162,11 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
             await asyncio.sleep(0.2)
         await asyncio.sleep(2)
         late_s: list[float] = []
-        lagging = asyncio.create_task(lag(late_s))
+        scraped_s: list[float] = []
+        sizes: list[int] = []
+        beside = [asyncio.create_task(lag(late_s))]
+        if asked.scrape:
+            beside.append(asyncio.create_task(scrape(folder, asked.scrape, scraped_s, sizes)))
         before_s, began_s = cpu_s(pid), time.perf_counter()
         tasks = []
         for number in range(int(rate * seconds)):
@@ -151,7 +177,8 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         jobs = len((await stub.ListJobs(pb.ListJobsRequest(limit=5000))).jobs)
         policy = await stub.GetPolicy(pb.PolicyRequest())
         ended = [task for task in running if task.done()]
-        running.append(lagging)
+        assert not any(task.done() for task in beside), "scraping failed"
+        running += beside
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
@@ -167,6 +194,10 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
     print(
         f"of these the agents' own process was late by {statistics.quantiles(late_s, n=100)[98] * 1e3:.1f} ms (p99)"
     )
+    if scraped_s:
+        print(
+            f"/metrics     {len(scraped_s)} times, {statistics.median(scraped_s) * 1e3:.0f} ms (median), {max(sizes) / 1e6:.1f} MB at most"
+        )
     print(f"memory       {memory:6.0f} MiB   (at most {LIMIT_MIB:.0f})")
     print(
         f"last decision {policy.decision_s * 1e3:.0f} ms; agents that were cut off: {len(ended)}, submits refused: {refused}"
@@ -180,11 +211,13 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100.0, help="submits a second")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--life", type=float, default=20.0, help="seconds that a job runs, on average")
+    parser.add_argument("--scrape", type=float, default=15.0, help="/metrics every so many seconds; 0: never")
     parser.add_argument("--quantum", type=float, default=60.0)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hs-load-") as name:
         folder = Path(name)
-        process = start(folder, f"quantum_s = {asked.quantum}\n[limits]\nconnections_per_uid = 2000\n")
+        web = 'dev = true\nmetrics_listen = "127.0.0.1:0"\n' if asked.scrape else ""
+        process = start(folder, f"{web}quantum_s = {asked.quantum}\n[limits]\nconnections_per_uid = 2000\n")
         try:
             well = asyncio.run(measure(folder, process.pid, asked))
         finally:

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import signal
 import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,6 +26,7 @@ from hs_controller.permissions import Caller, Role
 from hs_controller.pki import Authority, PkiError
 from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
+from hs_controller.web import Web, application
 from hs_core.errors import RefusedError
 from hs_core.policy import Policy
 from hs_daemon import version
@@ -33,18 +37,24 @@ log = structlog.get_logger("hs_controller")
 
 GRACE_S = 0.5
 RENEWAL_LOOKED_AT_S = 3600.0
+SCRAPERS = {"connections": 64, "connections_per_uid": 32}  # limits of the port for Prometheus
+
+Find = Callable[[str], Caller | None]
 
 
 class Controller:
     def __init__(self, config: Config, policy: Policy) -> None:
         self.config = config
         self.address = ""  # of the port, once it is open
+        self.metrics_address = ""  # the same of the one for Prometheus
         self._policy = policy
         self._hub = Hub()
         self._loop: Loop | None = None
         self._running: asyncio.Task[None] | None = None
         self._fronts: list[Front] = []
         self._server: grpc.aio.Server | None = None  # the private one behind all doors
+        self._web: Web | None = None  # likewise private
+        self._contexts: list[ssl.SSLContext] = []  # whose certificate is to be renewed
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -85,51 +95,84 @@ class Controller:
         fronts: list[Front] = [people]
         if config.agent_socket is not None:
             fronts.append(UnixFront(config.agent_socket, 0o600, config.limits, guests, self._only_agents))
+        find = await self._tokens()
+        port = scraped = None
+        scrapers = Guests(guests.address.with_name("web"))
         if config.listen is not None:
-            fronts.append(await self._port(config.listen, guests, authority))
+            who = partial(self._by_certificate, find)
+            port = await self._port("listen", config.listen, guests, authority, who)
+            fronts.append(port)
+        if config.metrics_listen is not None:
+            scraped = await self._port(
+                "metrics_listen",
+                config.metrics_listen,
+                scrapers,
+                authority,
+                lambda _: TokenHolder(find),
+                http=True,
+            )
+            fronts.append(scraped)
         for front in fronts:
             if isinstance(front, UnixFront):
                 front.prepare()
                 self._fronts.append(front)  # from here on there is something to clear away
         self._server = await self._serve(guests, authority, secret)
+        if scraped is not None:
+            self._web = Web(application(self.loop, self._hub, find), scrapers.address)
+            await self._web.open()
         for front in fronts:
             if front not in self._fronts:
                 self._fronts.append(front)
             await front.open()
-            log.info("listening", address=front.name)
-            if isinstance(front, TcpFront):
-                self.address = front.name
+            log.info("listening", address=front.name, **({"for": "/metrics"} if front is scraped else {}))
+        self.address = port.name if port is not None else ""
+        self.metrics_address = scraped.name if scraped is not None else ""
 
     def _only_agents(self, uid: int) -> Known | None:
         caller = callers.account(uid, self.config)
         return Known(caller, f"uid {uid}") if Role.AGENT in caller.roles else None
 
-    async def _port(self, address: tuple[str, int], guests: Guests, authority: Authority | None) -> TcpFront:
+    async def _tokens(self) -> Find:
+        """Whose a token is that is shown at a port."""
         config = self.config
+        if not config.dev or (config.listen is None and config.metrics_listen is None):
+            return self._token_user
+        admin = await asyncio.to_thread(callers.admin_token, config.state_dir)
+        return lambda token: admin.caller(token) or self._token_user(token)
+
+    async def _port(
+        self,
+        key: str,
+        address: tuple[str, int],
+        guests: Guests,
+        authority: Authority | None,
+        who: Callable[[dict[str, Any]], Guest | None],
+        *,
+        http: bool = False,
+    ) -> TcpFront:
+        config = self.config
+        limits = replace(config.limits, **SCRAPERS) if http else config.limits
         if config.dev:
-            admin = await asyncio.to_thread(callers.admin_token, config.state_dir)
-
-            def known(token: str) -> Caller | None:
-                return admin.caller(token) or self._token_user(token)
-
-            log.warning("plaintext", why="dev = true: for development, on this machine only")
-            return TcpFront(address, config.limits, guests, None, lambda _certificate: TokenHolder(known))
+            log.warning("plaintext", key=key, why="dev = true: for development, on this machine only")
+            return TcpFront(address, limits, guests, None, who)
         if authority is None:
             raise DoorError(
-                f"listen: {address[0]}:{address[1]}: this controller has no certificates yet; run"
+                f"{key}: {address[0]}:{address[1]}: this controller has no certificates yet; run"
                 f" `hs-controller init --config {config.file}`, or set `dev = true` for plaintext on loopback"
             )
         await self._renew_if_due(authority)
-        context = authority.server_context()
-        self._renewing = asyncio.create_task(self._keep_renewed(authority, context), name="certificate")
-        return TcpFront(address, config.limits, guests, context, self._by_certificate)
+        context = authority.server_context("http/1.1" if http else "h2")
+        self._contexts.append(context)
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._keep_renewed(authority), name="certificate")
+        return TcpFront(address, limits, guests, context, who)
 
-    def _by_certificate(self, certificate: dict[str, Any]) -> Guest | None:
+    def _by_certificate(self, find: Find, certificate: dict[str, Any]) -> Guest | None:
         if certificate:
             return node_guest(
                 certificate, lambda who: self.loop.mind.registry.why_refused(who, self.loop.clock.now_s())
             )
-        return TokenHolder(self._token_user)
+        return TokenHolder(find)
 
     def _token_user(self, token: str) -> Caller | None:
         user = self.loop.mind.registry.user_of(token, self.loop.clock.now_s())
@@ -141,12 +184,13 @@ class Controller:
             await asyncio.to_thread(authority.renew_own, now_s)
             log.info("own-certificate-renewed")
 
-    async def _keep_renewed(self, authority: Authority, context: ssl.SSLContext) -> None:
+    async def _keep_renewed(self, authority: Authority) -> None:
         while True:
             await asyncio.sleep(RENEWAL_LOOKED_AT_S)
             try:
                 await self._renew_if_due(authority)
-                authority.load_own(context)
+                for context in self._contexts:
+                    authority.load_own(context)
             except PkiError as error:  # a full disk, say: there is a third of its life left
                 log.error("own-certificate-not-renewed", why=str(error))
 
@@ -192,6 +236,8 @@ class Controller:
         await asyncio.gather(*(front.shut() for front in self._fronts))
         if self._server is not None:
             await self._server.stop(GRACE_S)
+        if self._web is not None:
+            await self._web.close()
         await asyncio.gather(*(front.close() for front in self._fronts))
         self._fronts.clear()
         if self._running is not None:

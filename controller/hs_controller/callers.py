@@ -18,6 +18,7 @@ from hs_controller.permissions import Caller, Role
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
+SAY_WHO = "say who you are: `authorization: Bearer …` with a token (hsctl token create)"
 ANONYMOUS = Caller(name="somebody unknown", roles=frozenset({Role.ANONYMOUS}), account=False)
 
 

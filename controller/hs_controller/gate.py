@@ -10,7 +10,7 @@ import grpc
 import structlog
 
 from hs_controller import permissions
-from hs_controller.callers import StrangerError
+from hs_controller.callers import SAY_WHO, StrangerError
 from hs_controller.doors import Guests
 from hs_controller.permissions import Caller, Role
 from hs_core.errors import Kind, RefusedError
@@ -99,7 +99,7 @@ def _who(guests: Guests, method: str, context: _Context) -> Caller:
         raise StrangerError("the connection has ended")
     caller = guest.caller(tuple(context.invocation_metadata() or ()))
     if Role.ANONYMOUS in caller.roles and permissions.reach(caller, method) is None:
-        raise StrangerError("say who you are: `authorization: Bearer …` with a token (hsctl token create)")
+        raise StrangerError(SAY_WHO)
     return caller
 
 

@@ -23,6 +23,7 @@ from hs_controller import garbage
 from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.journal import Journal
+from hs_controller.meters import Meters
 from hs_controller.mind import FLUSH_S, KEYS_KEPT_S, Draft, Mind, refuse_other_body
 from hs_controller.rows import Answered, Event, Kept
 from hs_controller.sqlite import StoreUnavailableError
@@ -99,12 +100,21 @@ class Watch:
 
 class Loop:
     def __init__(
-        self, store: Store, config: Config, policy: Policy, clock: Clock, mind: Mind, *, grant_key: str
+        self,
+        store: Store,
+        config: Config,
+        policy: Policy,
+        clock: Clock,
+        mind: Mind,
+        *,
+        meters: Meters,
+        grant_key: str,
     ) -> None:
         self.store = store
         self.config = config
         self.clock = clock
         self.mind = mind
+        self.meters = meters
         self.hosts: Hosts | None = None
         self.read_only = ""  # why, while the store cannot be written
         self.events: deque[Event] = deque(maxlen=LIVE_EVENTS)
@@ -140,8 +150,9 @@ class Loop:
         await store.begin_term()
         loaded = await store.load()
         clock = Clock(loaded.last_s)
-        mind = Mind(loaded, config, policy, clock.now_s(), grant_key=grant_key)
-        loop = cls(store, config, policy, clock, mind, grant_key=grant_key)
+        meters = Meters()
+        mind = Mind(loaded, config, policy, clock.now_s(), meters=meters, grant_key=grant_key)
+        loop = cls(store, config, policy, clock, mind, meters=meters, grant_key=grant_key)
         loop._put_config_users()
         log.info(
             "in-office",
@@ -330,6 +341,7 @@ class Loop:
             began_s = time.perf_counter()
             await self.store.commit(self.mind.batch(draft, self.clock.now_s(), last=self._closing))
             self._commit_s = time.perf_counter() - began_s
+            self.meters.committed(self._commit_s)
             self._retry_s = RETRY_S[0]
         self._flush_due = False
         self._flush_later()
@@ -353,6 +365,7 @@ class Loop:
             self._wake = asyncio.get_running_loop().call_later(draft.wake_in_s, self._quantum_ended)
         if draft.events:
             self.events.extend(draft.events)
+            self.meters.published(draft.events)
             self.committed_seq = draft.events[-1].seq
             self._event_bell.set()
             self._event_bell = asyncio.Event()
@@ -412,7 +425,14 @@ class Loop:
 
     async def _rebuild(self) -> None:
         loaded = await self.store.load()
-        self.mind = Mind(loaded, self.config, self._policy, self.clock.now_s(), grant_key=self._grant_key)
+        self.mind = Mind(
+            loaded,
+            self.config,
+            self._policy,
+            self.clock.now_s(),
+            meters=self.meters,
+            grant_key=self._grant_key,
+        )
         self._flush_due = False
         if self._flush is not None:
             self._flush.cancel()

@@ -1,11 +1,13 @@
 """All that the controller holds in memory: built from the journal at the start, and again whenever a commit has failed."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hs_controller.config import Config
+from hs_controller.meters import Meters
 from hs_controller.registry import Registry
 from hs_controller.rows import Account, Answered, Batch, Credential, Event, Kept, Loaded, NodeIdentity, Usage
 from hs_controller.usage import Ledger
@@ -93,7 +95,14 @@ class Mind:
     """The machine and what is kept beside it. Everything in it is in the journal, or is reported again by the agents."""
 
     def __init__(
-        self, loaded: Loaded, config: Config, policy: Policy, now_s: float, *, grant_key: str = ""
+        self,
+        loaded: Loaded,
+        config: Config,
+        policy: Policy,
+        now_s: float,
+        *,
+        meters: Meters,
+        grant_key: str = "",
     ) -> None:
         state = State(
             jobs={job.id: job for job in (*loaded.ended, *loaded.jobs)},
@@ -110,6 +119,7 @@ class Mind:
             restored=bool(loaded.meta.get("restored", False)),
         )
         self.watched = Watched()
+        self._meters = meters
         self._configured = policy.name
         in_office = _in_office(loaded.meta.get("policy"), policy)
         self.machine = ClusterMachine(in_office, settings_of(config, grant_key), state, self.watched.dress)
@@ -138,7 +148,9 @@ class Mind:
             self._keep(event, draft)
             return Outcome()
         before = self._reported(event)
-        outcome = self.machine.handle(event)
+        outcome = self._handle(event)
+        if isinstance(event, HostReported):
+            self._meters.reported(event.host, before, self.machine)
         touched = outcome.touched
         self._profile_dirty |= touched.profile
         draft.touched |= touched.jobs
@@ -159,6 +171,14 @@ class Mind:
         if touched.meta:
             draft.meta.update(self._meta())
         self._note_facts(outcome.facts, draft)
+        return outcome
+
+    def _handle(self, event: ClusterEvent) -> Outcome:
+        began_s, decisions = time.perf_counter(), self.watched.decisions
+        outcome = self.machine.handle(event)
+        if self.watched.decisions != decisions:
+            cycle_s = time.perf_counter() - began_s
+            self._meters.decided(self.machine.policy.name, cycle_s=cycle_s, decision_s=self.watched.took_s)
         return outcome
 
     def _note_host(self, name: HostName, draft: Draft) -> None:

@@ -160,7 +160,7 @@ class Authority:
         except OSError as error:
             raise PkiError(f"{self._folder}: cannot be written: {error.strerror or error}") from None
 
-    def server_context(self) -> ssl.SSLContext:
+    def server_context(self, protocol: str = "h2") -> ssl.SSLContext:
         """TLS 1.3 only. A certificate is asked for, not demanded: people come with tokens, new nodes with nothing."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -169,7 +169,7 @@ class Authority:
         context.verify_flags |= ssl.VERIFY_X509_STRICT
         context.load_verify_locations(cadata=self.pem.decode())
         self.load_own(context)
-        context.set_alpn_protocols(["h2"])
+        context.set_alpn_protocols([protocol])
         return context
 
     def load_own(self, context: ssl.SSLContext) -> None:

@@ -228,7 +228,7 @@ def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
         busy = {
             gpu
             for row in machine.jobs_at(host.name)
-            if (report := row.reports.get(host.name)) is not None and _runs(report)
+            if (report := row.reports.get(host.name)) is not None and runs(report)
             for gpu in report.gpus
         }
         pool = gpus.setdefault(host.model, [0, 0, 0])
@@ -241,7 +241,7 @@ def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
     ]
 
 
-def _runs(report: JobReport) -> bool:
+def runs(report: JobReport) -> bool:
     return report.in_turn or report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
 
 
@@ -301,7 +301,7 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
     for job in rows:
         report = job.reports.get(host.name)
         for gpu in report.gpus if report is not None else ():
-            if report is not None and _runs(report):
+            if report is not None and runs(report):
                 running.setdefault(gpu, []).append(job)
             else:
                 bound.setdefault(gpu, []).append(job.id)

@@ -12,6 +12,7 @@ class Watched:
     def __init__(self) -> None:
         self.decided_s = 0.0  # wall clock; 0: not yet
         self.took_s = 0.0
+        self.decisions = 0  # since the mind was built
         self.text = ""  # what it does, in a sentence
 
     def dress(self, policy: Policy) -> Policy:
@@ -22,6 +23,7 @@ class Watched:
             verdict = policy.decide(snapshot, memory)
             self.took_s = time.perf_counter() - began_s
             self.decided_s = snapshot.now_s
+            self.decisions += 1
             return verdict
 
         self.decided_s = self.took_s = 0.0

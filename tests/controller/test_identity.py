@@ -44,9 +44,9 @@ def free_port() -> int:
 class Cluster(Daemon):
     """A daemon with certificates that listens on a port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, more: str = "") -> None:
         self.address = f"127.0.0.1:{free_port()}"
-        super().__init__(folder, more=f'listen = "{self.address}"\n')
+        super().__init__(folder, more=f'listen = "{self.address}"\n{more}')
         done = run_init(self.file)
         assert done.returncode == 0, done.stderr
         self.ca_sha256 = done.stdout.split()[-1]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from hs_controller.config import Config
+from hs_controller.meters import Meters
 from hs_controller.mind import COUNTERS_S, FLUSH_S, Draft, Mind
 from hs_controller.rows import Batch, Loaded
 from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet
@@ -39,7 +40,7 @@ class Journalled:
             samples=(),
             answered=(),
         )
-        self.mind = Mind(loaded, config, PLAIN, 0.0)
+        self.mind = Mind(loaded, config, PLAIN, 0.0, meters=Meters())
         self.gpu_s: dict[JobId, float] = {}  # as the journal has it
         self.used_s = 0.0
 

@@ -10,7 +10,8 @@ from hs_core.errors import Kind, RefusedError
 from hs_proto.v1 import agent_pb2, controller_pb2
 
 SERVED_BY_AGENTS = {"AgentPeer"}  # who may is in the grant that each call shows
-METHODS = sorted(
+PAGES = ["/metrics"]  # over HTTP
+METHODS = PAGES + sorted(
     f"/{service.full_name}/{method.name}"
     for file in (controller_pb2, agent_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
@@ -53,6 +54,7 @@ EXPECTED = {
     "HeteroShare/Why": "-AA--",
     "Identity/Join": "A----",
     "Identity/Renew": "----o",
+    "/metrics": "-AA--",
 }
 REACHES = {"A": Reach.ALL, "o": Reach.OWN, "-": None}
 SECURITY = Path(__file__).resolve().parents[2] / "docs" / "security.md"
@@ -63,7 +65,8 @@ def caller(*roles: Role) -> Caller:
 
 
 def test_every_call_of_every_service_is_decided_about() -> None:
-    assert sorted(PERMISSIONS) == METHODS == sorted(f"/hs.v1.{call}" for call in EXPECTED)
+    assert sorted(PERMISSIONS) == sorted(METHODS)
+    assert sorted(EXPECTED) == sorted(method.removeprefix("/hs.v1.") for method in METHODS)
 
 
 @pytest.mark.parametrize(("method", "role"), list(itertools.product(METHODS, Role)))

@@ -1,0 +1,255 @@
+"""What Prometheus is shown: the cluster as it is at this moment, beside what was counted (meters.py).
+
+Names are stable: boards and alerts stand on them. A user, a pool or a server is a label; a job never is, as jobs come and go by the thousand.
+"""
+
+import asyncio
+import resource
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from hs_controller.links import Hub
+from hs_controller.loop import Loop
+from hs_controller.mind import Mind
+from hs_controller.views import runs
+from hs_core.cluster import ClusterMachine
+from hs_core.model import Host, JobState
+from hs_core.reports import Phase
+from hs_daemon import version
+
+WINDOW_S = 3600.0  # of fairness, as in `hsctl share`
+OPEN_METRICS, OPEN_METRICS_END = "application/openmetrics-text", b"# EOF\n"
+TURN_S = 0.005  # then others get theirs: a scrape of a large cluster must not keep a submit waiting
+
+
+class _Turn:
+    """Of work on the event loop in small pieces."""
+
+    def __init__(self) -> None:
+        self._until_s = time.perf_counter() + TURN_S
+
+    async def give(self) -> None:
+        if time.perf_counter() >= self._until_s:
+            await asyncio.sleep(0)
+            self._until_s = time.perf_counter() + TURN_S
+
+
+class _One(Collector):
+    """For the library's encoders, which take a registry."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family
+
+
+async def exposition(loop: Loop, hub: Hub, accept: str) -> tuple[bytes, str]:
+    """The page, and its content type: Prometheus' text format or OpenMetrics, as `accept` asks for."""
+    encode, content_type = choose_encoder(accept)
+    # In pieces on the event loop: a thread would take the interpreter from it for a millisecond at each of its system calls.
+    turn, pieces = _Turn(), list[bytes]()
+    for family in [*await gather(loop, hub), *loop.meters.registry.collect()]:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_One(family))
+        pieces.append(encode(registry).removesuffix(OPEN_METRICS_END))
+        await turn.give()
+    if content_type.startswith(OPEN_METRICS):
+        pieces.append(OPEN_METRICS_END)
+    return b"".join(pieces), content_type
+
+
+async def gather(loop: Loop, hub: Hub) -> list[Metric]:
+    """Of the state as it is in the journal. Raises nothing: what is not known is left out."""
+    await loop.settled()
+    mind, now_s, turn = loop.mind, loop.clock.now_s(), _Turn()
+    return [
+        *_controller(mind, read_only=bool(loop.read_only)),
+        *await _users(mind, now_s, turn),
+        *await _nodes(mind.machine, hub, now_s, turn),
+        await _queue(mind.machine, now_s, turn),
+        *_process(),
+    ]
+
+
+def _controller(mind: Mind, *, read_only: bool) -> list[Metric]:
+    info = GaugeMetricFamily("hs_info", "1, with what runs here.", labels=["version", "policy"])
+    info.add_metric([version(), mind.machine.policy.name], 1.0)
+    return [
+        info,
+        GaugeMetricFamily(
+            "hs_controller_term", "Grows whenever a controller takes office.", value=float(mind.machine.term)
+        ),
+        GaugeMetricFamily(
+            "hs_controller_read_only",
+            "1 while the journal cannot be written: nothing is submitted or changed, jobs go on.",
+            value=float(read_only),
+        ),
+    ]
+
+
+def _process() -> list[Metric]:
+    """Under the names that everybody's boards know. The library's own wants /proc/stat, which the service's unit hides."""
+    resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return [
+        CounterMetricFamily(
+            "process_cpu_seconds", "User and system CPU time spent in seconds.", value=time.process_time()
+        ),
+        GaugeMetricFamily(
+            "process_resident_memory_bytes",
+            "Resident memory size in bytes.",
+            value=float(resident_pages * resource.getpagesize()),
+        ),
+        GaugeMetricFamily(
+            "process_open_fds",
+            "Number of open file descriptors.",
+            value=float(sum(1 for _ in Path("/proc/self/fd").iterdir())),
+        ),
+        GaugeMetricFamily(
+            "process_max_fds",
+            "Maximum number of open file descriptors.",
+            value=float(resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        ),
+    ]
+
+
+async def _users(mind: Mind, now_s: float, turn: _Turn) -> list[Metric]:
+    machine, ledger = mind.machine, mind.ledger
+    pool = ["user", "gpu_type"]
+    tickets = GaugeMetricFamily("hs_user_tickets", "The user's tickets.", labels=["user"])
+    entitled = GaugeMetricFamily(
+        "hs_user_entitled_gpus", "GPUs that the user is entitled to now, after trades.", labels=pool
+    )
+    demand = GaugeMetricFamily("hs_user_demand_gpus", "GPUs that the user's jobs could use now.", labels=pool)
+    received = CounterMetricFamily(
+        "hs_user_received_gpu_seconds", "GPU-seconds that the user's jobs have received.", labels=pool
+    )
+    lost = CounterMetricFamily(
+        "hs_lost_gpu_seconds", "GPU-seconds of work that had to be done again.", labels=pool
+    )
+    fairness = GaugeMetricFamily(
+        "hs_user_fairness_ratio",
+        "GPUs received in the last hour, or since there are samples, for each GPU that the user is entitled to now.",
+        labels=["user"],
+    )
+    for user in machine.users():
+        tickets.add_metric([user.name], user.tickets)
+    sums: dict[str, list[float]] = {}
+    now_entitled = machine.entitled()
+    for (name, model), gpus in now_entitled.items():
+        entitled.add_metric([name, model], gpus)
+        sums.setdefault(name, [0.0, 0.0])[1] += gpus
+    for (name, model), gpus in machine.demand().items():
+        demand.add_metric([name, model], float(gpus))
+    for account, usage in sorted(ledger.totals.items()):
+        received.add_metric(list(account), usage.gpu_s)
+        lost.add_metric(list(account), usage.lost_gpu_s)
+        if account[0] in sums:
+            sums[account[0]][0] += ledger.received_gpus(account, WINDOW_S, now_s)
+        await turn.give()
+    for user_name, (had, due) in sorted(sums.items()):
+        if due > 0:
+            fairness.add_metric([user_name], had / due)
+    return [tickets, entitled, demand, received, lost, fairness]
+
+
+async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, turn: _Turn) -> list[Metric]:
+    node = ["node"]
+    up = GaugeMetricFamily("hs_agent_up", "1 while the node's agent is connected.", labels=node)
+    age = GaugeMetricFamily(
+        "hs_agent_report_age_seconds", "Since the node's agent has reported last.", labels=node
+    )
+    draining = GaugeMetricFamily("hs_node_draining", "1 while the node is drained.", labels=node)
+    memory = GaugeMetricFamily("hs_node_memory_bytes", "The node's host memory.", labels=node)
+    available = GaugeMetricFamily(
+        "hs_node_memory_available_bytes", "What is left of it before its agent starts nobody.", labels=node
+    )
+    parked = GaugeMetricFamily(
+        "hs_host_memory_parked_bytes",
+        "Device memory of suspended jobs that is kept in host memory.",
+        labels=node,
+    )
+    state = GaugeMetricFamily(
+        "hs_gpu_state",
+        "1, with the state of the GPU: away, unhealthy, busy, drained or idle.",
+        labels=["node", "gpu", "gpu_type", "state"],
+    )
+    busy_part = GaugeMetricFamily(
+        "hs_node_gpu_utilization_ratio",
+        "How busy the node's GPUs say they are, 0 to 1, their mean.",
+        labels=node,
+    )
+    used = GaugeMetricFamily(
+        "hs_node_gpu_memory_used_bytes", "Device memory in use, as the node's GPUs say.", labels=node
+    )
+    for host in machine.hosts():
+        link = hub.link(host.name)
+        connected = link is not None and host.name in machine.connected
+        up.add_metric([host.name], float(connected))
+        heard_s = hub.heard_s(host.name)
+        if heard_s > 0:
+            age.add_metric([host.name], max(0.0, now_s - heard_s))
+        draining.add_metric([host.name], float(host.drain is not None))
+        busy, parked_bytes = _in_use(machine, host)
+        if connected:
+            parked.add_metric([host.name], float(parked_bytes))
+        if link is not None and link.memory is not None:
+            memory.add_metric([host.name], float(link.memory.total_bytes))
+            available.add_metric([host.name], float(link.memory.available_bytes))
+        for gpu in host.gpus:
+            word = _state(host, gpu.id, gpu.healthy, connected=connected, busy=gpu.id in busy)
+            state.add_metric([host.name, str(gpu.index), gpu.model, word], 1.0)
+        if link is not None and link.gpus:
+            said = [reading.utilization_percent for reading in link.gpus]
+            busy_part.add_metric([host.name], sum(said) / len(said) / 100.0)
+            used.add_metric([host.name], float(sum(reading.memory_used_bytes for reading in link.gpus)))
+        await turn.give()
+    return [up, age, draining, memory, available, parked, state, busy_part, used]
+
+
+def _in_use(machine: ClusterMachine, host: Host) -> tuple[set[str], int]:
+    """The GPUs whose turn somebody has, and bytes parked in host memory."""
+    busy, parked_bytes = set[str](), 0
+    for row in machine.jobs_at(host.name):
+        report = row.reports.get(host.name)
+        if report is None:
+            continue
+        if runs(report):
+            busy.update(report.gpus)
+        if report.phase is Phase.SWAPPED:
+            parked_bytes += report.device_memory_bytes * len(report.gpus)
+    return busy, parked_bytes
+
+
+def _state(host: Host, gpu: str, healthy: bool, *, connected: bool, busy: bool) -> str:
+    if not connected:
+        return "away"
+    if not healthy:
+        return "unhealthy"
+    if busy:
+        return "busy"
+    return "drained" if host.drain is not None or gpu in host.drained_gpus else "idle"
+
+
+async def _queue(machine: ClusterMachine, now_s: float, turn: _Turn) -> Metric:
+    counts: Counter[tuple[JobState, str]] = Counter()
+    for job in machine.jobs():
+        row = machine.find(job.id)  # others may have had their turn meanwhile
+        if row is not None and not row.state.ended:
+            counts[row.state, machine.why(row.id, now_s).reason.value] += 1
+        await turn.give()
+    queue = GaugeMetricFamily(
+        "hs_queue_jobs",
+        "Jobs that have not ended, by state and by why they are where they are, as in `hsctl why`.",
+        labels=["state", "reason"],
+    )
+    for (state, reason), jobs in sorted(counts.items()):
+        queue.add_metric([state.value, reason], float(jobs))
+    return queue

@@ -1,0 +1,406 @@
+"""`/metrics`: who may read it, that its figures are those that people are shown, and that it stays what boards stand on."""
+
+import asyncio
+import contextlib
+import http.client
+import socket
+import sqlite3
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+
+import grpc
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from hs_controller import metrics
+from hs_controller.config import Config
+from hs_controller.meters import AT_ONCE, Meters
+from hs_controller.pki import CONTROLLER_DNS
+from hs_controller.rows import Event
+from hs_core.events import Fact
+from hs_core.model import Job, JobSpec
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import JobReport, Phase, Tier
+from hs_daemon import version
+from hs_proto.v1 import controller_pb2 as pb
+from hs_proto.v1 import controller_pb2_grpc
+from tests.controller.kit import spec, started
+from tests.controller.test_identity import Cluster, free_port
+from tests.controller.test_loop import Commits, disk_error
+
+
+def get(
+    url: str, token: str = "", *, context: ssl.SSLContext | None = None, **headers: str
+) -> SimpleNamespace:
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    request = urllib.request.Request(url, headers=headers, method=headers.pop("method", "GET"))
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
+    try:
+        with opener.open(request, timeout=60) as answer:
+            return SimpleNamespace(code=answer.status, text=answer.read().decode(), headers=answer.headers)
+    except urllib.error.HTTPError as error:
+        return SimpleNamespace(code=error.code, text=error.read().decode(), headers=error.headers)
+
+
+@contextlib.asynccontextmanager
+async def scraped(config: Config) -> AsyncIterator[SimpleNamespace]:
+    """A controller whose port is plaintext, as in development, and who reads it."""
+    with_port = replace(config, dev=True, metrics_listen=("127.0.0.1", 0))
+    async with started(with_port) as cluster:
+        url = f"http://{cluster.controller.metrics_address}/metrics"
+        token = (config.state_dir / "admin.token").read_text().strip()
+
+        async def ask(**more: str) -> SimpleNamespace:
+            return await asyncio.to_thread(get, more.pop("url", url), **{"token": token, **more})
+
+        async def read() -> dict[str, dict[tuple[str, ...], float]]:
+            """Each sample by its name and the values of its labels, by their names."""
+            answer = await ask()
+            assert answer.code == 200, answer.text
+            found: dict[str, dict[tuple[str, ...], float]] = {}
+            for family in parse(answer.text):
+                for sample in family.samples:
+                    values = tuple(sample.labels[name] for name in sorted(sample.labels))
+                    found.setdefault(sample.name, {})[values] = sample.value
+            return found
+
+        yield SimpleNamespace(**vars(cluster), url=url, ask=ask, read=read)
+
+
+def test_who_shows_no_token_or_a_wrong_one_is_told_what_to_show(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            bare = await cluster.ask(token="")
+            assert (bare.code, bare.headers["www-authenticate"]) == (401, "Bearer")
+            assert "hsctl token create" in bare.text
+            wrong = await cluster.ask(token="hs_guessed")
+            assert wrong.code == 401
+            assert "not known" in wrong.text
+            basic = await cluster.ask(token="", authorization="Basic YTpi")
+            assert basic.code == 401
+
+    asyncio.run(story())
+
+
+def test_a_users_token_opens_it_until_it_is_revoked(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            stub = cluster.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="u", name="prometheus", tickets=1))
+            made = await stub.CreateToken(pb.CreateTokenRequest(key="t", user="prometheus", label="metrics"))
+            assert (await cluster.ask(token=made.token)).code == 200
+            await stub.RevokeToken(pb.RevokeTokenRequest(key="r", id=made.view.id))
+            assert (await cluster.ask(token=made.token)).code == 401
+
+    asyncio.run(story())
+
+
+def test_there_is_no_other_page_and_nothing_to_be_written_to(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            for path in ("/", "/metrics/", "/metrics/../metrics2", "/docs", "/openapi.json"):
+                other = await cluster.ask(url=cluster.url.removesuffix("/metrics") + path)
+                assert other.code == 404, path
+            assert (await cluster.ask(method="POST")).code == 405
+
+    asyncio.run(story())
+
+
+def test_its_figures_are_those_that_people_are_shown(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            agent = await cluster.agent(gpus=2).join()
+            running, standing = await cluster.client.submit(spec("a"), spec("b"))
+            await agent.until(lambda: agent.wants(standing) is not None)
+            await agent.report(running, "running", gpu_s=5.0, step=50)
+            switched = {"suspends": 1, "suspend_s": 0.03, "resumes": 1, "resume_s": 0.4, "tier": "hold"}
+            await agent.report(standing, "held", gpu_s=7.0, lost_gpu_s=1.5, step=50, **switched)
+            await agent.has_memory(64 << 30, 48 << 30)
+            await cluster.client.until(standing, lambda view: view.suspends == 1)
+            found = await cluster.read()
+            shares = await cluster.client.stub.Shares(pb.SharesRequest(window_s=metrics.WINDOW_S))
+            [share] = shares.shares
+            user = share.user
+            assert found["hs_user_entitled_gpus"] == {("V100", user): share.entitled_gpus}
+            assert found["hs_user_demand_gpus"] == {("V100", user): share.demand_gpus}
+            assert found["hs_user_tickets"][user,] == share.tickets
+            [row] = (await cluster.client.stub.Usage(pb.UsageRequest())).rows
+            assert row.gpu_s >= 5.0
+            received = (await cluster.read())["hs_user_received_gpu_seconds_total"]
+            assert row.gpu_s <= received["V100", user] <= 12.0
+            assert found["hs_queue_jobs"] == {
+                ("running", "running"): 1.0,
+                ("waiting-for-turn", "suspended"): 1.0,
+            }
+            assert found["hs_gpu_state"] == {
+                ("0", "V100", "h1", "busy"): 1.0,
+                ("1", "V100", "h1", "idle"): 1.0,
+            }
+            assert found["hs_agent_up"] == {("h1",): 1.0}
+            assert 0.0 <= found["hs_agent_report_age_seconds"]["h1",] < 60.0
+            assert found["hs_node_memory_available_bytes"] == {("h1",): float(48 << 30)}
+            assert found["hs_job_suspend_seconds_count"] == {("hold",): 1.0}
+            assert found["hs_job_suspend_seconds_sum"] == {("hold",): pytest.approx(0.03)}
+            assert found["hs_job_resume_seconds_sum"] == {("hold",): pytest.approx(0.4)}
+            assert found["hs_events_total"]["submitted",] == 2.0
+            assert found["hs_info"].keys() == {("plain", version())}
+            assert found["hs_controller_read_only"] == {(): 0.0}
+            assert found["hs_scheduler_cycle_seconds_count"]["plain",] >= 1.0
+            assert (
+                found["hs_scheduler_cycle_seconds_sum"]["plain",]
+                >= found["hs_policy_decision_seconds_sum"]["plain",]
+            )
+            assert found["hs_journal_commit_seconds_count"][()] >= 1.0
+
+    asyncio.run(story())
+
+
+def test_a_gpu_has_one_state_and_it_says_why_it_is_not_used(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            stub = cluster.client.stub
+            agent = cluster.agent(gpus=3)
+            agent.gpus[2].healthy = False
+            await agent.join()
+            await stub.SetGpuDrain(pb.SetGpuDrainRequest(key="g", node="h1", gpus=[1], drain=True))
+            found = await cluster.read()
+            assert sorted(found["hs_gpu_state"]) == [
+                ("0", "V100", "h1", "idle"),
+                ("1", "V100", "h1", "drained"),
+                ("2", "V100", "h1", "unhealthy"),
+            ]
+            await stub.DrainNode(pb.DrainNodeRequest(key="d", node="h1", reason="new fans"))
+            found = await cluster.read()
+            assert found["hs_node_draining"] == {("h1",): 1.0}
+            assert ("0", "V100", "h1", "drained") in found["hs_gpu_state"]
+            await agent.leave()
+            await until_async(lambda: away(cluster))
+
+    async def away(cluster: SimpleNamespace) -> bool:
+        found = await cluster.read()
+        states = {labels[-1] for labels in found["hs_gpu_state"]}
+        return found["hs_agent_up"]["h1",] == 0.0 and states == {"away"}
+
+    asyncio.run(story())
+
+
+async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(60):
+        while not await condition():  # noqa: ASYNC110 — of what rings no bell
+            await asyncio.sleep(0.01)
+
+
+def test_state_that_is_parked_in_host_memory_is_counted(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            agent = await cluster.agent().join()
+            [job] = await cluster.client.submit(spec(gpus=2))
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "swapped", gpus=2, device_memory_bytes=3 << 30, suspends=1, tier="swap")
+            await cluster.client.until(job, lambda view: view.suspends == 1)
+            found = await cluster.read()
+            assert found["hs_host_memory_parked_bytes"] == {("h1",): float(6 << 30)}
+            assert {labels[-1] for labels in found["hs_gpu_state"]} == {"idle"}
+
+    asyncio.run(story())
+
+
+def test_who_asks_for_open_metrics_gets_them(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            await cluster.agent().join()
+            answer = await cluster.ask(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+            assert answer.headers["content-type"].startswith("application/openmetrics-text")
+            assert answer.text.count("# EOF") == 1
+            named = {family.name for family in parse_open_metrics(answer.text)}
+            assert {"hs_agent_up", "hs_scheduler_cycle_seconds", "process_cpu_seconds"} <= named
+
+    asyncio.run(story())
+
+
+def test_while_the_journal_cannot_be_written_it_says_so_and_goes_on_counting(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            await cluster.client.submit()
+            before = await cluster.read()
+            commits = Commits(cluster.loop, monkeypatch)
+            commits.error = disk_error(sqlite3.SQLITE_FULL, "database or disk is full")
+            with pytest.raises(grpc.aio.AioRpcError, match="cannot write its journal"):
+                await cluster.client.submit()
+            assert (await cluster.read())["hs_controller_read_only"] == {(): 1.0}
+            commits.error = None
+            await until_async(lambda: writable(cluster))
+            after = await cluster.read()
+            assert after["hs_controller_term"][()] > before["hs_controller_term"][()]
+            assert after["hs_events_total"]["submitted",] >= before["hs_events_total"]["submitted",]
+            assert (
+                after["hs_journal_commit_seconds_count"][()] >= before["hs_journal_commit_seconds_count"][()]
+            )
+
+    async def writable(cluster: SimpleNamespace) -> bool:
+        return (await cluster.read())["hs_controller_read_only"] == {(): 0.0}
+
+    asyncio.run(story())
+
+
+def test_who_only_connects_keeps_scrapers_of_other_addresses_and_calls_in(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            host, _, port = cluster.controller.metrics_address.partition(":")
+            idle = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
+            try:
+                closed = await asyncio.wait_for(idle[-1][0].read(), 60)
+                assert closed == b"", "one address has 32 at most"
+                assert await cluster.client.submit() == [1]
+            finally:
+                for _, writer in idle:
+                    writer.close()
+            await until_async(lambda: answered(cluster))
+
+    async def answered(cluster: SimpleNamespace) -> bool:
+        with contextlib.suppress(OSError):
+            return (await cluster.ask()).code == 200
+        return False
+
+    asyncio.run(story())
+
+
+# --- over TLS --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    port = free_port()
+    one = Cluster(tmp_path_factory.mktemp("metrics"), more=f'metrics_listen = "127.0.0.1:{port}"\n')
+    one.metrics = f"https://127.0.0.1:{port}/metrics"
+    one.start()
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.kill()
+
+
+def trusting(cluster: Cluster) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(cluster.folder / "state" / "pki" / "ca.pem"))
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def test_over_tls_it_shows_the_controllers_certificate_and_asks_for_a_token_all_the_same(
+    secure: Cluster,
+) -> None:
+    context = trusting(secure)
+    with grpc.insecure_channel(f"unix:{secure.socket}") as channel:
+        stub = controller_pb2_grpc.HeteroShareStub(channel)
+        stub.SetUser(pb.SetUserRequest(key="u", name="prometheus", tickets=1))
+        token = stub.CreateToken(pb.CreateTokenRequest(key="t", user="prometheus")).token
+    port = int(secure.metrics.split(":")[2].split("/")[0])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        context.wrap_socket(plain, server_hostname=CONTROLLER_DNS) as tls,
+    ):
+        assert tls.version() == "TLSv1.3"
+        head = (
+            f"GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\nconnection: close\r\n\r\n"
+        )
+        tls.sendall(head.encode())
+        answer = b"".join(iter(lambda: tls.recv(1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b"hs_controller_term" in answer
+    context.check_hostname = False
+    assert get(secure.metrics, context=context).code == 401
+
+
+def test_over_tls_a_nodes_certificate_is_no_token(secure: Cluster) -> None:
+    node = secure.joined("m1")
+    context = trusting(secure)
+    context.check_hostname = False
+    folder = secure.folder / "identity-m1"
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    assert node is not None
+    assert get(secure.metrics, context=context).code == 401
+
+
+def test_older_tls_and_plaintext_are_not_spoken(secure: Cluster) -> None:
+    context = trusting(secure)
+    context.check_hostname = False
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(urllib.error.URLError):
+        get(secure.metrics, context=context)
+    with pytest.raises((urllib.error.URLError, ConnectionError, http.client.HTTPException)):
+        get(secure.metrics.replace("https:", "http:"))
+
+
+# --- what is counted -------------------------------------------------------------------------------------------------
+
+JOB = JobId(1)
+
+
+def reports(suspends: int, suspend_s: float, *, epoch: int = 0) -> JobReport:
+    return JobReport(
+        job=JOB, epoch=epoch, phase=Phase.HELD, suspends=suspends, suspend_s=suspend_s, tier=Tier.HOLD
+    )
+
+
+def counted(meters: Meters, name: str) -> float:
+    return meters.registry.get_sample_value(name, {"tier": "hold"}) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "times", "seconds"),
+    [
+        (reports(2, 0.2), reports(3, 0.25), 1, 0.05),
+        (reports(2, 0.2), reports(5, 0.8), 3, 0.6),
+        (reports(2, 0.2), reports(2, 0.2), 0, 0.0),
+        (None, reports(1, 0.1), 1, 0.1),
+        (reports(9, 0.9), reports(1, 0.1, epoch=1), 1, 0.1),
+        (reports(9, 0.9), reports(3, 0.3), 0, 0.0),
+        (reports(0, 0.0), reports(10**12, 1.0), AT_ONCE, AT_ONCE / 10**12),
+    ],
+    ids=["one", "several", "none", "first report", "another incarnation", "fewer than before", "nonsense"],
+)
+def test_switches_between_two_reports_are_counted_once_each(
+    before: JobReport | None, after: JobReport, times: int, seconds: float
+) -> None:
+    meters, host = Meters(), HostName("h1")
+    rows = [
+        Job(
+            id=JOB,
+            user=UserName("ann"),
+            spec=JobSpec(name="a", command=("true",)),
+            arrival_s=0.0,
+            reports={} if report is None else {host: report},
+        )
+        for report in (before, after)
+    ]
+    machine = SimpleNamespace(find=lambda _job: rows[1])
+    meters.reported(host, {JOB: rows[0]}, machine)
+    assert counted(meters, "hs_job_suspend_seconds_count") == times
+    assert counted(meters, "hs_job_suspend_seconds_sum") == pytest.approx(seconds)
+    assert counted(meters, "hs_job_resume_seconds_count") == 0
+
+
+def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
+    meters = Meters()
+    kinds = [
+        ("trade", {}),
+        ("trade-undone", {}),
+        ("migrated", {"reason": "balance"}),
+        ("migrated", {"reason": "drain"}),
+    ]
+    meters.published(
+        Event(seq=number, fact=Fact(now_s=0.0, kind=kind, text="", data=data))
+        for number, (kind, data) in enumerate(kinds)
+    )
+    value = meters.registry.get_sample_value
+    assert value("hs_trades_total") == value("hs_trades_undone_total") == 1.0
+    assert value("hs_migrations_total", {"reason": "balance"}) == 1.0
+    assert value("hs_migrations_total", {"reason": "drain"}) == 1.0
+    assert value("hs_events_total", {"kind": "migrated"}) == 2.0
