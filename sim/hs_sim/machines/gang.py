@@ -499,7 +499,8 @@ class Gang:
         if part.way is Way.STANDING:
             self.say_ready(part)
         elif part.way in (Way.GOING, Way.STOPPING):
-            if self.since_s is not None or self.tier is not None:
+            # One that waits for another that is gone, in the middle of a step, is at no edge.
+            if self.since_s is not None or self.tier is not None or self._broken:
                 part.agent.say(part, JobWentOn, step=self.step)
             else:
                 self.say_ready(part)
