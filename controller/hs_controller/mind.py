@@ -150,7 +150,7 @@ class Mind:
         before = self._reported(event)
         outcome = self._handle(event)
         if isinstance(event, HostReported):
-            self._meters.reported(event.host, before, self.machine)
+            self._meters.reported(event, before)
         touched = outcome.touched
         self._profile_dirty |= touched.profile
         draft.touched |= touched.jobs

@@ -11,6 +11,7 @@ import grpc
 
 from hs_controller.app import Controller
 from hs_controller.config import Config
+from hs_core.model import MoveReason
 from hs_core.policy import Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2, controller_pb2_grpc
@@ -18,9 +19,14 @@ from hs_proto.v1 import controller_pb2 as pb
 
 
 def decide(snapshot: Snapshot, memory: dict) -> Verdict:
-    """Every job lives on the first server that can hold it; all weigh the same."""
+    """Every job lives on the first server that can hold it, until that is drained; all weigh the same."""
     hosts = [host for host in snapshot.hosts if host.connected and host.accepts]
-    homes = {job.id: job.hosts for job in snapshot.jobs if job.hosts}
+    drained = {host.name for host in snapshot.hosts if host.connected and not host.accepts}
+    homes = {
+        job.id: job.hosts
+        for job in snapshot.jobs
+        if job.hosts and not (job.movable and hosts and drained & set(job.hosts))
+    }
     for job in snapshot.jobs:
         fit = [host for host in hosts if host.gpus >= job.gang]
         if job.id not in homes and fit:
@@ -32,6 +38,11 @@ def decide(snapshot: Snapshot, memory: dict) -> Verdict:
         plan=Plan(
             homes=homes,
             turns={host.name: Turn() for host in snapshot.hosts},
+            moves={
+                job.id: (MoveReason.DRAIN, "its server is drained")
+                for job in snapshot.jobs
+                if job.hosts and homes.get(job.id) not in {None, job.hosts}
+            },
             tickets={job: Fraction(100, len(homes)) for job in homes},
         ),
         memory={"rounds": memory.get("rounds", 0) + 1},
@@ -46,14 +57,14 @@ class FakeAgent:
     """An agent over the wire: says what the test says, remembers what it is told."""
 
     def __init__(
-        self, channel: grpc.aio.Channel, name: str = "h1", gpus: int = 4, boot: str = "boot-1"
+        self, channel: grpc.aio.Channel, name: str = "h1", gpus: int = 4, boot: str = "boot-1", peer: str = ""
     ) -> None:
         self.name = name
         self.gpus = [
             common_pb2.Gpu(id=f"GPU-{name}-{i}", index=i, model="V100", memory_bytes=16 << 30, healthy=True)
             for i in range(gpus)
         ]
-        self.boot = boot
+        self.boot, self.peer = boot, peer
         self.wanted: list[agent_pb2.Wanted] = []
         self.welcome: agent_pb2.Welcome | None = None
         self.logs: dict[int, list[bytes]] = {}
@@ -68,7 +79,9 @@ class FakeAgent:
 
     async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
         """Until the controller wants something of it: what is asked meanwhile would come first."""
-        hello = agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs)
+        hello = agent_pb2.Hello(
+            host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs, peer=self.peer
+        )
         while True:
             try:
                 await self._call.write(agent_pb2.FromAgent(hello=hello))
@@ -120,10 +133,7 @@ class FakeAgent:
             epoch=epoch,
             phase=phase,
             gpus=[gpu.id for gpu in self.gpus[:gpus]],
-            sliceable=True,
-            checkpoint_step=-1,
-            checkpoint_generation=-1,
-            **more,
+            **{"sliceable": True, "checkpoint_step": -1, "checkpoint_generation": -1, **more},
         )
         await self._call.write(agent_pb2.FromAgent(report=agent_pb2.Report(jobs=[report])))
 

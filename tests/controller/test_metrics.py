@@ -22,7 +22,7 @@ from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
 from hs_controller.pki import CONTROLLER_DNS
 from hs_controller.rows import Event
-from hs_core.events import Fact
+from hs_core.events import Fact, HostReported
 from hs_core.model import Job, JobSpec
 from hs_core.names import HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase, Tier
@@ -360,31 +360,58 @@ def counted(meters: Meters, name: str) -> float:
         (reports(2, 0.2), reports(5, 0.8), 3, 0.6),
         (reports(2, 0.2), reports(2, 0.2), 0, 0.0),
         (None, reports(1, 0.1), 1, 0.1),
-        (reports(9, 0.9), reports(1, 0.1, epoch=1), 1, 0.1),
+        (reports(2, 0.2), reports(3, 0.3, epoch=1), 0, 0.0),
         (reports(9, 0.9), reports(3, 0.3), 0, 0.0),
         (reports(0, 0.0), reports(10**12, 1.0), AT_ONCE, AT_ONCE / 10**12),
     ],
-    ids=["one", "several", "none", "first report", "another incarnation", "fewer than before", "nonsense"],
+    ids=[
+        "one",
+        "several",
+        "none",
+        "first report",
+        "of an incarnation that is no more",
+        "fewer than before",
+        "nonsense",
+    ],
 )
 def test_switches_between_two_reports_are_counted_once_each(
     before: JobReport | None, after: JobReport, times: int, seconds: float
 ) -> None:
     meters, host = Meters(), HostName("h1")
-    rows = [
-        Job(
-            id=JOB,
-            user=UserName("ann"),
-            spec=JobSpec(name="a", command=("true",)),
-            arrival_s=0.0,
-            reports={} if report is None else {host: report},
-        )
-        for report in (before, after)
-    ]
-    machine = SimpleNamespace(find=lambda _job: rows[1])
-    meters.reported(host, {JOB: rows[0]}, machine)
+    row = Job(
+        id=JOB,
+        user=UserName("ann"),
+        spec=JobSpec(name="a", command=("true",)),
+        arrival_s=0.0,
+        reports={} if before is None else {host: before},
+    )
+    meters.reported(HostReported(now_s=1.0, host=host, reports=(after,)), {JOB: row})
     assert counted(meters, "hs_job_suspend_seconds_count") == times
     assert counted(meters, "hs_job_suspend_seconds_sum") == pytest.approx(seconds)
     assert counted(meters, "hs_job_resume_seconds_count") == 0
+
+
+def test_who_leaves_with_a_checkpoint_is_counted_though_its_row_begins_anew(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            agents = [
+                await cluster.agent(name=name, boot=name, peer=f"{name}:7444").join() for name in ("h1", "h2")
+            ]
+            [job] = await cluster.client.submit()
+            await agents[0].until(lambda: agents[0].wants(job) is not None)
+            await agents[0].report(job, "running", step=5, can_checkpoint=True)
+            await cluster.client.until(job, lambda view: view.state == "running")
+            await cluster.client.stub.DrainNode(pb.DrainNodeRequest(key="d", node="h1", reason="new fans"))
+            await agents[0].until(lambda: agents[0].wants(job).leave)
+            left = {"step": 7, "suspends": 1, "suspend_s": 2.0, "tier": "checkpoint"}
+            await agents[0].report(
+                job, "checkpointed", gpus=0, checkpoint_step=7, checkpoint_generation=0, **left
+            )
+            await agents[1].until(lambda: agents[1].wants(job) is not None)
+            found = await cluster.read()
+            assert found["hs_job_suspend_seconds_sum"] == {("checkpoint",): 2.0}
+
+    asyncio.run(story())
 
 
 def test_events_trades_and_migrations_are_counted_by_what_they_are() -> None:
