@@ -126,7 +126,7 @@ async def scrape(folder: Path, every_s: float, took_s: list[float], sizes: list[
     """As Prometheus does."""
     token = (folder / "state" / "admin.token").read_text(encoding="ascii").strip()
     said = map(json.loads, (folder / "log").read_text(encoding="utf-8").splitlines())
-    address = next(line["address"] for line in said if line.get("for") == "/metrics")
+    address = next(line["address"] for line in said if line.get("for") == "http")
     request = urllib.request.Request(
         f"http://{address}/metrics", headers={"authorization": f"Bearer {token}"}
     )
@@ -216,7 +216,7 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hs-load-") as name:
         folder = Path(name)
-        web = 'dev = true\nmetrics_listen = "127.0.0.1:0"\n' if asked.scrape else ""
+        web = 'dev = true\nweb_listen = "127.0.0.1:0"\n' if asked.scrape else ""
         process = start(folder, f"{web}quantum_s = {asked.quantum}\n[limits]\nconnections_per_uid = 2000\n")
         try:
             well = asyncio.run(measure(folder, process.pid, asked))

@@ -26,7 +26,7 @@ from hs_controller.permissions import Caller, Role
 from hs_controller.pki import Authority, PkiError
 from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
-from hs_controller.web import Web, application
+from hs_controller.web import History, Web, application
 from hs_core.errors import RefusedError
 from hs_core.policy import Policy
 from hs_daemon import version
@@ -37,7 +37,7 @@ log = structlog.get_logger("hs_controller")
 
 GRACE_S = 0.5
 RENEWAL_LOOKED_AT_S = 3600.0
-SCRAPERS = {"connections": 64, "connections_per_uid": 32}  # limits of the port for Prometheus
+WEB_LIMITS = {"connections": 256, "connections_per_uid": 32}  # limits of the port for browsers and Prometheus
 
 Find = Callable[[str], Caller | None]
 
@@ -46,7 +46,7 @@ class Controller:
     def __init__(self, config: Config, policy: Policy) -> None:
         self.config = config
         self.address = ""  # of the port, once it is open
-        self.metrics_address = ""  # the same of the one for Prometheus
+        self.web_address = ""  # the same of the one for browsers and Prometheus
         self._policy = policy
         self._hub = Hub()
         self._loop: Loop | None = None
@@ -96,37 +96,39 @@ class Controller:
         if config.agent_socket is not None:
             fronts.append(UnixFront(config.agent_socket, 0o600, config.limits, guests, self._only_agents))
         find = await self._tokens()
-        port = scraped = None
-        scrapers = Guests(guests.address.with_name("web"))
+        port = site = None
+        visitors = Guests(guests.address.with_name("web"))
         if config.listen is not None:
             who = partial(self._by_certificate, find)
             port = await self._port("listen", config.listen, guests, authority, who)
             fronts.append(port)
-        if config.metrics_listen is not None:
-            scraped = await self._port(
-                "metrics_listen",
-                config.metrics_listen,
-                scrapers,
+        if config.web_listen is not None:
+            site = await self._port(
+                "web_listen",
+                config.web_listen,
+                visitors,
                 authority,
                 lambda _: TokenHolder(find),
                 http=True,
             )
-            fronts.append(scraped)
+            fronts.append(site)
         for front in fronts:
             if isinstance(front, UnixFront):
                 front.prepare()
                 self._fronts.append(front)  # from here on there is something to clear away
         self._server = await self._serve(guests, authority, secret)
-        if scraped is not None:
-            self._web = Web(application(self.loop, self._hub, find), scrapers.address)
+        if site is not None:
+            history = History(config.quantum_s)
+            app = application(self.loop, self._hub, self._service, history, find, secure=not config.dev)
+            self._web = Web(app, visitors.address, self.loop, history)
             await self._web.open()
         for front in fronts:
             if front not in self._fronts:
                 self._fronts.append(front)
             await front.open()
-            log.info("listening", address=front.name, **({"for": "/metrics"} if front is scraped else {}))
+            log.info("listening", address=front.name, **({"for": "http"} if front is site else {}))
         self.address = port.name if port is not None else ""
-        self.metrics_address = scraped.name if scraped is not None else ""
+        self.web_address = site.name if site is not None else ""
 
     def _only_agents(self, uid: int) -> Known | None:
         caller = callers.account(uid, self.config)
@@ -135,7 +137,7 @@ class Controller:
     async def _tokens(self) -> Find:
         """Whose a token is that is shown at a port."""
         config = self.config
-        if not config.dev or (config.listen is None and config.metrics_listen is None):
+        if not config.dev or (config.listen is None and config.web_listen is None):
             return self._token_user
         admin = await asyncio.to_thread(callers.admin_token, config.state_dir)
         return lambda token: admin.caller(token) or self._token_user(token)
@@ -151,7 +153,7 @@ class Controller:
         http: bool = False,
     ) -> TcpFront:
         config = self.config
-        limits = replace(config.limits, **SCRAPERS) if http else config.limits
+        limits = replace(config.limits, **WEB_LIMITS) if http else config.limits
         if config.dev:
             log.warning("plaintext", key=key, why="dev = true: for development, on this machine only")
             return TcpFront(address, limits, guests, None, who)

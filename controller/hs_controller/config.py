@@ -51,7 +51,7 @@ class Config:
     agent_socket: Path | None = None  # a second one that serves agents only, mode 0600
     embedded: bool = False  # one person's cluster: the socket is theirs alone (0600)
     listen: tuple[str, int] | None = None  # TLS; with `dev` plaintext, on loopback only
-    metrics_listen: tuple[str, int] | None = None  # as `listen`: HTTP for Prometheus
+    web_listen: tuple[str, int] | None = None  # as `listen`: HTTP for browsers and Prometheus
     dev: bool = False
     policy: str = "gandiva-fair"
     quantum_s: float = 60.0
@@ -116,7 +116,7 @@ def parse(table: Mapping[str, Any], file: Path) -> Config:
             _Where(file, key).wrong(
                 str(path), "a path of at most 89 bytes: the system has a limit for sockets"
             )
-    for key in ("listen", "metrics_listen"):
+    for key in ("listen", "web_listen"):
         address = getattr(config, key)
         if config.dev and address is not None and not is_loopback(address[0]):
             _Where(file, key).wrong(
@@ -283,7 +283,7 @@ _KEYS: Mapping[str, _Reader] = {
     "agent_socket": _path,
     "embedded": _flag,
     "listen": _listen,
-    "metrics_listen": _listen,
+    "web_listen": _listen,
     "dev": _flag,
     "policy": _text,
     "quantum_s": _number(0.1, 86400, "seconds"),

@@ -308,6 +308,11 @@ class Mind:
     def usage(self) -> dict[Account, Usage]:
         return dict(self.ledger.totals)
 
+    def would_entitle(self, tickets: Mapping[UserName, float], now_s: float) -> Mapping[Account, float]:
+        """As ClusterMachine.would_entitle."""
+        with self.watched.aside():
+            return self.machine.would_entitle(tickets, now_s)
+
     def recall(self, jobs: Sequence[Job]) -> None:
         self.machine.recall(job for job in jobs if self.machine.find(job.id) is None)
 

@@ -3,6 +3,8 @@
 import inspect
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from hs_core.policy import Memory, Policy, Snapshot, Verdict
@@ -14,6 +16,15 @@ class Watched:
         self.took_s = 0.0
         self.decisions = 0  # since the mind was built
         self.text = ""  # what it does, in a sentence
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is decided within this is nobody's decision: somebody asks what would be."""
+        kept = self.decided_s, self.took_s, self.decisions
+        try:
+            yield
+        finally:
+            self.decided_s, self.took_s, self.decisions = kept
 
     def dress(self, policy: Policy) -> Policy:
         """The same policy, watched from here: it takes office."""

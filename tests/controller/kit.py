@@ -184,9 +184,9 @@ async def channel_to(address: str) -> AsyncIterator[grpc.aio.Channel]:
 
 
 @contextlib.asynccontextmanager
-async def started(config: Config) -> AsyncIterator[SimpleNamespace]:
+async def started(config: Config, policy: Policy = PLAIN) -> AsyncIterator[SimpleNamespace]:
     """A controller in this process, with a client and the channel that both use."""
-    controller = Controller(config, PLAIN)
+    controller = Controller(config, policy)
     await controller.start()
     try:
         async with channel_to(f"unix:{config.socket}") as channel:

@@ -67,8 +67,8 @@ def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
         ("seed = 1.5", ["seed = 1.5", "whole number"]),
         ('listen = "7443"', ["listen = '7443'", "host:port"]),
         ('listen = "127.0.0.1:http"', ["listen", "a port"]),
-        ("metrics_listen = 7445", ["metrics_listen = 7445", "host:port"]),
-        ('metrics_listen = "127.0.0.1:99999"', ["metrics_listen", "a port from 0 to 65535"]),
+        ("web_listen = 7445", ["web_listen = 7445", "host:port"]),
+        ('web_listen = "127.0.0.1:99999"', ["web_listen", "a port from 0 to 65535"]),
         ("quantum_s = = 3", ["not valid TOML", "line 1"]),
         (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
     ],
@@ -86,7 +86,7 @@ def test_a_mistake_names_file_key_value_and_what_was_expected(
 @pytest.mark.parametrize(
     "address", ["0.0.0.0:7443", "192.168.1.4:7443", "[::]:7443", "gpu1.example.org:7443", "128.0.0.1:1"]
 )
-@pytest.mark.parametrize("key", ["listen", "metrics_listen"])
+@pytest.mark.parametrize("key", ["listen", "web_listen"])
 def test_plaintext_is_for_loopback_only(tmp_path: Path, key: str, address: str) -> None:
     assert getattr(load(tmp_path, f'{key} = "{address}"'), key) is not None, "with TLS, that is"
     with pytest.raises(ConfigError, match=rf"{key} = .*loopback.*never leaves this machine"):

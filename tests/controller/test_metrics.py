@@ -7,9 +7,7 @@ import socket
 import sqlite3
 import ssl
 import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 
 import grpc
@@ -29,35 +27,19 @@ from hs_core.reports import JobReport, Phase, Tier
 from hs_daemon import version
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
-from tests.controller.kit import spec, started
+from tests.controller.browser import fetch, opened
+from tests.controller.kit import spec
 from tests.controller.test_identity import Cluster, free_port
 from tests.controller.test_loop import Commits, disk_error
 
 
-def get(
-    url: str, token: str = "", *, context: ssl.SSLContext | None = None, **headers: str
-) -> SimpleNamespace:
-    if token:
-        headers["authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(url, headers=headers, method=headers.pop("method", "GET"))
-    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context))
-    try:
-        with opener.open(request, timeout=60) as answer:
-            return SimpleNamespace(code=answer.status, text=answer.read().decode(), headers=answer.headers)
-    except urllib.error.HTTPError as error:
-        return SimpleNamespace(code=error.code, text=error.read().decode(), headers=error.headers)
-
-
 @contextlib.asynccontextmanager
 async def scraped(config: Config) -> AsyncIterator[SimpleNamespace]:
-    """A controller whose port is plaintext, as in development, and who reads it."""
-    with_port = replace(config, dev=True, metrics_listen=("127.0.0.1", 0))
-    async with started(with_port) as cluster:
-        url = f"http://{cluster.controller.metrics_address}/metrics"
-        token = (config.state_dir / "admin.token").read_text().strip()
+    """A controller, and who reads it as Prometheus does."""
+    async with opened(config) as cluster:
 
-        async def ask(**more: str) -> SimpleNamespace:
-            return await asyncio.to_thread(get, more.pop("url", url), **{"token": token, **more})
+        async def ask(token: str = cluster.admin, **more: str) -> SimpleNamespace:
+            return await cluster.get("/metrics", token=token, **more)
 
         async def read() -> dict[str, dict[tuple[str, ...], float]]:
             """Each sample by its name and the values of its labels, by their names."""
@@ -70,7 +52,7 @@ async def scraped(config: Config) -> AsyncIterator[SimpleNamespace]:
                     found.setdefault(sample.name, {})[values] = sample.value
             return found
 
-        yield SimpleNamespace(**vars(cluster), url=url, ask=ask, read=read)
+        yield SimpleNamespace(**vars(cluster), ask=ask, read=read)
 
 
 def test_who_shows_no_token_or_a_wrong_one_is_told_what_to_show(config: Config) -> None:
@@ -97,17 +79,6 @@ def test_a_users_token_opens_it_until_it_is_revoked(config: Config) -> None:
             assert (await cluster.ask(token=made.token)).code == 200
             await stub.RevokeToken(pb.RevokeTokenRequest(key="r", id=made.view.id))
             assert (await cluster.ask(token=made.token)).code == 401
-
-    asyncio.run(story())
-
-
-def test_there_is_no_other_page_and_nothing_to_be_written_to(config: Config) -> None:
-    async def story() -> None:
-        async with scraped(config) as cluster:
-            for path in ("/", "/metrics/", "/metrics/../metrics2", "/docs", "/openapi.json"):
-                other = await cluster.ask(url=cluster.url.removesuffix("/metrics") + path)
-                assert other.code == 404, path
-            assert (await cluster.ask(method="POST")).code == 405
 
     asyncio.run(story())
 
@@ -254,7 +225,7 @@ def test_while_the_journal_cannot_be_written_it_says_so_and_goes_on_counting(
 def test_who_only_connects_keeps_scrapers_of_other_addresses_and_calls_in(config: Config) -> None:
     async def story() -> None:
         async with scraped(config) as cluster:
-            host, _, port = cluster.controller.metrics_address.partition(":")
+            host, _, port = cluster.controller.web_address.partition(":")
             idle = [await asyncio.open_connection(host, int(port)) for _ in range(40)]
             try:
                 closed = await asyncio.wait_for(idle[-1][0].read(), 60)
@@ -279,7 +250,7 @@ def test_who_only_connects_keeps_scrapers_of_other_addresses_and_calls_in(config
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     port = free_port()
-    one = Cluster(tmp_path_factory.mktemp("metrics"), more=f'metrics_listen = "127.0.0.1:{port}"\n')
+    one = Cluster(tmp_path_factory.mktemp("metrics"), more=f'web_listen = "127.0.0.1:{port}"\n')
     one.metrics = f"https://127.0.0.1:{port}/metrics"
     one.start()
     yield one
@@ -315,7 +286,7 @@ def test_over_tls_it_shows_the_controllers_certificate_and_asks_for_a_token_all_
     assert answer.startswith(b"HTTP/1.1 200")
     assert b"hs_controller_term" in answer
     context.check_hostname = False
-    assert get(secure.metrics, context=context).code == 401
+    assert fetch(secure.metrics, context=context).code == 401
 
 
 def test_over_tls_a_nodes_certificate_is_no_token(secure: Cluster) -> None:
@@ -325,7 +296,7 @@ def test_over_tls_a_nodes_certificate_is_no_token(secure: Cluster) -> None:
     folder = secure.folder / "identity-m1"
     context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
     assert node is not None
-    assert get(secure.metrics, context=context).code == 401
+    assert fetch(secure.metrics, context=context).code == 401
 
 
 def test_older_tls_and_plaintext_are_not_spoken(secure: Cluster) -> None:
@@ -333,9 +304,9 @@ def test_older_tls_and_plaintext_are_not_spoken(secure: Cluster) -> None:
     context.check_hostname = False
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(urllib.error.URLError):
-        get(secure.metrics, context=context)
+        fetch(secure.metrics, context=context)
     with pytest.raises((urllib.error.URLError, ConnectionError, http.client.HTTPException)):
-        get(secure.metrics.replace("https:", "http:"))
+        fetch(secure.metrics.replace("https:", "http:"))
 
 
 # --- what is counted -------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ def test_the_wheel_holds_the_packages_the_units_and_nothing_of_the_tests(wheel: 
     assert all(f"{package}/py.typed" in names for package in packages)
     assert [name for name in names if name.endswith("hs-agent.service")]
     assert [name for name in names if name.endswith("LICENSE")]
+    assert "hs_controller/web/pages/page.js" in names
+    assert [name for name in names if name.endswith("share/heteroshare/monitoring/grafana/fairness.json")]
 
 
 def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile, tmp_path: Path) -> None:

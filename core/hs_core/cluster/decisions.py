@@ -2,18 +2,20 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from hs_core import plan
-from hs_core.cluster import invariants, orders, reports, states
+from hs_core.cluster import admission, invariants, orders, reports, states
 from hs_core.cluster.book import row_with
 from hs_core.cluster.edges import SLACK_S
 from hs_core.cluster.requests import Requests
 from hs_core.cluster.states import Happening
 from hs_core.copier import copier
+from hs_core.errors import Kind, RefusedError
 from hs_core.events import Direct, Wake
 from hs_core.forms import Form
 from hs_core.model import Job, MoveReason
-from hs_core.names import HostName, JobId
+from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 from hs_core.wanted import Turn, Wanted, WantedJob
 
@@ -93,6 +95,24 @@ class Decisions(Requests):
             seed=self.settings.seed,
             profiling=self.settings.profiling,
         )
+
+    def would_entitle(
+        self, tickets: Mapping[UserName, float], now_s: float
+    ) -> Mapping[tuple[UserName, str], float]:
+        """GPUs by (user, model) that the policy would entitle to with the jobs of now, had these users so many tickets. Changes nothing.
+
+        Raises RefusedError where one is not known, or its tickets are not a number that is allowed.
+        """
+        for name, count in tickets.items():
+            admission.check_user(name, count, None, self.settings.limits)
+            if name not in self._book.users:
+                raise RefusedError(f"tickets: there is no user {name!r}", Kind.NOT_FOUND)
+        snapshot = self._snapshot(now_s)
+        asked = {name: Fraction(str(tickets.get(name, has))) for name, has in snapshot.tickets.items()}
+        if not snapshot.jobs:
+            return {}
+        verdict = self.policy.decide(replace(snapshot, tickets=asked), self._memory)
+        return {account: float(gpus) for account, gpus in sorted(verdict.entitled.items())}
 
     def _decide(self, now_s: float) -> None:
         self._stale = False

@@ -1,0 +1,170 @@
+"""The routes, and what every answer carries. Default deny: but for the form to sign in and its looks, everything asks who is there."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hs_controller import metrics
+from hs_controller.callers import StrangerError
+from hs_controller.links import Hub
+from hs_controller.loop import Loop
+from hs_controller.permissions import Caller
+from hs_controller.service import Service
+from hs_controller.web.bridge import CODES, Bridge, read_json
+from hs_controller.web.history import History
+from hs_controller.web.session import Session
+from hs_core.errors import RefusedError
+
+log = structlog.get_logger("hs_controller.web")
+
+METRICS = "/metrics"
+PAGES = Path(__file__).parent / "pages"
+FILES = {  # that anybody may have: there is nothing in them
+    "/login": ("login.html", "text/html; charset=utf-8"),
+    "/login.js": ("login.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+}
+PAGE = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+SCRAPES = 2  # at once: each looks at every job
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'none';"
+    " base-uri 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+def application(
+    loop: Loop,
+    hub: Hub,
+    service: Service,
+    history: History,
+    find: Callable[[str], Caller | None],
+    *,
+    secure: bool,
+) -> Starlette:
+    session = Session(find, secure=secure)
+    scraping = asyncio.Semaphore(SCRAPES)
+
+    async def show_metrics(request: Request) -> Response:
+        session.check(request, METRICS)
+        async with scraping:
+            page, content_type = await metrics.exposition(loop, hub, request.headers.get("accept", ""))
+        return Response(page, headers={"content-type": content_type})
+
+    async def show_history(request: Request) -> Response:
+        session.check(request, "/hs.v1.HeteroShare/Shares")
+        return JSONResponse(history.told())
+
+    async def preview(request: Request) -> Response:
+        session.check(request, "/hs.v1.HeteroShare/SetUser")
+        said = await read_json(request)
+        tickets = said.get("tickets") if isinstance(said, dict) else None
+        numbers = isinstance(tickets, dict) and all(
+            isinstance(value, (int, float)) and not isinstance(value, bool) for value in tickets.values()
+        )
+        if not isinstance(tickets, dict) or not numbers:
+            raise HTTPException(400, 'tickets: {"tickets": {"ann": 200, …}} was expected')
+        await loop.settled()
+        try:
+            then = loop.mind.would_entitle(tickets, loop.clock.now_s())
+        except RefusedError as refused:
+            raise HTTPException(CODES[refused.kind], str(refused)) from None
+        now = loop.mind.machine.entitled()
+        return JSONResponse(
+            [
+                {
+                    "user": user,
+                    "gpu_model": model,
+                    "now": now.get((user, model), 0.0),
+                    "then": then.get((user, model), 0.0),
+                }
+                for user, model in sorted({*now, *then})
+            ]
+        )
+
+    async def show_page(request: Request) -> Response:
+        try:
+            known = session.caller(request) is not None
+        except StrangerError:
+            known = False
+        return _file(*PAGE[request.url.path]) if known else RedirectResponse("/login", 303)
+
+    async def show_file(request: Request) -> Response:
+        return _file(*FILES[request.url.path])
+
+    async def sign_in(request: Request) -> Response:
+        said = await read_json(request)
+        token = said.get("token") if isinstance(said, dict) else None
+        if not isinstance(token, str):
+            raise HTTPException(400, 'token: {"token": "hs_…"} was expected')
+        response = JSONResponse({})
+        caller = session.sign_in(token, response)
+        log.info("signed-in", who=caller.name)
+        return response
+
+    async def sign_out(_request: Request) -> Response:
+        response = JSONResponse({})
+        session.sign_out(response)
+        return response
+
+    app = Starlette(
+        routes=[
+            Route(METRICS, show_metrics),
+            Route("/history", show_history),
+            Route("/preview", preview, methods=["POST"]),
+            Route("/api/{call}", Bridge(service, session).answer, methods=["POST"]),
+            Route("/login", sign_in, methods=["POST"]),
+            Route("/logout", sign_out, methods=["POST"]),
+            *(Route(path, show_page) for path in PAGE),
+            *(Route(path, show_file) for path in FILES),
+        ],
+        middleware=[Middleware(_Headers)],
+        exception_handlers={HTTPException: _refused, Exception: _broken},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def _file(name: str, content_type: str) -> Response:
+    return FileResponse(PAGES / name, headers={"content-type": content_type})
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    text = "there is no such page" if error.detail == "Not Found" else error.detail
+    if request.url.path.startswith("/api/") or request.url.path in {"/login", "/preview", "/history"}:
+        return JSONResponse({"error": text}, error.status_code, headers=error.headers)
+    return PlainTextResponse(f"{text}\n", error.status_code, headers=error.headers)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    log.error("page-failed", page=request.url.path, exc_info=error)
+    return JSONResponse({"error": "a mistake of the controller; its log says more"}, 500)
+
+
+class _Headers:
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)

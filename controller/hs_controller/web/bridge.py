@@ -1,0 +1,131 @@
+"""The calls of HeteroShare as JSON over HTTP: the same messages, the same table of permissions, the same code behind."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from hs_controller.gate import CALLER
+from hs_controller.service import Service
+from hs_controller.web.session import Session
+from hs_core.errors import Kind, RefusedError
+from hs_proto.v1 import controller_pb2
+
+CALLS = frozenset(
+    {
+        "Info",
+        "ListJobs",
+        "GetJob",
+        "Why",
+        "Logs",
+        "Shares",
+        "ListNodes",
+        "Events",
+        "ListTrades",
+        "Cancel",
+        "Pause",
+        "Unpause",
+        "DrainNode",
+        "UndrainNode",
+        "SetGpuDrain",
+        "SetUser",
+    }
+)
+"""What the page asks for; all else is gRPC's alone."""
+
+CODES = {
+    Kind.INVALID: 400,
+    Kind.IMPOSSIBLE: 422,
+    Kind.NOT_ALLOWED: 403,
+    Kind.NOT_FOUND: 404,
+    Kind.CONFLICT: 409,
+    Kind.UNAVAILABLE: 503,
+}
+BODY_BYTES = 64 << 10
+MOST = 2000  # messages of a stream
+
+_METHODS = controller_pb2.DESCRIPTOR.services_by_name["HeteroShare"].methods_by_name
+
+
+class Bridge:
+    def __init__(self, service: Service, session: Session) -> None:
+        self._service = service
+        self._session = session
+
+    async def answer(self, request: Request) -> Response:
+        """POST /api/CALL with the request as JSON; the reply as JSON, of a stream all of it as a list."""
+        name = request.path_params["call"]
+        if name not in CALLS:
+            raise HTTPException(404, f"there is no call {name!r} here")
+        caller = self._session.check(request, f"/hs.v1.HeteroShare/{name}")
+        asked = await _asked(request, name)
+        CALLER.set(caller)
+        try:
+            answer = getattr(self._service, name)(asked, None)
+            if isinstance(answer, AsyncIterator):
+                return JSONResponse([_plain(one) async for one in _some(answer)])
+            return JSONResponse(_plain(await answer))
+        except RefusedError as refused:
+            raise HTTPException(CODES[refused.kind], str(refused)) from None
+
+
+def _must_be_json(request: Request) -> None:
+    # Another site's form cannot send this type, nor its script without being asked first.
+    if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+        raise HTTPException(415, "content-type: application/json was expected")
+
+
+async def _asked(request: Request, name: str) -> Message:
+    _must_be_json(request)
+    message: Message = getattr(controller_pb2, _METHODS[name].input_type.name)()
+    try:
+        json_format.Parse(await limited(request), message)
+    except json_format.ParseError as error:
+        raise HTTPException(400, f"{_METHODS[name].input_type.name}: {error}") from None
+    if getattr(message, "follow", False):
+        raise HTTPException(400, "follow: true: only gRPC follows")
+    return message
+
+
+async def read_json(request: Request) -> Any:
+    """None: it is none. Raises HTTPException."""
+    _must_be_json(request)
+    try:
+        return json.loads(await limited(request))
+    except ValueError:
+        return None
+
+
+async def limited(request: Request) -> str:
+    """The body. Raises HTTPException."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES:
+            raise HTTPException(413, f"at most {BODY_BYTES} bytes were expected")
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        raise HTTPException(400, "UTF-8 text was expected") from None
+
+
+async def _some(answers: AsyncIterator[Message]) -> AsyncIterator[Message]:
+    number = 0
+    async for one in answers:
+        yield one
+        number += 1
+        if number >= MOST:
+            return
+
+
+def _plain(message: Message) -> Any:
+    found = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    json.dumps(found, allow_nan=False)
+    return found

@@ -1,0 +1,69 @@
+"""Listens behind a front, as the private gRPC server does: the front knows TLS and limits."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from hs_controller.loop import Loop
+from hs_controller.web.history import History
+
+GRACE_S = 1
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield  # they are the daemon's
+
+
+class Web:
+    def __init__(self, app: Starlette, address: Path, loop: Loop, history: History) -> None:
+        self._address = address
+        self._loop, self._history = loop, history
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                lifespan="off",
+                log_config=None,
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                ws="none",
+                http="h11",
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Raises OSError."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(str(self._address))
+            listener.listen(64)
+        except OSError:
+            listener.close()
+            raise
+        self._serving = asyncio.create_task(self._server.serve([listener]), name="web")
+        self._looking = asyncio.create_task(self._look(), name="history")
+
+    async def _look(self) -> None:
+        while True:
+            await self._loop.settled()
+            self._history.look(self._loop.mind, self._loop.clock.now_s())
+            await asyncio.sleep(self._history.every_s)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+        if self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.gather(self._serving, return_exceptions=True)

@@ -1,0 +1,347 @@
+"""The page and what it asks for: who gets in, that it says what hsctl is told, and that nothing from outside becomes markup."""
+
+import asyncio
+import re
+import uuid
+from http.cookies import SimpleCookie
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from google.protobuf import json_format
+
+from hs_controller import web
+from hs_controller.config import Config
+from hs_controller.permissions import PERMISSIONS, Role
+from hs_controller.web.app import FILES, PAGE
+from hs_controller.web.bridge import BODY_BYTES, CALLS
+from hs_controller.web.history import POINTS, History
+from hs_core.policies import find
+from hs_proto.v1 import controller_pb2 as pb
+from tests.controller.browser import opened
+from tests.controller.kit import spec
+
+PAGES = Path(web.__file__).parent / "pages"
+PAGE_JS = (PAGES / "page.js").read_text(encoding="utf-8")
+
+
+async def token_of(cluster: SimpleNamespace, user: str) -> str:
+    stub = cluster.client.stub
+    await stub.SetUser(pb.SetUserRequest(key=uuid.uuid4().hex, name=user, tickets=100))
+    return (await stub.CreateToken(pb.CreateTokenRequest(key=uuid.uuid4().hex, user=user))).token
+
+
+# --- who gets in -----------------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_signed_in_is_sent_to_the_form_and_gets_nothing_else(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            for cookie in ("", "hs_token=hs_guessed", "hs_token="):
+                for path in PAGE:
+                    answer = await cluster.get(path, cookie=cookie)
+                    assert (answer.code, answer.headers["location"], answer.text) == (303, "/login", "")
+            for path in FILES:
+                assert (await cluster.get(path)).code == 200
+            assert (await cluster.get("/history")).code == 401
+            for call in CALLS:
+                answer = await cluster.post(f"/api/{call}", {})
+                assert (answer.code, "hsctl token create" in answer.json["error"]) == (401, True), call
+
+    asyncio.run(story())
+
+
+def test_signing_in_takes_a_token_and_sets_a_cookie_that_scripts_and_other_sites_cannot_use(
+    config: Config,
+) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            token = await token_of(cluster, "ann")
+            answer = await cluster.post("/login", {"token": f" {token}\n"})
+            assert answer.code == 200
+            cookie = SimpleCookie(answer.headers["set-cookie"])["hs_token"]
+            assert cookie.value == token
+            assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "strict", "/")
+            sent = f"hs_token={token}"
+            assert "page.js" in (await cluster.get("/", cookie=sent)).text
+            info = await cluster.post("/api/Info", {}, cookie=sent)
+            assert (info.json["you"], info.json["admin"]) == ("ann", False)
+            out = await cluster.post("/logout", {}, cookie=sent)
+            assert SimpleCookie(out.headers["set-cookie"])["hs_token"]["max-age"] == "0"
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "why"),
+    [
+        ({"token": "hs_guessed"}, 401, "not known"),
+        ({"token": "hs_ünïcode"}, 401, "not known"),
+        ({"token": 7}, 400, "token"),
+        ([], 400, "token"),
+        (b"{", 400, "token"),
+        (b"\xff", 400, "UTF-8"),
+        (b" " * (BODY_BYTES + 1), 413, f"{BODY_BYTES} bytes"),
+    ],
+    ids=["guessed", "no token's letters", "no text", "no object", "no JSON", "no text at all", "too long"],
+)
+def test_a_bad_token_is_told_and_no_cookie_is_set(config: Config, said: object, code: int, why: str) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            answer = await cluster.post("/login", said)
+            assert (answer.code, why in answer.json["error"]) == (code, True), answer.text
+            assert answer.headers["set-cookie"] is None
+
+    asyncio.run(story())
+
+
+def test_a_user_may_over_http_what_it_may_over_grpc_and_no_more(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            token = await token_of(cluster, "ann")
+            for call in sorted(CALLS):
+                answer = await cluster.post(f"/api/{call}", {}, token=token)
+                allowed = Role.USER in PERMISSIONS[f"/hs.v1.HeteroShare/{call}"]
+                assert (answer.code == 403) is not allowed, (call, answer.text)
+
+    asyncio.run(story())
+
+
+def test_another_users_job_is_seen_but_neither_its_log_nor_is_it_cancelled(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            token = await token_of(cluster, "ann")
+            [job] = await cluster.client.submit(spec(env={"KEY": "secret"}))
+            seen = await cluster.post("/api/GetJob", {"job_id": job}, token=token)
+            assert seen.json["spec"]["env"] == {"KEY": "(hidden)"}
+            for call, asked in (("Logs", {"job_id": job}), ("Cancel", {"key": "c", "job_ids": [job]})):
+                answer = await cluster.post(f"/api/{call}", asked, token=token)
+                assert (answer.code, answer.json["error"]) == (404, f"there is no job {job}"), call
+
+    asyncio.run(story())
+
+
+# --- what is asked ---------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_grpc(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            await cluster.agent().join()
+            await cluster.client.submit(spec("<b>bold</b>"), spec("two"))
+            stub = cluster.client.stub
+            jobs = await cluster.post("/api/ListJobs", {"limit": 5}, token=cluster.admin)
+            assert json_format.ParseDict(jobs.json, pb.ListJobsReply()) == await stub.ListJobs(
+                pb.ListJobsRequest(limit=5)
+            )
+            events = await cluster.post("/api/Events", {"tail": 3}, token=cluster.admin)
+            told = [event async for event in stub.Events(pb.EventsRequest(tail=3))]
+            assert [json_format.ParseDict(one, pb.Event()) for one in events.json] == told
+            nodes = await cluster.post("/api/ListNodes", {}, token=cluster.admin)
+            assert [node["name"] for node in nodes.json["nodes"]] == ["h1"]
+
+    asyncio.run(story())
+
+
+def test_what_is_changed_is_changed_once_however_often_it_is_sent(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            await cluster.agent().join()
+            asked = {"key": "k", "node": "h1", "reason": "new fans"}
+            first = await cluster.post("/api/DrainNode", asked, token=cluster.admin)
+            again = await cluster.post("/api/DrainNode", asked, token=cluster.admin)
+            assert first.json == again.json
+            assert (first.json["draining"], first.json["drain_reason"]) == (True, "new fans")
+            other = await cluster.post("/api/DrainNode", {**asked, "reason": "x"}, token=cluster.admin)
+            assert (other.code, "key" in other.json["error"]) == (409, True)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("call", "said", "more", "code", "why"),
+    [
+        ("ListJobs", {"limits": 5}, {}, 400, 'no field named "limits"'),
+        ("ListJobs", {"limit": "many"}, {}, 400, "limit"),
+        ("ListJobs", {"states": ["sleeping"]}, {}, 400, "states"),
+        ("ListJobs", b"[1", {}, 400, "ListJobsRequest"),
+        ("ListJobs", b"\xff", {}, 400, "UTF-8"),
+        ("ListJobs", b" " * (BODY_BYTES + 1), {}, 413, f"{BODY_BYTES} bytes"),
+        ("ListJobs", {}, {"content_type": "text/plain"}, 415, "application/json was expected"),
+        ("Events", {"follow": True}, {}, 400, "only gRPC follows"),
+        ("GetJob", {"job_id": 99}, {}, 404, "there is no job 99"),
+        ("Submit", {}, {}, 404, "there is no call 'Submit' here"),
+        ("__init__", {}, {}, 404, "there is no call"),
+        ("ListJobs", b"", {"method": "GET"}, 405, "Method Not Allowed"),
+    ],
+)
+def test_a_bad_request_is_told_what_is_wrong_with_it(
+    config: Config, call: str, said: object, more: dict[str, str], *, code: int, why: str
+) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            answer = await cluster.post(f"/api/{call}", said, token=cluster.admin, **more)
+            assert (answer.code, why in answer.text.replace('\\"', '"')) == (code, True), answer.text
+
+    asyncio.run(story())
+
+
+def test_there_is_no_other_page(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            for path in (
+                "/metrics/",
+                "/index.html",
+                "/pages/page.js",
+                "/../app.py",
+                "/style.css/",
+                "/docs",
+                "/api/",
+            ):
+                answer = await cluster.get(path, token=cluster.admin)
+                assert (answer.code, "there is no such page" in answer.text) == (404, True), path
+
+    asyncio.run(story())
+
+
+def test_every_answer_forbids_markup_frames_and_copies(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            for path in ("/", "/login", "/page.js", "/nothing", "/metrics"):
+                headers = (await cluster.get(path, token=cluster.admin)).headers
+                policy = headers["content-security-policy"]
+                assert policy.startswith("default-src 'none';")
+                assert "unsafe" not in policy
+                assert "frame-ancestors 'none'" in policy
+                assert (headers["x-content-type-options"], headers["cache-control"]) == (
+                    "nosniff",
+                    "no-store",
+                )
+
+    asyncio.run(story())
+
+
+def test_a_preview_of_tickets_says_what_the_policy_would_entitle_to_and_changes_nothing(
+    config: Config,
+) -> None:
+    async def story() -> None:
+        async with opened(config, find("gandiva-fair")) as cluster:
+            stub, agent = cluster.client.stub, await cluster.agent(gpus=4).join()
+            for user in ("ann", "bob"):
+                await stub.SetUser(pb.SetUserRequest(key=user, name=user, tickets=100))
+                jobs = await cluster.client.submit(*[spec()] * 4, as_user=user)
+            await agent.until(lambda: agent.wants(jobs[-1]) is not None)
+            decided = (await stub.GetPolicy(pb.PolicyRequest())).decided_at
+            answer = await cluster.post("/preview", {"tickets": {"ann": 300}}, token=cluster.admin)
+            rows = {row["user"]: (row["gpu_model"], row["now"], row["then"]) for row in answer.json}
+            assert rows == {"ann": ("V100", 2.0, 3.0), "bob": ("V100", 2.0, 1.0)}
+            assert (await stub.GetPolicy(pb.PolicyRequest())).decided_at == decided
+            shares = (await stub.Shares(pb.SharesRequest())).shares
+            assert {share.user: (share.tickets, share.entitled_gpus) for share in shares} == {
+                "ann": (100.0, 2.0),
+                "bob": (100.0, 2.0),
+            }
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "why"),
+    [
+        ({"tickets": {"nobody": 5}}, 404, "there is no user 'nobody'"),
+        ({"tickets": {"ann": -1}}, 400, "tickets: -1"),
+        ({"tickets": {"ann": 1e308}}, 400, "tickets"),
+        ({"tickets": {"ann": "many"}}, 400, '"tickets": {"ann": 200'),
+        ({"tickets": {"ann": True}}, 400, '"tickets": {"ann": 200'),
+        ({"tickets": []}, 400, '"tickets": {"ann": 200'),
+        (b"NaN", 400, '"tickets": {"ann": 200'),
+        (b'{"tickets": {"ann": NaN}}', 400, "tickets"),
+    ],
+)
+def test_a_preview_of_what_cannot_be_is_refused(config: Config, said: object, code: int, why: str) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            await token_of(cluster, "ann")
+            answer = await cluster.post("/preview", said, token=cluster.admin)
+            assert (answer.code, why in answer.json["error"]) == (code, True), answer.text
+
+    asyncio.run(story())
+
+
+def test_only_administrators_preview(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            token = await token_of(cluster, "ann")
+            assert (await cluster.post("/preview", {"tickets": {}}, token=token)).code == 403
+
+    asyncio.run(story())
+
+
+# --- what the page is made of ----------------------------------------------------------------------------------------
+
+
+def test_the_page_makes_text_of_what_it_is_told_never_markup() -> None:
+    for file in PAGES.glob("*.js"):
+        text = file.read_text(encoding="utf-8")
+        for way in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+        ):
+            assert way not in text, f"{file.name}: {way}"
+    for file in PAGES.glob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        assert not re.search(r"<script(?![^>]* src=)|\son\w+=|\sstyle=|https?:", text), file.name
+
+
+def test_the_page_asks_for_what_is_served_and_all_that_is_served_is_asked_for() -> None:
+    asked = set(re.findall(r'(?:ask|change)\("(\w+)"', PAGE_JS)) | set(
+        re.findall(r'button\("\w+", "(\w+)"\)', PAGE_JS)
+    )
+    assert asked == CALLS
+
+
+def test_what_the_script_looks_for_on_the_page_is_there() -> None:
+    index = (PAGES / "index.html").read_text(encoding="utf-8")
+    looked_for = set(re.findall(r'(?:by|show)\("([\w-]+)"', PAGE_JS))
+    assert looked_for <= set(re.findall(r'\bid="([\w-]+)"', index))
+
+
+def test_the_files_that_are_served_are_all_there_are() -> None:
+    assert {file.name for file in PAGES.iterdir()} == {name for name, _ in (FILES | PAGE).values()}
+
+
+# --- history ---------------------------------------------------------------------------------------------------------
+
+
+def mind(entitled: dict, received: dict) -> SimpleNamespace:
+    totals = {account: SimpleNamespace(gpu_s=gpu_s) for account, gpu_s in received.items()}
+    return SimpleNamespace(
+        machine=SimpleNamespace(entitled=lambda: entitled), ledger=SimpleNamespace(totals=totals)
+    )
+
+
+def test_history_tells_what_was_entitled_to_and_received_between_two_looks() -> None:
+    history, ann = History(60.0), ("ann", "V100")
+    history.look(mind({ann: 2.0}, {ann: 100.0}), 1000.0)
+    history.look(mind({ann: 3.0}, {ann: 150.0}), 1020.0)
+    history.look(mind({}, {ann: 150.0, ("bob", "K80"): 0.0}), 1040.0)
+    assert history.told() == {
+        "every_s": 20.0,
+        "at": [1000.0, 1020.0, 1040.0],
+        "series": [
+            {"user": "ann", "gpu_model": "V100", "entitled": [2.0, 3.0, 0.0], "received": [0.0, 2.5, 0.0]}
+        ],
+    }
+
+
+def test_history_keeps_so_much_and_no_more() -> None:
+    history = History(0.5)
+    for at in range(POINTS + 50):
+        history.look(mind({("ann", "V100"): 1.0}, {}), 2.0 * at)
+    told = history.told()
+    assert len(told["at"]) == len(told["series"][0]["entitled"]) == POINTS
+    assert (told["every_s"], told["at"][-1]) == (2.0, 2.0 * (POINTS + 49))
