@@ -1,6 +1,7 @@
 """The page and what it asks for: who gets in, that it says what hsctl is told, and that nothing from outside becomes markup."""
 
 import asyncio
+import base64
 import re
 import uuid
 from http.cookies import SimpleCookie
@@ -17,6 +18,7 @@ from hs_controller.web.app import FILES, PAGE
 from hs_controller.web.bridge import BODY_BYTES, CALLS
 from hs_controller.web.history import POINTS, History
 from hs_core.policies import find
+from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.browser import opened
 from tests.controller.kit import spec
@@ -154,6 +156,33 @@ def test_what_is_changed_is_changed_once_however_often_it_is_sent(config: Config
             assert (first.json["draining"], first.json["drain_reason"]) == (True, "new fans")
             other = await cluster.post("/api/DrainNode", {**asked, "reason": "x"}, token=cluster.admin)
             assert (other.code, "key" in other.json["error"]) == (409, True)
+
+    asyncio.run(story())
+
+
+def test_a_log_is_given_as_far_as_it_is_asked_for_and_refused_where_it_is_too_long(config: Config) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            agent = await cluster.agent().join()
+            [job] = await cluster.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            line = "loss 0.3 ünïcode\n".encode()
+
+            def answer(request: agent_pb2.LogRequest) -> list[agent_pb2.LogData]:
+                lines = request.tail_lines if request.tail_lines > 0 else 600_000
+                pieces = [line * min(4000, lines - at) for at in range(0, lines, 4000)]
+                ends = [False] * (len(pieces) - 1) + [True]
+                return [
+                    agent_pb2.LogData(request_id=request.request_id, data=data, end=end)
+                    for data, end in zip(pieces, ends, strict=True)
+                ]
+
+            agent.on_log = answer
+            few = await cluster.post("/api/Logs", {"job_id": job, "tail_lines": 3}, token=cluster.admin)
+            assert b"".join(base64.b64decode(chunk["data"]) for chunk in few.json) == line * 3
+            whole = await cluster.post("/api/Logs", {"job_id": job, "tail_lines": -1}, token=cluster.admin)
+            assert (whole.code, "ask for less" in whole.json["error"]) == (413, True)
 
     asyncio.run(story())
 

@@ -1,7 +1,8 @@
 """The calls of HeteroShare as JSON over HTTP: the same messages, the same table of permissions, the same code behind."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from google.protobuf import json_format
@@ -47,7 +48,7 @@ CODES = {
     Kind.UNAVAILABLE: 503,
 }
 BODY_BYTES = 64 << 10
-MOST = 2000  # messages of a stream
+MOST, STREAM_BYTES = 2000, 8 << 20  # of a stream
 
 _METHODS = controller_pb2.DESCRIPTOR.services_by_name["HeteroShare"].methods_by_name
 
@@ -67,8 +68,8 @@ class Bridge:
         CALLER.set(caller)
         try:
             answer = getattr(self._service, name)(asked, None)
-            if isinstance(answer, AsyncIterator):
-                return JSONResponse([_plain(one) async for one in _some(answer)])
+            if isinstance(answer, AsyncGenerator):
+                return JSONResponse(await _all(answer))
             return JSONResponse(_plain(await answer))
         except RefusedError as refused:
             raise HTTPException(CODES[refused.kind], str(refused)) from None
@@ -114,13 +115,19 @@ async def limited(request: Request) -> str:
         raise HTTPException(400, "UTF-8 text was expected") from None
 
 
-async def _some(answers: AsyncIterator[Message]) -> AsyncIterator[Message]:
-    number = 0
-    async for one in answers:
-        yield one
-        number += 1
-        if number >= MOST:
-            return
+async def _all(answers: AsyncGenerator[Message]) -> list[Any]:
+    found: list[Any] = []
+    left = STREAM_BYTES
+    async with aclosing(answers):
+        async for one in answers:
+            left -= one.ByteSize()
+            if left < 0 or len(found) >= MOST:
+                what = f"more than {MOST} messages or {STREAM_BYTES >> 20} MiB"
+                raise HTTPException(
+                    413, f"the answer has {what}: ask for less (tail, tail_lines), or over gRPC"
+                )
+            found.append(_plain(one))
+    return found
 
 
 def _plain(message: Message) -> Any:
