@@ -301,7 +301,8 @@ class Gang:
         head = self.parts.get(0)
         if self.nodes == 1 or head is None or head is part:
             return True
-        return head.agent.up and self.world.network.through(head.agent.name, part.agent.name)
+        up = head.agent.up and part.agent.up  # a node's ranks speak through their own agent
+        return up and self.world.network.through(head.agent.name, part.agent.name)
 
     @property
     def linked(self) -> bool:
