@@ -9,6 +9,7 @@ from pathlib import Path
 import uvicorn
 from starlette.applications import Starlette
 
+from hs_controller.doors import DoorError
 from hs_controller.loop import Loop
 from hs_controller.web.history import History
 
@@ -43,14 +44,15 @@ class Web:
         self._looking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises OSError."""
+        """Raises DoorError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(str(self._address))
             listener.listen(64)
-        except OSError:
+        except OSError as error:
             listener.close()
-            raise
+            why = error.strerror or error
+            raise DoorError(f"{self._address}: cannot be listened on: {why}") from None
         self._serving = asyncio.create_task(self._server.serve([listener]), name="web")
         self._looking = asyncio.create_task(self._look(), name="history")
 
