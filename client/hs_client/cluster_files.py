@@ -75,6 +75,7 @@ class Options:
     policy: str = "gandiva-fair"
     users: tuple[tuple[str, float | None], ...] = ()
     preload: int | None = None
+    page: int | None = None  # port of the page, on loopback
 
     @property
     def agents(self) -> dict[str, Host | None]:
@@ -223,6 +224,8 @@ def controller_toml(options: Options, where: Folders) -> str:
         f"heartbeat_s = {report_s!r}",
         f"admins = [{_toml(account)}]",
     ]
+    if options.page is not None:
+        lines += ["dev = true", f'web_listen = "127.0.0.1:{options.page}"']
     for name, tickets in options.users:
         lines += ["", f"[users.{_toml(name)}]", f"run_as = {_toml(account)}"]
         lines += [f"tickets = {tickets!r}"] if tickets is not None else []
@@ -359,6 +362,7 @@ def restored(saved: Mapping[str, Any]) -> Options:
         policy=saved["policy"],
         users=tuple((name, tickets) for name, tickets in saved["users"]),
         preload=saved["preload"],
+        page=saved["page"],
     )
 
 

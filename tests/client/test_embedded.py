@@ -250,11 +250,20 @@ def test_what_is_dead_but_not_waited_for_counts_as_gone():
     child.wait()
 
 
+@pytest.mark.usefixtures("stand_ins")
+def test_up_says_where_the_page_is_and_says_it_again(call, state):
+    first = call("up", "--emulate", "V100:1", "--page", "7445")
+    assert "page: http://127.0.0.1:7445/" in first.out
+    assert str(state / "controller" / "admin.token") in first.out
+    assert "page: http://127.0.0.1:7445/" in call("up").out
+    assert call("down").code == 0
+
+
 def test_the_configuration_says_all_that_was_asked_for(tmp_path):
     options = Options(
         devices="emulated", emulated=(Emulated(model="V100", count=4), Emulated(model="K80", count=2, memory_bytes=12 << 30)),
         paces=(Pace(job_class='a"b*', base_s=0.05, speedup={"V100": 4.0, "K80": 1.0}),), quantum_s=2.0,
-        users=(("ann", None), ("b.ob@x", 50.0)), preload=3,
+        users=(("ann", None), ("b.ob@x", 50.0)), preload=3, page=7445,
     )  # fmt: skip
     where = cluster_files.Folders(state=tmp_path, run=tmp_path / "run")
     controller = tomllib.loads(cluster_files.controller_toml(options, where))
@@ -264,6 +273,7 @@ def test_the_configuration_says_all_that_was_asked_for(tmp_path):
         "gandiva-fair",
         2.0,
     )
+    assert (controller["dev"], controller["web_listen"]) == (True, "127.0.0.1:7445")
     me = cluster_files._account()
     assert controller["users"] == {"ann": {"run_as": me}, "b.ob@x": {"run_as": me, "tickets": 50.0}}
     agent = tomllib.loads(cluster_files.agent_toml(options, where, "emulated"))
@@ -309,7 +319,7 @@ def test_a_run_folder_that_is_a_link_is_refused(short):
         (["--devices", "nvml", "--emulate", "V100:2"], "--devices emulated"), (["--devices", "emulated"], "--emulate V100:4"),
         (["--emulate", "V100:1", "--user", "a b"], "expected NAME"), (["--emulate", "V100:1", "--user", "ann:0"], "tickets above 0"),
         (["--emulate", "V100:1", "--pace", "fast"], "expected SECONDS"), (["--emulate", "V100:1", "--pace", "a=1:V100"], "expected SECONDS"),
-        (["--emulate", "V100:1", "--quantum", "0"], "quantum"),
+        (["--emulate", "V100:1", "--quantum", "0"], "quantum"), (["--emulate", "V100:1", "--page", "0"], "page"),
         (["--host", "V100:4"], "expected NAME=MODEL:NUMBER"), (["--host", "v1=V100:x"], "expected MODEL:NUMBER"),
         (["--host", "v1=V100:4", "--host", "v1=K80:4"], "each name once"), (["--host", "v1=V100:4", "--emulate", "K80:1"], "neither --emulate"),
     ],

@@ -12,7 +12,18 @@ from hs_client.address import default_state
 from hs_client.cluster_files import Folders, Options
 from hs_client.verbs.common import out, warn
 
-_DESCRIBES = ("devices", "emulate", "hosts", "quantum", "policy", "users", "pace", "slowdown", "preload")
+_DESCRIBES = (
+    "devices",
+    "emulate",
+    "hosts",
+    "quantum",
+    "policy",
+    "users",
+    "pace",
+    "slowdown",
+    "preload",
+    "page",
+)
 
 
 @click.command()
@@ -50,6 +61,9 @@ _DESCRIBES = ("devices", "emulate", "hosts", "quantum", "policy", "users", "pace
     multiple=True,
     help="how many times as long a step takes on each emulated GPU of a server",
 )
+@click.option(
+    "--page", type=click.IntRange(1, 65535), metavar="PORT", help="show the page on this port of this machine"
+)
 @click.option("--preload", type=click.IntRange(0, 64), help="jobs started ahead of their turn")
 @click.option(
     "--timeout",
@@ -78,6 +92,7 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
         policy=given["policy"],
         users=tuple(map(cluster_files.user, given["users"])),
         preload=given["preload"],
+        page=given["page"],
     )
     folder = Path(state).expanduser().absolute() if state else default_state()
     if os.geteuid() == 0:
@@ -93,6 +108,10 @@ def _tell(where: Folders, started: bool, *, usual: bool) -> None:
     out(f"{'up' if started else 'already up'}: state, logs and configuration are in {where.state}")
     if not usual:
         out(f"export HS_STATE={where.state}")
+    cluster = cluster_files.read_cluster(where.state)
+    if cluster is not None and cluster.options["page"] is not None:
+        token = where.state / cluster_files.CONTROLLER / "admin.token"
+        out(f"page: http://127.0.0.1:{cluster.options['page']}/ (its token is in {token})")
     out("next: hsctl gpus; hsctl submit -G 1 -- python train.py; hsctl share --watch; hsctl down")
 
 
