@@ -42,6 +42,11 @@ _COUNT_GPUS = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetCount())"
 
 def devices_of(options: Options) -> str:
     """nvml or emulated; auto asks NVML in another process, because its library may hang or crash."""
+    models = list(dict.fromkeys(group.model for group in options.emulated))
+    if len(models) > 1:
+        raise InvalidError(
+            f"--emulate: {' and '.join(models)}: expected one model, as a server has one; --host v1={models[0]}:4 --host v2={models[1]}:4 plays a server for each"
+        )
     if options.hosts:
         _check_hosts(options)
         return "emulated"

@@ -319,7 +319,7 @@ def test_a_run_folder_that_is_a_link_is_refused(short):
         (["--devices", "nvml", "--emulate", "V100:2"], "--devices emulated"), (["--devices", "emulated"], "--emulate V100:4"),
         (["--emulate", "V100:1", "--user", "a b"], "expected NAME"), (["--emulate", "V100:1", "--user", "ann:0"], "tickets above 0"),
         (["--emulate", "V100:1", "--pace", "fast"], "expected SECONDS"), (["--emulate", "V100:1", "--pace", "a=1:V100"], "expected SECONDS"),
-        (["--emulate", "V100:1", "--quantum", "0"], "quantum"), (["--emulate", "V100:1", "--page", "0"], "page"),
+        (["--emulate", "V100:1", "--emulate", "K80:1"], "expected one model"), (["--emulate", "V100:1", "--quantum", "0"], "quantum"), (["--emulate", "V100:1", "--page", "0"], "page"),
         (["--host", "V100:4"], "expected NAME=MODEL:NUMBER"), (["--host", "v1=V100:x"], "expected MODEL:NUMBER"),
         (["--host", "v1=V100:4", "--host", "v1=K80:4"], "each name once"), (["--host", "v1=V100:4", "--emulate", "K80:1"], "neither --emulate"),
     ],
