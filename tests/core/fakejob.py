@@ -188,8 +188,7 @@ class Process:
         seconds = {Tier.HOLD: ways.hold_s, Tier.SWAP: ways.swap_s, Tier.CHECKPOINT: ways.checkpoint_s}[tier]
         self._turn += 1
         if self.since_s is not None:  # its work goes on until it stands
-            left_s = ways.work_s - self.done_s - (self.place.now_s - self.since_s)
-            self._later(left_s, lambda: self._exit(Exit()))
+            self._ends_after(ways.work_s - self.done_s - (self.place.now_s - self.since_s))
         self._later(seconds, lambda: self.hold(tier))
 
     def _froze(self) -> None:
@@ -322,4 +321,8 @@ class Process:
             self.since_s = None
         elif self.trains and not was:
             self.since_s = now_s
-            self._later(self.ways.work_s - self.done_s, lambda: self._exit(Exit()))
+            self._ends_after(self.ways.work_s - self.done_s)
+
+    def _ends_after(self, left_s: float) -> None:
+        """Of work; who was frozen as it was to end has none left."""
+        self._later(max(0.0, left_s), lambda: self._exit(Exit()))

@@ -248,6 +248,7 @@ class HostSim:
         self.run(number * self.quantum_s)
 
     def after(self, seconds: float, action: Callable[[], None]) -> None:
+        assert seconds >= 0, f"at {self.now_s}: what is to happen {-seconds} s ago"
         heapq.heappush(self._heap, (self.now_s + seconds, next(self._count), action))
 
     def tell(self, event: HostEvent) -> None:
