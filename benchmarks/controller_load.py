@@ -27,6 +27,12 @@ from hs_proto.v1 import controller_pb2 as pb
 MODELS = ("V100", "P100", "K80")
 GPUS = 4
 CHANNELS = 50  # agents of this process share connections; on the wire each has a stream of its own
+LOOK_EVERY_S = 3.0
+LOOK = [
+    *(("/api/Info", "{}"), ("/api/Shares", '{"window_s": 3600}'), ("/api/ListNodes", "{}")),
+    *(("/api/ListJobs", '{"limit": 300}'), ("/api/ListTrades", "{}"), ("/api/Events", '{"tail": 30}')),
+    ("/history", None),
+]
 LIMIT_CPU, LIMIT_P99_S, LIMIT_MIB = 0.85, 0.100, 400 * 1e6 / 2**20
 
 
@@ -122,24 +128,48 @@ async def lag(late_s: list[float]) -> None:
         late_s.append(time.perf_counter() - due_s)
 
 
-async def scrape(folder: Path, every_s: float, took_s: list[float], sizes: list[int]) -> None:
-    """As Prometheus does."""
-    token = (folder / "state" / "admin.token").read_text(encoding="ascii").strip()
-    said = map(json.loads, (folder / "log").read_text(encoding="utf-8").splitlines())
-    address = next(line["address"] for line in said if line.get("for") == "http")
-    request = urllib.request.Request(
-        f"http://{address}/metrics", headers={"authorization": f"Bearer {token}"}
-    )
+class Http:
+    """The controller's port for HTTP, asked as its administrator; how long that took, and how much came."""
 
-    def once() -> bytes:
+    def __init__(self, folder: Path) -> None:
+        self._token = (folder / "state" / "admin.token").read_text(encoding="ascii").strip()
+        said = map(json.loads, (folder / "log").read_text(encoding="utf-8").splitlines())
+        self._address = next(line["address"] for line in said if line.get("for") == "http")
+        self.took_s: list[float] = []
+        self.most_bytes = 0
+
+    def _get(self, path: str, body: str | None) -> int:
+        headers = {"authorization": f"Bearer {self._token}", "content-type": "application/json"}
+        data = None if body is None else body.encode()
+        request = urllib.request.Request(f"http://{self._address}{path}", headers=headers, data=data)
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return bytes(answer.read())
+            return len(answer.read())
 
-    while True:
+    async def ask(self, *asked: tuple[str, str | None]) -> None:
+        """At once; (path, body)."""
         began_s = time.perf_counter()
-        sizes.append(len(await asyncio.to_thread(once)))
-        took_s.append(time.perf_counter() - began_s)
-        await asyncio.sleep(max(0.0, began_s + every_s - time.perf_counter()))
+        sizes = await asyncio.gather(*(asyncio.to_thread(self._get, *one) for one in asked))
+        self.took_s.append(time.perf_counter() - began_s)
+        self.most_bytes = max(self.most_bytes, sum(sizes))
+
+    async def scrape(self, every_s: float) -> None:
+        """As Prometheus does."""
+        while True:
+            began_s = time.perf_counter()
+            await self.ask(("/metrics", None))
+            await asyncio.sleep(max(0.0, began_s + every_s - time.perf_counter()))
+
+    async def look(self) -> None:
+        """As the page does that somebody has open."""
+        while True:
+            began_s = time.perf_counter()
+            await self.ask(*LOOK)
+            took_s = time.perf_counter() - began_s
+            await asyncio.sleep(max(LOOK_EVERY_S, 10 * took_s))
+
+    @property
+    def text(self) -> str:
+        return f"{len(self.took_s)} times, {statistics.median(self.took_s) * 1e3:.0f} ms (median), {self.most_bytes / 1e6:.1f} MB at most"
 
 
 async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
@@ -162,11 +192,11 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
             await asyncio.sleep(0.2)
         await asyncio.sleep(2)
         late_s: list[float] = []
-        scraped_s: list[float] = []
-        sizes: list[int] = []
         beside = [asyncio.create_task(lag(late_s))]
+        scraping, pages = Http(folder), [Http(folder) for _ in range(asked.pages)]
         if asked.scrape:
-            beside.append(asyncio.create_task(scrape(folder, asked.scrape, scraped_s, sizes)))
+            beside.append(asyncio.create_task(scraping.scrape(asked.scrape)))
+        beside += [asyncio.create_task(page.look()) for page in pages]
         before_s, began_s = cpu_s(pid), time.perf_counter()
         tasks = []
         for number in range(int(rate * seconds)):
@@ -194,10 +224,10 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
     print(
         f"of these the agents' own process was late by {statistics.quantiles(late_s, n=100)[98] * 1e3:.1f} ms (p99)"
     )
-    if scraped_s:
-        print(
-            f"/metrics     {len(scraped_s)} times, {statistics.median(scraped_s) * 1e3:.0f} ms (median), {max(sizes) / 1e6:.1f} MB at most"
-        )
+    if scraping.took_s:
+        print(f"/metrics     {scraping.text}")
+    for page in pages:
+        print(f"a page       {page.text}")
     print(f"memory       {memory:6.0f} MiB   (at most {LIMIT_MIB:.0f})")
     print(
         f"last decision {policy.decision_s * 1e3:.0f} ms; agents that were cut off: {len(ended)}, submits refused: {refused}"
@@ -212,11 +242,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--life", type=float, default=20.0, help="seconds that a job runs, on average")
     parser.add_argument("--scrape", type=float, default=15.0, help="/metrics every so many seconds; 0: never")
+    parser.add_argument("--pages", type=int, default=0, help="people who have the page open")
     parser.add_argument("--quantum", type=float, default=60.0)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="hs-load-") as name:
         folder = Path(name)
-        web = 'dev = true\nweb_listen = "127.0.0.1:0"\n' if asked.scrape else ""
+        web = 'dev = true\nweb_listen = "127.0.0.1:0"\n'
         process = start(folder, f"{web}quantum_s = {asked.quantum}\n[limits]\nconnections_per_uid = 2000\n")
         try:
             well = asyncio.run(measure(folder, process.pid, asked))

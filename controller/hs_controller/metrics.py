@@ -3,11 +3,12 @@
 Names are stable: boards and alerts stand on them. A user, a pool or a server is a label; a job never is, as jobs come and go by the thousand.
 """
 
-import asyncio
+import re
 import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Metric
@@ -18,6 +19,7 @@ from prometheus_client.registry import Collector
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
+from hs_controller.pieces import Pieces
 from hs_controller.views import runs
 from hs_core.cluster import ClusterMachine
 from hs_core.model import Host, JobState
@@ -26,19 +28,8 @@ from hs_daemon import version
 
 WINDOW_S = 3600.0  # of fairness, as in `hsctl share`
 OPEN_METRICS, OPEN_METRICS_END = "application/openmetrics-text", b"# EOF\n"
-TURN_S = 0.005  # then others get theirs: a scrape of a large cluster must not keep a submit waiting
-
-
-class _Turn:
-    """Of work on the event loop in small pieces."""
-
-    def __init__(self) -> None:
-        self._until_s = time.perf_counter() + TURN_S
-
-    async def give(self) -> None:
-        if time.perf_counter() >= self._until_s:
-            await asyncio.sleep(0)
-            self._until_s = time.perf_counter() + TURN_S
+SAMPLES_AT_ONCE = 200
+_HEAD = re.compile(rb"^#.*\n", re.MULTILINE)  # of a family: said once
 
 
 class _One(Collector):
@@ -54,27 +45,33 @@ class _One(Collector):
 async def exposition(loop: Loop, hub: Hub, accept: str) -> tuple[bytes, str]:
     """The page, and its content type: Prometheus' text format or OpenMetrics, as `accept` asks for."""
     encode, content_type = choose_encoder(accept)
-    # In pieces on the event loop: a thread would take the interpreter from it for a millisecond at each of its system calls.
-    turn, pieces = _Turn(), list[bytes]()
+    pieces, texts = Pieces(), list[bytes]()
     for family in [*await gather(loop, hub), *loop.meters.registry.collect()]:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_One(family))
-        pieces.append(encode(registry).removesuffix(OPEN_METRICS_END))
-        await turn.give()
+        # A histogram's samples of one kind come together, so it stays whole; those have few.
+        samples = max(1, len(family.samples))
+        step = SAMPLES_AT_ONCE if family.type in {"gauge", "counter"} else samples
+        for at in range(0, samples, step):
+            some = copy(family)
+            some.samples = family.samples[at : at + step]
+            registry = CollectorRegistry(auto_describe=False)
+            registry.register(_One(some))
+            text = encode(registry).removesuffix(OPEN_METRICS_END)
+            texts.append(text if at == 0 else _HEAD.sub(b"", text))
+            await pieces.rest()
     if content_type.startswith(OPEN_METRICS):
-        pieces.append(OPEN_METRICS_END)
-    return b"".join(pieces), content_type
+        texts.append(OPEN_METRICS_END)
+    return b"".join(texts), content_type
 
 
 async def gather(loop: Loop, hub: Hub) -> list[Metric]:
     """Of the state as it is in the journal. Raises nothing: what is not known is left out."""
     await loop.settled()
-    mind, now_s, turn = loop.mind, loop.clock.now_s(), _Turn()
+    mind, now_s, pieces = loop.mind, loop.clock.now_s(), Pieces(loop.settled)
     return [
         *_controller(mind, read_only=bool(loop.read_only)),
-        *await _users(mind, now_s, turn),
-        *await _nodes(mind.machine, hub, now_s, turn),
-        await _queue(mind.machine, now_s, turn),
+        *await _users(mind, now_s, pieces),
+        *await _nodes(mind.machine, hub, now_s, pieces),
+        await _queue(mind.machine, now_s, pieces),
         *_process(),
     ]
 
@@ -120,7 +117,7 @@ def _process() -> list[Metric]:
     ]
 
 
-async def _users(mind: Mind, now_s: float, turn: _Turn) -> list[Metric]:
+async def _users(mind: Mind, now_s: float, pieces: Pieces) -> list[Metric]:
     machine, ledger = mind.machine, mind.ledger
     pool = ["user", "gpu_type"]
     tickets = GaugeMetricFamily("hs_user_tickets", "The user's tickets.", labels=["user"])
@@ -153,14 +150,14 @@ async def _users(mind: Mind, now_s: float, turn: _Turn) -> list[Metric]:
         lost.add_metric(list(account), usage.lost_gpu_s)
         if account[0] in sums:
             sums[account[0]][0] += ledger.received_gpus(account, WINDOW_S, now_s)
-        await turn.give()
+        await pieces.rest()
     for user_name, (had, due) in sorted(sums.items()):
         if due > 0:
             fairness.add_metric([user_name], had / due)
     return [tickets, entitled, demand, received, lost, fairness]
 
 
-async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, turn: _Turn) -> list[Metric]:
+async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, pieces: Pieces) -> list[Metric]:
     node = ["node"]
     up = GaugeMetricFamily("hs_agent_up", "1 while the node's agent is connected.", labels=node)
     age = GaugeMetricFamily(
@@ -210,7 +207,7 @@ async def _nodes(machine: ClusterMachine, hub: Hub, now_s: float, turn: _Turn) -
             said = [reading.utilization_percent for reading in link.gpus]
             busy_part.add_metric([host.name], sum(said) / len(said) / 100.0)
             used.add_metric([host.name], float(sum(reading.memory_used_bytes for reading in link.gpus)))
-        await turn.give()
+        await pieces.rest()
     return [up, age, draining, memory, available, parked, state, busy_part, used]
 
 
@@ -238,13 +235,13 @@ def _state(host: Host, gpu: str, healthy: bool, *, connected: bool, busy: bool) 
     return "drained" if host.drain is not None or gpu in host.drained_gpus else "idle"
 
 
-async def _queue(machine: ClusterMachine, now_s: float, turn: _Turn) -> Metric:
+async def _queue(machine: ClusterMachine, now_s: float, pieces: Pieces) -> Metric:
     counts: Counter[tuple[JobState, str]] = Counter()
     for job in machine.jobs():
         row = machine.find(job.id)  # others may have had their turn meanwhile
         if row is not None and not row.state.ended:
             counts[row.state, machine.why(row.id, now_s).reason.value] += 1
-        await turn.give()
+        await pieces.rest()
     queue = GaugeMetricFamily(
         "hs_queue_jobs",
         "Jobs that have not ended, by state and by why they are where they are, as in `hsctl why`.",

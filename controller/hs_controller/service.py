@@ -12,6 +12,7 @@ from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
 from hs_controller.permissions import Caller
+from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
 from hs_controller.rows import Event
 from hs_controller.token_service import TokenCalls
@@ -192,20 +193,26 @@ class Service(AdminCalls, TokenCalls):
         machine = await self._loop.settled()
         now_s = self._loop.clock.now_s()
 
-        def shown(row: Job) -> pb.JobView:
-            return views.job_view(machine, row, now_s, mine=_mine(row, caller))
+        pieces, found = Pieces(self._loop.settled), dict[JobId, pb.JobView]()
 
-        found: dict[JobId, pb.JobView] = {}
+        async def show(row: Job) -> None:
+            found[row.id] = views.job_view(machine, row, now_s, mine=_mine(row, caller))
+            await pieces.rest()
+
         if live or not states:
             user = UserName(request.user) if request.user else None
             there = sorted(machine.jobs(user=user, states=live), key=lambda row: row.id, reverse=True)
-            found = {row.id: shown(row) for row in there[:limit]}
+            for job in [row.id for row in there[:limit]]:
+                row = machine.find(job)  # which may have become of it while others were shown
+                if row is not None and not row.state.ended and (not live or row.state in live):
+                    await show(row)
         # The ended ones after those that go on: one that ends in between is in both; the other way round it would be in neither.
         if ended or (request.all and not states):
             rows = await self._loop.store.read(
                 lambda journal: journal.ended_jobs(user=request.user, states=ended, limit=limit)
             )
-            found |= {row.id: shown(row) for row in rows}
+            for row in rows:
+                await show(row)
         newest = sorted(found, reverse=True)[:limit]
         return pb.ListJobsReply(jobs=[found[j] for j in (newest if request.limit else reversed(newest))])
 
@@ -314,7 +321,8 @@ class Service(AdminCalls, TokenCalls):
     async def Shares(self, request: pb.SharesRequest, context: Context) -> pb.SharesReply:
         window_s = seconds(request.window_s, "window_s") or 60.0
         await self._loop.settled()
-        return views.shares(self._loop.mind, window_s, self._loop.clock.now_s())
+        pieces = Pieces(self._loop.settled)
+        return await views.shares(self._loop.mind, window_s, self._loop.clock.now_s(), pieces)
 
     async def Usage(self, request: pb.UsageRequest, context: Context) -> pb.UsageReply:
         since_s = seconds(request.since_s, "since_s")
@@ -334,7 +342,7 @@ class Service(AdminCalls, TokenCalls):
         return views.usage_rows(grown, request.user)
 
     async def ListNodes(self, request: pb.ListNodesRequest, context: Context) -> pb.ListNodesReply:
-        return views.nodes(await self._settled_mind(), self._hub)
+        return await views.nodes(await self._settled_mind(), self._hub, Pieces(self._loop.settled))
 
     async def _settled_mind(self) -> Mind:
         await self._loop.settled()

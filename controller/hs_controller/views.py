@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from hs_controller.links import Hub
 from hs_controller.mind import Mind
+from hs_controller.pieces import Pieces
 from hs_controller.rows import Event, Usage
 from hs_core.cluster import ClusterMachine, WayRate, Why
 from hs_core.model import Host, Job, JobState, User, job_class
@@ -200,12 +201,13 @@ def user_view(user: User) -> controller_pb2.UserView:
 # --- shares, usage --------------------------------------------------------------------------------------------------
 
 
-def shares(mind: Mind, window_s: float, now_s: float) -> controller_pb2.SharesReply:
+async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> controller_pb2.SharesReply:
     machine, ledger = mind.machine, mind.ledger
     entitled, base, demand = machine.entitled(), machine.base(), machine.demand()
     known: dict[UserName, User] = {user.name: user for user in machine.users()}
     accounts = sorted({*entitled, *base, *demand, *ledger.totals})
-    reply = controller_pb2.SharesReply(window_s=ledger.covered_s(window_s, now_s), pools=pools(machine))
+    covered_s = ledger.covered_s(window_s, now_s)
+    reply = controller_pb2.SharesReply(window_s=covered_s, pools=await pools(machine, pieces))
     for account in accounts:
         name, model = account
         user = known.get(name)
@@ -219,10 +221,11 @@ def shares(mind: Mind, window_s: float, now_s: float) -> controller_pb2.SharesRe
             received_gpu_s=ledger.totals.get(account, Usage()).gpu_s,
             base_gpus=base.get(account, 0.0),
         )
+        await pieces.rest()
     return reply
 
 
-def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
+async def pools(machine: ClusterMachine, pieces: Pieces) -> list[controller_pb2.Pool]:
     gpus: dict[str, list[int]] = {}
     for host in machine.hosts():
         busy = {
@@ -235,6 +238,7 @@ def pools(machine: ClusterMachine) -> list[controller_pb2.Pool]:
         pool[0] += len(host.gpus)
         pool[1] += len(host.healthy_gpus)
         pool[2] += len(busy & {gpu.id for gpu in host.gpus}) if host.name in machine.connected else 0
+        await pieces.rest()
     return [
         controller_pb2.Pool(gpu_model=model, gpus=all_, healthy=healthy, busy=busy)
         for model, (all_, healthy, busy) in sorted(gpus.items())
@@ -264,13 +268,17 @@ def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> contr
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-def nodes(mind: Mind, hub: Hub) -> controller_pb2.ListNodesReply:
+async def nodes(mind: Mind, hub: Hub, pieces: Pieces) -> controller_pb2.ListNodesReply:
     known = {host.name: host for host in mind.machine.hosts()}
     for name in hub.names():  # one that joined while the journal cannot be written
         link = hub.link(name)
         assert link is not None
         known.setdefault(name, link.host)
-    return controller_pb2.ListNodesReply(nodes=[node(mind, known[name], hub) for name in sorted(known)])
+    reply = controller_pb2.ListNodesReply()
+    for name in sorted(known):
+        reply.nodes.append(node(mind, known[name], hub))
+        await pieces.rest()
+    return reply
 
 
 def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:

@@ -195,6 +195,22 @@ def test_who_asks_for_open_metrics_gets_them(config: Config) -> None:
     asyncio.run(story())
 
 
+def test_of_many_gpus_it_tells_of_each_once_and_of_each_figure_once_what_it_is(config: Config) -> None:
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            await cluster.agent(gpus=2 * metrics.SAMPLES_AT_ONCE + 7).join()
+            for accept, read in (("text/plain", parse), ("application/openmetrics-text", parse_open_metrics)):
+                page = await cluster.ask(accept=accept)
+                families = list(read(page.text))
+                (states,) = [family for family in families if family.name == "hs_gpu_state"]
+                gpus = [sample.labels["gpu"] for sample in states.samples]
+                assert sorted(map(int, gpus)) == list(range(2 * metrics.SAMPLES_AT_ONCE + 7))
+                told = [line.split()[2] for line in page.text.splitlines() if line.startswith("# TYPE")]
+                assert len(told) == len(set(told))
+
+    asyncio.run(story())
+
+
 def test_while_the_journal_cannot_be_written_it_says_so_and_goes_on_counting(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:

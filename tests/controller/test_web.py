@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import re
 import uuid
 from http.cookies import SimpleCookie
@@ -14,9 +15,11 @@ from google.protobuf import json_format
 from hs_controller import web
 from hs_controller.config import Config
 from hs_controller.permissions import PERMISSIONS, Role
+from hs_controller.web.alike import AGAIN, Alike
 from hs_controller.web.app import FILES, PAGE
-from hs_controller.web.bridge import BODY_BYTES, CALLS
-from hs_controller.web.history import POINTS, History
+from hs_controller.web.bridge import ALIKE, BODY_BYTES, CALLS, CHANGES, json_of
+from hs_controller.web.history import MOST, POINTS, History
+from hs_core.names import UserName
 from hs_core.policies import find
 from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
@@ -343,6 +346,100 @@ def test_the_files_that_are_served_are_all_there_are() -> None:
     assert {file.name for file in PAGES.iterdir()} == {name for name, _ in (FILES | PAGE).values()}
 
 
+# --- many who look ---------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_in_pieces_is_the_message_and_lets_others_run() -> None:
+    reply = pb.ListNodesReply()
+    for number in range(3_000):
+        node = reply.nodes.add(
+            name=f"v\N{GREEK SMALL LETTER NU}{number}", state="up", last_report_at=number / 7
+        )
+        node.gpus.add(index=1, memory_bytes=1 << 40)
+    shares = pb.SharesReply(window_s=60.0, shares=[pb.ShareView(user='a"\n', gpu_model="V100")])
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def story() -> None:
+        beside = asyncio.create_task(others())
+        for message in (reply, shares, pb.InfoReply(you="ann"), pb.ListNodesReply()):
+            text = await json_of(message)
+            assert json.loads(text) == json_format.MessageToDict(
+                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+            assert json_format.Parse(text, type(message)()) == message
+        beside.cancel()
+
+    asyncio.run(story())
+    assert turns > 3
+
+
+def test_many_who_ask_the_same_at_once_or_soon_after_are_given_one_answer() -> None:
+    async def story() -> None:
+        alike, made, go_on = Alike(), list[str](), asyncio.Event()
+
+        async def make() -> bytes:
+            made.append("")
+            await go_on.wait()
+            if len(made) == 3:
+                raise ValueError("broke")
+            return f"{len(made)}".encode()
+
+        question = ("ListNodes", b"")
+        first = [asyncio.create_task(alike.answer(question, make)) for _ in range(5)]
+        await asyncio.sleep(0.02)
+        first[0].cancel()  # who asked first goes away
+        go_on.set()
+        assert await asyncio.gather(*first[1:]) == [b"1"] * 4
+        assert await alike.answer(question, make) == b"1"  # for so long as that took, ten times
+        assert await alike.answer(("ListNodes", b"other"), make) == b"2"
+        alike.forget()
+        for _ in range(2):  # the first is refused, and that is not kept
+            if len(made) == 2:
+                with pytest.raises(ValueError, match="broke"):
+                    await alike.answer(question, make)
+            else:
+                assert await alike.answer(question, make) == b"4"
+        for number in range(50):
+            await alike.answer(("Shares", str(number).encode()), make)
+        assert len(alike._answers) < 10
+
+    asyncio.run(story())
+    assert AGAIN >= 1
+
+
+def test_what_is_alike_for_all_asks_for_no_more_than_anybody_may_and_who_changes_something_sees_it(
+    config: Config,
+) -> None:
+    assert ALIKE <= CALLS - CHANGES
+    for name in ALIKE:
+        assert Role.USER in PERMISSIONS[f"/hs.v1.HeteroShare/{name}"]
+
+    async def story() -> None:
+        async with opened(config) as cluster:
+            await cluster.agent(gpus=2).join()
+            for round_ in range(3):
+                nodes = (await cluster.post("/api/ListNodes", {}, token=cluster.admin)).json["nodes"]
+                assert nodes[0]["drained_gpus"] == ([1] if round_ % 2 else [])
+                drain = {
+                    "key": uuid.uuid4().hex,
+                    "node": nodes[0]["name"],
+                    "gpus": [1],
+                    "drain": not round_ % 2,
+                }
+                assert (await cluster.post("/api/SetGpuDrain", drain, token=cluster.admin)).code == 200
+            many = "&".join(["user=ann"] * (MOST + 1))
+            answer = await cluster.get(f"/history?{many}", token=cluster.admin)
+            assert (answer.code, "25 of them; at most 24" in answer.text) == (400, True)
+
+    asyncio.run(story())
+
+
 # --- history ---------------------------------------------------------------------------------------------------------
 
 
@@ -358,7 +455,7 @@ def test_history_tells_what_was_entitled_to_and_received_between_two_looks() -> 
     history.look(mind({ann: 2.0}, {ann: 100.0}), 1000.0)
     history.look(mind({ann: 3.0}, {ann: 150.0}), 1020.0)
     history.look(mind({}, {ann: 150.0, ("bob", "K80"): 0.0}), 1040.0)
-    assert history.told() == {
+    assert asyncio.run(history.told()) == {
         "every_s": 20.0,
         "at": [1000.0, 1020.0, 1040.0],
         "series": [
@@ -371,6 +468,28 @@ def test_history_keeps_so_much_and_no_more() -> None:
     history = History(0.5)
     for at in range(POINTS + 50):
         history.look(mind({("ann", "V100"): 1.0}, {}), 2.0 * at)
-    told = history.told()
+    told = asyncio.run(history.told())
     assert len(told["at"]) == len(told["series"][0]["entitled"]) == POINTS
     assert (told["every_s"], told["at"][-1]) == (2.0, 2.0 * (POINTS + 49))
+
+
+def test_history_tells_of_those_who_have_most_or_are_asked_for_and_lets_go_of_who_is_gone() -> None:
+    history = History(60.0)
+    users = {(f"user{at:03}", model): float(at) for at in range(100) for model in ("K80", "V100")}
+    history.look(mind(users, {}), 0.0)
+    history.look(mind(users, {}), 20.0)
+
+    def told(*names: str) -> set[str]:
+        return {one["user"] for one in asyncio.run(history.told(map(UserName, names)))["series"]}
+
+    assert told() == {f"user{at:03}" for at in range(100 - MOST, 100)}
+    assert told("user007", "nobody") == {"user007"}
+    newcomers = {("zoe", "V100"): 2.0}
+    for at in range(2 * POINTS):
+        history.look(mind(newcomers, {("zoe", "V100"): 40.0 * at}), 40.0 + 20.0 * at)
+    (zoe,) = asyncio.run(history.told())["series"]
+    assert (set(zoe["entitled"]), set(zoe["received"][1:])) == ({2.0}, {2.0})
+    assert told("user007") == set()
+    rows = len(history._entitled)
+    history.look(mind({(f"new{at}", "V100"): 1.0 for at in range(200)}, {}), 1e6)
+    assert len(history._entitled) == rows

@@ -21,9 +21,10 @@ from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
 from hs_controller.service import Service
 from hs_controller.web.bridge import CODES, Bridge, read_json
-from hs_controller.web.history import History
+from hs_controller.web.history import MOST, History
 from hs_controller.web.session import Session
 from hs_core.errors import RefusedError
+from hs_core.names import UserName
 
 log = structlog.get_logger("hs_controller.web")
 
@@ -68,7 +69,10 @@ def application(
 
     async def show_history(request: Request) -> Response:
         session.check(request, "/hs.v1.HeteroShare/Shares")
-        return JSONResponse(history.told())
+        users = request.query_params.getlist("user")
+        if len(users) > MOST:
+            raise HTTPException(400, f"user: {len(users)} of them; at most {MOST} were expected")
+        return JSONResponse(await history.told(map(UserName, users)))
 
     async def preview(request: Request) -> Response:
         session.check(request, "/hs.v1.HeteroShare/SetUser")

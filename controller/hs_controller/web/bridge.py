@@ -9,10 +9,12 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from hs_controller.gate import CALLER
+from hs_controller.pieces import Pieces
 from hs_controller.service import Service
+from hs_controller.web.alike import Alike
 from hs_controller.web.session import Session
 from hs_core.errors import Kind, RefusedError
 from hs_proto.v1 import controller_pb2
@@ -38,6 +40,9 @@ CALLS = frozenset(
     }
 )
 """What the page asks for; all else is gRPC's alone."""
+ALIKE = frozenset({"Shares", "ListNodes", "ListTrades"})
+"""Of these, those whose answers do not depend on who asks."""
+CHANGES = frozenset({"Cancel", "Pause", "Unpause", "DrainNode", "UndrainNode", "SetGpuDrain", "SetUser"})
 
 CODES = {
     Kind.INVALID: 400,
@@ -57,6 +62,7 @@ class Bridge:
     def __init__(self, service: Service, session: Session) -> None:
         self._service = service
         self._session = session
+        self._alike = Alike()
 
     async def answer(self, request: Request) -> Response:
         """POST /api/CALL with the request as JSON; the reply as JSON, of a stream all of it as a list."""
@@ -67,12 +73,21 @@ class Bridge:
         asked = await _asked(request, name)
         CALLER.set(caller)
         try:
-            answer = getattr(self._service, name)(asked, None)
-            if isinstance(answer, AsyncGenerator):
-                return JSONResponse(await _all(answer))
-            return JSONResponse(_plain(await answer))
+            if name in ALIKE:
+                question = name, asked.SerializeToString(deterministic=True)
+                return _json(await self._alike.answer(question, lambda: self._made(name, asked)))
+            return _json(await self._made(name, asked))
         except RefusedError as refused:
             raise HTTPException(CODES[refused.kind], str(refused)) from None
+        finally:
+            if name in CHANGES:
+                self._alike.forget()
+
+    async def _made(self, name: str, asked: Message) -> bytes:
+        answer = getattr(self._service, name)(asked, None)
+        if isinstance(answer, AsyncGenerator):
+            return await _all(answer)
+        return await json_of(await answer)
 
 
 def _must_be_json(request: Request) -> None:
@@ -115,8 +130,8 @@ async def limited(request: Request) -> str:
         raise HTTPException(400, "UTF-8 text was expected") from None
 
 
-async def _all(answers: AsyncGenerator[Message]) -> list[Any]:
-    found: list[Any] = []
+async def _all(answers: AsyncGenerator[Message]) -> bytes:
+    found, pieces = list[str](), Pieces()
     left = STREAM_BYTES
     async with aclosing(answers):
         async for one in answers:
@@ -126,13 +141,43 @@ async def _all(answers: AsyncGenerator[Message]) -> list[Any]:
                 raise HTTPException(
                     413, f"the answer has {what}: ask for less (tail, tail_lines), or over gRPC"
                 )
-            found.append(_plain(one))
-    return found
+            found.append(_text(one))
+            await pieces.rest()
+    return f"[{','.join(found)}]".encode()
 
 
-def _plain(message: Message) -> Any:
-    found = json_format.MessageToDict(
+async def json_of(message: Message) -> bytes:
+    """As `_text`, of messages with many others in them one after another."""
+    pieces, lists = Pieces(), dict[str, str]()
+    rest = type(message)()
+    rest.CopyFrom(message)
+    for many in message.DESCRIPTOR.fields:
+        if (
+            many.is_repeated
+            and many.message_type is not None
+            and not many.message_type.GetOptions().map_entry
+        ):
+            texts = []
+            for one in getattr(message, many.name):
+                texts.append(_text(one))
+                await pieces.rest()
+            lists[many.name] = f"[{','.join(texts)}]"
+            rest.ClearField(many.name)
+    fields = [
+        f"{json.dumps(name)}:{lists.get(name) or json.dumps(value)}" for name, value in _plain(rest).items()
+    ]
+    return f"{{{','.join(fields)}}}".encode()
+
+
+def _json(text: bytes) -> Response:
+    return Response(text, media_type="application/json")
+
+
+def _text(message: Message) -> str:
+    return json.dumps(_plain(message), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    return json_format.MessageToDict(
         message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
-    json.dumps(found, allow_nan=False)
-    return found

@@ -4,6 +4,8 @@
 
 const JOBS = 300; // shown at most, the newest
 const EVENTS = 30;
+const ROWS = 100; // of users and of servers that are shown at most; others are found by their names
+const CHARTS = 24;
 const EVERY_MS = 3000; // between two looks, or ten times as long as one takes
 const HOUR_S = 3600;
 const HUES = [212, 28, 140, 340, 262, 48, 180, 8, 300, 95, 235, 160];
@@ -12,6 +14,8 @@ const ORDER = { running: 0, starting: 1, suspended: 2, queued: 3 };
 const by = (id) => document.getElementById(id);
 let seen = null; // what was seen last
 let pool = ""; // of the charts; empty: all
+const typed = (id) => by(id).value.toLowerCase().split(/\s+/).filter(Boolean);
+const has = (words, text) => words.every((word) => text.toLowerCase().includes(word));
 
 class Refused extends Error {}
 
@@ -95,10 +99,15 @@ async function look() {
     ask("ListJobs", { limit: JOBS }),
     ask("ListTrades"),
     ask("Events", { tail: EVENTS }),
-    fetch("/history").then(taken),
+    fetch("/history?" + chosenUsers().map((user) => `user=${encodeURIComponent(user)}`).join("&")).then(taken),
   ]);
   const users = [...new Set([...shares.shares.map((s) => s.user), ...jobs.jobs.map((j) => j.user)])].sort();
   seen = { info, shares, nodes: nodes.nodes, jobs: jobs.jobs, trades: trades.trades, events, history, users };
+}
+
+function chosenUsers() {
+  const words = typed("users");
+  return seen && words.length ? seen.users.filter((user) => has(words, user)).slice(0, CHARTS) : []; // empty: who has most
 }
 
 function draw() {
@@ -194,7 +203,7 @@ function edit(on) {
 
 function ticketsCell(user, tickets) {
   if (!editing) return num(`${tickets}`);
-  const field = el("input", { class: "tickets", type: "number", min: "0.001", step: "any", value: `${tickets}`, "aria-label": `tickets of ${user}` });
+  const field = el("input", { class: "tickets", type: "number", min: "0.001", step: "any", value: `${editing.get(user) ?? tickets}`, "aria-label": `tickets of ${user}` });
   field.addEventListener("input", () => { editing.set(user, Number(field.value)); });
   return el("td", { class: "num" }, field);
 }
@@ -231,13 +240,19 @@ function drawEdit() {
 function drawWho() {
   drawEdit();
   const pools = seen.shares.pools;
-  const rows = [...perUser()].map(([user, u]) => {
+  const words = typed("users");
+  const all = [...perUser()];
+  const found = all.filter(([user]) => has(words, user));
+  const most = (u) => u.due + u.got;
+  const shown = found.length > ROWS ? found.sort((a, b) => most(b[1]) - most(a[1])).slice(0, ROWS) : found;
+  const rows = shown.map(([user, u]) => {
     const ratio = u.due > 0 ? `${(100 * u.got / u.due).toFixed(0)} %` : "–";
     return el("tr", {}, td(named(user)), ticketsCell(user, u.tickets), pools.map((p) => shareCell(u.pools.get(p.gpu_model), p.gpus, user)), num(ratio), td(given(user)));
   });
   const heads = ["user", { text: "tickets", num: true }, ...pools.map((p) => p.gpu_model), { text: "received", num: true }, "gives → receives"];
-  show("who", table(heads, rows, "Nobody has submitted a job yet."));
+  show("who", table(heads, rows, all.length ? "No user has such a name." : "Nobody has submitted a job yet."));
   show("window", `GPUs received on average of the last ${span(seen.shares.window_s)} / entitled to now`);
+  show("users-sum", shown.length < found.length ? `the ${ROWS} who have most, of ${found.length}` : `${found.length} of ${all.length}`);
 }
 
 function added(series, name, length) {
@@ -269,9 +284,11 @@ function drawCharts() {
     select.value = models.includes(pool) ? pool : "";
   }
   if (at.length < 2) return show("charts", el("div", { class: "dim" }, "There is nothing to draw yet."));
-  show("span", `the last ${span(at[at.length - 1] - at[0])}, each mean of ${span(5 * every_s)}`);
+  const whose = chosenUsers().length ? "who are looked for" : "who have most";
+  const many = seen.users.length > CHARTS ? `, of the ${CHARTS} users ${whose}` : "";
+  show("span", `the last ${span(at[at.length - 1] - at[0])}, each mean of ${span(5 * every_s)}${many}`);
   const mine = series.filter((s) => !pool || s.gpu_model === pool);
-  const lines = seen.users.map((user) => {
+  const lines = seen.users.filter((user) => series.some((s) => s.user === user)).map((user) => {
     const own = mine.filter((s) => s.user === user);
     return { user, due: added(own, "entitled", at.length), got: smooth(added(own, "received", at.length), 5) };
   }).filter((line) => line.due.some(Boolean) || line.got.some(Boolean));
@@ -343,22 +360,29 @@ function drainGpu(node, gpu) {
   return confirm(asked) ? change("SetGpuDrain", { node: node.name, gpus: [gpu.index], drain: !drained }) : null;
 }
 
+const stateOf = (node) => (node.state !== "up" ? "away" : node.draining ? "draining" : "up");
+const isWell = (node) => stateOf(node) === "up" && !node.warnings.length && node.gpus.every((gpu) => gpu.healthy);
+
 function drawServers() {
-  const rows = seen.nodes.map((node) => {
+  const words = typed("server");
+  const found = seen.nodes.filter((node) => has(words, [node.name, stateOf(node), ...node.gpus.map((gpu) => gpu.model), isWell(node) ? "" : "trouble"].join(" ")));
+  const shown = found.length > ROWS ? found.sort((a, b) => isWell(a) - isWell(b)).slice(0, ROWS) : found;
+  const rows = shown.map((node) => {
     const uses = new Map(node.uses.map((use) => [use.gpu_id, use]));
     const models = [...new Set(node.gpus.map((gpu) => gpu.model))].sort().join(", ");
     const total = whole(node.memory_bytes);
     const left = total ? `${Math.round((100 * whole(node.memory_available_bytes)) / total)} % of ${bytes(total)}` : "";
-    const word = node.state !== "up" ? "away" : node.draining ? "draining" : "up";
+    const word = stateOf(node);
     const note = node.draining ? node.drain_reason : node.warnings[0] ?? "";
     const button = seen.info.admin ? td(el("button", { onclick: () => drain(node) }, node.draining ? "Undrain" : "Drain")) : null;
     return el("tr", {}, td(el("span", { class: "nowrap" }, node.name)), el("td", { class: word === "up" ? "good" : word === "away" ? "bad" : "warn" }, word), td(models),
       td(el("div", { class: "gpus" }, node.gpus.map((gpu) => square(gpu, uses.get(gpu.id), node)))), num(`${node.jobs}`), el("td", { class: "nowrap" }, left), td(note), button);
   });
   const up = seen.nodes.filter((node) => node.state === "up").length;
-  show("servers-sum", `${up} of ${seen.nodes.length} up`);
+  const some = shown.length < found.length ? `, ${ROWS} of ${found.length} shown, those with trouble first` : words.length ? `, ${found.length} shown` : "";
+  show("servers-sum", `${up} of ${seen.nodes.length} up${some}`);
   const heads = ["server", "state", "model", "GPUs", { text: "jobs", num: true }, "memory left", "", ...(seen.info.admin ? [""] : [])];
-  show("servers", table(heads, rows, "No server has joined yet: hsctl node enroll NAME."));
+  show("servers", table(heads, rows, seen.nodes.length ? "No server is like that." : "No server has joined yet: hsctl node enroll NAME."));
 }
 
 function why(job) {
@@ -366,11 +390,8 @@ function why(job) {
 }
 
 function drawJobs() {
-  const wanted = by("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const fits = (job) => {
-    const text = [job.id, job.name, job.user, job.state, job.reason, job.hosts.join(" "), job.gpu_model].join(" ").toLowerCase();
-    return wanted.every((word) => text.includes(word));
-  };
+  const words = typed("filter");
+  const fits = (job) => has(words, [job.id, job.name, job.user, job.state, job.reason, job.hosts.join(" "), job.gpu_model].join(" "));
   const order = (job) => ORDER[job.state] ?? 4;
   const found = seen.jobs.filter(fits).sort((a, b) => order(a) - order(b) || a.user.localeCompare(b.user) || whole(a.id) - whole(b.id));
   const rows = found.map((job) => el("tr", { class: "link", onclick: () => { location.hash = `job/${job.id}`; } },
@@ -487,6 +508,9 @@ async function turn() {
 
 by("pool").addEventListener("change", () => { pool = by("pool").value; if (seen) drawCharts(); });
 by("filter").addEventListener("input", () => { if (seen) drawJobs(); });
+by("server").addEventListener("input", () => { if (seen) drawServers(); });
+by("users").addEventListener("input", () => { if (seen) drawWho(); });
+by("users").addEventListener("change", turn); // the charts are of others now
 by("out").addEventListener("click", async () => { await fetch("/logout", { method: "POST" }); location.replace("/login"); });
 window.addEventListener("hashchange", turn);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) turn(); });
