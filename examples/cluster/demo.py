@@ -49,6 +49,7 @@ class Options:
     quantum_s: float
     limit_s: float
     namespaces: bool
+    page: int  # port; 0: none
 
 
 def parse(argv: Sequence[str]) -> Options:
@@ -63,9 +64,16 @@ def parse(argv: Sequence[str]) -> Options:
         "--limit", type=float, default=255.0, metavar="S", help="end the training after this long"
     )
     parser.add_argument("--loopback", action="store_true", help="no network namespaces")
+    parser.add_argument(
+        "--page", type=int, default=0, metavar="PORT", help="the page, to look on while it runs"
+    )
     got = parser.parse_args(argv)
     return Options(
-        out=got.out.resolve(), quantum_s=got.quantum, limit_s=got.limit, namespaces=not got.loopback
+        out=got.out.resolve(),
+        quantum_s=got.quantum,
+        limit_s=got.limit,
+        namespaces=not got.loopback,
+        page=got.page,
     )
 
 
@@ -284,7 +292,7 @@ def deployed(options: Options, net: Network) -> Iterator[Deployment]:
     run.chmod(0o711)
     state = options.out / "state"
     state.mkdir(parents=True)
-    cluster = Deployment(state=state, run=run, network=net, quantum_s=options.quantum_s)
+    cluster = Deployment(state=state, run=run, network=net, quantum_s=options.quantum_s, page=options.page)
     try:
         cluster.start_controller()
         for server in SERVERS:
@@ -309,6 +317,11 @@ def main(argv: Sequence[str]) -> int:
         except BrokenDeploymentError as error:
             console.print(f"FAILED: {error}", markup=False)
             return 1
+        if options.page:
+            console.print(
+                f"the page: https://127.0.0.1:{options.page}/ (its certificate is the demo's own), token {cluster.token()}",
+                soft_wrap=True,
+            )
         client = stack.enter_context(cluster.admin())
         live = stack.enter_context(Live(console=console, refresh_per_second=2, transient=True))
         show = Show(

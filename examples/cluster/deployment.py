@@ -33,6 +33,7 @@ class Deployment:
     network: Network
     quantum_s: float
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    page: int = 0  # port for browsers on this machine; 0: none
     port: int = 0
     ca: str = ""
 
@@ -63,6 +64,7 @@ class Deployment:
             f"quantum_s = {self.quantum_s!r}",
             f"heartbeat_s = {REPORT_S!r}",
             "migrations_per_hour = 7200",  # quanta are 30 times as short as usual
+            *([f'web_listen = "127.0.0.1:{self.page}"'] if self.page else []),
         ]
         for team in TEAMS:
             lines += ["", f"[users.{team.user}]", f"tickets = {team.tickets!r}", f'run_as = "{account()}"']
@@ -125,9 +127,13 @@ class Deployment:
     def admin(self) -> Client:
         return Client(self.socket)
 
+    def token(self, *words: str) -> str:
+        """Of who administers it, or of whom the words are."""
+        return self.hsctl("token", "create", "--label", "demo", *words).strip()
+
     def client(self, user: str) -> Client:
         """As that user, from anywhere: over TLS, with a token of theirs."""
-        token = self.hsctl("token", "create", "--for", user, "--label", "demo").strip()
+        token = self.token("--for", user)
         return Client(Address(target=self.address, token=token, ca=self.ca, origin="demo"))
 
     # --- the end

@@ -14,6 +14,7 @@ const ORDER = { running: 0, starting: 1, suspended: 2, queued: 3 };
 const by = (id) => document.getElementById(id);
 let seen = null; // what was seen last
 let pool = ""; // of the charts; empty: all
+const inOrder = new Intl.Collator(undefined, { numeric: true }).compare; // v2 before v10
 const typed = (id) => by(id).value.toLowerCase().split(/\s+/).filter(Boolean);
 const has = (words, text) => words.every((word) => text.toLowerCase().includes(word));
 
@@ -101,7 +102,8 @@ async function look() {
     ask("Events", { tail: EVENTS }),
     fetch("/history?" + chosenUsers().map((user) => `user=${encodeURIComponent(user)}`).join("&")).then(taken),
   ]);
-  const users = [...new Set([...shares.shares.map((s) => s.user), ...jobs.jobs.map((j) => j.user)])].sort();
+  const users = [...new Set([...shares.shares.map((s) => s.user), ...jobs.jobs.map((j) => j.user)])].sort(inOrder);
+  nodes.nodes.sort((a, b) => inOrder(a.name, b.name));
   seen = { info, shares, nodes: nodes.nodes, jobs: jobs.jobs, trades: trades.trades, events, history, users };
 }
 
@@ -186,9 +188,9 @@ function given(user) {
   return [...sums].map(([key, [out, back]]) => el("div", { class: "nowrap" }, `${gpus(out)} ${key.replace("→", `→ ${gpus(back)}`)}`));
 }
 
-function shareCell(share, size, user) {
+function shareCell(share, most, user) {
   if (!share) return td("");
-  const part = (value) => `${Math.min(100, (100 * value) / Math.max(size, 1e-9))}%`;
+  const part = (value) => `${Math.min(100, (100 * value) / Math.max(most, 1e-9))}%`;
   const bar = el("div", { class: "share", style: { "--of": colour(user) } }, el("i", { style: { width: part(share.received_gpus) } }), el("u", { style: { left: part(share.entitled_gpus) } }));
   return td(el("span", { class: "nowrap" }, `${gpus(share.received_gpus)} / ${gpus(share.entitled_gpus)}`), bar);
 }
@@ -245,9 +247,10 @@ function drawWho() {
   const found = all.filter(([user]) => has(words, user));
   const most = (u) => u.due + u.got;
   const shown = found.length > ROWS ? found.sort((a, b) => most(b[1]) - most(a[1])).slice(0, ROWS) : found;
+  const largest = new Map(pools.map((p) => [p.gpu_model, Math.max(0, ...all.map(([, u]) => u.pools.get(p.gpu_model)).filter(Boolean).flatMap((s) => [s.received_gpus, s.entitled_gpus]))]));
   const rows = shown.map(([user, u]) => {
     const ratio = u.due > 0 ? `${(100 * u.got / u.due).toFixed(0)} %` : "–";
-    return el("tr", {}, td(named(user)), ticketsCell(user, u.tickets), pools.map((p) => shareCell(u.pools.get(p.gpu_model), p.gpus, user)), num(ratio), td(given(user)));
+    return el("tr", {}, td(named(user)), ticketsCell(user, u.tickets), pools.map((p) => shareCell(u.pools.get(p.gpu_model), largest.get(p.gpu_model), user)), num(ratio), td(given(user)));
   });
   const heads = ["user", { text: "tickets", num: true }, ...pools.map((p) => p.gpu_model), { text: "received", num: true }, "gives → receives"];
   show("who", table(heads, rows, all.length ? "No user has such a name." : "Nobody has submitted a job yet."));
@@ -284,8 +287,8 @@ function drawCharts() {
     select.value = models.includes(pool) ? pool : "";
   }
   if (at.length < 2) return show("charts", el("div", { class: "dim" }, "There is nothing to draw yet."));
-  const whose = chosenUsers().length ? "who are looked for" : "who have most";
-  const many = seen.users.length > CHARTS ? `, of the ${CHARTS} users ${whose}` : "";
+  const chosen = chosenUsers().length;
+  const many = chosen ? `, of ${chosen} users who are looked for` : seen.users.length > CHARTS ? `, of the ${CHARTS} users who have most` : "";
   show("span", `the last ${span(at[at.length - 1] - at[0])}, each mean of ${span(5 * every_s)}${many}`);
   const mine = series.filter((s) => !pool || s.gpu_model === pool);
   const lines = seen.users.filter((user) => series.some((s) => s.user === user)).map((user) => {
@@ -393,7 +396,7 @@ function drawJobs() {
   const words = typed("filter");
   const fits = (job) => has(words, [job.id, job.name, job.user, job.state, job.reason, job.hosts.join(" "), job.gpu_model].join(" "));
   const order = (job) => ORDER[job.state] ?? 4;
-  const found = seen.jobs.filter(fits).sort((a, b) => order(a) - order(b) || a.user.localeCompare(b.user) || whole(a.id) - whole(b.id));
+  const found = seen.jobs.filter(fits).sort((a, b) => order(a) - order(b) || inOrder(a.user, b.user) || whole(a.id) - whole(b.id));
   const rows = found.map((job) => el("tr", { class: "link", onclick: () => { location.hash = `job/${job.id}`; } },
     num(job.id), td(job.name), td(named(job.user)), td(state(job.state)), num(`${job.gpus}`), td(job.hosts.join(", ") || "–"), el("td", { class: "nowrap" }, job.gpu_model),
     num(gpus(job.entitled_gpus)), num(job.steps_per_s ? job.steps_per_s.toFixed(1) : "–"), num(`${job.suspends} / ${job.migrations}`), td(why(job))));
