@@ -38,6 +38,7 @@ log = structlog.get_logger("hs_controller")
 GRACE_S = 0.5
 RENEWAL_LOOKED_AT_S = 3600.0
 WEB_LIMITS = {"connections": 256, "connections_per_uid": 32}  # limits of the port for browsers and Prometheus
+WEB_SILENT_S = 30.0  # of one of its connections; a browser's that is no longer used uvicorn ends sooner
 
 Find = Callable[[str], Caller | None]
 
@@ -154,9 +155,10 @@ class Controller:
     ) -> TcpFront:
         config = self.config
         limits = replace(config.limits, **WEB_LIMITS) if http else config.limits
+        silent_s = WEB_SILENT_S if http else 0.0  # gRPC's own pings find out who is gone
         if config.dev:
             log.warning("plaintext", key=key, why="dev = true: for development, on this machine only")
-            return TcpFront(address, limits, guests, None, who)
+            return TcpFront(address, limits, guests, None, who, silent_s=silent_s)
         if authority is None:
             raise DoorError(
                 f"{key}: {address[0]}:{address[1]}: this controller has no certificates yet; run"
@@ -167,7 +169,7 @@ class Controller:
         self._contexts.append(context)
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._keep_renewed(authority), name="certificate")
-        return TcpFront(address, limits, guests, context, who)
+        return TcpFront(address, limits, guests, context, who, silent_s=silent_s)
 
     def _by_certificate(self, find: Find, certificate: dict[str, Any]) -> Guest | None:
         if certificate:

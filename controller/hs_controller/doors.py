@@ -59,6 +59,7 @@ class _Half(asyncio.Protocol):
         self.gone = gone
         self.transport: asyncio.Transport | None = None
         self.other: _Half | None = None
+        self.heard_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -66,6 +67,7 @@ class _Half(asyncio.Protocol):
         transport.pause_reading()  # until there is somebody to give it to
 
     def data_received(self, data: bytes) -> None:
+        self.heard_bytes += len(data)
         if self.other is not None and self.other.transport is not None:
             self.other.transport.write(data)
 
@@ -96,8 +98,10 @@ class _Refused(Exception):  # noqa: N818 — no error: a guest that is sent away
 class Front(ABC):
     """A public door: accepts, asks who it is, splices."""
 
-    def __init__(self, limits: Limits, guests: Guests) -> None:
+    def __init__(self, limits: Limits, guests: Guests, silent_s: float = 0.0) -> None:
+        """`silent_s`: a connection over which nothing goes for so long, or at most twice as long, is ended; 0: never."""
         self._limits = limits
+        self._silent_s = silent_s
         self._guests = guests
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -211,6 +215,18 @@ class Front(ABC):
         outer.other, inner.other = inner, outer
         inner.transport.resume_reading()
         outer.transport.resume_reading()
+        if self._silent_s:
+            loop.call_later(self._silent_s, self._listen, outer, inner, 0)
+
+    def _listen(self, outer: _Half, inner: _Half, before: int) -> None:
+        """Who has gone without a word, or says nothing, must not keep others out for ever."""
+        heard = outer.heard_bytes + inner.heard_bytes
+        if outer not in self._open or outer.transport is None:
+            return
+        if heard == before:
+            outer.transport.abort()
+            return
+        asyncio.get_running_loop().call_later(self._silent_s, self._listen, outer, inner, heard)
 
 
 def _abort(outer: _Half, connection: socket.socket) -> None:
@@ -313,8 +329,10 @@ class TcpFront(Front):
         guests: Guests,
         secure: ssl.SSLContext | None,
         who: Callable[[dict[str, Any]], Guest | None],
+        *,
+        silent_s: float = 0.0,
     ) -> None:
-        super().__init__(limits, guests)
+        super().__init__(limits, guests, silent_s)
         self.address = address
         self._secure = secure
         self._who = who

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from google.protobuf import json_format
 
-from hs_controller import web
+from hs_controller import app, web
 from hs_controller.config import Config
 from hs_controller.permissions import PERMISSIONS, Role
 from hs_controller.web.alike import AGAIN, Alike
@@ -300,6 +300,36 @@ def test_a_preview_of_what_cannot_be_is_refused(config: Config, said: object, co
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"[" * 60_000,
+        b'{"a":' * 10_000,
+        b"1" * 60_000,
+        b'{"tickets": {"ann": ' + b"9" * 4_000 + b"}}",
+        b'{"token": "\\ud800", "key": "\\ud800", "name": "\\ud800", "tickets": {"\\ud800": 1}}',
+        b'{"token": 5, "tickets": 5}',
+        b"\xff\xfe",
+        b'"\x00"',
+        b'{"tickets": {"ann": 1e999}}',
+    ],
+    ids=lambda said: repr(said[:20]),
+)
+def test_nonsense_is_refused_whoever_says_it_and_is_no_mistake_of_the_controllers(
+    config: Config, said: bytes
+) -> None:
+    async def story() -> None:
+        async with opened(config) as cluster:
+            await token_of(cluster, "ann")
+            for path in ("/login", "/preview", "/api/SetUser", "/api/ListJobs"):
+                answer = await cluster.post(path, said, token=cluster.admin)
+                assert (path, answer.code) in {(path, code) for code in (400, 401, 404)}, answer.text
+                assert answer.json["error"]
+
+    asyncio.run(story())
+
+
 def test_only_administrators_preview(config: Config) -> None:
     async def story() -> None:
         async with opened(config) as cluster:
@@ -344,6 +374,43 @@ def test_what_the_script_looks_for_on_the_page_is_there() -> None:
 
 def test_the_files_that_are_served_are_all_there_are() -> None:
     assert {file.name for file in PAGES.iterdir()} == {name for name, _ in (FILES | PAGE).values()}
+
+
+def test_who_says_nothing_or_half_of_what_he_wants_is_not_waited_for_for_ever(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "WEB_SILENT_S", 0.3)
+    half = (
+        b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 400\r\n\r\n{"
+    )
+
+    async def story() -> None:
+        async with opened(config) as cluster:
+            host, _, port = cluster.controller.web_address.partition(":")
+
+            async def ended(said: bytes) -> bytes:
+                reader, writer = await asyncio.open_connection(host, int(port))
+                writer.write(said)
+                try:
+                    return await asyncio.wait_for(reader.read(), 20)
+                except ConnectionResetError:
+                    return b""
+                finally:
+                    writer.close()
+
+            silent = [asyncio.create_task(ended(said)) for said in (b"", b"GET / HT", half)]
+            reader, writer = await asyncio.open_connection(host, int(port))
+            while not all(
+                task.done() for task in silent
+            ):  # who goes on asking is answered over the same connection
+                writer.write(b"GET /login.js HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 200")
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly((PAGES / "login.js").stat().st_size)
+            writer.close()
+            assert [task.result() for task in silent] == [b""] * 3
+
+    asyncio.run(story())
 
 
 # --- many who look ---------------------------------------------------------------------------------------------------

@@ -85,7 +85,10 @@ def application(
             raise HTTPException(400, 'tickets: {"tickets": {"ann": 200, …}} was expected')
         await loop.settled()
         try:
-            then = loop.mind.would_entitle(tickets, loop.clock.now_s())
+            asked = {user: float(count) for user, count in tickets.items()}
+            then = loop.mind.would_entitle(asked, loop.clock.now_s())
+        except OverflowError:
+            raise HTTPException(400, "tickets: a number of hundreds of digits; fewer were expected") from None
         except RefusedError as refused:
             raise HTTPException(CODES[refused.kind], str(refused)) from None
         now = loop.mind.machine.entitled()

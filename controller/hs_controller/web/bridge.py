@@ -103,6 +103,8 @@ async def _asked(request: Request, name: str) -> Message:
         json_format.Parse(await limited(request), message)
     except json_format.ParseError as error:
         raise HTTPException(400, f"{_METHODS[name].input_type.name}: {error}") from None
+    except RecursionError:
+        raise HTTPException(400, f"{_METHODS[name].input_type.name}: lists in lists without end") from None
     if getattr(message, "follow", False):
         raise HTTPException(400, "follow: true: only gRPC follows")
     return message
@@ -113,7 +115,7 @@ async def read_json(request: Request) -> Any:
     _must_be_json(request)
     try:
         return json.loads(await limited(request))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
