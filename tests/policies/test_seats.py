@@ -60,6 +60,14 @@ def test_no_more_is_promised_than_a_pool_has() -> None:
     assert seats.free("V100") == 0
 
 
+def test_one_that_goes_on_over_servers_of_two_models_has_its_gpus_of_each() -> None:
+    mixed = job(1, gang=8, nodes=2, hosts=(H, J), started=True)
+    asked = snapshot([host("h"), host("i", model="K80"), host("j")], [mixed], running=frozenset({mixed.id}))
+    seats = Seats(asked)
+    assert seats.keep(mixed)
+    assert (seats.free("V100"), seats.free("K80")) == (4, 0)
+
+
 def test_a_server_that_is_away_promises_nothing() -> None:
     asked = snapshot([host("h", connected=False), host("i")], [job(1, gang=4), job(2, gang=4)])
     seats = Seats(asked)

@@ -95,7 +95,8 @@ class Seats:
         if not self._slots.runs(job):
             if not self._slots.take(job, home, ""):
                 return False
-            self._free[self._hosts[home[0]].model] -= job.gang
+            for name in home:  # of several models, where another policy gave it these
+                self._free[self._hosts[name].model] -= job.per_node
         return True
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
