@@ -5,7 +5,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hs_core.dice import roll
@@ -228,6 +228,7 @@ def test_finish_time_fairness_is_optimal_in_at_most_six_programs(
 
 
 @given(SEEDS, st.booleans())
+@example(1140783, True)
 @settings(max_examples=30)
 def test_the_makespan_is_the_least_that_is_feasible(seed: int, sharing: bool) -> None:
     asked = question(seed, sharing=sharing)
@@ -236,7 +237,9 @@ def test_the_makespan_is_the_least_that_is_feasible(seed: int, sharing: bool) ->
     keeps_within(asked, found)
     runs = asked.can.any(axis=1)
     if runs.any():
-        assert 1 / found.value == pytest.approx(plain(asked, np.where(runs, left, 0.0)), rel=1e-5)
+        # In units in which the program's numbers are near 1: with hours in seconds it stops a little short of the best.
+        hours = plain(asked, np.where(runs, left / 3600, 0.0))
+        assert 3600 / found.value == pytest.approx(hours, rel=1e-5)
         assert (left[runs] / found.throughput(asked)[runs]).max() == pytest.approx(found.value, rel=1e-5)
 
 

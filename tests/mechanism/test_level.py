@@ -32,6 +32,12 @@ def test_an_entitlement_that_nobody_uses_is_handed_to_those_who_are_there() -> N
     assert level.parts() == {USERS[0]: 1.0, USERS[1]: 0.35, USERS[2]: 0.35}
 
 
+def test_who_just_gets_all_is_one_who_gets_all_however_it_was_rounded() -> None:
+    asks, entitled = [1, 1, 1, 7, 9, 11, 12, 19], [0.4, 0.4, 0.4, 3.5, 3.0, 5.0, 3.7, 6.3]
+    for find in (one_by_one, at_once):  # the level is 3, and so is what the fifth asks for, each of its GPUs
+        assert find(60, asks, entitled) == pytest.approx((3.0, 10.0))
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 200)), min_size=1), st.data())
 def test_the_level_among_many_is_found_as_among_few(
     users: list[tuple[int, int]], data: st.DataObject

@@ -14,6 +14,7 @@ import numpy as np
 from hs_core.names import UserName
 
 FEW = 64  # users: up to so many are looked at one by one
+EVEN = 1e-9  # of a level: what is rounded away between the level and who just gets all they ask for
 COARSE = 200  # of a pool's GPUs one part may change before the level is found anew
 
 
@@ -117,7 +118,7 @@ def one_by_one(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tup
     for line, at in lines:
         open_ = total - passed
         level = (gpus - served) / open_
-        if level < line:  # the first who does not get all
+        if level * (1 + EVEN) < line:  # the first who does not get all
             break
         served += asks[at]
         passed += entitled[at]
@@ -136,5 +137,5 @@ def at_once(gpus: int, asks: Sequence[int], entitled: Sequence[float]) -> tuple[
     np.cumsum(asked[:-1], out=served[1:])
     open_[1:] -= np.cumsum(has[:-1])
     levels = (gpus - served) / open_
-    at = int(np.argmax(levels < line))
+    at = int(np.argmax(levels * (1 + EVEN) < line))
     return float(levels[at]), float(open_[at])
