@@ -107,6 +107,7 @@ def test_classes_change_nothing(seed: int, sharing: bool) -> None:
 
 
 @given(SEEDS)
+@example(1020)  # one of the jobs can run nowhere
 @settings(max_examples=30)
 def test_the_centre_does_not_depend_on_the_order_of_the_jobs(seed: int) -> None:
     asked = question(seed)

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from hs_core.errors import BrokenError
 from hs_core.solve.centre import Path
@@ -150,12 +150,23 @@ def _centre(program: _Program) -> LpAnswer:
     capped = np.flatnonzero(np.isfinite(program.upper))
     g, e = _under(program.a_ub, capped), program.a_eq
     h = np.concatenate([program.b_ub, program.upper[capped]]) - g @ base
-    path = Path(c=program.costs, g=g, h=h, e=e, f=program.b_eq - e @ base, bounded=bounded)
+    # A row of nothing but zeros below 0 has no inside to walk in.
+    says = _has_any(g) | (h != 0)
+    path = Path(c=program.costs, g=g[says], h=h[says], e=e, f=program.b_eq - e @ base, bounded=bounded)
     if not path.walk():
         # It has no proof of infeasibility; who has says so.
         return _highs(program, Method.SIMPLEX)
     x = np.clip(path.x + base, program.lower, program.upper)
-    return LpAnswer(x, float(program.costs @ x), path.z[: len(program.b_ub)], path.y)
+    prices = np.zeros(len(h))
+    prices[says] = path.z
+    return LpAnswer(x, float(program.costs @ x), prices[: len(program.b_ub)], path.y)
+
+
+def _has_any(rows: Any) -> NDArray[np.bool_]:
+    """By row: something but zeros."""
+    there = (rows != 0).sum(axis=1)
+    found: NDArray[np.bool_] = np.asarray(there).reshape(-1) > 0
+    return found
 
 
 def _under(rows: Any, columns: Ints) -> Any:
