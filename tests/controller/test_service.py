@@ -6,6 +6,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from hs_controller import pieces
+from hs_controller.config import Config
 from hs_core.profile import RateSample
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from hs_proto.v1 import controller_pb2 as pb
@@ -611,5 +613,37 @@ def test_a_controller_that_cannot_write_says_so_and_goes_on_answering(lasting):
             assert not (await stub.Info(pb.InfoRequest())).read_only
             assert agent.error is None, "the agent's connection was never touched"
             await agent.leave()
+
+    asyncio.run(story())
+
+
+def test_lists_that_are_made_in_pieces_have_every_job_once_while_jobs_end(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # others have their turn after each job
+
+    async def story() -> None:
+        async with started(config) as cluster:
+            stub = cluster.client.stub
+            await cluster.agent(gpus=4).join()
+            jobs = await cluster.client.submit(*[spec()] * 12)
+
+            async def end_all() -> None:
+                for job in jobs:
+                    await stub.Cancel(pb.JobsRequest(key=f"cancel-{job}", job_ids=[job]))
+
+            ending = asyncio.create_task(end_all())
+            looks, ended = 0, set[int]()
+            while not ending.done():
+                shown = (await stub.ListJobs(pb.ListJobsRequest(all=True))).jobs
+                assert [view.id for view in shown] == jobs
+                now = {view.id for view in shown if view.ended_at}
+                assert now >= ended, "who has ended goes on no more"
+                looks, ended = looks + 1, now
+                for view in (await stub.ListJobs(pb.ListJobsRequest(states=["queued"]))).jobs:
+                    assert view.state == "queued"
+                assert [node.name for node in (await stub.ListNodes(pb.ListNodesRequest())).nodes] == ["h1"]
+            await ending
+            assert looks
 
     asyncio.run(story())
