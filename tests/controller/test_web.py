@@ -551,6 +551,7 @@ def test_history_tells_of_those_who_have_most_or_are_asked_for_and_lets_go_of_wh
 
     assert told() == {f"user{at:03}" for at in range(100 - MOST, 100)}
     assert told("user007", "nobody") == {"user007"}
+    assert told("") == set()
     newcomers = {("zoe", "V100"): 2.0}
     for at in range(2 * POINTS):
         history.look(mind(newcomers, {("zoe", "V100"): 40.0 * at}), 40.0 + 20.0 * at)

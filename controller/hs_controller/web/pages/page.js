@@ -100,7 +100,7 @@ async function look() {
     ask("ListJobs", { limit: JOBS }),
     ask("ListTrades"),
     ask("Events", { tail: EVENTS }),
-    fetch("/history?" + chosenUsers().map((user) => `user=${encodeURIComponent(user)}`).join("&")).then(taken),
+    fetch("/history" + whoseHistory()).then(taken),
   ]);
   const users = [...new Set([...shares.shares.map((s) => s.user), ...jobs.jobs.map((j) => j.user)])].sort(inOrder);
   nodes.nodes.sort((a, b) => inOrder(a.name, b.name));
@@ -109,7 +109,13 @@ async function look() {
 
 function chosenUsers() {
   const words = typed("users");
-  return seen && words.length ? seen.users.filter((user) => has(words, user)).slice(0, CHARTS) : []; // empty: who has most
+  return seen && words.length ? seen.users.filter((user) => has(words, user)).slice(0, CHARTS) : null; // null: who has most
+}
+
+function whoseHistory() {
+  const chosen = chosenUsers();
+  if (chosen === null) return "";
+  return "?" + (chosen.length ? chosen : [""]).map((user) => `user=${encodeURIComponent(user)}`).join("&"); // nobody is called ""
 }
 
 function draw() {
@@ -287,8 +293,8 @@ function drawCharts() {
     select.value = models.includes(pool) ? pool : "";
   }
   if (at.length < 2) return show("charts", el("div", { class: "dim" }, "There is nothing to draw yet."));
-  const chosen = chosenUsers().length;
-  const many = chosen ? `, of ${chosen} users who are looked for` : seen.users.length > CHARTS ? `, of the ${CHARTS} users who have most` : "";
+  const chosen = chosenUsers();
+  const many = chosen ? `, of ${chosen.length} users who are looked for` : seen.users.length > CHARTS ? `, of the ${CHARTS} users who have most` : "";
   show("span", `the last ${span(at[at.length - 1] - at[0])}, each mean of ${span(5 * every_s)}${many}`);
   const mine = series.filter((s) => !pool || s.gpu_model === pool);
   const lines = seen.users.filter((user) => series.some((s) => s.user === user)).map((user) => {
