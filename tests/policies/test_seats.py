@@ -1,9 +1,12 @@
 """Handing out the GPUs of a round: what was chosen fits together, and as few move as can be."""
 
+from dataclasses import replace
+
 import pytest
 
 from hs_core.mechanism.renaming import rename
 from hs_core.mechanism.seats import Seats
+from hs_core.mechanism.slots import Slots
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts, Plan
@@ -66,6 +69,14 @@ def test_one_that_goes_on_over_servers_of_two_models_has_its_gpus_of_each() -> N
     seats = Seats(asked)
     assert seats.keep(mixed)
     assert (seats.free("V100"), seats.free("K80")) == (4, 0)
+
+
+def test_who_moves_to_be_measured_takes_of_the_budget_that_a_round_has_left() -> None:
+    jobs = [there(1, H), there(2, H)]
+    hosts, reserved = [host("h"), host("i", model="K80")], {JobId(1): (J,)}
+    asked = snapshot(hosts, jobs, migrations_left=1, reserved=reserved)
+    assert (Slots(asked).moves_left, Slots(replace(asked, reserved={})).moves_left) == (0, 1)
+    assert not Slots(asked).may_go(jobs[1], asked.hosts[1])
 
 
 def test_a_server_that_is_away_promises_nothing() -> None:

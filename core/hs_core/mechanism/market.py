@@ -46,7 +46,7 @@ def trade(snapshot: Snapshot, memory: Memory, buy: Buy) -> Verdict:
     jobs = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id not in on_its_way]
     market = _market(snapshot, slots, jobs, settled=going_on)
     if market is not None:
-        found = _within_budget(market, snapshot, buy)
+        found = _within_budget(market, snapshot.quantum_s, slots.moves_left, buy)
         for at, home in _homes(market, found).items():
             job = market.jobs[at]
             where = ", ".join(home)
@@ -80,7 +80,7 @@ def _market(snapshot: Snapshot, slots: Slots, several: Sequence[JobFacts], *, se
     capacity[np.arange(len(hosts)), kind] = [slots.free(host.name) for host in hosts]
     speed = _speed(snapshot, slots, jobs, hosts, kinds)
     held = _held(slots, jobs, hosts, kind)
-    fixed = np.array([_stuck(job, snapshot, slots, settled=settled) for job in jobs], dtype=np.bool_)
+    fixed = np.array([_stuck(job, slots, settled=settled) for job in jobs], dtype=np.bool_)
     best = speed.max(axis=1, keepdims=True)
     left = steps_left(jobs, best[:, 0].tolist())
     unit = np.where(best > 0, best, 1.0)  # steps are worth the time that they take on the fastest model
@@ -182,25 +182,25 @@ def _held(
     return Seats(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
-def _stuck(job: JobFacts, snapshot: Snapshot, slots: Slots, *, settled: bool) -> bool:
+def _stuck(job: JobFacts, slots: Slots, *, settled: bool) -> bool:
     if not slots.home(job) or (job.movable and not job.started):
         return False
-    gone = not job.movable or job.migrate is Migrate.NEVER or snapshot.migrations_left <= 0
+    gone = not job.movable or job.migrate is Migrate.NEVER or not slots.moves_left
     return settled or gone
 
 
-def _within_budget(market: Market, snapshot: Snapshot, buy: Buy) -> Decision:
+def _within_budget(market: Market, quantum_s: float, moves_left: int, buy: Buy) -> Decision:
     """No more started jobs move than the budget allows: those of largest payoff."""
-    found = buy(market, market.fixed, snapshot.quantum_s)
+    found = buy(market, market.fixed, quantum_s)
     moves = [at for at, home in _homes(market, found).items() if _moves(market.jobs[at], home)]
-    if len(moves) <= snapshot.migrations_left:
+    if len(moves) <= moves_left:
         return found
     moves.sort(key=lambda at: (-found.payoff[at], at))
-    may = set(moves[: snapshot.migrations_left])
+    may = set(moves[:moves_left])
     fixed = market.fixed | np.array(
         [job.started and bool(job.hosts) and at not in may for at, job in enumerate(market.jobs)]
     )
-    return buy(market, fixed, snapshot.quantum_s)
+    return buy(market, fixed, quantum_s)
 
 
 def _moves(job: JobFacts, home: Home) -> bool:

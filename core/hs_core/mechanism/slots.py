@@ -63,6 +63,11 @@ class Slots:
                 why = f"its class is to be measured on {self._hosts[home[0]].model}"
                 self._take(job, home, (MoveReason.PROFILE, why))
 
+    @property
+    def moves_left(self) -> int:
+        """Of started jobs, that the budget allows beside those that are moved already, for profiling say."""
+        return max(0, self._moves_left)
+
     def copy(self) -> "Slots":
         """As far as it has come; what is handed out from one does not touch the other."""
         made = copy(self)
