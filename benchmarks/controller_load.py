@@ -207,7 +207,7 @@ async def measure(folder: Path, pid: int, asked: argparse.Namespace) -> bool:
         jobs = len((await stub.ListJobs(pb.ListJobsRequest(limit=5000))).jobs)
         policy = await stub.GetPolicy(pb.PolicyRequest())
         ended = [task for task in running if task.done()]
-        assert not any(task.done() for task in beside), "scraping failed"
+        assert not any(task.done() for task in beside), "who asks over HTTP has failed"
         running += beside
         for task in running:
             task.cancel()

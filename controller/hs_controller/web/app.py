@@ -20,10 +20,10 @@ from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller
 from hs_controller.service import Service
-from hs_controller.web.bridge import CODES, Bridge, read_json
+from hs_controller.web.bridge import Bridge, read_json
 from hs_controller.web.history import MOST, History
+from hs_controller.web.preview import previewed
 from hs_controller.web.session import Session
-from hs_core.errors import RefusedError
 from hs_core.names import UserName
 
 log = structlog.get_logger("hs_controller.web")
@@ -76,33 +76,7 @@ def application(
 
     async def preview(request: Request) -> Response:
         session.check(request, "/hs.v1.HeteroShare/SetUser")
-        said = await read_json(request)
-        tickets = said.get("tickets") if isinstance(said, dict) else None
-        numbers = isinstance(tickets, dict) and all(
-            isinstance(value, (int, float)) and not isinstance(value, bool) for value in tickets.values()
-        )
-        if not isinstance(tickets, dict) or not numbers:
-            raise HTTPException(400, 'tickets: {"tickets": {"ann": 200, …}} was expected')
-        await loop.settled()
-        try:
-            asked = {user: float(count) for user, count in tickets.items()}
-            then = loop.mind.would_entitle(asked, loop.clock.now_s())
-        except OverflowError:
-            raise HTTPException(400, "tickets: a number of hundreds of digits; fewer were expected") from None
-        except RefusedError as refused:
-            raise HTTPException(CODES[refused.kind], str(refused)) from None
-        now = loop.mind.machine.entitled()
-        return JSONResponse(
-            [
-                {
-                    "user": user,
-                    "gpu_model": model,
-                    "now": now.get((user, model), 0.0),
-                    "then": then.get((user, model), 0.0),
-                }
-                for user, model in sorted({*now, *then})
-            ]
-        )
+        return JSONResponse(await previewed(loop, await read_json(request)))
 
     async def show_page(request: Request) -> Response:
         try:
