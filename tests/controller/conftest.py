@@ -1,6 +1,7 @@
 """Fixtures of the controller's tests; what they are made of is in kit.py."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,3 +27,9 @@ def config(tmp_path: Path) -> Config:
         quantum_s=1.0,
         heartbeat_s=0.1,
     )
+
+
+@pytest.fixture
+def lasting(config: Config) -> Config:
+    """Long quanta: nothing happens but what the test does."""
+    return replace(config, quantum_s=600.0)

@@ -206,3 +206,31 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 — of state that rings no bell
             await asyncio.sleep(0.01)
+
+
+def kind_of(error: grpc.aio.AioRpcError) -> str:
+    return dict(error.trailing_metadata())["hs-kind"]
+
+
+def refused(kind: str, code: grpc.StatusCode, *parts: str):
+    """The call is refused so; every refusal carries its kind."""
+
+    class Refused:
+        async def __aenter__(self) -> None:
+            return None
+
+        async def __aexit__(self, _type, error, _trace) -> bool:
+            assert isinstance(error, grpc.aio.AioRpcError), f"it was not refused: {error!r}"
+            assert (kind_of(error), error.code()) == (kind, code), error.details()
+            for part in parts:
+                assert part in error.details()
+            return True
+
+    return Refused()
+
+
+INVALID, NOT_FOUND, CONFLICT = (
+    ("invalid", grpc.StatusCode.INVALID_ARGUMENT),
+    ("not-found", grpc.StatusCode.NOT_FOUND),
+    ("conflict", grpc.StatusCode.ABORTED),
+)

@@ -1,7 +1,6 @@
 """The controller over a real unix socket, with an agent that follows a script."""
 
 import asyncio
-from dataclasses import replace
 
 import grpc
 import pytest
@@ -9,13 +8,17 @@ import pytest
 from hs_controller import pieces
 from hs_controller.config import Config
 from hs_core.profile import RateSample
-from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from hs_proto.v1 import common_pb2
 from hs_proto.v1 import controller_pb2 as pb
-from tests.controller.kit import FakeAgent, channel_to, spec, started, until
-
-
-def kind_of(error: grpc.aio.AioRpcError) -> str:
-    return dict(error.trailing_metadata())["hs-kind"]
+from tests.controller.kit import (
+    CONFLICT,
+    INVALID,
+    NOT_FOUND,
+    refused,
+    spec,
+    started,
+    until,
+)
 
 
 def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
@@ -40,36 +43,6 @@ def test_a_job_is_wanted_reported_and_shown_until_it_ended(config):
             await agent.leave()
 
     asyncio.run(story())
-
-
-def refused(kind: str, code: grpc.StatusCode, *parts: str):
-    """The call is refused so; every refusal carries its kind."""
-
-    class Refused:
-        async def __aenter__(self) -> None:
-            return None
-
-        async def __aexit__(self, _type, error, _trace) -> bool:
-            assert isinstance(error, grpc.aio.AioRpcError), f"it was not refused: {error!r}"
-            assert (kind_of(error), error.code()) == (kind, code), error.details()
-            for part in parts:
-                assert part in error.details()
-            return True
-
-    return Refused()
-
-
-INVALID, NOT_FOUND, CONFLICT = (
-    ("invalid", grpc.StatusCode.INVALID_ARGUMENT),
-    ("not-found", grpc.StatusCode.NOT_FOUND),
-    ("conflict", grpc.StatusCode.ABORTED),
-)
-
-
-@pytest.fixture
-def lasting(config):
-    """Long quanta: nothing happens but what the test does."""
-    return replace(config, quantum_s=600.0)
 
 
 def test_requests_that_make_no_sense_are_refused_and_leave_nothing(lasting):
@@ -318,256 +291,6 @@ def test_a_node_is_shown_with_the_memory_that_its_agent_said_last(lasting):
                 await here.client.until(job, lambda view: view.state == "running")
                 [node] = (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes
                 assert (node.memory_bytes, node.memory_available_bytes) == (256 << 30, left)
-
-    asyncio.run(story())
-
-
-def test_an_agent_says_hello_first(lasting):
-    async def story():
-        async with started(lasting) as here:
-            call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
-            await call.write(agent_pb2.FromAgent(report=agent_pb2.Report()))
-            async with refused(*INVALID, "Hello was expected"):
-                await call.read()
-
-    asyncio.run(story())
-
-
-def test_an_agent_that_says_nothing_is_sent_away(lasting, monkeypatch):
-    monkeypatch.setattr("hs_controller.agents.HELLO_S", 0.2)
-
-    async def story():
-        async with started(lasting) as here:
-            call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
-            async with refused(*INVALID, "no Hello"):
-                await call.read()
-
-    asyncio.run(story())
-
-
-def test_an_agent_without_gpus_is_told_so(lasting):
-    async def story():
-        async with started(lasting) as here:
-            with pytest.raises(grpc.aio.AioRpcError, match="no GPU"):
-                await here.agent(gpus=0).join()
-
-    asyncio.run(story())
-
-
-def test_a_counter_that_is_no_number_is_not_charged(lasting):
-    async def story():
-        async with started(lasting) as here:
-            agent = await here.agent().join()
-            [job] = await here.client.submit()
-            await agent.until(lambda: agent.wants(job) is not None)
-            await agent.report(job, "running", gpu_s=float("nan"))
-            await agent.until(lambda: agent.error is not None)
-            assert "gpu_s" in agent.error.details()
-            assert here.loop.mind.ledger.totals == {}
-
-    asyncio.run(story())
-
-
-def test_the_newest_connection_of_a_host_takes_the_place_of_the_one_before(lasting):
-    async def story():
-        async with started(lasting) as here:
-            old = await here.agent().join()
-            async with channel_to(f"unix:{lasting.socket}") as other:
-                new = await FakeAgent(other, boot="boot-2").join()
-                await old.until(lambda: old.error is not None)
-                assert "took its place" in old.error.details()
-                assert here.loop.mind.machine.connected == {"h1"}, "the old one's end is not the host's"
-                [job] = await here.client.submit()
-                await new.until(lambda: new.wants(job) is not None)
-                await new.leave()
-
-    asyncio.run(story())
-
-
-def test_what_an_agent_says_when_it_comes_back_is_taken_in(lasting):
-    async def story():
-        async with started(lasting) as here:
-            agent = await here.agent().join()
-            [job] = await here.client.submit()
-            await agent.until(lambda: agent.wants(job) is not None)
-            await agent.report(job, "running", gpu_s=1.0)
-            await here.client.until(job, lambda view: view.state == "running")
-            await agent.leave()
-        async with started(lasting) as here:
-            said = common_pb2.JobReport(
-                job_id=job, phase="exited", gpu_s=9.0, checkpoint_step=-1, exit=common_pb2.Exit(code=7)
-            )
-            back = await here.agent().join((said,))
-            view = await here.client.until(job, lambda view: view.state == "failed")
-            assert (view.exit.code, view.gpu_s) == (7, 9.0)
-            await back.until(lambda: back.wanted and back.wants(job) is None)
-            [row] = (await here.client.stub.Usage(pb.UsageRequest())).rows
-            assert row.gpu_s == 9.0
-            await back.leave()
-
-    asyncio.run(story())
-
-
-# --- logs ---------------------------------------------------------------------------------------------------------------
-
-
-def data(request: agent_pb2.LogRequest, text: bytes, **more) -> agent_pb2.LogData:
-    return agent_pb2.LogData(request_id=request.request_id, data=text, **more)
-
-
-def test_a_log_comes_through_from_the_agent(lasting):
-    async def story():
-        async with started(lasting) as here:
-            agent = await here.agent().join()
-            [job] = await here.client.submit()
-            await agent.until(lambda: agent.wants(job) is not None)
-            await agent.report(job, "running")
-            await here.client.until(job, lambda view: view.state == "running")
-            asked = []
-
-            def answer(request):
-                asked.append((request.job_id, request.tail_lines, request.follow))
-                return [data(request, b"one\n"), data(request, b"two\n"), data(request, b"", end=True)]
-
-            agent.on_log = answer
-            call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2))
-            assert b"".join([chunk.data async for chunk in call]) == b"one\ntwo\n"
-            assert asked == [(job, 2, False)]
-            agent.on_log = lambda request: [data(request, b"", end=True, error="the log was removed")]
-            async with refused(*NOT_FOUND, "the log was removed"):
-                await here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2)).read()
-            await agent.leave()
-            await until(lambda: here.loop.mind.machine.connected == frozenset())
-            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "h1", "away"):
-                await here.client.stub.Logs(pb.LogsRequest(job_id=job)).read()
-
-    asyncio.run(story())
-
-
-def test_a_follower_that_goes_away_is_cancelled_at_the_agent_and_one_whose_agent_goes_is_told(lasting):
-    async def story():
-        async with started(lasting) as here:
-            agent = await here.agent().join()
-            [job] = await here.client.submit()
-            following = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1, follow=True))
-            reading = asyncio.create_task(following.read())  # before there is anything to follow
-            requests = []
-            agent.on_log = lambda request: requests.append(request) or [data(request, b"hello\n")]
-            await agent.until(lambda: agent.wants(job) is not None)
-            await agent.report(job, "running")
-            assert (await asyncio.wait_for(reading, 60)).data == b"hello\n"
-            following.cancel()
-            await agent.until(lambda: agent.cancelled == {requests[0].request_id})
-            second = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1, follow=True))
-            assert (await second.read()).data == b"hello\n"
-            await agent.leave()
-            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "h1 went away"):
-                await second.read()
-
-    asyncio.run(story())
-
-
-def test_a_reader_slower_than_its_log_is_dropped_and_memory_stays_bounded(lasting):
-    async def story():
-        small = replace(lasting, limits=replace(lasting.limits, log_buffer_bytes=128 << 10))
-        async with started(small) as here:
-            agent = await here.agent().join()
-            [job] = await here.client.submit()
-            await agent.until(lambda: agent.wants(job) is not None)
-            await agent.report(job, "running")
-            await here.client.until(job, lambda view: view.state == "running")
-            chunk, chunks, taken = 60 << 10, 400, 0
-            agent.on_log = lambda request: [data(request, b"x" * chunk) for _ in range(chunks)]
-            call = here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=-1))
-            await agent.until(lambda: agent.cancelled)
-            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too slowly"):
-                while (read := await call.read()) is not grpc.aio.EOF:
-                    taken += len(read.data)
-            assert 0 < taken < chunk * chunks / 4, "what was kept for it, and what was under way"
-            await agent.leave()
-
-    asyncio.run(story())
-
-
-# --- events -------------------------------------------------------------------------------------------------------------
-
-
-def test_events_come_from_the_backlog_and_then_live_without_a_gap(lasting):
-    async def story():
-        async with started(lasting) as here:
-            await here.client.submit(spec("a"))
-            await here.client.submit(spec("b"))
-            stub = here.client.stub
-            following = stub.Events(pb.EventsRequest(after_seq=1, follow=True))
-            first = await following.read()
-            await here.client.submit(*(spec(f"j{n}") for n in range(20)))
-            seen = [first]
-            while len([event for event in seen if event.kind == "submitted"]) < 21:
-                seen.append(await asyncio.wait_for(following.read(), 60))
-            assert [event.seq for event in seen] == list(range(2, 2 + len(seen)))
-            following.cancel()
-            tail = [event async for event in stub.Events(pb.EventsRequest(tail=3))]
-            assert [event.seq for event in tail] == list(
-                range(here.loop.committed_seq - 2, here.loop.committed_seq + 1)
-            )
-            of_job = [event.kind async for event in stub.Events(pb.EventsRequest(job_id=2))]
-            assert of_job == ["submitted"]
-
-    asyncio.run(story())
-
-
-def test_a_watcher_of_one_job_sees_its_events_only(lasting):
-    async def story():
-        async with started(lasting) as here:
-            await here.client.submit(spec("a"))
-            await here.client.submit(spec("b"))
-            following = here.client.stub.Events(pb.EventsRequest(job_id=2, follow=True))
-            assert (await following.read()).kind == "submitted"
-            await here.client.stub.Pause(pb.JobsRequest(key="p1", job_ids=[1]))
-            await here.client.stub.Pause(pb.JobsRequest(key="p2", job_ids=[2]))
-            event = await asyncio.wait_for(following.read(), 60)
-            assert (event.kind, event.job_id) == ("paused", 2)
-            following.cancel()
-
-    asyncio.run(story())
-
-
-def test_a_watcher_that_falls_behind_is_dropped_with_resync(lasting, monkeypatch):
-    monkeypatch.setattr("hs_controller.loop.LIVE_EVENTS", 64)
-
-    async def story():
-        async with started(lasting) as here:
-            await here.client.submit(spec("a"))
-            following = here.client.stub.Events(pb.EventsRequest(follow=True, tail=1))
-            await following.read()
-            for _ in range(150):  # it does not read meanwhile: what is on the wire is all that waits for it
-                await here.client.submit(*(spec("x" * 100) for _ in range(50)))
-            async with (
-                refused("unavailable", grpc.StatusCode.RESOURCE_EXHAUSTED, "resync"),
-                asyncio.timeout(60),
-            ):
-                while await following.read() is not grpc.aio.EOF:
-                    pass
-            last = here.loop.committed_seq
-            again = here.client.stub.Events(pb.EventsRequest(after_seq=last - 10))
-            assert [event.seq async for event in again] == list(range(last - 9, last + 1))
-
-    asyncio.run(story())
-
-
-def test_open_watchers_have_a_limit(lasting):
-    async def story():
-        few = replace(lasting, limits=replace(lasting.limits, watchers=2))
-        async with started(few) as here:
-            [job] = await here.client.submit()
-            calls = [here.client.stub.WatchJob(pb.JobRequest(job_id=job)) for _ in range(2)]
-            for call in calls:
-                assert (await call.read()).id == job
-            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too many watchers"):
-                await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()
-            calls[0].cancel()
-            await until(lambda: here.controller._service._watchers == 1)
-            assert (await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()).id == job
 
     asyncio.run(story())
 

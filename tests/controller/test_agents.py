@@ -1,0 +1,102 @@
+"""An agent at the controller's door: what it has to say first, and what is believed of what it says."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
+from hs_proto.v1 import controller_pb2 as pb
+from tests.controller.kit import (
+    INVALID,
+    FakeAgent,
+    channel_to,
+    refused,
+    started,
+)
+
+
+def test_an_agent_says_hello_first(lasting):
+    async def story():
+        async with started(lasting) as here:
+            call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
+            await call.write(agent_pb2.FromAgent(report=agent_pb2.Report()))
+            async with refused(*INVALID, "Hello was expected"):
+                await call.read()
+
+    asyncio.run(story())
+
+
+def test_an_agent_that_says_nothing_is_sent_away(lasting, monkeypatch):
+    monkeypatch.setattr("hs_controller.agents.HELLO_S", 0.2)
+
+    async def story():
+        async with started(lasting) as here:
+            call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
+            async with refused(*INVALID, "no Hello"):
+                await call.read()
+
+    asyncio.run(story())
+
+
+def test_an_agent_without_gpus_is_told_so(lasting):
+    async def story():
+        async with started(lasting) as here:
+            with pytest.raises(grpc.aio.AioRpcError, match="no GPU"):
+                await here.agent(gpus=0).join()
+
+    asyncio.run(story())
+
+
+def test_a_counter_that_is_no_number_is_not_charged(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpu_s=float("nan"))
+            await agent.until(lambda: agent.error is not None)
+            assert "gpu_s" in agent.error.details()
+            assert here.loop.mind.ledger.totals == {}
+
+    asyncio.run(story())
+
+
+def test_the_newest_connection_of_a_host_takes_the_place_of_the_one_before(lasting):
+    async def story():
+        async with started(lasting) as here:
+            old = await here.agent().join()
+            async with channel_to(f"unix:{lasting.socket}") as other:
+                new = await FakeAgent(other, boot="boot-2").join()
+                await old.until(lambda: old.error is not None)
+                assert "took its place" in old.error.details()
+                assert here.loop.mind.machine.connected == {"h1"}, "the old one's end is not the host's"
+                [job] = await here.client.submit()
+                await new.until(lambda: new.wants(job) is not None)
+                await new.leave()
+
+    asyncio.run(story())
+
+
+def test_what_an_agent_says_when_it_comes_back_is_taken_in(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running", gpu_s=1.0)
+            await here.client.until(job, lambda view: view.state == "running")
+            await agent.leave()
+        async with started(lasting) as here:
+            said = common_pb2.JobReport(
+                job_id=job, phase="exited", gpu_s=9.0, checkpoint_step=-1, exit=common_pb2.Exit(code=7)
+            )
+            back = await here.agent().join((said,))
+            view = await here.client.until(job, lambda view: view.state == "failed")
+            assert (view.exit.code, view.gpu_s) == (7, 9.0)
+            await back.until(lambda: back.wanted and back.wants(job) is None)
+            [row] = (await here.client.stub.Usage(pb.UsageRequest())).rows
+            assert row.gpu_s == 9.0
+            await back.leave()
+
+    asyncio.run(story())
