@@ -48,7 +48,8 @@ def test_policies_change_while_jobs_train_and_no_job_is_restarted_or_forgotten(
 
     for job, path in files.items():
         assert cluster.view(job).epoch == 0, "no job was started again"
-        assert done(path) == list(range(len(done(path)))), "no step was done twice"
+        steps = done(path)  # once: two of the jobs go on training while this looks
+        assert steps == list(range(len(steps))), "no step was done twice"
 
 
 def test_a_gang_over_two_gpu_models_trains_as_if_alone_and_stays_when_another_policy_takes_office(
