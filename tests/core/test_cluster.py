@@ -53,6 +53,21 @@ def elastic(**wishes: float) -> Elastic:
     return replace(made, **wishes)  # type: ignore[arg-type]  # the tests' own wishes
 
 
+def test_jobs_that_name_one_folder_for_checkpoints_each_get_their_own_in_it():
+    at = world("@1000")
+    ids = submit(at, a_spec("a", checkpoint_dir="/ckpt/"), a_spec("b", checkpoint_dir="/ckpt"), a_spec("c"))
+    folders = [at.machine.job(job).spec.checkpoint_dir for job in ids]
+    assert folders == ["/ckpt/job-1-1000", "/ckpt/job-2-1000", ""]
+
+
+def test_a_job_of_another_cluster_with_the_same_number_has_another_folder():
+    folders = set()
+    for at in (world("@1000"), world("@2000")):
+        (job,) = submit(at, a_spec("a", checkpoint_dir="/ckpt"))
+        folders.add((job, at.machine.job(job).spec.checkpoint_dir))
+    assert folders == {(1, "/ckpt/job-1-1000"), (1, "/ckpt/job-1-2000")}
+
+
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [

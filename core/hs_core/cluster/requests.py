@@ -71,7 +71,11 @@ class Requests(Admin):
         members = [job for job, spec in zip(ids, event.specs, strict=True) if spec.array_index is not None]
         array_id = members[0] if members else None
         for job, spec in zip(ids, event.specs, strict=True):
-            own = replace(spec, array_id=array_id if spec.array_index is not None else None)
+            own = replace(
+                spec,
+                array_id=array_id if spec.array_index is not None else None,
+                checkpoint_dir=_folder_of(job, spec, event.now_s),
+            )
             self._put(Job(id=job, user=event.user, spec=own, arrival_s=event.now_s), event.now_s)
             gang = "1 GPU" if own.gang == 1 else f"{own.gang} GPUs"
             gang += f" on {own.nodes} servers" if own.nodes > 1 else ""
@@ -151,3 +155,8 @@ class Requests(Admin):
         by = f"{event.by} says: " if event.by else ""
         data: dict[str, str | int | float] = {"by": event.by or "the configuration"}
         self._fact(event.now_s, "user-set", by + text, user=event.name, data=data)
+
+
+def _folder_of(job: JobId, spec: JobSpec, now_s: float) -> str:
+    """A folder of its own in the one that its user named, as all of a sweep may name one. Nor may it find there what a job of this number wrote for another cluster."""
+    return f"{spec.checkpoint_dir.rstrip('/')}/job-{job}-{int(now_s)}" if spec.checkpoint_dir else ""
