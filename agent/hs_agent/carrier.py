@@ -1,7 +1,8 @@
 """A process that reads or writes one generation of a job's checkpoints, as the job's user: the folder is theirs, and so are its traps.
 
 Run as `python -I -S carrier.py`. Orders come as the first frame on standard input, a frame being a kind (J: JSON, D: data), its length
-and its bytes. Sending: frames of what is there. Taking: what is there already, then frames of what is missing. Asking for an average: nothing more.
+and its bytes. Sending: frames of what is there. Taking: what is there already, then frames of what is missing. Asking for an average, looking
+for what others wrote there: nothing more.
 """
 # Descriptors of folders and O_NOFOLLOW are os:
 # ruff: noqa: PTH100, PTH103, PTH120, PTH208
@@ -29,6 +30,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _READ = (
     os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 )  # a FIFO in a file's place must not hold us
+_GONE = frozenset({errno.ENOENT, errno.ELOOP, errno.ENOTDIR})
+_FINAL = {"send": _GONE, "look": _GONE | {errno.EACCES, errno.EPERM}}
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -333,6 +336,51 @@ def clear_others(root: int, generation: int) -> None:
                 os.rmdir(other, dir_fd=root)
 
 
+# --- looking for one that others wrote ---------------------------------------------------------------------------------
+
+
+def look(order: dict[str, Any], pipe: Pipe) -> None:
+    """The newest generation, from the one that is known on, of which all parts lie here, whole: who wrote them may have written on unheard."""
+    with folder(order["folder"]) as root:
+        found = [int(each[1]) for name in os.listdir(root) if (each := _GENERATION.fullmatch(name))]
+        why = f"no generation from {order['generation']} on"
+        for generation in sorted((n for n in found if n >= order["generation"]), reverse=True):
+            try:
+                step = whole(root, generation, order)
+            except TornError as error:
+                why = f"gen-{generation}: {error}"
+                continue
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise
+                why = f"gen-{generation}: {error.strerror}: {error.filename}"
+                continue
+            pipe.say(done=True, generation=generation, step=step)
+            return
+    raise TornError(why)
+
+
+def whole(root: int, generation: int, order: dict[str, Any]) -> int:
+    """Its step. Sizes are enough: digests are checked when the job takes it up."""
+    with folder(f"gen-{generation}", root, links=False) as here:
+        manifests = {name: read_small(here, name) for name in order["manifests"]}
+        parts = [files_of(manifest, generation) for manifest in manifests.values()]
+        steps = {step for _, step in parts}
+        if len(steps) > 1 or min(steps) < order["step"]:
+            raise TornError(f"it is of steps {sorted(steps)}; expected {order['step']} or more")
+        for name, (size, _) in ((name, each) for files, _ in parts for name, each in files.items()):
+            fd = open_regular(here, name)
+            try:
+                there = os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+            if there != size:
+                raise TornError(f"{name} has {there} bytes; expected {size}")
+        if order["manifest"] not in manifests:  # ranks are alike: it goes on from what another node's wrote
+            write_whole(here, order["manifest"], manifests[order["theirs"]])
+    return min(steps)
+
+
 # --- asking for an average ------------------------------------------------------------------------------------------
 
 
@@ -368,6 +416,8 @@ def main() -> None:
             send(order, pipe)
         elif order["what"] == "ask":
             ask(order, pipe)
+        elif order["what"] == "look":
+            look(order, pipe)
         else:
             Taker(order, pipe).take(order["folder"])
     except EOFError:
@@ -376,8 +426,8 @@ def main() -> None:
         if isinstance(error, TornError):
             pipe.say(error=str(error), torn=True)
             return
-        # What is missing, or is a link, will be so the next time as well.
-        torn = order["what"] == "send" and error.errno in {errno.ENOENT, errno.ELOOP, errno.ENOTDIR}
+        # What is missing, or is a link, or is not to be seen, will be so the next time as well.
+        torn = error.errno in _FINAL.get(order["what"], ())
         pipe.say(error=f"{error.strerror}: {error.filename or ''}", torn=torn)
 
 

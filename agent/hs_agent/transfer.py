@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import grpc
 import structlog
@@ -19,7 +19,7 @@ from hs_agent.folder import Key
 from hs_agent.launch import Account, Launcher, account
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed, HostEvent
-from hs_core.wanted import Lend, Peer, Source, WantedJob
+from hs_core.wanted import NOBODY, Lend, Peer, Source, WantedJob
 from hs_daemon import boot_s
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
@@ -41,6 +41,14 @@ class TornError(Exception):
 
 class GoneError(TornError):
     """So it is at its source."""
+
+
+class Got(NamedTuple):
+    """What a job is to go on from lies here now."""
+
+    generation: int  # an average: what it will be
+    step: int
+    copied: int  # bytes that came, the last time
 
 
 class Carrier:
@@ -226,10 +234,8 @@ class Fetches:
         try:
             who = await asyncio.to_thread(account, order.wanted.run_as, self._launcher.config)
             where = await asyncio.to_thread(self._launcher.make_checkpoint_dir, order.wanted, who)
-            if source.parts:
-                step, copied = await self._parts(order, source, who, where)
-            else:
-                step, copied = await self._try(order, source, who, where)
+            takes = self._parts if source.parts else self._try
+            got = await takes(order, source, who, where)
         except (RefusedError, TornError, OSError) as error:
             why = str(error) or type(error).__name__
             log.warning("fetch failed", job=key.job, epoch=key.epoch, peer=source.peer.host, why=why)
@@ -237,17 +243,17 @@ class Fetches:
             return
         took_s = boot_s() - began_s
         log.info(
-            "fetched", job=key.job, epoch=key.epoch, peer=source.peer.host, generation=source.generation, bytes=copied,
-            seconds=round(took_s, 3), mb_per_s=round(copied / max(took_s, 1e-6) / 1e6),
+            "fetched", job=key.job, epoch=key.epoch, peer=source.peer.host, generation=got.generation, bytes=got.copied,
+            seconds=round(took_s, 3), mb_per_s=round(got.copied / max(took_s, 1e-6) / 1e6),
         )  # fmt: skip
         self._post(
             CheckpointFetched(
-                now_s=boot_s(), job=key.job, epoch=key.epoch, generation=source.generation, step=step
+                now_s=boot_s(), job=key.job, epoch=key.epoch, generation=got.generation, step=got.step
             )
         )
 
-    async def _parts(self, order: Fetch, source: Source, who: Account, where: Path) -> tuple[int, int]:
-        """All that is to be averaged; what was written here is read where it lies. The step of the average, and how many bytes came."""
+    async def _parts(self, order: Fetch, source: Source, who: Account, where: Path) -> Got:
+        """All that is to be averaged; what was written here is read where it lies."""
         wanted, parts, copied = order.wanted, [], 0
         for number, part in enumerate(source.parts):
             if part.peer.host == self._launcher.config.name:
@@ -256,8 +262,7 @@ class Fetches:
             else:
                 folder = where / f"gen-{source.generation}" / f"part-{number}"
                 one = Source(peer=part.peer, epoch=part.epoch, generation=part.generation, step=source.step)
-                _, came = await self._try(order, one, who, folder, part=number)
-                copied += came
+                copied += (await self._try(order, one, who, folder, part=number)).copied
             parts.append({"folder": str(folder), "generation": part.generation, "steps": part.steps})
         average = {
             "step": source.step,
@@ -275,12 +280,10 @@ class Fetches:
         }
         async with Carrier(asking, who) as carried:
             await carried.hear()
-        return source.step, copied
+        return Got(source.generation, source.step, copied)
 
-    async def _try(
-        self, order: Fetch, source: Source, who: Account, where: Path, part: int = -1
-    ) -> tuple[int, int]:
-        """Again and again, from where it was, as long as something comes. The step, and how many bytes came last."""
+    async def _try(self, order: Fetch, source: Source, who: Account, where: Path, part: int = -1) -> Got:
+        """Again and again, from where it was, as long as something comes."""
         pause_s, last_s = FIRST_PAUSE_S, boot_s()
 
         def progress() -> None:
@@ -294,6 +297,8 @@ class Fetches:
             known = self._sources.get(key, first)
             peer = known.parts[part].peer if 0 <= part < len(known.parts) else known.peer
             source = replace(first, peer=peer)
+            if peer == NOBODY:
+                return await self._look(order, source, who, where)
             try:
                 found = await self._once(order, source, who, where, have, progress)
                 if found is not None:
@@ -315,6 +320,24 @@ class Fetches:
             pause_s = min(pause_s * 2, LAST_PAUSE_S)
             have = None
 
+    async def _look(self, order: Fetch, source: Source, who: Account, where: Path) -> Got:
+        """In the folder that the user named: that may be on a file system which other servers see, too."""
+        looking = {
+            "what": "look",
+            "folder": str(where),
+            "generation": source.generation,
+            "step": source.step,
+            "manifest": manifest_name(len(order.wanted.nodes), order.wanted.node_rank),
+            "theirs": manifest_name(source.nodes, source.rank),
+            "manifests": [manifest_name(source.nodes, rank) for rank in range(source.nodes)],
+        }
+        async with Carrier(looking, who) as files:
+            try:
+                found = await files.hear()
+            except TornError as error:
+                raise GoneError(f"{where}: {error}") from None
+        return Got(int(found["generation"]), int(found["step"]), 0)
+
     async def _once(  # noqa: PLR0917
         self,
         order: Fetch,
@@ -323,7 +346,7 @@ class Fetches:
         where: Path,
         have: dict[str, int] | None,
         progress: Callable[[], None],
-    ) -> tuple[int, int] | None:
+    ) -> Got | None:
         """None: what was there belonged to something else; ask for all of it."""
         wanted = order.wanted
         taking = {
@@ -358,7 +381,7 @@ class Fetches:
                     answer.cancel()
                     pumping.cancel()
                     await asyncio.gather(answer, pumping, return_exceptions=True)
-        return None if word.get("again") else (int(word["step"]), int(word["copied"]))
+        return None if word.get("again") else Got(source.generation, int(word["step"]), int(word["copied"]))
 
 
 async def _first_of(answer: asyncio.Task[Any], pumping: asyncio.Task[None]) -> None:

@@ -28,6 +28,7 @@ _MAX_JSON = 1 << 20
 _CHUNK = 1 << 20
 _POLL_S = 0.005
 _RANK = re.compile(r"rank(0|[1-9][0-9]{0,5})\.pt")
+_CLAIM = "epoch.json"
 _NAME = re.compile(r"gen-(0|[1-9][0-9]{0,17})")
 
 
@@ -91,14 +92,22 @@ class Folder:
     """HS_CHECKPOINT_DIR, as one rank sees it."""
 
     def __init__(
-        self, path: str, rank: int, world: int, node: Optional[Node] = None, *, elastic: bool = False
+        self,
+        path: str,
+        rank: int,
+        world: int,
+        node: Optional[Node] = None,
+        *,
+        elastic: bool = False,
+        epoch: int = 0,
     ) -> None:
-        """`elastic`: what other numbers of ranks wrote is taken up too."""
+        """`elastic`: what other numbers of ranks wrote is taken up too. `epoch`: of the job's incarnation."""
         self.path = path
         self.rank = rank
         self.world = world
         self._node = node
         self._elastic = elastic
+        self._epoch = epoch
 
     @property
     def node(self) -> Node:
@@ -109,6 +118,27 @@ class Folder:
     def leads(self) -> bool:
         """This rank writes the manifest."""
         return self.rank == self.node.first
+
+    # --- whose it is -----------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """From now on incarnations before this one write nothing here. One on a server that was given up, and that sees this folder, may not know that it was."""
+        if not self.leads or self._epoch <= self._claimed():
+            return
+        with contextlib.suppress(
+            OSError
+        ):  # then nothing can be written here at all, which is said when it is tried
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            with _folder(self.path) as root:
+                _write_json(root, _CLAIM, {"epoch": self._epoch})
+
+    def _claimed(self) -> int:
+        """The newest incarnation that has."""
+        try:
+            epoch = (read_small(self.path, _CLAIM, links=True) or {}).get("epoch")
+        except (OSError, TornError):
+            return 0
+        return epoch if type(epoch) is int else 0
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +156,8 @@ class Folder:
 
         `whole`: of several nodes, the newest generation that all of them are known to have. Raises CheckpointError.
         """
+        if self._claimed() > self._epoch:
+            raise CheckpointError("the job has begun anew on another server, which writes here now")
         try:
             digest = self._write(generation, step, content, abandoned, wait_for_manifest)
             if self.leads:
@@ -335,10 +367,10 @@ def _write_json(here: int, name: str, value: Dict[str, Any]) -> None:
             data = data[os.write(fd, data) :]
 
 
-def read_small(folder: str, name: str) -> Optional[Dict[str, Any]]:
-    """None: there is no such file."""
+def read_small(folder: str, name: str, *, links: bool = False) -> Optional[Dict[str, Any]]:
+    """None: there is no such file. `links`: the folder may be one."""
     try:
-        with _folder(folder, links=False) as here:
+        with _folder(folder, links=links) as here:
             return _read_json(here, name)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):

@@ -29,7 +29,8 @@ def folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Folde
     from hs_job.checkpoint import Folder
 
     elastic = "HS_BATCH_PER_GPU" in environment
-    return Folder(path, rank, world, _node(environment, rank, world), elastic=elastic)
+    epoch = max(0, number_of(environment.get("HS_EPOCH", "")))
+    return Folder(path, rank, world, _node(environment, rank, world), elastic=elastic, epoch=epoch)
 
 
 def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:

@@ -211,6 +211,8 @@ class Runtime:
             self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
             if self.folder is not None:
                 self.folder = place.folder(self._environment, self.rank, self.world)
+        if self.folder is not None:
+            self.folder.claim()
         os.environ[_HELPER] = str(os.getpid())
         with self._lock:
             self._phase = Phase.WAITING

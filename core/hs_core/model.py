@@ -111,7 +111,9 @@ class JobSpec:
     suspend: SuspendMode = SuspendMode.AUTO
     on_partition: OnPartition = OnPartition.CONTINUE
     retry_max: int = 0  # restarts after a failure
-    checkpoint_dir: str = ""  # empty: the agent's state folder
+    checkpoint_dir: str = (
+        ""  # the job's own, in the folder that its user named; empty: in the agent's state folder
+    )
     checkpoint_interval_s: float = 0.0  # 0: only when suspended to disk
     job_class: str = ""  # jobs with the same performance; empty: made from user and command
     steps: int = 0  # mini-batches in all, as the user expects; 0: not said
@@ -283,7 +285,9 @@ class Copied:
 class Stored:
     """The newest committed checkpoint of a job, and which servers have its files (by node rank, unless `ranks` says otherwise; one may have several parts)."""
 
-    hosts: tuple[HostName, ...]
+    hosts: tuple[
+        HostName, ...
+    ]  # empty: those that had it are lost, and it is looked for in the folder that the user named
     epoch: int  # of the incarnation that wrote it
     generation: int  # of copies: the number that their average gets
     step: int
@@ -294,6 +298,16 @@ class Stored:
         int, ...
     ] = ()  # by server, where other servers of it are lost: the node that wrote what it has …
     of: int = 0  # … of so many
+
+    @property
+    def in_folder(self) -> bool:
+        """Not on a server that is known to have it: it may be where the user has its checkpoints, if other servers see that too."""
+        return not self.hosts
+
+    @property
+    def where(self) -> str:
+        """For people."""
+        return f"on {', '.join(self.servers)}" if self.hosts else "in the folder that its user named"
 
     @property
     def nodes(self) -> int:

@@ -17,6 +17,10 @@ class Peer:
     address: str
 
 
+NOBODY = Peer(host=HostName(""), address="")
+"""Of a checkpoint whose servers are lost."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePart:
     """The checkpoint of one of the copies of which a source is the average."""
@@ -32,7 +36,7 @@ class SourcePart:
 class Source:
     """A checkpoint that lies on another host: fetched, checked and kept before the job is launched."""
 
-    peer: Peer  # maybe this host, which has it as another of its parts
+    peer: Peer  # maybe this host, which has it as another of its parts; NOBODY: it is looked for in `JobSpec.checkpoint_dir`
     epoch: int
     generation: int
     step: int
@@ -47,6 +51,8 @@ class Source:
         """For people."""
         if self.parts:
             return f"checkpoints from {', '.join(part.peer.host for part in self.parts)}"
+        if self.peer == NOBODY:
+            return f"checkpoint {self.generation} in the folder that its user named"
         return f"checkpoint {self.generation} from {self.peer.host}"
 
 

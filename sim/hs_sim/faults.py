@@ -41,6 +41,7 @@ MIXED = 9  # every so many, gangs are over servers of several GPU models where t
 FORKED = 5  # likewise with copies that are averaged
 UNEVEN = 11  # likewise with GPUs that are not equally fast, and turns that name them
 TIGHT = 13  # likewise with servers whose memory has room for few processes
+FOLDERS = 10  # likewise with users who name folders for their checkpoints, which all servers see
 ELASTIC = 6  # likewise with jobs that are restarted on other numbers of GPUs and of servers
 MOMENTS = ("Launch", "Suspend", "Resume", "Checkpoint", "Fetch", "Reserve", "Forget")
 MODELS = ("V100", "K80")
@@ -89,6 +90,21 @@ class Case:
 
 
 def case_of(seed: int) -> Case:
+    case = _case_of(seed)
+    return _in_folders(case) if seed % FOLDERS == 4 else case
+
+
+def _in_folders(case: Case) -> Case:
+    """The same trouble where two jobs in three outlive every server. What copies write is fetched from where it is known to be."""
+    if find(case.experiment.policy).needs.copies:
+        return case
+    specs = {
+        job: replace(spec, checkpoint_dir="/shared") if job % 3 else spec for job, spec in case.specs.items()
+    }
+    return replace(case, specs=specs)
+
+
+def _case_of(seed: int) -> Case:
     dice = roll(seed, "faults")
     pools = _pools(dice)
     jobs = _jobs(dice, pools)
@@ -298,6 +314,8 @@ def with_deeds(case: Case) -> Case:
     dice = roll(case.experiment.seed, "deeds")
     hosts = [name for name, _ in servers(case.experiment.cluster)]
     deeds = [_deed(dice, hosts) for _ in range(dice.randint(1, 6))]
+    if any(spec.checkpoint_dir for spec in case.specs.values()):  # nor does anybody fork them later
+        deeds = [d for d in deeds if d.kind is not Kind.POLICY_SET or not find(d.policy).needs.copies]
     policy = case.experiment.policy
     if find(policy).needs.mixed:  # others wait for a pool that is large enough
         deeds.append(Fault(kind=Kind.POLICY_SET, at_s=TROUBLE_S + QUANTUM_S + 5.0, policy=policy))

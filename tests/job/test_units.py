@@ -172,6 +172,31 @@ def write_all(folders: list[Folder], generation: int, step: int, whole: int | No
         thread.join()
 
 
+def test_an_incarnation_that_was_given_up_writes_nothing_where_the_next_one_has_begun(tmp_path: Path) -> None:
+    """Its server was removed and lives on, cut off; both see the folder."""
+    old, new = (Folder(str(tmp_path / "shared"), 0, 1, epoch=epoch) for epoch in (1, 2))
+    old.claim()
+    old.write(0, 10, content())
+    new.claim()
+    new.write(1, 20, content())
+    before = {path: path.read_bytes() for path in (tmp_path / "shared").rglob("*") if path.is_file()}
+    old.claim()  # as its process is started again
+    with pytest.raises(CheckpointError, match="has begun anew on another server"):
+        old.write(1, 15, content())
+    assert {path: path.read_bytes() for path in (tmp_path / "shared").rglob("*") if path.is_file()} == before
+    new.write(2, 30, content())
+    assert new.generations() == [2, 1]
+
+
+@pytest.mark.parametrize("claim", ["", "[3]", '{"epoch": "9"}', '{"epoch": true}', '{"epoch": 1e9}'])
+def test_a_claim_that_makes_no_sense_stops_nobody(tmp_path: Path, claim: str) -> None:
+    (tmp_path / "epoch.json").write_text(claim)
+    folder = Folder(str(tmp_path), 0, 1, epoch=1)
+    folder.write(0, 10, content())
+    folder.claim()
+    assert json.loads((tmp_path / "epoch.json").read_text()) == {"epoch": 1}
+
+
 def test_a_node_keeps_what_all_have_though_it_writes_on_alone(tmp_path: Path) -> None:
     """The disk of another one is full, say: what that has is all that the job can go on from."""
     folders = nodes(tmp_path / "0")[:2]

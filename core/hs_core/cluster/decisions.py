@@ -169,7 +169,7 @@ class Decisions(Requests):
 
     def _place(self, row: Job, home: tuple[HostName, ...], shape: Form | None, now_s: float) -> None:
         if self._sight.out_of_reach(row):
-            row = self._begins_afresh(row, now_s)
+            row = self._without_its_servers(row, now_s)
         state = states.after(row, Happening.PLACED)
         models = self._models(home)
         new = row_with(row, hosts=home, gpu_models=models, shape=shape, state=state, settled_s=now_s)
@@ -177,19 +177,25 @@ class Decisions(Requests):
         text = f"it lives on {', '.join(home)} ({new.gpu_model})" + (f" with {shape}" if shape else "")
         stored = row.stored
         if stored is not None and stored.hosts != home:
-            text += f" and goes on from its checkpoint of step {stored.step} on {', '.join(stored.servers)}"
+            text += f" and goes on from its checkpoint of step {stored.step} {stored.where}"
         self._fact(now_s, "placed", text, job=row.id, host=home[0])
 
-    def _begins_afresh(self, row: Job, now_s: float) -> Job:
+    def _without_its_servers(self, row: Job, now_s: float) -> Job:
         """There is a place for it, and who has its checkpoint is still cut off."""
-        assert row.stored is not None
-        lost_s = reports.lost_work_gpu_s(row, 0)
-        text = f"its checkpoint of step {row.stored.step} on {', '.join(row.stored.servers)} is out of reach; it starts afresh"
-        self._fact(now_s, "lost", text, job=row.id, data={"lost_gpu_s": round(lost_s, 3)})
-        lost_s += row.past_lost_gpu_s
-        return replace(
-            row, epoch=self._backup.epoch_after(row), stored=None, origin=None, past_lost_gpu_s=lost_s
+        stored, epoch = row.stored, self._backup.epoch_after(row)
+        assert stored is not None
+        where, text = (
+            row.spec.checkpoint_dir,
+            f"its checkpoint of step {stored.step} {stored.where} is out of reach",
         )
+        if (sought := reports.sought(row, stored)) is not None:
+            self._fact(now_s, "source-away", f"{text}; it is looked for in {where}", job=row.id)
+            return replace(row, epoch=epoch, stored=sought, origin=None)
+        lost_s = reports.lost_work_gpu_s(row, 0)
+        data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
+        self._fact(now_s, "lost", f"{text}; it starts afresh", job=row.id, data=data)
+        lost_s += row.past_lost_gpu_s
+        return replace(row, epoch=epoch, stored=None, origin=None, past_lost_gpu_s=lost_s)
 
     def _take_up(self, verdict: Verdict, now_s: float) -> None:
         decided = verdict.plan

@@ -35,7 +35,7 @@ from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.strategy import parse
-from hs_core.wanted import Turn, Wanted, WantedJob
+from hs_core.wanted import NOBODY, Turn, Wanted, WantedJob
 
 __all__ = ["EVERYTHING", "World", "a_host", "a_spec", "plain_policy", "sick"]
 
@@ -201,7 +201,8 @@ class World:
         lost = f", {row.past_lost_gpu_s:g} lost" if row.past_lost_gpu_s else ""
         move = f", moving to {' '.join(row.move.to)}" if row.move else ""
         kept = row.stored
-        stored = f", from step {kept.step} of epoch {kept.epoch} at {' '.join(kept.hosts)}" if kept else ""
+        there = f"at {' '.join(kept.hosts)}" if kept and kept.hosts else "in its folder"
+        stored = f", from step {kept.step} of epoch {kept.epoch} {there}" if kept else ""
         at += f" on {row.shape}" if row.shape is not None else ""
         if row.portions:
             at += f" as copies of {' '.join(map(str, row.portions))} from step {row.base_step}"
@@ -253,7 +254,10 @@ def _wanted_job(job: WantedJob) -> str:
     of = f" node {job.node_rank} of {' '.join(peer.address for peer in job.nodes)}" if job.nodes else ""
     meet = f" at {job.rendezvous}" if job.rendezvous else ""
     source = job.source
-    had = f" from {source.peer.address} {source.epoch}#{source.generation}" if source is not None else ""
+    had = ""
+    if source is not None:
+        lender = "its folder" if source.peer == NOBODY else source.peer.address
+        had = f" from {lender} {source.epoch}#{source.generation}"
     if source is not None and (source.rank, source.nodes) != (job.node_rank, max(1, len(job.nodes))):
         had += f" (part {source.rank} of {source.nodes})"
     if source is not None and source.parts:
@@ -297,7 +301,7 @@ def _specs(name: str, words: Sequence[str]) -> tuple[JobSpec, ...]:
                 wishes[key] = dict([value.split(":", 1)])
             case "command":
                 wishes[key] = tuple(value.split())
-            case "workdir" | "output" | "job_class" | "dataset":
+            case "workdir" | "output" | "job_class" | "dataset" | "checkpoint_dir":
                 wishes[key] = value
             case "topology":
                 wishes[key] = Topology(value)

@@ -237,13 +237,18 @@ class Hosts(Moves):
             self._put(replace(row, stored=rest), now_s)
             return
         if not row.hosts and reports.within(row, self._book.hosts) is not None:
-            self._fact(now_s, "source-away", f"{why}; {self._unless_back(stored)}", job=row.id)
+            self._fact(now_s, "source-away", f"{why}; {self._unless_back(row, stored)}", job=row.id)
             self._book.reconsider(row.id)
             self._stale = True
             return
         ending = any(part.exit is not None for part in row.reports.values())  # its end decides what then is
         if ending and self._newest(row) is not None:
             self._put(replace(row, stored=None), now_s)
+            return
+        if (sought := reports.sought(row, stored)) is not None:
+            text = f"{why}; its checkpoint of step {stored.step} is looked for in {row.spec.checkpoint_dir}"
+            self._fact(now_s, "source-away", text, job=row.id)
+            self._put(replace(row, stored=sought), now_s)
             return
         lost_s = reports.lost_work_gpu_s(row, 0)
         text = f"its checkpoint of step {stored.step} is lost: {why}{'' if ending else '; it starts afresh'}"

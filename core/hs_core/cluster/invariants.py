@@ -124,6 +124,10 @@ def _check_move(book: Book, row: Job) -> None:
         return
     if stored.epoch > row.epoch:
         _broken(row, f"goes on from epoch {stored.epoch} in {row.epoch}")
+    if stored.in_folder:
+        if not row.spec.checkpoint_dir or stored.copies or stored.of < 1:
+            _broken(row, f"its checkpoint, of {stored.of} nodes, is nowhere")
+        return
     if len(stored.hosts) != (len(stored.copies) or row.nodes) and not spans(row.spec):
         _broken(row, f"its checkpoint is on {stored.hosts}")
     if stored.ranks and (

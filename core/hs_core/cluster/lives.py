@@ -133,7 +133,8 @@ class Lives(Views):
         said = row.report is not None and row.report.checkpoint_generation >= 0
         if not said:
             return replace(row, stored=fetched)
-        return replace(row, stored=None, origin=None if stored.is_at(row.hosts) else stored)
+        known = not stored.is_at(row.hosts) and not stored.in_folder
+        return replace(row, stored=None, origin=stored if known else None)
 
     def _fell_back(self, new: Job, old: Job, part: JobReport, now_s: float) -> Job:
         """Its processes found the checkpoint that they were to begin from torn or gone. A gang's all begin from the same one: the first part's word is enough."""
@@ -179,7 +180,7 @@ class Lives(Views):
                 now_s, "reshaped", f"it goes on with {row.shape}{there}, {took}", job=row.id, data=data
             )
             return
-        whence = "" if here else f" from {', '.join(stored.servers)}"
+        whence = "" if here or stored.in_folder else f" from {', '.join(stored.servers)}"
         text = f"it moved{whence} to {', '.join(row.hosts)} {took}"
         self._fact(now_s, "migrated", text, job=row.id, data=data)
 
@@ -204,9 +205,9 @@ class Lives(Views):
             self._lost(row, why or LOST, now_s)
         elif ended.why.startswith(CANNOT_FETCH) and self._backup.has(row.stored):
             # No fault of its own, nor anything that its owner could mend.
-            lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
-            row = replace(row, stored=None, past_lost_gpu_s=lost_s)
-            self._lost(row, f"the backup's checkpoint of it is gone ({ended.why}); it starts afresh", now_s)
+            self._cannot_be_had(row, f"the backup's checkpoint of it is gone ({ended.why})", now_s)
+        elif ended.why.startswith(CANNOT_FETCH) and row.stored is not None and row.stored.in_folder:
+            self._cannot_be_had(row, f"who had its checkpoint is lost ({ended.why})", now_s)
         elif evicted:  # it was told to end, and may have ended as if it were done
             self._lost(row, f"{min(evicted)} was to be empty by now", now_s)
         elif ended.why == TOLD_TO_END:  # it was to be, and is not any more
@@ -220,6 +221,11 @@ class Lives(Views):
             self._again(row, self._newest(row) or self._perhaps(row), ended, now_s)
         else:
             self._end(row, Happening.FAILED, ended, now_s)
+
+    def _cannot_be_had(self, row: Job, why: str, now_s: float) -> None:
+        lost_s = row.past_lost_gpu_s + reports.lost_work_gpu_s(row, 0)
+        row = replace(row, stored=None, past_lost_gpu_s=lost_s)
+        self._lost(row, f"{why}; it starts afresh", now_s)
 
     def _lost_at(self, row: Job, host: HostName, why: str, now_s: float) -> None:
         """What of it was on this host is dead. A gang ends as a whole: it is queued again when its other parts are gone."""
@@ -240,7 +246,7 @@ class Lives(Views):
         stored = self._newest(row)
         again = f"; it goes on from step {stored.step}" if stored else ""
         if stored is None and (stored := self._perhaps(row)) is not None:
-            again = f"; {self._unless_back(stored)}"
+            again = f"; {self._unless_back(row, stored)}"
         elif stored is None and (row.step > 0 or (row.stored is not None and row.stored.step > 0)):
             again = "; no checkpoint of it is left to be had, it starts afresh"
         lost_s = reports.lost_work_gpu_s(row, stored.step if stored else 0)
@@ -253,14 +259,21 @@ class Lives(Views):
         return self._newest_on(row, self._keepers(row))
 
     def _perhaps(self, row: Job) -> Stored | None:
-        """Its newest where none is within reach: it goes on from that if the servers that are cut off are back before it has a place."""
-        apart = row.portions or (row.stored is not None and row.stored.copies)
-        return None if apart else self._newest_on(row, self._book.hosts)
+        """Its newest where none is within reach: it goes on from that if the servers that are cut off are back before it has a place, or its own folder has it."""
+        if row.portions or (row.stored is not None and row.stored.copies):
+            return None
+        return self._newest_on(row, self._book.hosts) or reports.sought(row, reports.kept(row) or row.stored)
 
-    def _unless_back(self, stored: Stored) -> str:
+    def _unless_back(self, row: Job, stored: Stored) -> str:
+        which = f"its checkpoint of step {stored.step}"
+        if stored.in_folder:
+            return f"it goes on from {which} if that is in {row.spec.checkpoint_dir}"
         gone = [name for name in stored.servers if name in self._fenced]
         are = "are" if len(gone) > 1 else "is"
-        return f"it starts afresh unless {', '.join(gone)} {are} back with its checkpoint of step {stored.step} before it has a place"
+        back = f"{', '.join(gone)} {are} back"
+        if row.spec.checkpoint_dir:
+            return f"{which} is looked for in {row.spec.checkpoint_dir} unless {back} before it has a place"
+        return f"it starts afresh unless {back} with {which} before it has a place"
 
     def _newest_on(self, row: Job, hosts: Collection[HostName]) -> Stored | None:
         """Of what these servers have."""

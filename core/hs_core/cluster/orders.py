@@ -9,7 +9,7 @@ from hs_core.cluster.book import Book
 from hs_core.copier import copier
 from hs_core.model import Copied, Job, Stored, User
 from hs_core.names import HostName, JobId
-from hs_core.wanted import Lend, Peer, Source, SourcePart, Turn, WantedJob
+from hs_core.wanted import NOBODY, Lend, Peer, Source, SourcePart, Turn, WantedJob
 
 _as_said = copier(WantedJob)
 
@@ -92,15 +92,17 @@ class Orders:
         if stored is None or (row.nodes == 1 and stored.is_at(row.hosts)):
             return None
         at = reports.taken(row)[rank]
-        host = self._book.hosts[stored.hosts[at]]
         return Source(
-            peer=Peer(host=host.name, address=host.peer),
+            peer=self._peer(stored.hosts[at]) if stored.hosts else NOBODY,
             epoch=stored.epoch,
             generation=stored.generation,
             step=stored.step,
             rank=stored.rank(at),
             nodes=stored.nodes,
         )
+
+    def _peer(self, name: HostName) -> Peer:
+        return Peer(host=name, address=self._book.hosts[name].peer)
 
     def _average(self, stored: Stored) -> Source:
         """Where copies begin, or end: of a job that is forked for the first time its own checkpoint is all there is to average."""

@@ -219,6 +219,8 @@ def taken(row: Job) -> tuple[int, ...]:
     there = row.stored.hosts
     if not spans(row.spec):
         return tuple(range(len(row.hosts)))
+    if row.stored.in_folder:
+        return tuple(rank % row.stored.nodes for rank in range(len(row.hosts)))
     return tuple(
         there.index(name) if name in there else rank % len(there) for rank, name in enumerate(row.hosts)
     )
@@ -226,6 +228,8 @@ def taken(row: Job) -> tuple[int, ...]:
 
 def among(row: Job, stored: Stored, hosts: Collection[HostName]) -> Stored | None:
     """What can be gone on from where these servers are all that is left: of an elastic job, whose ranks are alike, any part of it; of copies those; else all or nothing."""
+    if stored.in_folder:
+        return stored
     if stored.copies or not spans(row.spec):
         return copies.among(stored, hosts)
     left = [at for at, name in enumerate(stored.hosts) if name in hosts]
@@ -247,6 +251,16 @@ def within(row: Job, hosts: Collection[HostName]) -> Stored | None:
     pairs = zip(stored.hosts, row.hosts, strict=True)
     at = tuple(was if was in hosts else now for was, now in pairs if was in hosts or now in come)
     return replace(stored, hosts=at) if len(at) == len(stored.hosts) else None
+
+
+def sought(row: Job, stored: Stored | None) -> Stored | None:
+    """A checkpoint whose servers are lost, as one that is looked for in the folder that its user named: on a shared file system others see it. None: it named none.
+
+    What copies wrote counts as parts of their average, and is fetched from where it is known to be.
+    """
+    if stored is None or not row.spec.checkpoint_dir or row.portions or stored.copies:
+        return None
+    return replace(stored, hosts=(), ranks=(), of=stored.nodes)
 
 
 def still_there(row: Job, hosts: Collection[HostName]) -> Stored | None:

@@ -230,7 +230,7 @@ class Sight:
 
     def source_away(self, row: Job) -> tuple[HostName, ...]:
         """Servers that have its checkpoint and are not here, where it needs one of theirs to start."""
-        if row.stored is None or row.stored.is_at(row.hosts):
+        if row.stored is None or row.stored.is_at(row.hosts) or row.stored.in_folder:
             return ()
         if row.portions or row.stored.copies:
             return tuple(host for host in row.stored.hosts if host not in self._connected)

@@ -206,11 +206,13 @@ def _host_away(scene: Scene) -> Why:
 def _source_away(scene: Scene) -> Why:
     names, are = ", ".join(scene.source_away), "are" if len(scene.source_away) > 1 else "is"
     step = scene.job.stored.step if scene.job.stored is not None else 0
-    fenced = scene.job.spec.on_partition is OnPartition.FENCE and not scene.job.hosts
+    spec = scene.job.spec
+    fenced = spec.on_partition is OnPartition.FENCE and not scene.job.hosts
+    else_ = f"that is looked for in {spec.checkpoint_dir}" if spec.checkpoint_dir else "it starts afresh"
     return Why(
         reason=Reason.SOURCE_AWAY,
         text=f"it goes on from its checkpoint of step {step}, which is on {names}, not connected now",
-        next_step=f"it goes on when {names} {are} back; it asked to be fenced, so where that takes long and there is room for it elsewhere it starts afresh"
+        next_step=f"it goes on when {names} {are} back; it asked to be fenced, so where that takes long and there is room for it elsewhere {else_}"
         if fenced
         else f"it goes on when {names} {are} back; an administrator can remove a server that will not come back",
     )
@@ -247,7 +249,7 @@ def _starting(job: Job) -> Why:
     if job.nodes > 1 and not job.reports:
         text += ", its servers are told of one another"
     if job.stored is not None:
-        source = "" if job.stored.hosts == job.hosts else f" on {', '.join(job.stored.servers)}"
+        source = "" if job.stored.hosts == job.hosts else f" {job.stored.where}"
         text += f" from its checkpoint of step {job.stored.step}{source}"
     return Why(reason=Reason.STARTING, text=text, next_step=f"`hsctl logs {job.id}` shows what it says")
 

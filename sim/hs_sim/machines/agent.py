@@ -40,7 +40,7 @@ from hs_core.wanted import Wanted
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
-from hs_sim.machines.truth import Saved
+from hs_sim.machines.truth import Saved, Shelf
 from hs_sim.model import Costs
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Agent:
         self.ordered = 0  # of its jobs
         self.machine: HostMachine | None = None
         self.parts: dict[Key, Part] = {}  # processes, and what their shims hold of those that ended
-        self.stores: dict[JobId, dict[tuple[int, int], Saved]] = {}  # by generation and node rank
+        self.stores: dict[JobId, Shelf] = {}
         self.line: Line | None = None
         self.connected = False
         self._datasets: tuple[Dataset, ...] = ()  # on its disk
@@ -364,11 +364,16 @@ class Agent:
 
     def store(self, job: JobId, generation: int, saved: Saved) -> None:
         """Beside what other ranks of that generation have here, as `hs_agent.carrier` does: each has files of its own."""
-        self.stores.setdefault(job, {})[generation, saved.rank] = saved
+        self._shelf(job)[generation, saved.rank] = saved
+
+    def _shelf(self, job: JobId) -> Shelf:
+        """What lies here of it, or in the folder that its user named, which all servers see."""
+        shared = self._world.folders.get(job)
+        return self.stores.setdefault(job, {}) if shared is None else shared
 
     def prune(self, job: JobId, newest: int) -> None:
         """Who writes a generation keeps so many, as `hs_job` does."""
-        there = self.stores[job]
+        there = self._shelf(job)
         before = sorted({number for number, _ in there if number <= newest})[:-KEPT]
         for key in [key for key in there if key[0] in before]:
             del there[key]
@@ -378,7 +383,8 @@ class Agent:
         return (job, epoch, generation) in self._lent
 
     def stored(self, job: JobId, generation: int, rank: int) -> Saved | None:
-        return self.stores.get(job, {}).get((generation, rank))
+        shelf = self._world.folders.get(job) or self.stores.get(job, {})
+        return shelf.get((generation, rank))
 
     def checkpoint_step(self, job: JobId, generation: int, rank: int) -> int:
         if generation < 0:
@@ -386,7 +392,7 @@ class Agent:
         held = self.stored(job, generation, rank)
         if held is None:
             self._world.broken(
-                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self.stores.get(job)}"
+                f"{self.name} is to restore generation {generation} of job {job} as rank {rank}; it has {self._shelf(job)}"
             )
         return held.step
 

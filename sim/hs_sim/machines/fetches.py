@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hs_core.events import CheckpointFetched, Fetch, FetchFailed
-from hs_core.wanted import Source, WantedJob
+from hs_core.wanted import NOBODY, Source, WantedJob
 from hs_sim.machines.truth import Saved
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ class Fetches:
             return
         # Copies have one node each.
         parts = [(part.peer.host, part.generation, 0) for part in source.parts]
+        if source.peer == NOBODY:
+            self._look(agent, wanted, source, tries)
+            return
         needed = parts or [(source.peer.host, source.generation, source.rank)]
         lenders = [world.agents[host] for host, _, _ in needed]
         reached = all(
@@ -51,6 +54,25 @@ class Fetches:
         epoch, step = (wanted.epoch, source.step) if source.parts else (at[0].epoch, at[0].step)
         got = Saved(epoch, step, wanted.node_rank)
         world.clock.after(seconds, self._arrived, agent, life, wanted, got, tries)
+
+    def _look(self, agent: "Agent", wanted: WantedJob, source: Source, tries: int) -> None:
+        """In the folder that its user named, which servers see whether those that wrote there are up or not."""
+        shelf = self._world.folders[wanted.job]
+        newest = max(
+            (
+                number
+                for number, _ in shelf
+                if number >= source.generation
+                and all((number, rank) in shelf for rank in range(source.nodes))
+            ),
+            default=-1,
+        )
+        if newest < 0:
+            self._again(agent, wanted, tries, "no such checkpoint in its folder", hopeless=True)
+            return
+        found = shelf[newest, source.rank]
+        agent.store(wanted.job, newest, found._replace(rank=wanted.node_rank))
+        self._tell(agent, wanted, newest, found.step)
 
     def _again(self, agent: "Agent", wanted: WantedJob, tries: int, why: str, *, hopeless: bool) -> None:
         if tries < RETRIES:
@@ -89,12 +111,11 @@ class Fetches:
             self._again(agent, wanted, tries, "it is not lent there", hopeless=True)
             return
         agent.store(wanted.job, source.generation, got)
+        self._tell(agent, wanted, source.generation, got.step)
+
+    @staticmethod
+    def _tell(agent: "Agent", wanted: WantedJob, generation: int, step: int) -> None:
+        job, epoch = wanted.job, wanted.epoch
         agent.post(
-            CheckpointFetched(
-                now_s=agent.now_s(),
-                job=wanted.job,
-                epoch=wanted.epoch,
-                generation=source.generation,
-                step=got.step,
-            )
+            CheckpointFetched(now_s=agent.now_s(), job=job, epoch=epoch, generation=generation, step=step)
         )

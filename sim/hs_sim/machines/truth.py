@@ -25,6 +25,10 @@ class Saved(NamedTuple):
     rank: int  # node rank, whose it is
 
 
+Shelf = dict[tuple[int, int], Saved]
+"""Of one job, by generation and node rank."""
+
+
 class LawBrokenError(Exception):
     """Something happened that must never happen."""
 

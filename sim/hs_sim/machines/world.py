@@ -31,7 +31,7 @@ from hs_sim.machines.samples import Samples
 from hs_sim.machines.speeds import Speeds
 from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
-from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Truth
+from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Shelf, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Result, SimJob
 
 TRACE = 60  # lines kept of what happened last
@@ -66,6 +66,7 @@ class World:
         self.dice: Random = roll(experiment.seed, "world")
         self.network = Network(self.clock, self.timing, roll(experiment.seed, "network"))
         self.truth = Truth()
+        self.folders: dict[JobId, Shelf] = {}  # that users named for their checkpoints, and all servers see
         self.occupied: set[Part] = set()
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
@@ -197,6 +198,8 @@ class World:
             if ids is not None and job.id is None:
                 job.id = ids[0]
                 self.truth.by_id[ids[0]] = job
+                if job.spec.checkpoint_dir:
+                    self.folders[ids[0]] = {}
 
         self.controller.tell(make, f"job-{job.sim.id}", answered)
         if self._watched:
@@ -268,6 +271,8 @@ class World:
             for (generation, _), saved in self.agents[name].stores.get(job, {}).items():
                 whole = (saved.step, saved.epoch, generation)
                 parts.setdefault(whole, set()).add(name if alike else saved.rank)
+        for (generation, rank), saved in self.folders.get(job, {}).items():
+            parts.setdefault((saved.step, saved.epoch, generation), set()).add(rank)
         return max((step for (step, _, _), held in parts.items() if len(held) >= nodes), default=-1)
 
     def gang_gone(self, gang: Gang, exit_: Exit) -> None:

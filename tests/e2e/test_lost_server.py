@@ -1,0 +1,55 @@
+"""A server that does not come back, and jobs whose checkpoints are in a folder that other servers see as well."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hs_proto.v1.controller_pb2 import JobView
+from tests.e2e.harness import Cluster, incarnations, learned, uninterrupted, until
+
+NewCluster = Callable[..., Cluster]
+TOTAL = 400
+
+
+def test_a_job_of_a_dead_server_goes_on_from_the_folder_that_its_user_named_and_no_other_job_writes_there(
+    new_cluster: NewCluster, scripts: Path, tmp_path: Path
+) -> None:
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=V100:1", "--quantum", "1")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "name: sweep\n"
+        f"checkpoint: {{mode: interval, interval: 1s, dir: {tmp_path / 'shared'}}}\n"
+        "sweep: {n: [1, 2]}\n"
+        f"run: [{sys.executable}, {scripts / 'learn.py'}, '{tmp_path}/out-{{n}}', '{TOTAL}', '0.03']\n"
+    )
+    first, second = map(int, cluster.hsctl("submit", "-f", str(file), "--parsable").stdout.split())
+
+    def apart() -> dict[int, JobView] | None:
+        views = {job: cluster.view(job) for job in (first, second)}
+        saved = all(view.checkpoint_step > 0 and view.state == "running" for view in views.values())
+        return views if saved and {view.host for view in views.values()} == {"a", "b"} else None
+
+    there = until(apart, "each has a server, and has written a checkpoint there")
+    gone = there[first].host
+    cluster.kill(f"agent-{gone}")
+    os.kill(learned(tmp_path / "out-1")[-1].process, signal.SIGKILL)
+    until(
+        lambda: next(node for node in cluster.json("nodes") if node["name"] == gone)["state"] != "up",
+        "the server is seen to be away",
+    )
+    assert f"queued again: {first}" in cluster.hsctl("node", "remove", gone).stdout
+    ended = cluster.until_state(first, "succeeded", "failed")
+    assert (ended.state, ended.host) == ("succeeded", there[second].host), ended.exit
+
+    *_, before, after = incarnations(learned(tmp_path / "out-1"))
+    assert 1 < after[0].step <= before[-1].step + 1, "it went on from its newest checkpoint"
+    assert after[-1].step == TOTAL
+    same = {row.step: row.loss for row in uninterrupted(scripts, tmp_path / "alone", TOTAL)[0]}
+    assert all(row.loss == same[row.step] for row in (*before, *after)), "with the very weights"
+
+    assert cluster.until_state(second, "succeeded").lost_gpu_s == 0
+    assert [row.step for row in learned(tmp_path / "out-2")] == list(range(1, TOTAL + 1))
+    folders = sorted(path.name.split("-")[:2] for path in (tmp_path / "shared").iterdir())
+    assert folders == [["job", str(first)], ["job", str(second)]], "each job has one of its own"
