@@ -125,9 +125,7 @@ class Folder:
         """From now on incarnations before this one write nothing here. One on a server that was given up, and that sees this folder, may not know that it was."""
         if not self.leads or self._epoch <= self._claimed():
             return
-        with contextlib.suppress(
-            OSError
-        ):  # then nothing can be written here at all, which is said when it is tried
+        with contextlib.suppress(OSError):  # nothing can be written here: that is said when it is tried
             os.makedirs(self.path, mode=0o700, exist_ok=True)
             with _folder(self.path) as root:
                 _write_json(root, _CLAIM, {"epoch": self._epoch})

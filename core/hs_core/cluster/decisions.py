@@ -184,12 +184,10 @@ class Decisions(Requests):
         """There is a place for it, and who has its checkpoint is still cut off."""
         stored, epoch = row.stored, self._backup.epoch_after(row)
         assert stored is not None
-        where, text = (
-            row.spec.checkpoint_dir,
-            f"its checkpoint of step {stored.step} {stored.where} is out of reach",
-        )
+        text = f"its checkpoint of step {stored.step} {stored.where} is out of reach"
         if (sought := reports.sought(row, stored)) is not None:
-            self._fact(now_s, "source-away", f"{text}; it is looked for in {where}", job=row.id)
+            text += f"; it is looked for in {row.spec.checkpoint_dir}"
+            self._fact(now_s, "source-away", text, job=row.id)
             return replace(row, epoch=epoch, stored=sought, origin=None)
         lost_s = reports.lost_work_gpu_s(row, 0)
         data: dict[str, str | int | float] = {"lost_gpu_s": round(lost_s, 3)}
