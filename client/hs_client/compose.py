@@ -238,19 +238,30 @@ def _environment(job: Job, place: Place, origins: Origins) -> dict[str, str]:
     return env
 
 
+NUMBERS = ("%j", "%A")
+"""In the path of a log: the job's number, and that of its array. The controller puts them in, which gives them."""
+
+
 def _output(job: Job, spec: common.JobSpec) -> str:
     if job.output is None:
         return ""
     text = job.output.replace("%x", spec.name.replace("/", "_"))
     if spec.HasField("array_index"):
-        if "%a" not in text:
+        if "%a" not in text and "%j" not in text:
             raise InvalidError(
-                f"output = {job.output!r}: expected %a in it, so that each task of the array has its own file"
+                f"output = {job.output!r}: expected %a or %j in it, so that each task of the array has its own file"
             )
         text = text.replace("%a", str(spec.array_index))
-    if "%" in text:
+    elif job.sweep and "%j" not in text:
         raise InvalidError(
-            f"output = {job.output!r}: expected no % but %x (the job's name) and, in an array, %a (the task's number)"
+            f"output = {job.output!r}: expected %j in it, so that each job of the sweep has its own file"
+        )
+    rest = text
+    for number in NUMBERS:
+        rest = rest.replace(number, "")
+    if "%" in rest:
+        raise InvalidError(
+            f"output = {job.output!r}: expected no % but %x (the job's name), %j (its number) and, in an array, %a (the task's number) and %A (the array's)"
         )
     return _absolute(text, spec.workdir)
 

@@ -270,7 +270,8 @@ class Job(_Part):
         description="shell lines, or a list that is run as it is"
     )
     output: NonEmpty | None = Field(
-        None, description="the log is also written here; %x is the job's name, %a its task number"
+        None,
+        description="the log is also written here; %x is the job's name, %j its number, %a its task's, %A its array's",
     )
     max_duration: Seconds | None = Field(None, description="of running time; a number is seconds")
     priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] = Field(

@@ -146,8 +146,8 @@ def _option(pending: list[str], where: str) -> tuple[str, str]:
 def _meaning(name: str, value: str) -> list[tuple[Path_, Any]] | str:
     """The fields an option sets, or why it is ignored."""
     if name == "output":
-        if "%" in value.replace("%x", "").replace("%a", ""):
-            return "only %x and %a are known in a path here; `hsctl logs JOB` keeps every job's log"
+        if "%" in re.sub("%[xajA]", "", value):
+            return "only %x, %j, %a and %A are known in a path here; `hsctl logs JOB` keeps every job's log"
         return [(("output",), value)]
     if name in {"gpus", "gpus-per-node", "gres"}:
         return _gpus(name, value)

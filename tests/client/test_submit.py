@@ -121,8 +121,11 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         (["--sweep", "lr=1,2", "true"], "{lr} somewhere in the command"),
         (["--sweep", "lr=1,2", "echo", "{lr}", "{momentun}"], "{momentun} in the command"),
         (["--sweep", "lr=1", "-a", "0-3", "echo", "{lr}"], "array and sweep"),
-        (["-o", "%j.out", "true"], "expected no %"),
-        (["-a", "0-1", "-o", "all.out", "true"], "expected %a"),
+        (["-o", "%N.out", "true"], "expected no %"),
+        (["-o", "%a.out", "true"], "expected no %"),
+        (["-a", "0-1", "-o", "all.out", "true"], "expected %a or %j"),
+        (["-a", "0-1", "-o", "%A.out", "true"], "expected %a or %j"),
+        (["--sweep", "lr=1,2", "-o", "all.out", "echo", "{lr}"], "expected %j"),
         (["--wait", "--detach", "true"], "one of them"),
         (["-f", "none.yaml"], "none.yaml: No such file"),
         (["-f", "/dev/zero"], "regular file"),
@@ -207,7 +210,8 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
         "#SBATCH --mem=4000 --nodes 1\n"
         "#SBATCH --array=0-3%2\n"
         "#SBATCH --dependency=afterok:11:12,afterany:13\n"
-        "#SBATCH --partition=gpu --output=slurm-%j.out\n"
+        "#SBATCH --partition=gpu --output=slurm-%A_%a-%j.out\n"
+        "#SBATCH --error=%N.err\n"
         "#SBATCH --export=ALL,SEED=7\n"
         "#SBATCH --frobnicate\n"
         "#HS --suspend hook --retry 1 -e LR=0.1\n"
@@ -222,18 +226,13 @@ def test_sbatch_lines_mean_what_slurm_means_and_the_rest_is_said(sent, tmp_path)
     assert (spec.name, spec.gpus, list(spec.gpu_types), spec.cpus) == ("bert", 2, ["V100"], 4)
     assert (spec.max_duration_s, spec.memory_bytes) == (88200, 4000 << 20)
     assert [(a.job_id, a.condition) for a in spec.after] == [(11, "ok"), (12, "ok"), (13, "any")]
-    assert (spec.env["SEED"], spec.env["LR"], spec.suspend, spec.retry_max, spec.output) == (
-        "7",
-        "0.1",
-        "hook",
-        1,
-        "",
-    )
+    assert (spec.env["SEED"], spec.env["LR"], spec.suspend, spec.retry_max) == ("7", "0.1", "hook", 1)
+    assert spec.output == str(tmp_path / "slurm-%A_0-%j.out"), "those numbers are the controller's to give"
     assert list(spec.command) == ["/bin/bash", str(script), "--epochs", "3"]
     for told in (
         "train.sh:8: --partition=gpu: ignored",
-        "train.sh:8: --output=slurm-%j.out: ignored",
-        "train.sh:10: --frobnicate: ignored",
+        "train.sh:9: --error=%N.err: ignored",
+        "train.sh:11: --frobnicate: ignored",
     ):
         assert told in sent.err
 

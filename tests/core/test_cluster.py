@@ -60,6 +60,15 @@ def test_jobs_that_name_one_folder_for_checkpoints_each_get_their_own_in_it():
     assert folders == ["/ckpt/job-1-1000", "/ckpt/job-2-1000", ""]
 
 
+def test_numbers_are_put_into_the_path_of_the_log_as_they_are_given():
+    at = world()
+    submit(at, a_spec("first"))
+    tasks = [a_spec("t", output=f"/logs/%A_{n}-%j.out", array_index=n) for n in (0, 1)]
+    ids = submit(at, *tasks, a_spec("alone", output="/logs/%j-%A.out"), a_spec("silent"))
+    outputs = [at.machine.job(job).spec.output for job in ids]
+    assert outputs == ["/logs/2_0-2.out", "/logs/2_1-3.out", "/logs/4-4.out", ""]
+
+
 def test_a_job_of_another_cluster_with_the_same_number_has_another_folder():
     folders = set()
     for at in (world("@1000"), world("@2000")):

@@ -92,7 +92,10 @@ def job_options(function: F) -> F:
         click.option("-e", "--env", metavar="K=V|K", multiple=True, help="set a variable, or hand yours on"),
         click.option("-C", "--chdir", metavar="DIR", help="folder to run in  [this one]"),
         click.option(
-            "-o", "--output", metavar="FILE", help="write the log there too; %x: job's name, %a: task number"
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="write the log there too; %x: job's name, %j: its number, %a: task's, %A: array's",
         ),
         click.option("--torchrun", is_flag=True, default=None, help="a process per GPU, through torchrun"),
         click.option(

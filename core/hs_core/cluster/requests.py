@@ -71,9 +71,11 @@ class Requests(Admin):
         members = [job for job, spec in zip(ids, event.specs, strict=True) if spec.array_index is not None]
         array_id = members[0] if members else None
         for job, spec in zip(ids, event.specs, strict=True):
+            of_array = array_id if spec.array_index is not None else None
             own = replace(
                 spec,
-                array_id=array_id if spec.array_index is not None else None,
+                array_id=of_array,
+                output=spec.output.replace("%j", str(job)).replace("%A", str(of_array or job)),
                 checkpoint_dir=_folder_of(job, spec, event.now_s),
             )
             self._put(Job(id=job, user=event.user, spec=own, arrival_s=event.now_s), event.now_s)
