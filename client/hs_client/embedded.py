@@ -216,6 +216,12 @@ def _readiness(where: Folders, options: Options) -> str:
     return f"waiting for {', '.join(missing)} to join" if missing else "ready"
 
 
+def left_behind(where: Folders) -> Mapping[str, int]:
+    """Servers that an earlier `up` had and this one has not, with how many jobs they keep."""
+    with Client(f"unix:{where.socket}") as client:
+        return {node.name: node.jobs for node in client.nodes() if node.state != "up" and node.jobs}
+
+
 def tail(log: Path, lines: int = 15) -> str:
     try:
         with log.open("rb") as file:

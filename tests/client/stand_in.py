@@ -9,18 +9,24 @@ from pathlib import Path
 from hs_proto.v1 import controller_pb2 as wire
 
 
+def node(word: str, gpus: list[object]) -> wire.NodeView:
+    """`NAME`, or `NAME:JOBS` of one that is away."""
+    name, _, jobs = word.partition(":")
+    return wire.NodeView(name=name, state="away" if jobs else "up", jobs=int(jobs or 0), gpus=gpus)
+
+
 def main() -> None:
     role, path, *rest = sys.argv[1:]
+    if role == "fails":  # before it listens to signals, as a daemon does that cannot read its configuration
+        sys.exit("stand-in: no such policy")
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    if role == "fails":
-        sys.exit("stand-in: no such policy")
     if role == "controller":
         spec = importlib.util.spec_from_file_location("client_fakes", Path(__file__).with_name("fakes.py"))
         fakes = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(fakes)
         fake = fakes.FakeController()
-        fake.nodes = [wire.NodeView(name=name, state="up", gpus=fakes.GPUS) for name in rest]
+        fake.nodes = [node(word, fakes.GPUS) for word in rest]
         Path(path).unlink(missing_ok=True)
         serving = fakes.Serving(fake, Path(path))
         serving.start()

@@ -35,6 +35,7 @@ def stand_ins(monkeypatch):
 
     def commands(where, options):
         names = [host.name for host in options.hosts] or ["n1"]
+        names += roles.get("away", ())
         made = {"controller": [sys.executable, str(STAND_IN), roles["controller"], str(where.socket), *names]}
         told = {name: where.state / f"told{name.removeprefix('agent')}" for name in options.agents}
         return made | {
@@ -89,6 +90,19 @@ def test_several_hosts_have_an_agent_each_and_all_are_told_to_stop(call, state):
         is_up(state / f"told-{name}")
     assert call("down").code == 0
     assert [(state / f"told-{name}").read_text() for name in ("v1", "k1")] == ["told to stop"] * 2
+
+
+@pytest.mark.usefixtures("state")
+def test_up_names_servers_that_it_had_before_and_that_jobs_wait_for(call, stand_ins):
+    stand_ins["away"] = ["vm:3", "old:0", "k9:1"]
+    ran = call(*UP)
+    assert ran.code == 0, ran.err
+    told = [line for line in ran.err.splitlines() if " of before " in line]
+    assert [line.split(",")[0] for line in told] == [
+        "hsctl: 3 jobs of before wait for vm",
+        "hsctl: 1 job of before waits for k9",
+    ]
+    assert "`hsctl node remove vm`" in told[0]
 
 
 @pytest.mark.usefixtures("stand_ins")

@@ -99,6 +99,11 @@ def up(ctx: click.Context, /, *, state: str | None, timeout: float, foreground: 
         warn("you are root: jobs will run as root")
     where, started = embedded.up(folder, options, explicit=explicit, deadline_s=timeout, report=warn)
     _tell(where, started, usual=folder == default_state())
+    for name, jobs in embedded.left_behind(where).items():
+        wait = "1 job of before waits" if jobs == 1 else f"{jobs} jobs of before wait"
+        warn(
+            f"{wait} for {name}, which is not part of this cluster: `hsctl up` as it was then goes on with {'it' if jobs == 1 else 'them'}, `hsctl node remove {name}` queues {'it' if jobs == 1 else 'them'} again"
+        )
     if foreground:
         _stay(where)
     return 0

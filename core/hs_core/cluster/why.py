@@ -199,7 +199,7 @@ def _host_away(scene: Scene) -> Why:
         text=f"its {servers} {', '.join(scene.away)} {is_} not connected; what it was doing there goes on",
         next_step="it asked to be started again elsewhere if that takes long"
         if fenced
-        else f"its state is known again when the {servers} {is_} back",
+        else f"its state is known again when the {servers} {is_} back; an administrator can remove a server that will not come back",
     )
 
 
