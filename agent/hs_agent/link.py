@@ -6,7 +6,7 @@ Nothing here is needed for jobs to run: without the controller the host goes on 
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,9 +60,11 @@ class Side(Protocol):
 
     def term(self) -> int: ...
 
-    def log_folder(self, job: JobId) -> Path | None: ...
+    def log_folder(self, job: JobId, epoch: int | None = None) -> Path | None: ...
 
-    def is_running(self, job: JobId) -> bool: ...
+    def logs_of(self, job: JobId) -> list[int]: ...
+
+    def is_running(self, job: JobId, epoch: int | None = None) -> bool: ...
 
 
 class Link:
@@ -297,12 +299,15 @@ class _Connection:
 
     async def _send_log(self, request: agent_pb2.LogRequest) -> None:
         job = JobId(request.job_id)
-        error = ""
+        if request.which:
+            await self._end_log(request.request_id, "", self.side.logs_of(job))
+            return
+        epoch, error = request.epoch if request.HasField("epoch") else None, ""
         try:
-            folder = self.side.log_folder(job)
-            while folder is None and request.follow and self.side.is_running(job):
+            folder = self.side.log_folder(job, epoch)
+            while folder is None and request.follow and self.side.is_running(job, epoch):
                 await asyncio.sleep(logs.POLL_S)
-                folder = self.side.log_folder(job)
+                folder = self.side.log_folder(job, epoch)
             if folder is None:
                 error = f"this host has no log of job {job}"
             else:
@@ -310,8 +315,8 @@ class _Connection:
                     folder,
                     request.tail_lines,
                     follow=request.follow,
-                    alive=lambda: self.side.is_running(job),
-                    where=lambda: self.side.log_folder(job),
+                    alive=lambda: self.side.is_running(job, epoch),
+                    where=lambda: self.side.log_folder(job, epoch),
                 )
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:
@@ -321,10 +326,9 @@ class _Connection:
             error = f"the log cannot be read: {broken.strerror}"
         await self._end_log(request.request_id, error)
 
-    async def _end_log(self, request_id: int, error: str) -> None:
-        await self._write(
-            agent_pb2.FromAgent(log=agent_pb2.LogData(request_id=request_id, end=True, error=error))
-        )
+    async def _end_log(self, request_id: int, error: str, epochs: Iterable[int] = ()) -> None:
+        data = agent_pb2.LogData(request_id=request_id, end=True, error=error, epochs=epochs)
+        await self._write(agent_pb2.FromAgent(log=data))
 
 
 async def _renewed(identity: Secure) -> None:

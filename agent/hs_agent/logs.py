@@ -14,20 +14,21 @@ CHUNK = 64 << 10
 POLL_S = 0.25
 
 
-def find(job: JobId, *roots: Path) -> Path | None:
-    """The folder of the job's newest incarnation whose log is on this host."""
-    best: tuple[int, Path] | None = None
+def found(job: JobId, *roots: Path) -> dict[int, Path]:
+    """By incarnation, the folders of the job that have a log on this host."""
+    there: dict[int, Path] = {}
     for root in roots:
         with contextlib.suppress(OSError):
             for entry in os.scandir(root):
-                key = parse_key(entry.name)
-                path = Path(entry.path)
-                if key is None or key.job != job or (best is not None and key.epoch <= best[0]):
-                    continue
+                key, path = parse_key(entry.name), Path(entry.path)
                 # A folder whose log has moved to the ended ones stays for a moment.
-                if (path / "log").exists() or (path / "log.1").exists():
-                    best = (key.epoch, path)
-    return best[1] if best else None
+                if (
+                    key is not None
+                    and key.job == job
+                    and ((path / "log").exists() or (path / "log.1").exists())
+                ):
+                    there.setdefault(key.epoch, path)
+    return there
 
 
 def _open(path: Path) -> BinaryIO | None:

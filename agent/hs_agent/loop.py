@@ -553,9 +553,18 @@ class Agent:
     def peer_address(self) -> str:
         return self.door.address
 
-    def log_folder(self, job: JobId) -> Path | None:
-        return logs.find(job, self.launcher.jobs, self.launcher.ended)
+    def log_folder(self, job: JobId, epoch: int | None = None) -> Path | None:
+        """Of that incarnation, or the newest."""
+        found = logs.found(job, self.launcher.jobs, self.launcher.ended)
+        return found.get(max(found, default=0) if epoch is None else epoch)
 
-    def is_running(self, job: JobId) -> bool:
-        """It has not ended on this host: more output may come, even where it has not been launched yet."""
-        return any(report.job == job and report.phase is not Phase.EXITED for report in self.reports())
+    def logs_of(self, job: JobId) -> list[int]:
+        """Incarnations."""
+        return sorted(logs.found(job, self.launcher.jobs, self.launcher.ended))
+
+    def is_running(self, job: JobId, epoch: int | None = None) -> bool:
+        """It (or that incarnation) has not ended on this host: more output may come, even where it has not been launched yet."""
+        return any(
+            report.job == job and epoch in {None, report.epoch} and report.phase is not Phase.EXITED
+            for report in self.reports()
+        )

@@ -161,30 +161,44 @@ class Client:
     def logs(
         self, job_id: int, *, tail_lines: int = -1, follow: bool = False, stop: threading.Event | None = None
     ) -> Iterator[bytes]:
-        """The job's output. With `follow` until it ends, or until `stop` is set and nothing more comes at once."""
-        request = wire.LogsRequest(job_id=job_id, tail_lines=tail_lines, follow=follow)
-        received = skip = 0
-        finished = False
+        """The job's output, of all its incarnations; a tail is of the newest. With `follow` until the job ends, or until `stop` is set and nothing more comes at once."""
+        chunks = self.output(job_id, tail_lines=tail_lines, follow=follow, stop=stop)
+        return (chunk.data for chunk in chunks)
+
+    def output(
+        self,
+        job_id: int,
+        *,
+        tail_lines: int = -1,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+        from_epoch: int = 0,
+    ) -> Iterator[wire.LogsChunk]:
+        """The same, chunk by chunk, each with the incarnation that said it; what those before `from_epoch` said is left out."""
+        request = wire.LogsRequest(job_id=job_id, tail_lines=tail_lines, follow=follow, from_epoch=from_epoch)
+        newest = from_epoch  # incarnation that said something
+        received = 0  # bytes of what it said
+        skip = 0
         self.info()  # where no controller is there to begin with, that is said at once
         for attempt in range(1_000_000):
             if attempt:
-                # Everything again, less what we have; after a tail we cannot know what that was.
+                # All of the newest again, less what we have; after a tail we cannot know what that was.
                 request.tail_lines, skip = (-1, received) if tail_lines < 0 else (0, 0)
+                request.from_epoch = newest
             try:
                 for chunk in self._open(self._stub.Logs, request, stop=stop):
-                    data = chunk.data[skip:]
-                    skip -= min(skip, len(chunk.data))
-                    received += len(data)
-                    if data:
-                        yield data
-                finished = True
+                    if chunk.epoch != newest:
+                        newest, received, skip = chunk.epoch, 0, 0
+                    chunk.data, skip = chunk.data[skip:], skip - min(skip, len(chunk.data))
+                    received += len(chunk.data)
+                    if chunk.data:
+                        yield chunk
+                return
             except grpc.RpcError as error:
                 if stop is not None and stop.is_set():
                     return
                 if not follow or not _is_lost(error):
                     raise self._refusal(error) from None
-            if finished:
-                return
             self._await_controller()
 
     # --- the cluster

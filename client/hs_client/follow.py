@@ -34,7 +34,7 @@ def follow(client: Client, job_id: int, *, report: Report) -> int:
         if view.state in ENDED and (view.epoch == shown_epoch or not _has_log(view)):
             return _told(view, report)
         if view.epoch > shown_epoch and _has_log(view):
-            shown_epoch = view.epoch if _copy_log(client, job_id, ended, report) else shown_epoch
+            shown_epoch = _copy_log(client, view, shown_epoch, ended, report)
             if view.state in ENDED:
                 return _told(view, report)
 
@@ -82,14 +82,19 @@ def _has_log(view: wire.JobView) -> bool:
     )
 
 
-def _copy_log(client: Client, job_id: int, ended: threading.Event, report: Report) -> bool:
-    """False: there was none to be had; the next change is another chance."""
+def _copy_log(
+    client: Client, view: wire.JobView, shown_epoch: int, ended: threading.Event, report: Report
+) -> int:
+    """The newest incarnation whose output has been shown. As before: there was none to be had, and the next change is another chance."""
+    newest = view.epoch
     try:
-        write_bytes(client.logs(job_id, follow=True, stop=ended))
+        for chunk in client.output(view.id, follow=True, stop=ended, from_epoch=shown_epoch + 1):
+            newest = max(newest, chunk.epoch)
+            write_bytes([chunk.data])
     except (ConflictError, UnavailableError) as error:
-        report(f"no output of job {job_id} just now: {error}")
-        return False
-    return True
+        report(f"no output of job {view.id} just now: {error}")
+        return shown_epoch
+    return newest
 
 
 def write_bytes(chunks: Iterable[bytes]) -> None:

@@ -88,6 +88,7 @@ class Link:
         self.last_report_s = now_s
         self.taken_in = (-1, -1)  # (term, seq) of the newest Wanted, as it said last
         self.logs: dict[int, LogReader] = {}
+        self._which: dict[int, asyncio.Future[tuple[int, ...]]] = {}  # questions that wait for an answer
         self.closed = asyncio.Event()
         self.why_closed = ""
         self._wanted: tuple[Wanted, float] | None = None  # newest, not sent yet, and when it was said
@@ -122,17 +123,32 @@ class Link:
         """What is wanted may go out now."""
         self._something.set()
 
-    def log(self, job: JobId, *, tail_lines: int, follow: bool, limit_bytes: int) -> LogReader:
+    def log(
+        self, job: JobId, *, tail_lines: int, follow: bool, limit_bytes: int, epoch: int | None = None
+    ) -> LogReader:
+        """`epoch`: of that incarnation; None: the newest that was there."""
         reader = LogReader(self, next(self._requests), limit_bytes)
         self.logs[reader.request] = reader
-        self._send(
-            agent_pb2.ToAgent(
-                log=agent_pb2.LogRequest(
-                    request_id=reader.request, job_id=job, tail_lines=tail_lines, follow=follow
+        request = agent_pb2.LogRequest(
+            request_id=reader.request, job_id=job, tail_lines=tail_lines, follow=follow, epoch=epoch
+        )
+        self._send(agent_pb2.ToAgent(log=request))
+        return reader
+
+    async def logs_of(self, job: JobId) -> tuple[int, ...]:
+        """Of which incarnations it has logs."""
+        request = next(self._requests)
+        answer: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        self._which[request] = answer
+        try:
+            self._send(
+                agent_pb2.ToAgent(
+                    log=agent_pb2.LogRequest(request_id=request, job_id=job, tail_lines=-1, which=True)
                 )
             )
-        )
-        return reader
+            return await answer
+        finally:
+            del self._which[request]
 
     def cancel_log(self, reader: LogReader) -> None:
         """Nobody reads it any more."""
@@ -140,6 +156,9 @@ class Link:
             self._send(agent_pb2.ToAgent(log_cancel=agent_pb2.LogCancel(request_id=reader.request)))
 
     def log_data(self, data: agent_pb2.LogData) -> None:
+        asked = self._which.get(data.request_id)
+        if asked is not None and not asked.done():
+            asked.set_result(tuple(data.epochs))
         reader = self.logs.get(data.request_id)
         if reader is None:
             return

@@ -8,9 +8,10 @@ from hs_controller import views
 from hs_controller.admin_service import AdminCalls
 from hs_controller.calls import Context, key_of, reaches_all, seconds
 from hs_controller.gate import CALLER, ResyncError
-from hs_controller.links import Hub, Link
+from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
+from hs_controller.output import Output
 from hs_controller.permissions import Caller
 from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
@@ -21,7 +22,6 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
 from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode, User
 from hs_core.names import JobId, UserName
-from hs_core.reports import Phase
 from hs_daemon import boot_s, version
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2 as pb
@@ -271,50 +271,12 @@ class Service(AdminCalls, TokenCalls):
         _, job = await self._job(request.job_id)
         _must_be_visible(job, JobId(request.job_id), caller, "Logs")
         with self._watcher():
-            if request.follow:
-                job = await self._started(job)
-            link = self._log_link(job)
-            if link is None:
-                yield pb.LogsChunk(data=_tail(job, request.tail_lines))
-                return
-            reader = link.log(
-                job.id,
-                tail_lines=request.tail_lines,
-                follow=request.follow,
-                limit_bytes=self._loop.config.limits.log_buffer_bytes,
-            )
-            some = False
-            try:
-                async for data in reader:
-                    some = True
-                    yield pb.LogsChunk(data=data)
-            except RefusedError:
-                _, job = await self._job(request.job_id)
-                if some or job.exit is None or not job.exit.log_tail:
-                    raise
-                # Its host has cleared it away; the end of it came with the exit.
-                yield pb.LogsChunk(data=_tail(job, request.tail_lines))
-            finally:
-                link.cancel_log(reader)
+            output = Output(self._loop, self._hub, self._now)
+            async for chunk in output.read(job, request):
+                yield chunk
 
-    async def _started(self, job: Job) -> Job:
-        """The job once it has a process, or ended without one."""
-        with self._loop.watching(job.id) as watch:
-            while not (job.state.ended or (job.report is not None and job.report.phase is not Phase.WAITING)):
-                await watch.wait(REFRESH_S)
-                _, job = await self._job(job.id)
-        return job
-
-    def _log_link(self, job: Job) -> Link | None:
-        """The agent that has its log; None: what came with its exit is all there is."""
-        if job.host is None and not job.state.ended:
-            raise RefusedError(f"job {job.id} has not started: there is no log yet", Kind.CONFLICT)
-        link = self._hub.link(job.host) if job.host is not None else None
-        if link is None and not job.state.ended:
-            raise RefusedError(
-                f"{job.host}, where job {job.id} is, is away: its log is there", Kind.UNAVAILABLE
-            )
-        return link
+    async def _now(self, job: JobId) -> Job:
+        return (await self._job(job))[1]
 
     # --- shares, usage, nodes, events --------------------------------------------------------------------------------
 
@@ -444,11 +406,3 @@ def _must_be_visible(row: Job | None, job: JobId, caller: Caller, method: str) -
 
 def _no_job(job: int) -> RefusedError:
     return RefusedError(f"there is no job {job}", Kind.NOT_FOUND)
-
-
-def _tail(job: Job, lines: int) -> bytes:
-    text = job.exit.log_tail if job.exit else ""
-    if not text:
-        raise RefusedError(f"job {job.id}: its log is no longer there", Kind.NOT_FOUND)
-    kept = text.splitlines(keepends=True)
-    return "".join(kept[-lines:] if lines > 0 else kept if lines < 0 else []).encode()

@@ -268,8 +268,8 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
         os.utime(launcher.ended / f"{number}-1", (number, number))
     folder.prune(launcher.ended, 2)
     assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]
-    assert logs.find(JobId(4), launcher.jobs, launcher.ended) == launcher.ended / "4-1"
-    assert logs.find(JobId(0), launcher.jobs, launcher.ended) is None
+    assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: launcher.ended / "4-1"}
+    assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
 
 
 def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:

@@ -1,5 +1,7 @@
 """Several servers played on one machine: a gang over two of them, a drain, a controller that is away."""
 
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -100,6 +102,42 @@ def test_a_drained_server_is_left_by_migration_to_another_gpu_model_and_nothing_
     assert losses(rows) == losses(uninterrupted(scripts, tmp_path / "alone", total)[0])
     assert cluster.until_state(again, "succeeded").host == moved.host, "nothing new comes to a drained server"
     cluster.hsctl("node", "undrain", here.host)
+
+
+def test_a_jobs_output_is_one_text_over_all_servers_that_it_has_been_on(
+    new_cluster: NewCluster, scripts: Path
+) -> None:
+    """Who follows it goes along, also past a controller that dies; who asks later gets all of it."""
+    cluster = new_cluster("--host", "a=V100:1", "--host", "b=K80:1", "--quantum", "1")
+    total = 400
+    job = cluster.submit("--", sys.executable, str(scripts / "talk.py"), str(total), "0.03")
+    followed: list[bytes] = []
+
+    def follow() -> None:
+        with cluster.client() as client:
+            followed.extend(client.logs(job, follow=True))
+
+    following = threading.Thread(target=follow, daemon=True)
+    until(lambda: cluster.view(job).step > 5, "it trains")
+    following.start()
+    here = cluster.view(job).host
+    cluster.hsctl("node", "drain", here, "--wait")
+    until(lambda: cluster.view(job).state == "running" and cluster.view(job).epoch == 1, "it has moved")
+    cluster.kill("controller")
+    cluster.up()
+    ended = cluster.until_state(job, "succeeded", "failed")
+    assert (ended.state, ended.epoch, ended.host == here) == ("succeeded", 1, False), ended.exit
+    following.join(60)
+    said = [f"step {step}" for step in range(total)]
+    assert b"".join(followed).decode().splitlines() == said
+    with cluster.client() as client:
+        assert b"".join(client.logs(job)).decode().splitlines() == said
+        assert b"".join(client.logs(job, tail_lines=2)).decode().splitlines() == said[-2:]
+        second = list(client.output(job, from_epoch=1))
+    assert {chunk.epoch for chunk in second} == {1}
+    lines = b"".join(chunk.data for chunk in second).decode().splitlines()
+    assert 0 < len(lines) < total
+    assert lines == said[-len(lines) :]
 
 
 def test_a_job_that_may_be_is_laid_over_two_servers_where_neither_has_room_for_it(

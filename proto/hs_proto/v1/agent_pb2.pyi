@@ -628,12 +628,18 @@ class LogRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    WHICH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
     """-1: from the beginning of what is kept"""
     follow: _builtins.bool
     """until the job ends or LogCancel"""
+    epoch: _builtins.int
+    """of that incarnation; absent: the newest that was here"""
+    which: _builtins.bool
+    """say only of which incarnations there are logs"""
     def __init__(
         self,
         *,
@@ -641,12 +647,16 @@ class LogRequest(_message.Message):
         job_id: _builtins.int = ...,
         tail_lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        epoch: _builtins.int | None = ...,
+        which: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
+    _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
 
 Global___LogRequest: _TypeAlias = LogRequest  # noqa: Y015
 
@@ -677,12 +687,17 @@ class LogData(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    EPOCHS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     data: _builtins.bytes
     """at most 64 KiB"""
     end: _builtins.bool
     error: _builtins.str
     """with end: why there is nothing (more)"""
+    @_builtins.property
+    def epochs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """answers `which`, with end"""
+
     def __init__(
         self,
         *,
@@ -690,10 +705,11 @@ class LogData(_message.Message):
         data: _builtins.bytes = ...,
         end: _builtins.bool = ...,
         error: _builtins.str = ...,
+        epochs: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "end", b"end", "epochs", b"epochs", "error", b"error", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

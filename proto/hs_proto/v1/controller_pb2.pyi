@@ -1304,20 +1304,25 @@ class LogsRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     TAIL_LINES_FIELD_NUMBER: _builtins.int
     FOLLOW_FIELD_NUMBER: _builtins.int
+    FROM_EPOCH_FIELD_NUMBER: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
-    """-1: all that is kept"""
+    """-1: all that is kept, of all incarnations; else of the newest"""
     follow: _builtins.bool
+    """over all incarnations to come"""
+    from_epoch: _builtins.int
+    """of all: what earlier ones said is left out"""
     def __init__(
         self,
         *,
         job_id: _builtins.int = ...,
         tail_lines: _builtins.int = ...,
         follow: _builtins.bool = ...,
+        from_epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "job_id", b"job_id", "tail_lines", b"tail_lines"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "from_epoch", b"from_epoch", "job_id", b"job_id", "tail_lines", b"tail_lines"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1328,15 +1333,19 @@ class LogsChunk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DATA_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
+    epoch: _builtins.int
+    """of the incarnation that said it"""
     def __init__(
         self,
         *,
         data: _builtins.bytes = ...,
+        epoch: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

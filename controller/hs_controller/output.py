@@ -1,0 +1,133 @@
+"""A job's output as people read it: what each incarnation said, on whatever server that was, as if it were one text."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from hs_controller.links import Hub, Link
+from hs_controller.loop import Loop
+from hs_core.errors import Kind, RefusedError
+from hs_core.model import Job
+from hs_core.names import JobId
+from hs_core.reports import Phase
+from hs_proto.v1 import controller_pb2 as pb
+
+REFRESH_S = 5.0
+ANSWER_S = 5.0  # an agent that says nothing for so long has no logs
+STORY = 1_000  # events of a job, the newest, in which servers are named
+
+Look = Callable[[JobId], Awaitable[Job]]
+"""The job as it is now."""
+
+
+class Output:
+    def __init__(self, loop: Loop, hub: Hub, look: Look) -> None:
+        self._loop, self._hub, self._look = loop, hub, look
+
+    async def read(self, job: Job, request: pb.LogsRequest) -> AsyncIterator[pb.LogsChunk]:
+        """Raises RefusedError where there is none to be had."""
+        if request.follow:
+            job = await self._started(job, -1)
+        tail, since = request.tail_lines, request.from_epoch
+        while request.follow and not job.state.ended:
+            if tail < 0:
+                async for chunk in self._said(job, since, job.epoch):
+                    yield chunk
+            async for data in self._of(job, tail, epoch=job.epoch):
+                yield pb.LogsChunk(data=data, epoch=job.epoch)
+            tail, since = -1, job.epoch + 1
+            job = await self._started(job, job.epoch)
+        some = False
+        if tail < 0:
+            async for chunk in self._said(job, since, job.epoch + 1):
+                some = True
+                yield chunk
+        if not some and since <= job.epoch:
+            async for data in self._of(job, tail):
+                yield pb.LogsChunk(data=data, epoch=job.epoch)
+
+    async def _started(self, job: Job, epoch: int) -> Job:
+        """Once an incarnation beyond that one has a process, or it ended without one."""
+        with self._loop.watching(job.id) as watch:
+            while not (job.state.ended or (job.epoch > epoch and _has_log(job))):
+                await watch.wait(REFRESH_S)
+                job = await self._look(job.id)
+        return job
+
+    async def _said(self, job: Job, since: int, before: int) -> AsyncIterator[pb.LogsChunk]:
+        """What these incarnations have said, as far as their servers are here and have kept it."""
+        if since >= before:
+            return
+        events = await self._loop.store.read(
+            lambda journal: journal.events(job=job.id, limit=STORY, newest=True)
+        )
+        names = sorted({event.fact.host for event in events if event.fact.host} | set(job.hosts))
+        links = [link for name in names if (link := self._hub.link(name)) is not None]
+        there = await asyncio.gather(*(_epochs(link, job.id) for link in links))
+        found = {epoch: link for link, epochs in zip(links, there, strict=True) for epoch in epochs}
+        for epoch in sorted(epoch for epoch in found if since <= epoch < before):
+            try:
+                async for data in self._from(found[epoch], job.id, -1, epoch=epoch):
+                    yield pb.LogsChunk(data=data, epoch=epoch)
+            except RefusedError as refused:
+                if refused.kind is not Kind.NOT_FOUND:  # cleared away, or the server has gone, meanwhile
+                    raise
+
+    async def _of(self, job: Job, tail: int, *, epoch: int | None = None) -> AsyncIterator[bytes]:
+        """What its newest incarnation that has a log has said; or this one, also what it will."""
+        link = self._link(job)
+        if link is None:
+            yield _end_of(job, tail)
+            return
+        some = False
+        try:
+            async for data in self._from(link, job.id, tail, follow=epoch is not None, epoch=epoch):
+                some = True
+                yield data
+        except RefusedError:
+            job = await self._look(job.id)
+            if some or job.exit is None or not job.exit.log_tail:
+                raise
+            # Its host has cleared it away; the end of it came with the exit.
+            yield _end_of(job, tail)
+
+    async def _from(
+        self, link: Link, job: JobId, tail: int, *, follow: bool = False, epoch: int | None = None
+    ) -> AsyncIterator[bytes]:
+        limit = self._loop.config.limits.log_buffer_bytes
+        reader = link.log(job, tail_lines=tail, follow=follow, epoch=epoch, limit_bytes=limit)
+        try:
+            async for data in reader:
+                yield data
+        finally:
+            link.cancel_log(reader)
+
+    def _link(self, job: Job) -> Link | None:
+        """The agent that has its log; None: what came with its exit is all there is."""
+        if job.host is None and not job.state.ended:
+            raise RefusedError(f"job {job.id} has not started: there is no log yet", Kind.CONFLICT)
+        link = self._hub.link(job.host) if job.host is not None else None
+        if link is None and not job.state.ended:
+            raise RefusedError(
+                f"{job.host}, where job {job.id} is, is away: its log is there", Kind.UNAVAILABLE
+            )
+        return link
+
+
+async def _epochs(link: Link, job: JobId) -> tuple[int, ...]:
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await link.logs_of(job)
+    except (TimeoutError, RefusedError):
+        return ()
+
+
+def _has_log(job: Job) -> bool:
+    return job.report is not None and job.report.phase is not Phase.WAITING
+
+
+def _end_of(job: Job, lines: int) -> bytes:
+    text = job.exit.log_tail if job.exit else ""
+    if not text:
+        raise RefusedError(f"job {job.id}: its log is no longer there", Kind.NOT_FOUND)
+    kept = text.splitlines(keepends=True)
+    return "".join(kept[-lines:] if lines > 0 else kept if lines < 0 else []).encode()
