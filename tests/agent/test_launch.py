@@ -106,6 +106,7 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
         "HS_GPU_TYPE": "V100",
         "HS_MASTER_ADDR": "127.0.0.1",
         "HS_MASTER_PORT": env["MASTER_PORT"],
+        "HS_EPOCH": "3",
         "HS_RESTART_COUNT": "2",
         "HS_ACCUMULATION_STEPS": "1",
         "HS_COPY": "0",
