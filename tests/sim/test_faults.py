@@ -69,7 +69,7 @@ def test_the_same_seed_makes_the_same_trouble():
 
 def test_elastic_jobs_are_in_the_trouble_too_and_are_restarted_over_several_servers():
     worlds: list[World] = []
-    assert run_seed(15, worlds.append) is None
+    assert run_seed(75, worlds.append) is None
     jobs = worlds[0].truth.jobs.values()
     assert all(job.sim.elastic is not None for job in jobs)
     assert any(job.migrations and len(job.last_home) > 1 for job in jobs)
