@@ -144,6 +144,8 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
         pytest.param(9636, id="who-changed-places-has-what-it-wrote-and-what-it-fetched"),
         pytest.param(16823, id="a-fenced-gang-that-found-no-other-place-goes-on-once-its-servers-are-back"),
         pytest.param(11143, id="who-changed-places-has-both-until-something-newer-is-written"),
+        pytest.param(23409, id="a-round-keeps-no-gpu-for-who-was-moved-away"),
+        pytest.param(26920, id="a-gang-that-one-server-moves-leaves-no-gpus-idle-on-the-other"),
     ],
 )
 def test_what_once_broke_in_trouble_holds(seed: int):
