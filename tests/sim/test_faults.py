@@ -156,6 +156,11 @@ def test_who_wrote_on_while_cut_off_goes_on_from_that_and_does_not_fail_for_what
     assert run_seed(12125, deeds=True) is None
 
 
+def test_an_order_that_waited_for_a_link_is_not_obeyed_after_one_that_was_given_later():
+    """A gang was told to go on, and before its nodes were linked, to stop: it stands while another has its GPUs."""
+    assert run_seed(19100, deeds=True) is None
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 
