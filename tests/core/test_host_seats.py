@@ -45,6 +45,19 @@ def test_a_job_is_started_on_the_gpus_that_its_turn_names() -> None:
     assert (bound(host, 1), bound(host, 2)) == ([1, 3], [2])
 
 
+def test_a_part_that_starts_ahead_of_its_turn_is_bound_to_the_gpus_that_the_next_turn_names() -> None:
+    """Bound to others it would leave through a checkpoint when its turn comes, and all of its gang would lose that turn."""
+    host = HostSim(gpus=4)
+    host.job(1, 1)
+    host.job(2, 2, user="B", nodes=2, rendezvous="a:1", ways=Ways(can_checkpoint=True))
+    host.start_clock([seats(j1=(0,)), seats(j1=(0,), j2=(1, 2))])
+    host.run(30.0)
+    assert host.phases() == {1: "running", 2: "held"}
+    assert bound(host, 2) == [1, 2]
+    host.run(31.0)
+    assert host.running() == {1, 2}
+
+
 def test_a_job_moves_to_the_gpus_named_now_and_loses_no_step() -> None:
     host = two()
     told(host, seats(j1=(3,), j2=(1,)))

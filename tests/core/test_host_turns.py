@@ -14,7 +14,7 @@ from hs_core.host import HostConfig
 from hs_core.host.agenda import REMEMBERED, Agenda
 from hs_core.model import OnPartition
 from hs_core.names import JobId
-from hs_core.reports import Phase
+from hs_core.reports import Phase, Tier
 from hs_core.wanted import Turn, Wanted
 
 QUICK = {"hook_s": 0.1, "ready_s": 0.2, "hold_s": 0.1}
@@ -22,10 +22,11 @@ GANG, ONE, TWO = JobId(1), JobId(2), JobId(3)
 ITS, OTHERS = Turn(gangs=(GANG,)), Turn()
 
 
-def host(*, gpus: int = 2, rendezvous: str = "a:1", **gang: Any) -> HostSim:
+def host(*, gpus: int = 2, rendezvous: str = "a:1", can_checkpoint: bool = False, **gang: Any) -> HostSim:
     """Job 1 is a part on all GPUs; jobs 2 and 3 are the host's own, one GPU each."""
     sim = HostSim(gpus)
-    sim.job(1, gpus, nodes=2, rendezvous=rendezvous, ways=Ways(**QUICK), **gang)
+    ways = Ways(**QUICK, can_checkpoint=can_checkpoint)
+    sim.job(1, gpus, nodes=2, rendezvous=rendezvous, ways=ways, **gang)
     sim.job(2, ways=Ways(**QUICK))
     sim.job(3, ways=Ways(**QUICK))
     return sim
@@ -570,6 +571,19 @@ def test_what_a_turn_leaves_idle_by_itself_stays_idle() -> None:
     sim.send()
     sim.quanta(2)
     assert sim.running() == {one}
+
+
+def test_gpus_of_a_part_that_another_server_had_leave_go_to_who_stands_there_until_the_next_edge() -> None:
+    """It goes on from its checkpoint no earlier: perhaps all of its gang is to move."""
+    sim = host(can_checkpoint=True)
+    sim.start_clock([Turn(gangs=(ONE, TWO), local=False), Turn(gangs=(GANG,), local=False)])
+    sim.run(65.0)
+    assert sim.running() == {GANG}
+    sim.processes[GANG, 1].hold(Tier.CHECKPOINT)
+    sim.run(1.0)
+    assert sim.running() == {ONE, TWO}
+    sim.quanta(2)
+    assert sim.running() == {GANG}
 
 
 def test_a_gang_on_its_way_to_an_idle_gpu_finds_it_idle_when_it_comes() -> None:

@@ -121,6 +121,37 @@ def test_what_is_on_the_way_needs_no_other_gpus_on_a_server_where_it_is() -> Non
     assert runs(second) == {1, 2}
 
 
+@every_round_policy
+def test_gpus_of_a_round_are_not_kept_for_one_that_has_got_another_home_since(policy: Policy) -> None:
+    """It was moved by somebody else than the policy, and waits there. Who stands where it was runs at once, and not when the round is over."""
+    moved = sized(1, hosts=(HostName("b"),), movable=True)
+    other = sized(2, hosts=(HostName("b"),), started=True, running=True)
+    stands = sized(3, hosts=(HostName("a"),), started=True)
+    asked = snapshot([host("a", 1), host("b", 1)], [moved, other, stands], rates={("c", "V100"): 1.0})
+    memory = {**policy.decide(asked, {}).memory, "homes": {"1": ["a"], "2": ["b"]}, "guests": {}}
+    verdict = policy.decide(asked, memory)
+    assert runs(verdict) == {2, 3}
+    assert homes_of(verdict) == {1: "b", 2: "b", 3: "a"}
+
+
+def test_gpus_of_a_round_are_not_kept_for_one_that_stays_where_it_is_after_all() -> None:
+    """Its checkpoint was not written, say."""
+    asked = snapshot(
+        [host("old", 1, "K80"), host("new", 1)],
+        [sized(1, hosts=(HostName("old"),), started=True, running=True, movable=True)],
+        rates={("c", "V100"): 5.0, ("c", "K80"): 1.0},
+        migrations_left=5,
+    )
+    first = FFT.decide(asked, {})
+    assert homes_of(first) == {1: "new"}
+    (stays,) = asked.jobs
+    other = sized(2, arrival_s=5.0)
+    tickets = {**asked.tickets, other.user: 1}
+    second = FFT.decide(having(asked, jobs=(stays, other), tickets=tickets), first.memory)
+    assert homes_of(second) == {1: "old", 2: "new"}
+    assert runs(second) == {1, 2}
+
+
 def test_without_one_of_its_servers_a_round_is_decided_anew() -> None:
     jobs = [sized(1), sized(2)]
     asked = snapshot([host("a", 1), host("b", 1)], jobs, rates={("c", "V100"): 1.0})

@@ -69,7 +69,7 @@ def test_the_same_seed_makes_the_same_trouble():
 
 def test_elastic_jobs_are_in_the_trouble_too_and_are_restarted_over_several_servers():
     worlds: list[World] = []
-    assert run_seed(15, worlds.append) is None
+    assert run_seed(75, worlds.append) is None
     jobs = worlds[0].truth.jobs.values()
     assert all(job.sim.elastic is not None for job in jobs)
     assert any(job.migrations and len(job.last_home) > 1 for job in jobs)
@@ -144,6 +144,9 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
         pytest.param(9636, id="who-changed-places-has-what-it-wrote-and-what-it-fetched"),
         pytest.param(16823, id="a-fenced-gang-that-found-no-other-place-goes-on-once-its-servers-are-back"),
         pytest.param(11143, id="who-changed-places-has-both-until-something-newer-is-written"),
+        pytest.param(23409, id="a-round-keeps-no-gpu-for-who-was-moved-away"),
+        pytest.param(38339, id="trouble-is-as-long-as-it-was-and-not-as-often-as-somebody-looked"),
+        pytest.param(26920, id="a-gang-that-one-server-moves-leaves-no-gpus-idle-on-the-other"),
     ],
 )
 def test_what_once_broke_in_trouble_holds(seed: int):
@@ -152,6 +155,11 @@ def test_what_once_broke_in_trouble_holds(seed: int):
 
 def test_who_wrote_on_while_cut_off_goes_on_from_that_and_does_not_fail_for_what_is_gone():
     assert run_seed(12125, deeds=True) is None
+
+
+def test_an_order_that_waited_for_a_link_is_not_obeyed_after_one_that_was_given_later():
+    """A gang was told to go on, and before its nodes were linked, to stop: it stands while another has its GPUs."""
+    assert run_seed(19100, deeds=True) is None
 
 
 # --- planted bugs -----------------------------------------------------------------------------------------------------

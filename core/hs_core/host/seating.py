@@ -1,4 +1,5 @@
-"""GPUs that the controller's turn names for its gangs (`Turn.seats`): a job is bound to them when it is started, and goes there through a checkpoint.
+"""GPUs that the controller's turn names for its gangs (`Turn.seats`): a job is bound to them when it is started, ahead of that turn too, and goes
+there through a checkpoint.
 
 The controller's word on which GPUs are whose is older than the host's: where what it names cannot be had, the host chooses as ever.
 """
@@ -9,11 +10,12 @@ from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.names import GpuId, JobId
 from hs_core.reports import Phase, Tier
+from hs_core.wanted import Turn
 
 
-def seat_of(board: Board, job: HostedJob) -> tuple[GpuId, ...]:
+def seat_of(board: Board, job: HostedJob, turn: Turn) -> tuple[GpuId, ...]:
     """() if the turn names none for it, or some that are not here."""
-    gpus = next((seat.gpus for seat in board.turn.seats if seat.job == job.id), ())
+    gpus = next((seat.gpus for seat in turn.seats if seat.job == job.id), ())
     if len(gpus) != job.gang:
         return ()
     here = {gpu.index: gpu.id for gpu in board.gpus.values() if board.usable(gpu.id)}
@@ -21,12 +23,13 @@ def seat_of(board: Board, job: HostedJob) -> tuple[GpuId, ...]:
 
 
 def others_seats(board: Board, job: HostedJob) -> set[GpuId]:
-    """GPUs that the turn names for others that are here."""
+    """GPUs that the first turn that it is known to be in names for others that are here."""
+    turn = board.turn_of(job)
     return {
         gpu
-        for seat in board.turn.seats
+        for seat in turn.seats
         if seat.job != job.id and (other := board.jobs.get(seat.job)) is not None and not other.ended
-        for gpu in seat_of(board, other)
+        for gpu in seat_of(board, other, turn)
     }
 
 
@@ -35,7 +38,11 @@ def astray(board: Board, movable: Collection[HostedJob], taken: Collection[GpuId
 
     `taken`: GPUs that stay whose they are.
     """
-    wishes = {job.id: seat for job in movable if (seat := seat_of(board, job)) and set(seat) != set(job.gpus)}
+    wishes = {
+        job.id: seat
+        for job in movable
+        if (seat := seat_of(board, job, board.turn)) and set(seat) != set(job.gpus)
+    }
     staying = set(taken)
     for gang in board.turn.gangs:
         other = board.jobs.get(gang)
@@ -61,6 +68,6 @@ def is_leaving(job: HostedJob) -> bool:
 
 def awaited(board: Board, job: HostedJob, claimed: dict[GpuId, JobId]) -> list[JobId]:
     """Who is about to leave the GPUs that are named for it, where nothing else keeps it from them."""
-    owners = {claimed[gpu] for gpu in seat_of(board, job) if gpu in claimed}
+    owners = {claimed[gpu] for gpu in seat_of(board, job, board.turn) if gpu in claimed}
     leave = all(id_ in board.jobs and is_leaving(board.jobs[id_]) for id_ in owners)
     return sorted(owners) if leave else []

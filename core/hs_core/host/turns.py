@@ -118,7 +118,8 @@ def _long_waited(job: HostedJob) -> bool:
 
 
 def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> None:
-    """Where gangs of the turn cannot have GPUs because they are bound to others', or because there is no memory to start them, as many go by pass to jobs that stand there for them.
+    """Where gangs of the turn cannot have GPUs because they are bound to others', because there is no memory to start them, or because they are left
+    out of this quantum, as many go by pass to jobs that stand there for them.
 
     The controller does not know of bindings: by number there was room for all. Gangs that move, or are about to come back from a checkpoint
     without their binding, take the first of these GPUs.
@@ -126,8 +127,10 @@ def stand_in(board: Board, this: Walk, leaving: Collection[HostedJob] = ()) -> N
     under_way = [job for job in moving.under_way(board) if job.id in board.turn.gangs and job not in leaving]
     coming = [*leaving, *under_way]
     missing = [job for job in this.misfits if job.id in board.turn.gangs and job not in this.picks]
-    there = (board.jobs[gang] for gang in board.turn.gangs if gang in board.refused and gang in board.jobs)
-    missing += [job for job in there if job.refused_quanta > 1 and not job.alive and job not in this.picks]
+    there = [board.jobs[gang] for gang in board.turn.gangs if gang in board.jobs]
+    missing += [job for job in there if job.passed_over and not job.ended]
+    refused = [job for job in there if job.id in board.refused and job.refused_quanta > 1]
+    missing += [job for job in refused if not job.alive and job not in this.picks]
     kept = sum(job.gang for job in coming)
     wide = min(sum(job.gang for job in missing if job not in coming), len(this.free) - kept)
     for id_ in this.order if wide > 0 else ():

@@ -168,7 +168,7 @@ class Walk:
     def choose(
         self, job: HostedJob, allowed: Collection[GpuId], gpus: int | None = None
     ) -> tuple[GpuId, ...] | None:
-        seat = seat_of(self.board, job) if gpus is None and self.board.turn.seats else ()
+        seat = seat_of(self.board, job, self.board.turn_of(job)) if gpus is None else ()
         if seat and set(seat) <= set(allowed):
             return seat
         if job.aim and gpus is None and set(job.aim) <= set(allowed):
@@ -222,8 +222,7 @@ def apart(board: Board, job: HostedJob, allowed: Collection[GpuId]) -> Iterator[
     if job.id not in board.turn.gangs and not alone:
         return
     bound = _bound_beside(board, job)
-    if board.turn.seats:
-        bound |= others_seats(board, job)
+    bound |= others_seats(board, job)
     if alone:
         stay = [other for other in board.jobs.values() if other.alive and not other.can_checkpoint]
         kept = bound.union(*(other.gpus for other in stay if other is not job))

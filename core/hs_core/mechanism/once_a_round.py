@@ -1,9 +1,9 @@
 """Policies that decide once a round: what changes in between waits for the next edge, but GPUs that would idle are used at once.
 
-Between two edges everybody keeps the GPUs of the round, also who is still on the way to them. What is left goes to who waits, by arrival, where
-that moves nobody: a job with a process at its home, one without wherever it is fastest. A server that comes, goes, is drained or
-loses GPUs is no small change: then the round is decided anew. Who shares GPUs goes on beside the same jobs; who was to join one and is still on
-the way does so in the next round.
+Between two edges everybody keeps the GPUs of the round, also who is still on the way to them: not who stays where it is after all, or has got
+another home since, where it also stays until the next edge. What is left goes to who waits, by arrival, where that moves nobody: a job with a
+process at its home, one without wherever it is fastest. A server that comes, goes, is drained or loses GPUs is no small change: then the round is
+decided anew. Who shares GPUs goes on beside the same jobs; who was to join one and is still on the way does so in the next round.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,8 @@ def _servers(snapshot: Snapshot) -> int:
     return crc32(repr(sorted(said)).encode())
 
 
-def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: Mapping[str, Any]) -> Memory:
+def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, without: Mapping[str, Any]) -> Memory:
+    """`without`: homes that the round has for those who have no GPUs."""
     plan = verdict.plan
     # Who runs to be measured has its GPUs for that, and not for the round.
     here = {job for turn in plan.turns.values() for job in turn.gangs} - snapshot.reserved.keys()
@@ -53,7 +54,7 @@ def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: M
         "policy": of_policy,
         "round": snapshot.quantum,
         "servers": _servers(snapshot),
-        "homes": {**{str(job): list(plan.homes[job]) for job in sorted(here)}, **on_the_way},
+        "homes": {**{str(job): list(plan.homes[job]) for job in sorted(here)}, **without},
         "guests": dict(sorted(guests.items())),
     }
 
@@ -61,13 +62,19 @@ def _kept(snapshot: Snapshot, verdict: Verdict, of_policy: Memory, on_the_way: M
 def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict:
     seats = Seats(snapshot)
     homes = {JobId(int(job)): tuple(map(HostName, home)) for job, home in memory["homes"].items()}
-    on_the_way: dict[str, Any] = {}
+    without: dict[str, Any] = {}
+    elsewhere: set[JobId] = set()
     order = sorted(snapshot.jobs, key=by_arrival)
     guests = memory["guests"]
     for job in order:
         home = homes.get(job.id)
-        if home is not None and str(job.id) not in guests and not seats.stay(job, home):
-            on_the_way[str(job.id)] = list(home)
+        if home is None or str(job.id) in guests:
+            continue
+        if home != job.hosts and (job.movable or not job.started):  # it is not on its way there any more
+            elsewhere.add(job.id)
+            seats.keep(job)
+        elif not seats.stay(job, home):
+            without[str(job.id)] = list(home)
     for job in order:
         if (said := guests.get(str(job.id))) is not None:
             beside = {
@@ -81,6 +88,8 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict
     for job in order:
         if job.id not in homes:
             seats.rest(job)
+        elif job.id in elsewhere and not seats.rest(job, stays=True):
+            without[str(job.id)] = list(homes[job.id])
     within = {
         JobId(int(guest)): JobId(partner)
         for guest, at in guests.items()
@@ -88,4 +97,4 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict
         for partner, _ in there
     }
     verdict = seats.verdict({}, why, (), strategies=strategies, within=within)
-    return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], on_the_way))
+    return replace(verdict, memory=_kept(snapshot, verdict, memory["policy"], without))

@@ -123,15 +123,15 @@ class Seats:
         there = all(slots.runs_at(partner, name) for name, gpus in beside.items() for partner in gpus)
         return there and slots.home(job) == tuple(beside) and slots.share(job, beside)
 
-    def rest(self, job: JobFacts) -> bool:
-        """GPUs that nobody has yet, where that moves nobody; False if there are none."""
+    def rest(self, job: JobFacts, *, stays: bool = False) -> bool:
+        """GPUs that nobody has yet, where that moves nobody; False if there are none. `stays`: only at its home, where it has one."""
         slots = self._slots
         if slots.runs(job) or not slots.reachable(job):
             return slots.runs(job)
         home = slots.home(job)
         if home and self._hosts[home[0]].model in self.choices(job) and slots.take(job, home, ""):
             return True
-        free_to_go = not job.started and (not home or job.movable)
+        free_to_go = not job.started and (not home or (job.movable and not stays))
         return free_to_go and any(slots.start(job, model) for model in self.choices(job))
 
     def serve(self, order: Iterable[JobFacts]) -> None:

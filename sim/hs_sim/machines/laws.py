@@ -24,12 +24,8 @@ class Laws:
     def __init__(self, world: World) -> None:
         self._world = world
         self._idle: dict[tuple[HostName, int], int] = {}
-        self.trouble_s = 0.0  # time in which something was wrong
 
     def __call__(self, world: World) -> None:
-        every_s = world.experiment.sample_s or world.experiment.quantum_s
-        if not world.trouble.over:
-            self.trouble_s += every_s
         self._queues()
         quiet_s = world.clock.now_s - world.trouble.quiet_from_s
         if not world.trouble.over or quiet_s < SETTLE_QUANTA * world.experiment.quantum_s:
@@ -94,7 +90,7 @@ class Laws:
         gang = job.sim.elastic.gpus_max if job.sim.elastic is not None else job.sim.gang
         start_s = costs.start_s + job.sim.state_bytes / costs.checkpoint_bytes_per_s
         start_s += job.sim.dataset_bytes / costs.network_bytes_per_s
-        unsure_s = self.trouble_s + job.launches * (SLACK_S + start_s) + job.averaging_s
+        unsure_s = world.trouble.lasted_s() + job.launches * (SLACK_S + start_s) + job.averaging_s
         if abs(row.gpu_s - really) > 0.02 * really + gang * unsure_s:
             world.broken(
                 f"job {job.id} received {really:.1f} GPU-seconds and was charged {row.gpu_s:.1f}; "

@@ -102,6 +102,8 @@ class Trouble:
         self._waiting: list[list[object]] = []
         self.quiet_from_s = 0.0  # nothing is wrong any more since
         self.active = 0
+        self._since_s = 0.0  # something is wrong
+        self._lasted_s = 0.0  # until then
         for fault in plan.faults:
             if fault.when:
                 self._waiting.append([fault, fault.nth])
@@ -111,6 +113,10 @@ class Trouble:
     @property
     def over(self) -> bool:
         return self.active == 0
+
+    def lasted_s(self) -> float:
+        """Time in which something was wrong, in all."""
+        return self._lasted_s + (self._clock.now_s - self._since_s if self.active else 0.0)
 
     def _arm(self, fault: Fault, at_s: float) -> None:
         if fault.kind is Kind.AGENT_KILLED:
@@ -148,6 +154,8 @@ class Trouble:
         world, kind = self._world, fault.kind
         if kind in ON_A_HOST and fault.host is None:
             raise ValueError(f"a fault of kind {kind} names no host")
+        if not self.active:
+            self._since_s = self._clock.now_s
         self.active += 1
         match kind:
             case Kind.CONTROLLER_KILLED:
@@ -293,3 +301,5 @@ class Trouble:
         self._world.note("a fault is over")
         self.active -= 1
         self.quiet_from_s = self._clock.now_s
+        if not self.active:
+            self._lasted_s += self._clock.now_s - self._since_s

@@ -299,11 +299,13 @@ class World:
         self._order(part, number, act, args)
 
     def _order(self, part: Part, number: int | None, act: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if number is not None and number != part.newest:
+            return  # a newer one was given while it waited
         if part.rank > 0 and part.gang.linked:
             self.clock.after(self.network.delay_s(), self._obey, part, number, act, args)
         elif part.gang.linked:
             self._obey(part, number, act, args)
-        elif part.way is not Way.GONE and number is not None and number == part.newest:
+        elif part.way is not Way.GONE and number is not None:
             self.clock.after(ORDER_RETRY_S, self._order, part, number, act, args)
 
     @staticmethod
