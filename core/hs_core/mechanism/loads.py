@@ -262,6 +262,9 @@ class Board:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""
         return self._levels[model].part(user, more)
 
+    def level(self, model: str) -> Level:
+        return self._levels[model]
+
     def find(self, job: JobFacts, model: str, *, comes: bool = True) -> Home:
         """The best home for it in the pool; `comes`: it is not in the pool yet."""
         return self.pool(model).best(job, self.per_gpu(job.user, model, job.gang if comes else 0))
