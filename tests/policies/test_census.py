@@ -55,6 +55,7 @@ def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
 def all_of(census: Census) -> tuple[object, ...]:
     shelves = census.single, census.several
     bands = [shown(bands) for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
+    bands.append(shown(census.both()))
     return bands, census.odd, census.jobs, census.ids, list(census.homes().items())
 
 

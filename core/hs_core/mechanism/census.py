@@ -155,6 +155,7 @@ class Census:
         self._homes: dict[JobId, Home] = dict(zip(self.ids, map(_hosts_of, self.jobs), strict=True))  # … too
         self.odd: dict[JobId, JobFacts] = {}  # a decision looks at them itself
         self.single, self.several = Shelf(), Shelf()
+        self._both: dict[Kind, tuple[Band, Band, Band]] = {}  # of several servers, of one, and together
         self._recount(self._take(), ())
 
     def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
@@ -241,6 +242,17 @@ class Census:
             if not job.hosts:
                 del homes[job.id]
         return homes
+
+    def both(self) -> Mapping[Kind, Band]:
+        """Kinds of whom some live on one server and others on several, together."""
+        before, self._both = self._both, {}
+        for kind, several in self.several.kinds.items():
+            if (single := self.single.kinds.get(kind)) is not None:
+                kept = before.get(kind)
+                if kept is None or kept[0] is not several or kept[1] is not single:
+                    kept = several, single, _merged([several.jobs, single.jobs])
+                self._both[kind] = kept
+        return {kind: together for kind, (_, _, together) in self._both.items()}
 
     # --- counting ---------------------------------------------------------------------------------------------------
 

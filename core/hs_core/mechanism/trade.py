@@ -390,11 +390,11 @@ def dump(trades: Iterable[Trade]) -> list[Any]:
 
 
 def load(dumped: Iterable[Any]) -> list[Trade]:
-    return [_load(tuple(row)) for row in dumped]
+    return [_load(*row) for row in dumped]
 
 
-@lru_cache(maxsize=1 << 13)  # from one decision to the next most stand
-def _load(row: tuple[Any, ...]) -> Trade:
+@lru_cache(maxsize=1 << 13, typed=True)  # from one decision to the next most stand
+def _load(*row: Any) -> Trade:
     fast, slow, giver, taker, fast_gpus, slow_gpus, price, giver_speedup, taker_speedup, since_s = row
     return Trade(
         fast=fast,

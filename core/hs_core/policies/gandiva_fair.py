@@ -143,10 +143,10 @@ def _tickets_of(
             over, under = over * times, under * parts
         by_gang: dict[int, Fraction] = {}
         for jobs in bands[at]:
-            for job, gang in zip(jobs.ids, jobs.gangs, strict=True):
+            for gang in jobs.widths:
                 if gang not in by_gang:
                     by_gang[gang] = _ratio(over * gang, under)
-                tickets[job] = by_gang[gang]
+            tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
 
 
