@@ -56,6 +56,7 @@ def all_of(census: Census) -> tuple[object, ...]:
     shelves = census.single, census.several
     bands = [shown(bands) for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
     bands.append(shown(census.both()))
+    assert census.of_several() == [job for job in census.jobs if job.nodes > 1]
     return bands, census.odd, census.jobs, census.ids, list(census.homes().items())
 
 

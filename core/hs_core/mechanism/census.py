@@ -12,7 +12,9 @@ from itertools import chain, compress, filterfalse
 from operator import attrgetter, is_not
 from typing import Any, TypeVar
 
-from hs_core.mechanism.floor import Floor
+import numpy as np
+
+from hs_core.mechanism.floor import Floor, Ints
 from hs_core.mechanism.placing import Home
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
@@ -37,8 +39,21 @@ _counted = attrgetter(
     "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
-_STAYS = {"ids", "gangs", "users", "gpus", "widths"}
+_STAYS = {"ids", "gangs", "users", "gpus", "widths", "per_node", "claims", "roll"}
 """Of a band: what does not go by anything else of its jobs."""
+
+
+_numbers: dict[UserName, int] = {}
+
+
+def number_of(user: UserName) -> int:
+    """For arrays: as long as the process lives the same one."""
+    return _numbers.setdefault(user, len(_numbers))
+
+
+def numbers() -> int:
+    """That have been given."""
+    return len(_numbers)
 
 
 class Band:
@@ -113,6 +128,21 @@ class Band:
         return tuple(map(_user_of, self._jobs))
 
     @cached_property
+    def per_node(self) -> tuple[int, ...]:
+        """GPUs of each on one server."""
+        return tuple([job.per_node for job in self._jobs])
+
+    @cached_property
+    def claims(self) -> Ints:
+        """The same as an array: whose each is, by `number_of`, and GPUs on one server."""
+        return np.array([list(map(number_of, self.users)), self.per_node], dtype=np.int64)
+
+    @cached_property
+    def roll(self) -> Ints:
+        """`ids` and `gangs` as an array."""
+        return np.array([self.ids, self.gangs], dtype=np.int64)
+
+    @cached_property
     def gpus(self) -> int:
         return sum(self.gangs)
 
@@ -134,6 +164,9 @@ class Band:
         if all(map(_is_sliceable, self.jobs)):
             return ()
         return tuple(job for job in self.jobs if not job.sliceable)
+
+
+NOBODY = Band([])
 
 
 class Shelf:
@@ -242,6 +275,11 @@ class Census:
             if not job.hosts:
                 del homes[job.id]
         return homes
+
+    def of_several(self) -> list[JobFacts]:
+        """All jobs of several servers, by id."""
+        found = [job for job in self.odd.values() if job.nodes > 1]
+        return sorted(chain(found, *self.several.kinds.values()), key=_id_of)
 
     def both(self) -> Mapping[Kind, Band]:
         """Kinds of whom some live on one server and others on several, together."""

@@ -27,6 +27,7 @@ class World:
     snapshot: Snapshot
     floor: Floor
     jobs: list[JobFacts]  # by id
+    several: list[JobFacts] = field(default_factory=list)  # those of several servers, by id
     homes: dict[JobId, Home] = field(default_factory=dict)  # as they will be in the plan
     effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
     new: list[JobFacts] = field(default_factory=list)  # look for a home
@@ -180,6 +181,7 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
         snapshot,
         there,
         list(taken.jobs),
+        taken.of_several(),
         homes=taken.homes(),
         at=dict(taken.single.at),
         parts=dict(taken.several.at),
