@@ -12,6 +12,8 @@ from hs_core.names import JobId
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
+SPARSE = 8  # so many ids for each job are looked up in a table yet
+
 
 class JobTickets(Mapping[JobId, Fraction]):
     """A value."""
@@ -25,9 +27,21 @@ class JobTickets(Mapping[JobId, Fraction]):
         has = map(self.numbers.__getitem__, self.which.tolist())
         return dict(zip(map(JobId, self.ids.tolist()), has, strict=True))
 
+    @cached_property
+    def _place(self) -> Ints | None:
+        """Of each id from the first to the last; None: there are far more of those than jobs."""
+        ids = self.ids
+        if not ids.size or ids[-1] - ids[0] > SPARSE * ids.size:
+            return None
+        place = np.zeros(ids[-1] - ids[0] + 1, dtype=np.int64)
+        place[ids - ids[0]] = np.arange(ids.size)
+        return place
+
     def which_of(self, jobs: Iterable[JobId] | Ints) -> Ints:
         """The numbers that these jobs have, who are all there."""
-        found: Ints = self.which[np.searchsorted(self.ids, np.asarray(jobs, dtype=np.int64))]
+        asked = np.asarray(jobs, dtype=np.int64)
+        place = np.searchsorted(self.ids, asked) if self._place is None else self._place[asked - self.ids[0]]
+        found: Ints = self.which[place]
         return found
 
     def floats(self) -> Floats:
