@@ -6,6 +6,7 @@ a pool makes its loads more equal (`mechanism.evening`). In a world that stands 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
@@ -110,6 +111,11 @@ class Mover:
         """In the next quantum there may be moves that there was no budget left for."""
         return self._waiting_left <= 0 or not self.moves_started
 
+    @cached_property
+    def _some_wait(self) -> bool:
+        """There are jobs without a process that live somewhere."""
+        return any(band.waiting for band in self.world.kinds.values())
+
     def _connected(self, home: Home) -> bool:
         return all(self.world.hosts[name].connected for name in home)
 
@@ -167,7 +173,7 @@ class Mover:
         worth = Worth(self.board, self.speeds)
         heap = self._all_offers(worth)
         heapify(heap)
-        while heap and not self.spent:
+        while heap and (self.moves_started or self._some_wait) and not self.spent:
             _, user, job_class, source, target = heappop(heap)
             job = self._candidate((user, job_class, source), target)
             if job is None:
