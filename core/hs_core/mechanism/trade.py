@@ -290,10 +290,11 @@ class Market:
 
     def _trade(self, users: Sequence[UserName], fast: str, slow: str, now_s: float, margin: float) -> None:
         sides, silent = [], []
+        has, speedups = self._has, self._speedups
         for user in users:
-            if (user, fast) not in self._has and (user, slow) not in self._has:
+            if (user, fast) not in has and (user, slow) not in has:
                 continue
-            speedup = self._speedups(user, fast, slow)
+            speedup = speedups(user, fast, slow)
             if speedup is not None:
                 sides.append(self._side(user, speedup, fast, slow))
             else:
@@ -321,17 +322,16 @@ class Market:
             self._news.append(TradeNews(trade=trade, why=explain(trade)))
 
     def _side(self, user: UserName, speedup: float, fast: str, slow: str) -> Side:
-        unit, usable, pinned = self._unit, self._needs.usable, self._needs.pinned
-        has_fast, has_slow = self._has.get((user, fast), 0), self._has.get((user, slow), 0)
-        side = Side(
-            user,
-            speedup,
-            has_fast - pinned.get((user, fast), 0) * unit,
-            has_slow - pinned.get((user, slow), 0) * unit,
-        )
-        if (limit := usable.get((user, fast))) is not None:
+        unit, usable, pinned, has = self._unit, self._needs.usable, self._needs.pinned, self._has
+        at_fast, at_slow = (user, fast), (user, slow)
+        has_fast, has_slow = has.get(at_fast, 0), has.get(at_slow, 0)
+        stays_fast, stays_slow = pinned.get(at_fast, 0), pinned.get(at_slow, 0)
+        side = Side(user, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
+        if side.fast < unit and side.slow <= 0:
+            return side  # it has nothing to give, and nothing to pay with
+        if (limit := usable.get(at_fast)) is not None:
             side.fast_room = max(0, limit * unit - has_fast)
-        if (limit := usable.get((user, slow))) is not None:
+        if (limit := usable.get(at_slow)) is not None:
             side.slow_room = max(0, limit * unit - has_slow)
         if (limit := self._needs.total.get(user)) is not None:
             side.room = max(0, limit * unit - self._totals[user])
