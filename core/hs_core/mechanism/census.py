@@ -9,7 +9,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress, filterfalse
-from operator import attrgetter, is_not
+from operator import attrgetter, eq, is_not
 from typing import Any, TypeVar
 
 import numpy as np
@@ -193,7 +193,7 @@ class Census:
 
     def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
         """Whether it was worth it; else nothing has changed."""
-        now, ids = _in_order(jobs)
+        now, ids = self._still_in_order(jobs) or _in_order(jobs)
         came, gone = self._changes(now, ids)
         if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
@@ -209,11 +209,21 @@ class Census:
         )
         return True
 
+    def _still_in_order(self, jobs: Sequence[JobFacts]) -> tuple[list[JobFacts], list[JobId]] | None:
+        """As `_in_order`, where nobody has come or gone: most jobs are not looked at. None: that is not known."""
+        if len(jobs) != len(self.jobs):
+            return None
+        others = list(map(is_not, jobs, self.jobs))
+        if ANEW * sum(others) > len(jobs):
+            return None
+        same = map(_id_of, compress(jobs, others)), map(_id_of, compress(self.jobs, others))
+        return (list(jobs), self.ids) if all(map(eq, *same)) else None
+
     def _changes(
         self, now: Sequence[JobFacts], ids: Sequence[JobId]
     ) -> tuple[list[JobFacts], list[JobFacts]]:
         """Those that are not the very same as before, as they are and as they were."""
-        if ids == self.ids:
+        if ids is self.ids or ids == self.ids:
             others = list(map(is_not, now, self.jobs))
             return list(compress(now, others)), list(compress(self.jobs, others))
         known = self._known

@@ -1,6 +1,6 @@
 """A snapshot as one decision needs it: every job counted once (`mechanism.census`), everything else by user, pool and class."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -27,6 +27,7 @@ class World:
     snapshot: Snapshot
     floor: Floor
     jobs: list[JobFacts]  # by id
+    ids: Sequence[JobId] = ()  # theirs
     several: list[JobFacts] = field(default_factory=list)  # those of several servers, by id
     homes: dict[JobId, Home] = field(default_factory=dict)  # as they will be in the plan
     effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
@@ -181,6 +182,7 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
         snapshot,
         there,
         list(taken.jobs),
+        taken.ids,
         taken.of_several(),
         homes=taken.homes(),
         at=dict(taken.single.at),
