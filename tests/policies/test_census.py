@@ -47,7 +47,10 @@ def a_job(dice: Random, at: int) -> JobFacts:
 
 def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
     return {
-        key: (b.jobs[:], b.ids, b.gangs, b.users, b.gpus, b.widths, b.waiting, b.stuck)
+        key: (
+            *(b.jobs[:], b.ids, b.gangs, b.users, b.per_node, b.gpus, b.widths, b.waiting, b.stuck),
+            *(b.claims.tolist(), b.roll.tolist()),
+        )
         for key, b in bands.items()
     }
 
