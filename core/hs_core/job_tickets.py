@@ -1,6 +1,6 @@
 """jobTickets of very many jobs: most share a few numbers, so they are known by which of these it is, and by job for who asks."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 
@@ -37,10 +37,11 @@ class JobTickets(Mapping[JobId, Fraction]):
         place[ids - ids[0]] = np.arange(ids.size)
         return place
 
-    def which_of(self, jobs: Iterable[JobId] | Ints) -> Ints:
+    def which_of(self, jobs: Sequence[JobId] | Ints) -> Ints:
         """The numbers that these jobs have, who are all there."""
         asked = np.asarray(jobs, dtype=np.int64)
-        place = np.searchsorted(self.ids, asked) if self._place is None else self._place[asked - self.ids[0]]
+        table = self._place
+        place = np.searchsorted(self.ids, asked) if table is None else table[asked - self.ids[0]]
         found: Ints = self.which[place]
         return found
 

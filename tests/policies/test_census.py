@@ -49,7 +49,7 @@ def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
     return {
         key: (
             *(b.jobs[:], b.ids, b.gangs, b.users, b.per_node, b.gpus, b.widths, b.waiting, b.stuck),
-            *(b.claims.tolist(), b.roll.tolist()),
+            *(b.owners, b.roll.tolist()),
         )
         for key, b in bands.items()
     }

@@ -32,9 +32,9 @@ def test_sums_of_many_servers_are_those_of_each(
     ids = sorted(dice.sample(range(dice.choice((60, 1000))), count))
     tickets = JobTickets(np.array(ids, dtype=np.int64), np.array(which, dtype=np.int64), numbers)
     left = dice.sample(ids, count)
-    servers = [[left.pop() for _ in range(size)] for size in sizes]
+    servers = [[JobId(left.pop()) for _ in range(size)] for size in sizes]
     found = sums([np.array(jobs, dtype=np.int64) for jobs in servers], tickets)
-    assert found == [add_up([tickets[JobId(at)] for at in jobs], {}) for jobs in servers]
+    assert found == [add_up([tickets[job] for job in jobs], {}) for jobs in servers]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -39,21 +39,19 @@ _counted = attrgetter(
     "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
-_STAYS = {"ids", "gangs", "users", "gpus", "widths", "per_node", "claims", "roll"}
+_STAYS = {"ids", "gangs", "users", "gpus", "widths", "per_node", "owners", "roll"}
 """Of a band: what does not go by anything else of its jobs."""
 
 
-_numbers: dict[UserName, int] = {}
+class _Numbers(dict[UserName, int]):
+    """Of users: as long as the process lives each has the same one."""
+
+    def __missing__(self, user: UserName) -> int:
+        self[user] = number = len(self)
+        return number
 
 
-def number_of(user: UserName) -> int:
-    """For arrays: as long as the process lives the same one."""
-    return _numbers.setdefault(user, len(_numbers))
-
-
-def numbers() -> int:
-    """That have been given."""
-    return len(_numbers)
+NUMBERS = _Numbers()
 
 
 class Band:
@@ -133,9 +131,9 @@ class Band:
         return tuple([job.per_node for job in self._jobs])
 
     @cached_property
-    def claims(self) -> Ints:
-        """The same as an array: whose each is, by `number_of`, and GPUs on one server."""
-        return np.array([list(map(number_of, self.users)), self.per_node], dtype=np.int64)
+    def owners(self) -> tuple[int, ...]:
+        """`users`, each by a number that stays the same: for arrays."""
+        return tuple(map(NUMBERS.__getitem__, self.users))
 
     @cached_property
     def roll(self) -> Ints:

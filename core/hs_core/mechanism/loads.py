@@ -5,8 +5,8 @@ Departure: tickets count for a load up to one per GPU. A user who has few jobs i
 server looked full to everybody else.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, compress
@@ -15,7 +15,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.census import NOBODY, Band, number_of, numbers
+from hs_core.mechanism.census import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
@@ -36,10 +36,8 @@ class _Asked:
 
     there: Servers
     gangs: list[tuple[int, ...]]  # of jobs with one node
-    users: list[tuple[UserName, ...]]  # their users
     parts: list[tuple[int, ...]]  # of jobs with several
-    owners: list[tuple[UserName, ...]]
-    bands: list[Band] = field(compare=False)  # the same, with one node, then with several
+    owners: list[tuple[int, ...]]  # of those, then of these: their users, as `census` numbers them
 
 
 class _Rows:
@@ -50,9 +48,7 @@ class _Rows:
         width, size = asked.there.gpus, len(asked.there.names)
         counts = np.fromiter(map(len, chain(asked.gangs, asked.parts)), dtype=np.int64)
         self.servers: Ints = np.repeat(np.arange(len(counts)) % max(1, size), counts)
-        claims = [band.claims for band in asked.bands if band]
-        rows: Ints = np.concatenate(claims, axis=1) if claims else np.empty((2, 0), dtype=np.int64)
-        self.of, self.gpus = rows
+        self.of, self.gpus = _flat(asked.owners), _flat([*asked.gangs, *asked.parts])
         self.asked: Ints = np.bincount(self.servers, weights=self.gpus, minlength=size).astype(np.int64)
         self.fits = self.asked <= width  # all at once
         self.big = 2 * self.gpus > width[self.servers]
@@ -71,8 +67,12 @@ class _Rows:
 
     def of_user(self, user: UserName) -> Ints:
         order, spans = self._by_user
-        at = number_of(user)
+        at = NUMBERS[user]
         return order[spans[at] : spans[at + 1]] if at + 1 < len(spans) else order[:0]
+
+
+def _flat(numbers: Iterable[Iterable[int]]) -> Ints:
+    return np.fromiter(chain.from_iterable(numbers), dtype=np.int64)
 
 
 _rows: dict[str, Newest[_Asked, _Rows]] = {}
@@ -109,10 +109,8 @@ class Pool:
         asked = _Asked(
             there=self._there,
             gangs=[band.gangs for band in jobs],
-            users=[band.users for band in jobs],
             parts=[band.per_node for band in several],
-            owners=[band.users for band in several],
-            bands=[*jobs, *several],
+            owners=[band.owners for band in chain(jobs, several)],
         )
         self._rows = rows = newest(asked)
         if rows.gpus.size:
@@ -136,8 +134,9 @@ class Pool:
     def _weights(self) -> NDArray[np.float64]:
         """Tickets per GPU, row by row."""
         assert self._rows is not None
-        known = np.zeros(numbers())
-        known[list(map(number_of, self.per_gpu))] = list(self.per_gpu.values())
+        users = list(map(NUMBERS.__getitem__, self.per_gpu))
+        known = np.zeros(len(NUMBERS))
+        known[users] = list(self.per_gpu.values())
         weights: NDArray[np.float64] = known[self._rows.of]
         return weights
 
