@@ -1,14 +1,18 @@
 """What a plan must never say."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import cached_property
 from itertools import compress, filterfalse, repeat
 from math import ceil
 from operator import attrgetter, is_not
 
+import numpy as np
+
 from hs_core.errors import BrokenError
 from hs_core.forms import Spread, strategy_of
+from hs_core.job_tickets import JobTickets
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import HostName, JobId
 from hs_core.pairs import check_guests
@@ -216,16 +220,27 @@ def _check_form(job: JobFacts, form: Strategy | Spread, needs: Needs) -> None:
 
 
 def _check_tickets(plan: Plan) -> None:
-    homes, tickets = plan.homes.keys(), plan.tickets
+    tickets = plan.tickets
+    numbers: Iterable[Fraction] = tickets.values()
+    if isinstance(tickets, JobTickets):
+        numbers = map(tickets.numbers.__getitem__, set(tickets.which.tolist()))
+        if not np.array_equal(np.sort(np.fromiter(plan.homes, np.int64, len(plan.homes))), tickets.ids):
+            _check_who_has_tickets(plan, tickets.by_id)
+    else:
+        _check_who_has_tickets(plan, tickets)
+        # Most jobs share a few numbers: each is looked at once.
+        numbers = dict(zip(map(id, numbers), numbers, strict=True)).values()
+    if any(value.numerator <= 0 for value in numbers):
+        job_id = next(job for job, value in tickets.items() if value <= 0)
+        raise BrokenError(f"job {job_id} has {tickets[job_id]} tickets; expected more than 0")
+
+
+def _check_who_has_tickets(plan: Plan, tickets: Mapping[JobId, Fraction]) -> None:
+    homes = plan.homes.keys()
     if homes != tickets.keys():
         if missing := homes - tickets.keys():
             raise BrokenError(f"job {min(missing)} has a home and no tickets")
         raise BrokenError(f"job {min(tickets.keys() - homes)} has tickets and no home")
-    # Most jobs share a few numbers: each is looked at once.
-    values = dict(zip(map(id, tickets.values()), tickets.values(), strict=True))
-    if any(value.numerator <= 0 for value in values.values()):
-        job_id = next(job for job, value in tickets.items() if value <= 0)
-        raise BrokenError(f"job {job_id} has {tickets[job_id]} tickets; expected more than 0")
 
 
 def _check_turns(snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById) -> None:

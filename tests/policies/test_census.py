@@ -47,7 +47,10 @@ def a_job(dice: Random, at: int) -> JobFacts:
 
 def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
     return {
-        key: (b.jobs[:], b.ids, b.gangs, b.users, b.gpus, b.widths, b.waiting, b.stuck)
+        key: (
+            *(b.jobs[:], b.ids, b.gangs, b.users, b.per_node, b.gpus, b.widths, b.waiting, b.stuck),
+            *(b.owners, b.roll.tolist()),
+        )
         for key, b in bands.items()
     }
 
@@ -55,6 +58,8 @@ def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
 def all_of(census: Census) -> tuple[object, ...]:
     shelves = census.single, census.several
     bands = [shown(bands) for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
+    bands.append(shown(census.both()))
+    assert census.of_several() == [job for job in census.jobs if job.nodes > 1]
     return bands, census.odd, census.jobs, census.ids, list(census.homes().items())
 
 

@@ -1,12 +1,17 @@
 """A market at rest stays at rest, and is found anew once something that it goes by is another."""
 
 from dataclasses import replace
+from itertools import permutations
+from random import Random
 
-from hs_core.mechanism.rates import speeds_of
+import pytest
+
+from hs_core.mechanism.rates import Bids, Speeds, speeds_of
 from hs_core.mechanism.trade import Outcome, dump
 from hs_core.mechanism.trading import settle
 from hs_core.mechanism.world import look
-from hs_core.policy import Snapshot
+from hs_core.names import UserName
+from hs_core.policy import JobFacts, Snapshot
 from hs_core.shares import entitle_pools
 from policies.worlds import having, host, job, snapshot
 
@@ -48,3 +53,25 @@ def test_two_who_wait_for_a_third_bid_are_asked_again() -> None:
     assert not waits.news
     assert not waits.at_rest
     assert settled(replace(asked, now_s=15 * 60.0 + 1.0)).news, "its rate has not come in all that time"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_bids_that_are_remembered_are_those_that_would_be_found(seed: int) -> None:
+    dice, models = Random(seed), ("V100", "K80", "Q9")
+    hosts = [host(model, 8, model) for model in models]
+    rates = {
+        (name, model): dice.uniform(1.0, 5.0) for name in "wxyz" for model in models if dice.random() < 0.8
+    }
+    known, jobs = Speeds(rates, models), list[JobFacts]()
+    for first in range(1, 200, 20):
+        come = range(first, first + 5)
+        jobs = [one for one in jobs if dice.random() < 0.8]
+        jobs += [
+            job(at, dice.choice("ABC"), job_class=dice.choice("wxyz"), host=dice.choice(models), movable=True)
+            for at in come
+        ]
+        world = look(snapshot(hosts, jobs), {})
+        kept, found = Bids(world, known), Bids(world, Speeds(rates, models))
+        for user in "ABC":
+            for fast, slow in permutations(models, 2):
+                assert kept(UserName(user), fast, slow) == found(UserName(user), fast, slow)

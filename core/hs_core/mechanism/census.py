@@ -9,10 +9,12 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, compress, filterfalse
-from operator import attrgetter, is_not
+from operator import attrgetter, eq, is_not
 from typing import Any, TypeVar
 
-from hs_core.mechanism.floor import Floor
+import numpy as np
+
+from hs_core.mechanism.floor import Floor, Ints
 from hs_core.mechanism.placing import Home
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
@@ -37,8 +39,19 @@ _counted = attrgetter(
     "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
-_STAYS = {"ids", "gangs", "users", "gpus", "widths"}
+_STAYS = {"ids", "gangs", "users", "gpus", "widths", "per_node", "owners", "roll"}
 """Of a band: what does not go by anything else of its jobs."""
+
+
+class _Numbers(dict[UserName, int]):
+    """Of users: as long as the process lives each has the same one."""
+
+    def __missing__(self, user: UserName) -> int:
+        self[user] = number = len(self)
+        return number
+
+
+NUMBERS = _Numbers()
 
 
 class Band:
@@ -113,6 +126,21 @@ class Band:
         return tuple(map(_user_of, self._jobs))
 
     @cached_property
+    def per_node(self) -> tuple[int, ...]:
+        """GPUs of each on one server."""
+        return tuple([job.per_node for job in self._jobs])
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """`users`, each by a number that stays the same: for arrays."""
+        return tuple(map(NUMBERS.__getitem__, self.users))
+
+    @cached_property
+    def roll(self) -> Ints:
+        """`ids` and `gangs` as an array."""
+        return np.array([self.ids, self.gangs], dtype=np.int64)
+
+    @cached_property
     def gpus(self) -> int:
         return sum(self.gangs)
 
@@ -136,6 +164,9 @@ class Band:
         return tuple(job for job in self.jobs if not job.sliceable)
 
 
+NOBODY = Band([])
+
+
 class Shelf:
     """Jobs with one server, or those with several: where they live, and what they ask for. Bands are replaced, never changed: decisions share them."""
 
@@ -155,11 +186,12 @@ class Census:
         self._homes: dict[JobId, Home] = dict(zip(self.ids, map(_hosts_of, self.jobs), strict=True))  # … too
         self.odd: dict[JobId, JobFacts] = {}  # a decision looks at them itself
         self.single, self.several = Shelf(), Shelf()
+        self._both: dict[Kind, tuple[Band, Band, Band]] = {}  # of several servers, of one, and together
         self._recount(self._take(), ())
 
     def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
         """Whether it was worth it; else nothing has changed."""
-        now, ids = _in_order(jobs)
+        now, ids = self._still_in_order(jobs) or _in_order(jobs)
         came, gone = self._changes(now, ids)
         if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
@@ -175,11 +207,21 @@ class Census:
         )
         return True
 
+    def _still_in_order(self, jobs: Sequence[JobFacts]) -> tuple[list[JobFacts], list[JobId]] | None:
+        """As `_in_order`, where nobody has come or gone: most jobs are not looked at. None: that is not known."""
+        if len(jobs) != len(self.jobs):
+            return None
+        others = list(map(is_not, jobs, self.jobs))
+        if ANEW * sum(others) > len(jobs):
+            return None
+        same = map(_id_of, compress(jobs, others)), map(_id_of, compress(self.jobs, others))
+        return (list(jobs), self.ids) if all(map(eq, *same)) else None
+
     def _changes(
         self, now: Sequence[JobFacts], ids: Sequence[JobId]
     ) -> tuple[list[JobFacts], list[JobFacts]]:
         """Those that are not the very same as before, as they are and as they were."""
-        if ids == self.ids:
+        if ids is self.ids or ids == self.ids:
             others = list(map(is_not, now, self.jobs))
             return list(compress(now, others)), list(compress(self.jobs, others))
         known = self._known
@@ -241,6 +283,22 @@ class Census:
             if not job.hosts:
                 del homes[job.id]
         return homes
+
+    def of_several(self) -> list[JobFacts]:
+        """All jobs of several servers, by id."""
+        found = [job for job in self.odd.values() if job.nodes > 1]
+        return sorted(chain(found, *self.several.kinds.values()), key=_id_of)
+
+    def both(self) -> Mapping[Kind, Band]:
+        """Kinds of whom some live on one server and others on several, together."""
+        before, self._both = self._both, {}
+        for kind, several in self.several.kinds.items():
+            if (single := self.single.kinds.get(kind)) is not None:
+                kept = before.get(kind)
+                if kept is None or kept[0] is not several or kept[1] is not single:
+                    kept = several, single, _merged([several.jobs, single.jobs])
+                self._both[kind] = kept
+        return {kind: together for kind, (_, _, together) in self._both.items()}
 
     # --- counting ---------------------------------------------------------------------------------------------------
 

@@ -154,10 +154,10 @@ _dues = Newest(_Dues)
 def had_in_turn(world: World) -> dict[At, int]:
     """GPUs that users' jobs have in the turns that end now."""
     got: dict[At, int] = {}
-    running = world.snapshot.running
-    for job in world.jobs:
-        if job.id in running and (home := world.homes.get(job.id)):
-            at = (job.user, world.model(home))
+    running, homes, hosts = world.snapshot.running, world.homes, world.hosts
+    for job in compress(world.jobs, map(running.__contains__, world.ids)):
+        if home := homes.get(job.id):
+            at = (job.user, hosts[home[0]].model)
             got[at] = got.get(at, 0) + job.gang
     return got
 

@@ -10,8 +10,12 @@ from functools import lru_cache
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core.names import UserName
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 FEW = 64  # users: up to so many are looked at one by one
 EVEN = 1e-9  # of a level: what is rounded away between the level and who just gets all they ask for
@@ -66,6 +70,32 @@ class Level:
             else 1.0
             for user, asked in self._asked.items()
         }
+
+    def parts_of(self, users: Sequence[UserName], which: Ints, more: Ints) -> Floats:
+        """`part` of many: of these users the ones at these places, each with so many more."""
+        asked = np.array([self._asked.get(user, 0) for user in users], dtype=np.int64)[which]
+        has = np.array([self._entitled.get(user, 0.0) for user in users], dtype=np.float64)[which]
+        wants = asked + more
+        found: Floats = np.ones(len(which))
+        waits = ((wants > 0) & (self._total + more > self._gpus) & (wants > has)).nonzero()[0]
+        if not waits.size:
+            return found
+        if self._total <= self._gpus:
+            some = zip(which[waits].tolist(), more[waits].tolist(), strict=True)
+            found[waits] = [self.part(users[at], gpus) for at, gpus in some]
+            return found
+        asked, has, wants = asked[waits], has[waits], wants[waits]
+        level = self._now()
+        if level == inf:
+            return found
+        line = level * has
+        before, gets = np.where(line < asked, line, asked), np.where(line < wants, line, wants)
+        others = self._open + np.where(asked <= line, has, 0.0)
+        presses = (gets > before) & (others > 0)
+        lower = (level - np.divide(gets - before, others, out=np.zeros_like(others), where=presses)) * has
+        gets = np.where(presses & (lower < gets), lower, gets)
+        found[waits] = np.where(gets > has, gets, has) / wants
+        return found
 
     def _part(self, user: UserName, more: int) -> float:
         asked = self._asked.get(user, 0)

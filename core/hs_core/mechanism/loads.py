@@ -5,16 +5,17 @@ Departure: tickets count for a load up to one per GPU. A user who has few jobs i
 server looked full to everybody else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, compress
 from operator import add
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.census import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
@@ -29,13 +30,14 @@ Ints = NDArray[np.int64]
 DIGITS = 9
 
 
-class _Asked(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Asked:
     """Who lives where in a pool, and asks for how many GPUs: server by server, in the order of jobs' ids."""
 
     there: Servers
     gangs: list[tuple[int, ...]]  # of jobs with one node
-    users: list[tuple[UserName, ...]]  # their users
-    parts: list[list[tuple[int, UserName]]]  # of jobs with several
+    parts: list[tuple[int, ...]]  # of jobs with several
+    owners: list[tuple[int, ...]]  # of those, then of these: their users, as `census` numbers them
 
 
 class _Rows:
@@ -44,25 +46,16 @@ class _Rows:
     def __init__(self, asked: _Asked) -> None:
         # Server by server in the order of jobs' ids: floats do not add up the same otherwise.
         width, size = asked.there.gpus, len(asked.there.names)
-        servers = [
-            np.repeat(np.arange(len(there)), np.fromiter(map(len, there), dtype=np.int64, count=len(there)))
-            for there in (asked.gangs, asked.parts)
-        ]
-        parts = list(chain.from_iterable(asked.parts))
-        owners = [*chain.from_iterable(asked.users), *(user for _, user in parts)]
-        self.users = {user: at for at, user in enumerate(dict.fromkeys(owners))}
-        self.of: Ints = np.array([*map(self.users.__getitem__, owners)], dtype=np.int64)
-        self.servers: Ints = np.concatenate(servers)
-        gpus = [*chain.from_iterable(asked.gangs), *(gpus for gpus, _ in parts)]
-        self.gpus: Ints = np.array(gpus, dtype=np.int64)
+        counts = np.fromiter(map(len, chain(asked.gangs, asked.parts)), dtype=np.int64)
+        self.servers: Ints = np.repeat(np.arange(len(counts)) % max(1, size), counts)
+        self.of, self.gpus = _flat(asked.owners), _flat([*asked.gangs, *asked.parts])
         self.asked: Ints = np.bincount(self.servers, weights=self.gpus, minlength=size).astype(np.int64)
         self.fits = self.asked <= width  # all at once
         self.big = 2 * self.gpus > width[self.servers]
         small = ~self.big
         self.big_on, self.small_on = self.servers[self.big], self.servers[small]
         self.small = small
-        wide = [tuple([gpus for gpus, _ in some]) for some in asked.parts]
-        widths = map(add, asked.gangs, wide) if wide else asked.gangs
+        widths = map(add, asked.gangs, asked.parts) if asked.parts else asked.gangs
         gaps = map(may_idle, widths, width.tolist())
         self.odd = set(compress(range(size), gaps))
 
@@ -70,14 +63,16 @@ class _Rows:
     def _by_user(self) -> tuple[Ints, Ints]:
         """Rows, user by user, and where each one's begin."""
         order = np.argsort(self.of, kind="stable")
-        return order, np.searchsorted(self.of[order], np.arange(len(self.users) + 1))
+        return order, np.searchsorted(self.of[order], np.arange(self.of.max(initial=-1) + 2))
 
     def of_user(self, user: UserName) -> Ints:
-        at = self.users.get(user)
-        if at is None:
-            return np.empty(0, dtype=np.int64)
         order, spans = self._by_user
-        return order[spans[at] : spans[at + 1]]
+        at = NUMBERS[user]
+        return order[spans[at] : spans[at + 1]] if at + 1 < len(spans) else order[:0]
+
+
+def _flat(numbers: Iterable[Iterable[int]]) -> Ints:
+    return np.fromiter(chain.from_iterable(numbers), dtype=np.int64)
 
 
 _rows: dict[str, Newest[_Asked, _Rows]] = {}
@@ -109,10 +104,14 @@ class Pool:
     def fill(self, world: World) -> None:
         """All jobs and parts of jobs, at once."""
         jobs = [world.at[name] for name in self.names]
-        several = [world.parts.get(name, ()) for name in self.names] if world.parts else []
-        parts = [[(job.per_node, job.user) for job in there] for there in several]
+        several = [world.parts.get(name, NOBODY) for name in self.names] if world.parts else []
         newest = _rows.setdefault(self.model, Newest(_Rows))
-        asked = _Asked(self._there, [band.gangs for band in jobs], [band.users for band in jobs], parts)
+        asked = _Asked(
+            there=self._there,
+            gangs=[band.gangs for band in jobs],
+            parts=[band.per_node for band in several],
+            owners=[band.owners for band in chain(jobs, several)],
+        )
         self._rows = rows = newest(asked)
         if rows.gpus.size:
             weights = rows.gpus * self._weights()
@@ -135,7 +134,9 @@ class Pool:
     def _weights(self) -> NDArray[np.float64]:
         """Tickets per GPU, row by row."""
         assert self._rows is not None
-        known = np.array([self.per_gpu.get(user, 0.0) for user in self._rows.users], dtype=np.float64)
+        users = list(map(NUMBERS.__getitem__, self.per_gpu))
+        known = np.zeros(len(NUMBERS))
+        known[users] = list(self.per_gpu.values())
         weights: NDArray[np.float64] = known[self._rows.of]
         return weights
 
@@ -261,6 +262,9 @@ class Board:
     def part(self, user: UserName, model: str, more: int = 0) -> float:
         """Of the time that the user's jobs there can expect to run, with so many more GPUs asked for."""
         return self._levels[model].part(user, more)
+
+    def level(self, model: str) -> Level:
+        return self._levels[model]
 
     def find(self, job: JobFacts, model: str, *, comes: bool = True) -> Home:
         """The best home for it in the pool; `comes`: it is not in the pool yet."""

@@ -6,17 +6,19 @@ a pool makes its loads more equal (`mechanism.evening`). In a world that stands 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any
 
+from hs_core.mechanism import offers
 from hs_core.mechanism.census import Kind
 from hs_core.mechanism.evening import Cost, even_out
 from hs_core.mechanism.loads import Board
 from hs_core.mechanism.place import pool_for
 from hs_core.mechanism.placing import Home, takes_new
 from hs_core.mechanism.rates import Speeds
-from hs_core.mechanism.worth import SLACK, Worth
+from hs_core.mechanism.worth import SLACK, Offer, Worth
 from hs_core.model import Migrate, MoveReason
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
@@ -41,10 +43,9 @@ class Limits:
     servers_seen: int = 64  # of the most loaded, when those with small jobs are looked for
 
 
-_Offer = tuple[float, UserName, str, str, str]
-"""(the less, the better; user, class, from, to)."""
+FEW_KINDS = 128  # up to so many, it is not worth it to find the offers of all at once
 # Those of a world in which nobody has moved yet, and what they go by. Nothing comes of it but time. Decisions of a process are taken one after another.
-_offered: list[tuple[tuple[Any, ...], list[_Offer]]] = []
+_offered: list[tuple[tuple[Any, ...], list[Offer]]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,11 @@ class Mover:
         """In the next quantum there may be moves that there was no budget left for."""
         return self._waiting_left <= 0 or not self.moves_started
 
+    @cached_property
+    def _some_wait(self) -> bool:
+        """There are jobs without a process that live somewhere."""
+        return any(band.waiting for band in self.world.kinds.values())
+
     def _connected(self, home: Home) -> bool:
         return all(self.world.hosts[name].connected for name in home)
 
@@ -167,7 +173,7 @@ class Mover:
         worth = Worth(self.board, self.speeds)
         heap = self._all_offers(worth)
         heapify(heap)
-        while heap and not self.spent:
+        while heap and (self.moves_started or self._some_wait) and not self.spent:
             _, user, job_class, source, target = heappop(heap)
             job = self._candidate((user, job_class, source), target)
             if job is None:
@@ -186,7 +192,7 @@ class Mover:
             for offer in self._offers(worth, user, job_class, source):
                 heappush(heap, offer)
 
-    def _all_offers(self, worth: Worth) -> list[_Offer]:
+    def _all_offers(self, worth: Worth) -> list[Offer]:
         """Found anew only where something that they go by is another than when they were found last."""
         world = self.world
         if world.new or self.done:  # jobs have found homes, or others, in this decision
@@ -202,20 +208,23 @@ class Mover:
             _offered[:] = [(kept, self._find_offers(worth))]
         return list(_offered[0][1])
 
-    def _find_offers(self, worth: Worth) -> list[_Offer]:
+    def _find_offers(self, worth: Worth) -> list[Offer]:
+        if len(self.world.kind_gpus) > FEW_KINDS:
+            return offers.find(self.board, self.speeds, self.limits.pool_gain, self.limits.fairer)
+        return list(self._one_by_one(worth))
+
+    def _one_by_one(self, worth: Worth) -> Iterator[Offer]:
         by_user: dict[UserName, list[tuple[str, str]]] = {}
         for (user, job_class, model), gpus in self.world.kind_gpus.items():
             if gpus > 0:
                 by_user.setdefault(user, []).append((job_class, model))
-        found: list[_Offer] = []
         for user in sorted(by_user):
             if worth.content(user):
                 continue
             for job_class, source in sorted(by_user[user]):
-                found.extend(self._offers(worth, user, job_class, source))
-        return found
+                yield from self._offers(worth, user, job_class, source)
 
-    def _offers(self, worth: Worth, user: UserName, job_class: str, source: str) -> Iterator[_Offer]:
+    def _offers(self, worth: Worth, user: UserName, job_class: str, source: str) -> Iterator[Offer]:
         jobs = self.world.kinds.get((user, job_class, source))
         if not jobs:
             return

@@ -7,6 +7,11 @@ from hs_core.mechanism.world import World
 from hs_core.names import UserName
 from hs_core.newest import Newest
 
+_Classes = Mapping[str, int]
+"""Of a user's jobs, and the GPUs that they ask for."""
+_Found = dict[tuple[str, str], float | None]
+"""(fast, slow) → a user's bid."""
+
 
 class Speeds:
     """How many times as fast a class is on a pool as on the slowest where it was measured and makes any progress."""
@@ -19,6 +24,7 @@ class Speeds:
             if model in known and 0 < rate < slowest.get(job_class, inf):
                 slowest[job_class] = rate
         self._speeds = {at: rate / slowest.get(at[0], 1.0) for at, rate in rates.items()}
+        self._bids: dict[UserName, tuple[_Classes, _Found]] = {}
 
     def get(self, job_class: str, model: str) -> float | None:
         return self._speeds.get((job_class, model))
@@ -26,6 +32,13 @@ class Speeds:
     def rate(self, job_class: str, model: str) -> float | None:
         """Mini-batches a second."""
         return self._rates.get((job_class, model))
+
+    def bids(self, user: UserName, classes: "_Classes") -> "_Found":
+        """The user's that have been found so far, with those classes: as long as rates stay so do they."""
+        kept = self._bids.get(user)
+        if kept is None or kept[0] != classes:
+            kept = self._bids[user] = classes, {}
+        return kept[1]
 
     def measured(self, job_class: str, models: Iterable[str]) -> bool:
         return all((job_class, model) in self._rates for model in models)
@@ -49,7 +62,7 @@ class Bids:
     def __init__(self, world: World, speeds: Speeds) -> None:
         self._world = world
         self._speeds = speeds
-        self._found: dict[tuple[UserName, str, str], float | None] = {}
+        self._found: dict[UserName, _Found] = {}
         self.classes: dict[UserName, dict[str, int]] = {}  # of each user's jobs, and the GPUs they ask for
         for (user, job_class, _), gpus in world.kind_gpus.items():
             mine = self.classes.setdefault(user, {})
@@ -59,10 +72,13 @@ class Bids:
             mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
 
     def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
-        at = (user, fast, slow)
-        if at not in self._found:
-            self._found[at] = self._find(user, fast, slow)
-        return self._found[at]
+        found = self._found.get(user)
+        if found is None:
+            found = self._found[user] = self._speeds.bids(user, self.classes.get(user, {}))
+        at = (fast, slow)
+        if at not in found:
+            found[at] = self._find(user, fast, slow)
+        return found[at]
 
     def _find(self, user: UserName, fast: str, slow: str) -> float | None:
         total, parts = 0, list[float]()

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import split
 from hs_core.mechanism.crowd import Crowd
 from hs_core.mechanism.lags import STEPS, Ints, Lags
@@ -110,7 +111,8 @@ class FairSequel:
     def _weigh(self, lags: Lags, steps: Ints) -> dict[JobId, Fraction]:
         """Jobs whose tickets are others than before."""
         changed = self._decided.weigh(lags.factors(), lags.named(steps != self._told))
-        self._tickets = {**self._tickets, **changed}
+        before = self._tickets
+        self._tickets = {**(before.by_id if isinstance(before, JobTickets) else before), **changed}
         self._table.weigh(self._decided.retell(self._tickets, changed))
         return changed
 

@@ -10,9 +10,10 @@ Departures: a user takes part only with what it can spare and use. GPUs that a p
 than its jobs can occupy: the paper's users have jobs without end.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from math import lcm
 from typing import Any
 
@@ -213,39 +214,42 @@ class Market:
         while undone:
             undone = False
             for trade in reversed(list(self._trades)):
-                for short, per_gpu, why in self._shortfalls(trade):
-                    if short > 0:
-                        self._undo(trade, why, -(-short // max(1, per_gpu)))
-                        undone = True
-                        break
+                if (found := self._shortfall(trade)) is not None:
+                    gpus, why = found
+                    self._undo(trade, why, gpus)
+                    undone = True
 
-    def _shortfalls(self, trade: Trade) -> Iterator[tuple[int, int, str]]:
-        """(what is too much, how much of it each fast GPU taken back is worth, why)."""
-        fast, slow = self._unit, self._whole(trade.slow_gpus / trade.fast_gpus)
-        for user, gave, received, left, came in (
-            (trade.giver, trade.fast, trade.slow, fast, slow),
-            (trade.taker, trade.slow, trade.fast, slow, fast),
-        ):
-            yield (
-                self._least((user, gave)) - self._has.get((user, gave), 0),
-                left,
-                f"{user}'s own share no longer has the {gave} GPUs",
-            )
-            yield (
-                self._has.get((user, received), 0) - self._most((user, received)),
-                came,
-                f"{user}'s jobs can no longer use so many {received} GPUs",
-            )
-        if slow != fast:
-            grew = trade.giver if slow > fast else trade.taker
-            limit = self._needs.total.get(grew)
-            if limit is not None:
-                most = max(limit * self._unit, self._base_totals.get(grew, 0))
-                yield (
-                    self._totals.get(grew, 0) - most,
-                    abs(slow - fast),
-                    f"{grew}'s jobs can no longer use so many GPUs",
-                )
+    def _shortfall(self, trade: Trade) -> tuple[int, str] | None:
+        """(fast GPUs to be taken back, why). None, as nearly always: the users carry it."""
+        fast, slow = trade.fast, trade.slow
+        for user, gave, received in ((trade.giver, fast, slow), (trade.taker, slow, fast)):
+            short = self._least((user, gave)) - self._has.get((user, gave), 0)
+            if short > 0:
+                return self._back(trade, gave, short), f"{user}'s own share no longer has the {gave} GPUs"
+            short = self._has.get((user, received), 0) - self._most((user, received))
+            if short > 0:
+                why = f"{user}'s jobs can no longer use so many {received} GPUs"
+                return self._back(trade, received, short), why
+        if trade.slow_gpus == trade.fast_gpus:
+            return None
+        grew = trade.giver if trade.slow_gpus > trade.fast_gpus else trade.taker
+        limit = self._needs.total.get(grew)
+        if limit is None:
+            return None
+        short = self._totals.get(grew, 0) - max(limit * self._unit, self._base_totals.get(grew, 0))
+        if short <= 0:
+            return None
+        each = abs(self._slow(trade) - self._unit)
+        return -(-short // max(1, each)), f"{grew}'s jobs can no longer use so many GPUs"
+
+    def _back(self, trade: Trade, model: str, short: int) -> int:
+        """Fast GPUs with which so much of one of its two models is taken back."""
+        each = self._unit if model == trade.fast else self._slow(trade)
+        return -(-short // max(1, each))
+
+    def _slow(self, trade: Trade) -> int:
+        """For one fast GPU."""
+        return self._whole(trade.slow_gpus / trade.fast_gpus)
 
     def _least(self, at: At) -> int:
         return min(self._base.get(at, 0), self._needs.pinned.get(at, 0) * self._unit)
@@ -286,10 +290,11 @@ class Market:
 
     def _trade(self, users: Sequence[UserName], fast: str, slow: str, now_s: float, margin: float) -> None:
         sides, silent = [], []
+        has, speedups = self._has, self._speedups
         for user in users:
-            if (user, fast) not in self._has and (user, slow) not in self._has:
+            if (user, fast) not in has and (user, slow) not in has:
                 continue
-            speedup = self._speedups(user, fast, slow)
+            speedup = speedups(user, fast, slow)
             if speedup is not None:
                 sides.append(self._side(user, speedup, fast, slow))
             else:
@@ -317,17 +322,16 @@ class Market:
             self._news.append(TradeNews(trade=trade, why=explain(trade)))
 
     def _side(self, user: UserName, speedup: float, fast: str, slow: str) -> Side:
-        unit, usable, pinned = self._unit, self._needs.usable, self._needs.pinned
-        has_fast, has_slow = self._has.get((user, fast), 0), self._has.get((user, slow), 0)
-        side = Side(
-            user,
-            speedup,
-            has_fast - pinned.get((user, fast), 0) * unit,
-            has_slow - pinned.get((user, slow), 0) * unit,
-        )
-        if (limit := usable.get((user, fast))) is not None:
+        unit, usable, pinned, has = self._unit, self._needs.usable, self._needs.pinned, self._has
+        at_fast, at_slow = (user, fast), (user, slow)
+        has_fast, has_slow = has.get(at_fast, 0), has.get(at_slow, 0)
+        stays_fast, stays_slow = pinned.get(at_fast, 0), pinned.get(at_slow, 0)
+        side = Side(user, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
+        if side.fast < unit and side.slow <= 0:
+            return side  # it has nothing to give, and nothing to pay with
+        if (limit := usable.get(at_fast)) is not None:
             side.fast_room = max(0, limit * unit - has_fast)
-        if (limit := usable.get((user, slow))) is not None:
+        if (limit := usable.get(at_slow)) is not None:
             side.slow_room = max(0, limit * unit - has_slow)
         if (limit := self._needs.total.get(user)) is not None:
             side.room = max(0, limit * unit - self._totals[user])
@@ -386,18 +390,21 @@ def dump(trades: Iterable[Trade]) -> list[Any]:
 
 
 def load(dumped: Iterable[Any]) -> list[Trade]:
-    return [
-        Trade(
-            fast=fast,
-            slow=slow,
-            giver=giver,
-            taker=taker,
-            fast_gpus=Fraction(fast_gpus),
-            slow_gpus=Fraction(slow_gpus),
-            price=price,
-            giver_speedup=giver_speedup,
-            taker_speedup=taker_speedup,
-            since_s=since_s,
-        )
-        for fast, slow, giver, taker, fast_gpus, slow_gpus, price, giver_speedup, taker_speedup, since_s in dumped
-    ]
+    return [_load(*row) for row in dumped]
+
+
+@lru_cache(maxsize=1 << 13, typed=True)  # from one decision to the next most stand
+def _load(*row: Any) -> Trade:
+    fast, slow, giver, taker, fast_gpus, slow_gpus, price, giver_speedup, taker_speedup, since_s = row
+    return Trade(
+        fast=fast,
+        slow=slow,
+        giver=giver,
+        taker=taker,
+        fast_gpus=Fraction(fast_gpus),
+        slow_gpus=Fraction(slow_gpus),
+        price=price,
+        giver_speedup=giver_speedup,
+        taker_speedup=taker_speedup,
+        since_s=since_s,
+    )

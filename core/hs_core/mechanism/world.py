@@ -1,6 +1,6 @@
 """A snapshot as one decision needs it: every job counted once (`mechanism.census`), everything else by user, pool and class."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -27,6 +27,8 @@ class World:
     snapshot: Snapshot
     floor: Floor
     jobs: list[JobFacts]  # by id
+    ids: Sequence[JobId] = ()  # theirs
+    several: list[JobFacts] = field(default_factory=list)  # those of several servers, by id
     homes: dict[JobId, Home] = field(default_factory=dict)  # as they will be in the plan
     effective: dict[JobId, Home] = field(default_factory=dict)  # where moves under way end, if not at home
     new: list[JobFacts] = field(default_factory=list)  # look for a home
@@ -76,16 +78,21 @@ class World:
         """The same with the pool where it lives."""
         return self.floor.usable_from(job, own)
 
-    def count(self, kind: Kind, band: Band) -> None:
-        """Jobs that live where the census has counted them."""
-        user, _, model = kind
-        gpus = band.gpus
-        self.gpus[user, model] = self.gpus.get((user, model), 0) + gpus
-        self.kind_gpus[kind] = self.kind_gpus.get(kind, 0) + gpus
-        if kind not in self.kinds:
-            self.kinds[kind] = band
-        else:
-            self._owned(self.kinds, kind).add(*band)
+    def count(self, kinds: Iterable[tuple[Kind, Band]], both: Mapping[Kind, Band]) -> None:
+        """Jobs that live where the census has counted them. `both`: what it has of kinds that are counted twice."""
+        of_users, of_kinds, here = self.gpus, self.kind_gpus, self.kinds
+        for kind, band in kinds:
+            user, _, model = kind
+            at, gpus = (user, model), band.gpus
+            of_users[at] = of_users.get(at, 0) + gpus
+            if (before := here.get(kind)) is None:
+                of_kinds[kind], here[kind] = gpus, band
+                continue
+            of_kinds[kind] += gpus
+            if id(before) in self._own:
+                before.add(*band)
+            else:
+                here[kind] = both[kind]
 
     def settle(self, job: JobFacts, home: Home) -> None:
         """The job lives there from now on (or will, once it has moved)."""
@@ -175,20 +182,22 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
         snapshot,
         there,
         list(taken.jobs),
+        taken.ids,
+        taken.of_several(),
         homes=taken.homes(),
         at=dict(taken.single.at),
         parts=dict(taken.several.at),
     )
+    both = taken.both()
     # In the order of ids: what is added up pool by pool and user by user comes out the same, whatever the census is.
     for job, kind, ask in _several_and_odd(taken):
         if job is not None:
             world.ask(job.user, _look_at(world, job, leaving), job.gang)
         elif kind is not None:
-            world.count(kind, taken.several.kinds[kind])
+            world.count([(kind, taken.several.kinds[kind])], both)
         elif ask is not None:
             world.ask(*ask, taken.several.asks[ask].gpus)
-    for kind, band in sorted(taken.single.kinds.items(), key=_first):
-        world.count(kind, band)
+    world.count(sorted(taken.single.kinds.items(), key=_first), both)
     for ask, band in sorted(taken.single.asks.items(), key=_first):
         world.ask(*ask, band.gpus)
     world.in_order()
@@ -198,15 +207,15 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
 
 
 def _first(item: tuple[object, Band]) -> JobId:
-    return item[1].first.id
+    return item[1].ids[0]
 
 
 def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | None, Ask | None]]:
     """Odd jobs one by one, gangs over several servers together, by the lowest id."""
     found: list[tuple[JobId, int, tuple[JobFacts | None, Kind | None, Ask | None]]] = []
     found += [(job.id, 0, (job, None, None)) for job in taken.odd.values()]
-    found += [(band.first.id, 1, (None, kind, None)) for kind, band in taken.several.kinds.items()]
-    found += [(band.first.id, 2, (None, None, ask)) for ask, band in taken.several.asks.items()]
+    found += [(band.ids[0], 1, (None, kind, None)) for kind, band in taken.several.kinds.items()]
+    found += [(band.ids[0], 2, (None, None, ask)) for ask, band in taken.several.asks.items()]
     found.sort(key=itemgetter(0, 1))
     return (one for _, _, one in found)
 

@@ -10,6 +10,8 @@ from hs_core.names import UserName
 from hs_core.policy import JobFacts
 
 SLACK = 1e-9
+Offer = tuple[float, UserName, str, str, str]
+"""(the less, the better; user, class, from, to)."""
 HOPE = (
     1.25  # what a newer model is taken to be worth before anybody knows: the least that table 1 has is 1.22
 )

@@ -10,16 +10,20 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import chain
-from math import lcm
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
+from hs_core.mechanism.census import Band
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.rates import speeds_of
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
+from hs_core.mechanism.ticket_sums import add_up, sums
 from hs_core.mechanism.waiting import Waiting
 from hs_core.mechanism.weights import LEAST
 from hs_core.mechanism.world import At, World, look
@@ -29,6 +33,7 @@ from hs_core.shares import entitle_pools
 from hs_core.wanted import Turn
 
 LIMITS = Limits()
+FEW_JOBS = 4_096  # up to so many, arrays are not worth it
 _LEAST = LEAST.as_integer_ratio()
 
 
@@ -117,12 +122,14 @@ def _remember(quantum: int, moved: int, kept: Mapping[str, Any]) -> Memory:
 
 def _tickets(
     world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
-) -> dict[JobId, Fraction]:
+) -> Mapping[JobId, Fraction]:
     """jobTickets (eq 3), made good for what users lack; the least there is for jobs whose server cannot run them just now, or whose user has no share there."""
-    tickets = _tickets_of(world, entitled, factors, world.gpus.keys())
-    if world.unable:
-        tickets |= {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable}
-    return tickets
+    unable = (
+        {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable} if world.unable else {}
+    )
+    if len(world.jobs) > FEW_JOBS and not unable:
+        return _tickets_at_once(world, entitled, factors)
+    return _tickets_of(world, entitled, factors, world.gpus.keys()) | unable
 
 
 def _tickets_of(
@@ -130,27 +137,54 @@ def _tickets_of(
 ) -> dict[JobId, Fraction]:
     """Of these users' jobs in these pools."""
     tickets: dict[JobId, Fraction] = {}
-    bands = world.bands
     for at in users:
-        if at not in bands:
+        if (bands := world.bands.get(at)) is None:
             continue
-        share, factor = entitled.get(at), factors.get(at, WHOLE)
-        over, under = share.as_integer_ratio() if share else _LEAST
-        if share:
-            under *= world.gpus[at]
-        if factor is not WHOLE:
-            times, parts = factor.as_integer_ratio()
-            over, under = over * times, under * parts
-        by_gang: dict[int, Fraction] = {}
-        for jobs in bands[at]:
-            for job, gang in zip(jobs.ids, jobs.gangs, strict=True):
-                if gang not in by_gang:
-                    by_gang[gang] = _ratio(over * gang, under)
-                tickets[job] = by_gang[gang]
+        by_gang = _by_gang(world, entitled, factors, at, bands)
+        for jobs in bands:
+            tickets.update(zip(jobs.ids, map(by_gang.__getitem__, jobs.gangs), strict=True))
     return tickets
 
 
-@lru_cache(maxsize=1 << 13)
+def _tickets_at_once(
+    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
+) -> JobTickets:
+    """The same of all jobs, where they are many."""
+    widths = sorted(frozenset().union(*(jobs.widths for bands in world.bands.values() for jobs in bands)))
+    numbers: list[Fraction] = []
+    rolls: list[Ints] = []
+    first: list[int] = []  # of a band: where the numbers of its user there begin, one for each width
+    for at, bands in world.bands.items():
+        by_gang = _by_gang(world, entitled, factors, at, bands)
+        first += [len(numbers)] * len(bands)
+        numbers += [by_gang.get(gang, LEAST) for gang in widths]
+        rolls += [jobs.roll for jobs in bands]
+    ids, gangs = np.concatenate(rolls, axis=1) if rolls else np.empty((2, 0), dtype=np.int64)
+    sizes = [roll.shape[1] for roll in rolls]
+    which = np.repeat(np.array(first, dtype=np.int64), sizes) + np.searchsorted(widths, gangs)
+    order = np.argsort(ids)
+    return JobTickets(ids[order], which[order], numbers)
+
+
+def _by_gang(
+    world: World,
+    entitled: Mapping[At, Fraction],
+    factors: Mapping[At, Fraction],
+    at: At,
+    bands: Collection[Band],
+) -> Mapping[int, Fraction]:
+    """Tickets of a user's jobs in a pool, by their GPUs."""
+    share, factor = entitled.get(at), factors.get(at, WHOLE)
+    over, under = share.as_integer_ratio() if share else _LEAST
+    if share:
+        under *= world.gpus[at]
+    if factor is not WHOLE:
+        times, parts = factor.as_integer_ratio()
+        over, under = over * times, under * parts
+    return {gang: _ratio(over * gang, under) for jobs in bands for gang in jobs.widths}
+
+
+@lru_cache(maxsize=1 << 15)
 def _ratio(numerator: int, denominator: int) -> Fraction:
     """In lowest terms, which takes longer to find than to remember."""
     return Fraction(numerator, denominator)
@@ -161,7 +195,13 @@ def _ratio(numerator: int, denominator: int) -> Fraction:
 
 def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[split.Gang], list[split.Server]]:
     """Gangs over several servers, and the servers that have a part of one."""
-    gangs = [_gang(world, job, tickets) for job in world.jobs if job.nodes > 1 and job.id in world.homes]
+    jobs = [job for job in world.several if job.id in world.homes]
+    ids = [job.id for job in jobs]
+    if isinstance(tickets, JobTickets):
+        has = map(tickets.numbers.__getitem__, tickets.which_of(ids).tolist())
+    else:
+        has = map(tickets.__getitem__, ids)
+    gangs = list(map(partial(_gang, world), jobs, has))
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
@@ -217,14 +257,14 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
     return not starts and all(moved.job.nodes == 1 for moved in mover.done)
 
 
-def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> split.Gang:
+def _gang(world: World, job: JobFacts, tickets: Fraction) -> split.Gang:
     home = world.homes[job.id]
     return split.Gang(
         job=job.id,
         arrival_s=job.arrival_s,
         servers=home,
         per_node=job.per_node,
-        tickets=tickets[job.id],
+        tickets=tickets,
         user=job.user,
         forced=not job.sliceable and job.id in world.snapshot.running,
         able=job.id not in world.unable and all(world.hosts[name].connected for name in home),
@@ -233,44 +273,32 @@ def _gang(world: World, job: JobFacts, tickets: Mapping[JobId, Fraction]) -> spl
 
 def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
     servers = []
-    rounded: dict[int, int] = {}
-    for name in sorted(shared):
+    names = sorted(shared)
+    running = world.snapshot.running
+    for name, has in zip(names, _tickets_on_all(world, names, tickets), strict=True):
         gpus, jobs = world.hosts[name].gpus, world.at[name]
-        stuck = sum(job.gang for job in jobs.stuck if job.id in world.snapshot.running)
+        stuck = sum([job.gang for job in jobs.stuck if job.id in running])
         servers.append(
-            split.Server(
-                name=name,
-                gpus=gpus,
-                small=jobs.gangs,
-                stuck=min(gpus, stuck),
-                tickets=_tickets_on(world, name, tickets, rounded),
-            )
+            split.Server(name=name, gpus=gpus, small=jobs.gangs, stuck=min(gpus, stuck), tickets=has)
         )
     return servers
+
+
+def _tickets_on_all(
+    world: World, names: Sequence[HostName], tickets: Mapping[JobId, Fraction]
+) -> list[Fraction]:
+    """Of the own jobs of each of these servers."""
+    if isinstance(tickets, JobTickets):
+        return sums([world.at[name].roll[0] for name in names], tickets)
+    rounded: dict[int, int] = {}
+    return [_tickets_on(world, name, tickets, rounded) for name in names]
 
 
 def _tickets_on(
     world: World, name: HostName, tickets: Mapping[JobId, Fraction], rounded: dict[int, int]
 ) -> Fraction:
-    """Of the server's own jobs. `rounded`: as `_sum` has it."""
-    return _sum(list(map(tickets.__getitem__, world.at[name].ids)), rounded)
-
-
-def _sum(tickets: Sequence[Fraction], rounded: dict[int, int]) -> Fraction:
-    """Exact as long as the common denominator is short; many users' odd tickets are added to 2^-48.
-
-    `rounded`: to that, by identity. Many jobs share a few numbers, so each is rounded once.
-    """
-    unit = 1
-    for some in tickets:
-        unit = lcm(unit, some.denominator)
-        if unit.bit_length() > split.FINEST:
-            which = list(map(id, tickets))
-            for at, one in zip(which, tickets, strict=True):
-                if at not in rounded:
-                    rounded[at] = (one.numerator << 48) // one.denominator
-            return Fraction(sum(map(rounded.__getitem__, which)), 1 << 48)
-    return Fraction(sum(some.numerator * (unit // some.denominator) for some in tickets), unit)
+    """Of the server's own jobs. `rounded`: as `add_up` has it."""
+    return add_up(list(map(tickets.__getitem__, world.at[name].ids)), rounded)
 
 
 GANDIVA_FAIR = Policy(

@@ -20,6 +20,7 @@ import numpy as np
 
 from hs_core import plan as plans
 from hs_core.forms import Form
+from hs_core.job_tickets import JobTickets
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
@@ -27,7 +28,7 @@ from hs_sim.cluster import keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.ledger import as_floats
-from hs_sim.quanta.rows import Floats
+from hs_sim.quanta.rows import Floats, Ints
 from hs_sim.quanta.running import Running
 from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND, TRIED
 from hs_sim.trades import trade_row
@@ -352,6 +353,10 @@ class _Run(Running):
         if tickets is self._told or not self._strides:
             return
         self._told = tickets
+        if isinstance(tickets, JobTickets):
+            self._weights.clear()  # what they are told next is compared by value
+            self._set_tickets(tickets.ids - 1, tickets.floats())
+            return
         # Most have the very same as before.
         news = list(map(is_not, tickets.values(), map(self._weights.get, tickets)))
         changed = dict(compress(tickets.items(), news))
@@ -359,7 +364,9 @@ class _Run(Running):
             return
         self._weights.update(changed)
         jobs = np.fromiter(changed, dtype=np.int64, count=len(changed)) - 1
-        values = as_floats(changed.values())
+        self._set_tickets(jobs, as_floats(changed.values()))
+
+    def _set_tickets(self, jobs: Ints, values: Floats) -> None:
         self._tickets[jobs] = values
         here = self._rows.row[jobs] >= 0
         self._rows.set_tickets(jobs[here], values[here])
