@@ -143,6 +143,7 @@ def test_a_gpu_on_which_one_of_two_stands_and_waits_for_its_gang_is_half_of_each
         pytest.param(12225, id="who-dialled-a-controller-that-died-dials-again"),
         pytest.param(9636, id="who-changed-places-has-what-it-wrote-and-what-it-fetched"),
         pytest.param(16823, id="a-fenced-gang-that-found-no-other-place-goes-on-once-its-servers-are-back"),
+        pytest.param(17020, id="nothing-arrives-for-who-is-not-wanted-any-more"),
         pytest.param(11143, id="who-changed-places-has-both-until-something-newer-is-written"),
         pytest.param(23409, id="a-round-keeps-no-gpu-for-who-was-moved-away"),
         pytest.param(38339, id="trouble-is-as-long-as-it-was-and-not-as-often-as-somebody-looked"),

@@ -36,7 +36,7 @@ from hs_core.host import HostConfig, HostMachine, HostOutcome
 from hs_core.model import Dataset, Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId
 from hs_core.reports import LOST, Exit, JobReport, Tier
-from hs_core.wanted import Wanted
+from hs_core.wanted import Wanted, WantedJob
 from hs_sim.machines.gang import Part, Way, exited
 from hs_sim.machines.leases import Leases
 from hs_sim.machines.network import DOWN, UP, Line
@@ -377,6 +377,11 @@ class Agent:
         before = sorted({number for number, _ in there if number <= newest})[:-KEPT]
         for key in [key for key in there if key[0] in before]:
             del there[key]
+
+    def awaits(self, wanted: WantedJob) -> bool:
+        """That incarnation is still to be here: for who is not, nothing is fetched any more."""
+        assert self.machine is not None
+        return any((at.job, at.epoch) == (wanted.job, wanted.epoch) for at in self.machine.reports())
 
     def lends(self, job: JobId, epoch: int, generation: int) -> bool:
         """To whoever is to go on from it."""

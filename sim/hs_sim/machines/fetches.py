@@ -23,7 +23,7 @@ class Fetches:
 
     def _try(self, agent: "Agent", life: int, wanted: WantedJob, tries: int) -> None:
         world, source = self._world, wanted.source
-        if source is None or not agent.up or agent.life != life:
+        if source is None or not agent.up or agent.life != life or not agent.awaits(wanted):
             return
         # Copies have one node each.
         parts = [(part.peer.host, part.generation, 0) for part in source.parts]
@@ -103,7 +103,7 @@ class Fetches:
 
     def _arrived(self, agent: "Agent", life: int, wanted: WantedJob, got: Saved, tries: int) -> None:
         source = wanted.source
-        if source is None or not agent.up or agent.life != life:
+        if source is None or not agent.up or agent.life != life or not agent.awaits(wanted):
             return
         if not self._lent(
             agent, wanted, source
