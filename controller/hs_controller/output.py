@@ -1,6 +1,7 @@
 """A job's output as people read it: what each incarnation said, on whatever server that was, as if it were one text."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from hs_controller.links import Hub, Link
@@ -13,6 +14,8 @@ from hs_proto.v1 import controller_pb2 as pb
 
 REFRESH_S = 5.0
 ANSWER_S = 5.0  # an agent that says nothing for so long has no logs
+AWAY_S = 20.0  # who follows waits so long for an agent that is not here
+POLL_S = 0.5
 STORY = 1_000  # events of a job, the newest, in which servers are named
 
 Look = Callable[[JobId], Awaitable[Job]]
@@ -32,6 +35,11 @@ class Output:
             if tail < 0:
                 async for chunk in self._said(job, since, job.epoch):
                     yield chunk
+                since = max(since, job.epoch)
+            now = await self._with_link(job)
+            if now.epoch != job.epoch or now.state.ended:
+                job = await self._started(now, job.epoch)
+                continue
             async for data in self._of(job, tail, epoch=job.epoch):
                 yield pb.LogsChunk(data=data, epoch=job.epoch)
             tail, since = -1, job.epoch + 1
@@ -100,6 +108,19 @@ class Output:
                 yield data
         finally:
             link.cancel_log(reader)
+
+    async def _with_link(self, job: Job) -> Job:
+        """As soon as its agent is here, or it is known not to come soon: after a controller's restart it takes agents a moment."""
+        with contextlib.suppress(TimeoutError), self._loop.watching(job.id) as watch:
+            async with asyncio.timeout(AWAY_S):
+                epoch = job.epoch
+                while not job.state.ended and job.epoch == epoch and not self._is_here(job):
+                    await watch.wait(POLL_S)
+                    job = await self._look(job.id)
+        return job
+
+    def _is_here(self, job: Job) -> bool:
+        return job.host is not None and self._hub.link(job.host) is not None
 
     def _link(self, job: Job) -> Link | None:
         """The agent that has its log; None: what came with its exit is all there is."""
