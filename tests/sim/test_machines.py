@@ -152,6 +152,7 @@ def test_a_server_that_fetches_another_ranks_part_of_a_checkpoint_keeps_its_own(
         agent.start()
         agent.store(JobId(1), 4, Saved(epoch=0, step=12, rank=rank))
         agent._lent = frozenset({(JobId(1), 0, 4)} if lent else ())
+        agent.awaits = lambda _: True  # its machine was told of the job
     changed = agents[::-1]
     wanted = wanted_of(world, changed, epoch=1)
     for rank, (agent, lender) in enumerate(zip(changed, agents, strict=True)):
