@@ -88,7 +88,8 @@ def test_on_full_gpus_a_newcomer_waits_for_the_next_round_and_is_told_so() -> No
     assert runs(third) == {2}, "it is the shorter"
 
 
-def test_what_is_on_the_way_keeps_its_gpus_until_it_is_there() -> None:
+def told_to_move() -> tuple[Snapshot, Verdict]:
+    """A job that runs on an old GPU has one of this round on another server."""
     asked = snapshot(
         [host("old", 1, "K80"), host("new", 1)],
         [sized(1, hosts=(HostName("old"),), started=True, running=True, movable=True)],
@@ -97,6 +98,11 @@ def test_what_is_on_the_way_keeps_its_gpus_until_it_is_there() -> None:
     )
     first = FFT.decide(asked, {})
     assert homes_of(first) == {1: "new"}
+    return asked, first
+
+
+def test_what_is_on_the_way_keeps_its_gpus_until_it_is_there() -> None:
+    asked, first = told_to_move()
     (mover,) = asked.jobs
     leaving = replace(mover, movable=False)
     other = sized(2, arrival_s=5.0)
@@ -136,14 +142,7 @@ def test_gpus_of_a_round_are_not_kept_for_one_that_has_got_another_home_since(po
 
 def test_gpus_of_a_round_are_not_kept_for_one_that_stays_where_it_is_after_all() -> None:
     """Its checkpoint was not written, say."""
-    asked = snapshot(
-        [host("old", 1, "K80"), host("new", 1)],
-        [sized(1, hosts=(HostName("old"),), started=True, running=True, movable=True)],
-        rates={("c", "V100"): 5.0, ("c", "K80"): 1.0},
-        migrations_left=5,
-    )
-    first = FFT.decide(asked, {})
-    assert homes_of(first) == {1: "new"}
+    asked, first = told_to_move()
     (stays,) = asked.jobs
     other = sized(2, arrival_s=5.0)
     tickets = {**asked.tickets, other.user: 1}
