@@ -20,7 +20,6 @@ from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.mind import Mind
 from hs_controller.pieces import Pieces
-from hs_controller.views import runs
 from hs_core.cluster import ClusterMachine
 from hs_core.model import Host, JobState
 from hs_core.reports import Phase
@@ -218,7 +217,7 @@ def _in_use(machine: ClusterMachine, host: Host) -> tuple[set[str], int]:
         report = row.reports.get(host.name)
         if report is None:
             continue
-        if runs(report):
+        if report.occupies:
             busy.update(report.gpus)
         if report.phase is Phase.SWAPPED:
             parked_bytes += report.device_memory_bytes * len(report.gpus)

@@ -10,7 +10,7 @@ from hs_core.cluster import ClusterMachine, WayRate, Why
 from hs_core.model import Host, Job, JobState, User, job_class
 from hs_core.names import JobId, UserName
 from hs_core.policy import Trade
-from hs_core.reports import JobReport, Phase
+from hs_core.reports import JobReport
 from hs_proto import convert
 from hs_proto.v1 import controller_pb2
 
@@ -231,7 +231,7 @@ async def pools(machine: ClusterMachine, pieces: Pieces) -> list[controller_pb2.
         busy = {
             gpu
             for row in machine.jobs_at(host.name)
-            if (report := row.reports.get(host.name)) is not None and runs(report)
+            if (report := row.reports.get(host.name)) is not None and report.occupies
             for gpu in report.gpus
         }
         pool = gpus.setdefault(host.model, [0, 0, 0])
@@ -243,10 +243,6 @@ async def pools(machine: ClusterMachine, pieces: Pieces) -> list[controller_pb2.
         controller_pb2.Pool(gpu_model=model, gpus=all_, healthy=healthy, busy=busy)
         for model, (all_, healthy, busy) in sorted(gpus.items())
     ]
-
-
-def runs(report: JobReport) -> bool:
-    return report.in_turn or report.phase in {Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING}
 
 
 def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> controller_pb2.UsageReply:
@@ -309,7 +305,7 @@ def node(mind: Mind, host: Host, hub: Hub) -> controller_pb2.NodeView:
     for job in rows:
         report = job.reports.get(host.name)
         for gpu in report.gpus if report is not None else ():
-            if report is not None and runs(report):
+            if report is not None and report.occupies:
                 running.setdefault(gpu, []).append(job)
             else:
                 bound.setdefault(gpu, []).append(job.id)

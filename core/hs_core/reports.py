@@ -82,6 +82,13 @@ class JobReport:
     rendezvous: str = ""  # node 0 of a job over several servers: the address and port that its agent reserved
     exit: Exit | None = None
 
+    @property
+    def occupies(self) -> bool:
+        """Its GPUs are no others' just now: in its turn, or not given back yet."""
+        return self.in_turn or self.phase in _OCCUPIES
+
+
+_OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
 
 CANNOT_FETCH = "cannot fetch"
 """How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""

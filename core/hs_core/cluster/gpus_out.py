@@ -36,6 +36,15 @@ def why_it_stays(job: Job, misfit: str) -> str:
     return f"; no other server can take it: it {misfit}" if misfit else ""
 
 
+def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
+    """That its process has its turns on its own GPUs only, though enough others of its server are idle; empty: it is not so."""
+    bound, free = _bound(job, host), set(idle).difference(_bound(job, host))
+    if not bound or len(free) < job.gpus:
+        return ""
+    own, others = gpus_text(host, bound), gpus_text(host, free)
+    return f"its process stays on {own}, which others have their turns on, too; it cannot go to {others}, idle now, as it hands over no state"
+
+
 def on_drained(job: Job, hosts: Collection[Host]) -> str:
     """It goes on for a while on GPUs that are to be free."""
     for host in hosts:

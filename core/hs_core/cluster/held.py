@@ -19,7 +19,7 @@ from hs_core.cluster.underway import Underway
 from hs_core.events import Fact
 from hs_core.ledger import Ledger
 from hs_core.model import Job, Move
-from hs_core.names import HostName, JobId, UserName
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Policy, Trade, Trial
 from hs_core.wanted import Turn, Wanted
 
@@ -54,6 +54,7 @@ class Held:
         self._tickets: dict[JobId, float] = {}
         self._planned: Mapping[JobId, object] = {}  # jobs that the last plan gave tickets
         self._weights: dict[HostName, float] = {}  # tickets on servers, where asked for since the last event
+        self._idle: dict[HostName, tuple[GpuId, ...]] = {}  # GPUs there on which nobody runs, likewise
         self._policy_says: Mapping[JobId, str] = {}
         self._policy_chose: Mapping[JobId, str] = {}
         self._trials: Mapping[JobId, Trial] = {}  # profiling runs that are on

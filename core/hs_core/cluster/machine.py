@@ -97,6 +97,7 @@ class ClusterMachine(Decisions):
         )
         self._check_event(outcome, edge=edge)
         self._weights.clear()
+        self._idle.clear()
         return outcome
 
     def _happened(self, event: ClusterEvent) -> tuple[tuple[JobId, ...], bool]:

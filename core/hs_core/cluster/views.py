@@ -12,7 +12,7 @@ from hs_core.cluster.why import Scene, Why, explain
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
 from hs_core.model import After, Host, Job, JobSpec, JobState, User
-from hs_core.names import HostName, JobId, UserName
+from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policy import Trade
 
 
@@ -167,6 +167,15 @@ class Views(Held):
             self._weights[name] = sum(self.job_tickets(job) / self._book.live[job].nodes for job in there)
         return self._weights[name]
 
+    def _idle_on(self, name: HostName) -> tuple[GpuId, ...]:
+        """GPUs in health on which nobody runs; found once between two events, for the same reason."""
+        host = self._book.hosts.get(name)
+        if name not in self._idle and host is not None:
+            said = (self._book.live[job].reports.get(name) for job in self._book.at_host.get(name, ()))
+            taken = {gpu for report in said if report is not None and report.occupies for gpu in report.gpus}
+            self._idle[name] = tuple(gpu.id for gpu in host.healthy_gpus if gpu.id not in taken)
+        return self._idle.get(name, ())
+
     def received_gpus(
         self, window_s: float, now_s: float
     ) -> tuple[Mapping[tuple[UserName, str], float], float]:
@@ -211,6 +220,9 @@ class Views(Held):
             policy_chose=self._policy_chose.get(job, ""),
             trial=trial.text(row.step) if (trial := self._trials.get(job)) is not None else "",
             central=any(not turn.local for turn in turns),
+            idle=self._idle_on(row.hosts[0])
+            if len(row.hosts) == 1 and reports.cannot_leave(row.report)
+            else (),
             share_gpus=self.job_share_gpus(job),
             waited_s=max(0.0, now_s - self._since_s.get(job, now_s)),
             quantum_s=self.settings.quantum_s,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from hs_core.cluster import gpus_out
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
-from hs_core.names import HostName
+from hs_core.names import GpuId, HostName
 from hs_core.reports import FOR_MEMORY, Exit, Phase
 
 
@@ -68,6 +68,7 @@ class Scene:
     policy_says: str
     policy_chose: str  # why it runs as it does: "as tp=2: …"
     trial: str  # how far its profiling run is; empty: there is none
+    idle: tuple[GpuId, ...]  # of its server, where its process cannot go to others than its own
     central: bool  # the controller chooses who runs on its host
     share_gpus: float  # what its tickets come to on its host
     waited_s: float  # since it last changed its state
@@ -279,6 +280,12 @@ def _for_turn(scene: Scene) -> Why:
     part = min(1.0, scene.share_gpus / job.gang)
     if part <= 0:
         return _for_gpus(scene)
+    if bound := gpus_out.bound_beside(job, scene.hosts[0], scene.idle):
+        return Why(
+            reason=Reason.WAITING_FOR_TURN,
+            text=f"it waits for its turn on {_at(job)}: {bound}",
+            next_step="it goes on by itself; one that keeps its state with `hs_job` (docs/training-scripts.md) can go to where there is room",
+        )
     one_in = 1 / part
     wait_s = max(0.0, (one_in - 1) * scene.quantum_s - scene.waited_s)
     share = f"its share is {scene.share_gpus:.3g} of {_gpus(gpus)}"
