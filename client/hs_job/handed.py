@@ -12,6 +12,7 @@ from hs_job.inject import hook_torch
 from hs_job.pack import pack, unpack
 from hs_job.position import Data
 from hs_job.runtime import Runtime
+from hs_job.shards import Layouts
 
 FORMAT = 1
 
@@ -66,7 +67,8 @@ class Handed:
             "step": step,
             "rank": self._rt.rank,
             "objects": {
-                name: pack(thing.state_dict(), name, host_of) for name, thing in self.objects.items()
+                name: pack(thing.state_dict(), name, host_of, whole=self._rt.reshaped)
+                for name, thing in self.objects.items()
             },
             "data": self.data.position(self._fetched) if self.data is not None else None,
             "rng": rng.capture(sys.modules.get("torch"), own),
@@ -124,8 +126,9 @@ class Handed:
 
     def _load(self) -> None:
         assert self._content is not None
+        layouts = Layouts(self.objects)
         for name, thing in self.objects.items():
-            thing.load_state_dict(unpack(self._content["objects"][name]))
+            thing.load_state_dict(unpack(self._content["objects"][name], layouts))
             if self._content["step"] and hasattr(thing, "param_groups"):
                 # It has stepped, in the process before: torch would warn of a scheduler that steps first.
                 thing._opt_called = True

@@ -6,6 +6,8 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any, Callable, Dict, Optional, Tuple
 
+from hs_job import shards
+
 _TAG = "__heteroshare__"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
@@ -14,13 +16,16 @@ class PackError(TypeError):
     """Something handed over holds what cannot be saved without pickle."""
 
 
-def pack(value: Any, where: str, host_of: Optional[Callable[[Any], Any]] = None) -> Any:
-    """`host_of` gives a tensor whose memory was swapped out as it is on the host, None for others."""
-    return _Packer(host_of).pack(value, where)
+def pack(
+    value: Any, where: str, host_of: Optional[Callable[[Any], Any]] = None, *, whole: bool = False
+) -> Any:
+    """`host_of` gives a tensor whose memory was swapped out as it is on the host, None for others. `whole`: a part of a tensor is no use."""
+    return _Packer(host_of, whole).pack(value, where)
 
 
 class _Packer:
-    def __init__(self, host_of: Optional[Callable[[Any], Any]]) -> None:
+    def __init__(self, host_of: Optional[Callable[[Any], Any]], whole: bool) -> None:
+        self._whole = whole
         self._torch = sys.modules.get("torch")
         self._host_of = host_of
         self._seen: Dict[Tuple[Any, ...], Any] = {}
@@ -74,6 +79,16 @@ class _Packer:
     def _tensor(self, tensor: Any, where: str) -> Any:
         torch = self._torch
         assert torch is not None
+        if shards.is_spread(tensor):
+            if self._whole:
+                raise PackError(
+                    f"{where} is spread over the ranks (DTensor): a job that may go on with other ranks, or in another strategy, has to hand over whole state dicts"
+                )
+            return {
+                _TAG: shards.TAG,
+                "part": self._tensor(shards.local(tensor), where),
+                **shards.describe(tensor),
+            }
         if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             raise PackError(f"{where} is a {type(tensor).__qualname__}: only plain tensors can be saved")
         tensor = tensor.detach()
@@ -94,24 +109,27 @@ class _Packer:
         return self._seen[key]
 
 
-def unpack(value: Any) -> Any:
+def unpack(value: Any, layouts: Optional[shards.Layouts] = None) -> Any:
+    """`layouts`: where parts of tensors go. Raises ValueError where one has no place."""
     kind = type(value)
     if kind in (list, tuple):
-        return kind(unpack(each) for each in value)
+        return kind(unpack(each, layouts) for each in value)
     if kind not in (dict, OrderedDict):
         return value
     tag = value.get(_TAG)
     if tag is None:
-        return kind((key, unpack(each)) for key, each in value.items())
+        return kind((key, unpack(each, layouts)) for key, each in value.items())
     if tag == "counter":
         return Counter(dict(value["items"]))
     if tag in ("set", "frozenset"):
         return {"set": set, "frozenset": frozenset}[tag](value["items"])
     if tag == "deque":
-        return deque((unpack(each) for each in value["items"]), value["most"])
+        return deque((unpack(each, layouts) for each in value["items"]), value["most"])
     if tag == "array":
         import importlib
 
         numpy = importlib.import_module("numpy")
         return numpy.frombuffer(value["bytes"], dtype=value["type"]).reshape(value["shape"]).copy()
+    if tag == shards.TAG and layouts is not None:
+        return layouts.put(value["part"], value)
     raise ValueError(f"unknown mark {tag!r} in a checkpoint")

@@ -22,15 +22,21 @@ def number_of(text: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
+def is_elastic(environment: Dict[str, str]) -> bool:
+    """It may be started again on another number of GPUs."""
+    return "HS_BATCH_PER_GPU" in environment
+
+
 def folder(environment: Dict[str, str], rank: int, world: int) -> Optional[Folder]:
     path = environment.get("HS_CHECKPOINT_DIR", "")
     if not path:
         return None
     from hs_job.checkpoint import Folder
 
-    elastic = "HS_BATCH_PER_GPU" in environment
     epoch = max(0, number_of(environment.get("HS_EPOCH", "")))
-    return Folder(path, rank, world, _node(environment, rank, world), elastic=elastic, epoch=epoch)
+    return Folder(
+        path, rank, world, _node(environment, rank, world), elastic=is_elastic(environment), epoch=epoch
+    )
 
 
 def _node(environment: Dict[str, str], rank: int, world: int) -> Optional[Node]:

@@ -90,6 +90,11 @@ class Runtime:
         self._told_can: List[str] = []
         self._link: Optional[Link] = None
 
+    @property
+    def reshaped(self) -> bool:
+        """The job may go on with other ranks, or in another strategy."""
+        return place.is_elastic(self._environment) or bool(self._environment.get("HS_STRATEGY"))
+
     def start(self) -> None:
         """Dials the agent, once."""
         if not self.live or self._link is not None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
+from hs_job import shards
+
 _FIRST_PAUSE_S = 0.02
 _LAST_PAUSE_S = 1.0
 _TELL_AFTER_S = 5.0
@@ -115,7 +117,7 @@ class Swapper:
 
     def _storages(self) -> Iterator[Any]:
         seen = set()
-        for tensor in self._tensors():
+        for tensor in map(shards.local, self._tensors()):
             if (
                 tensor.device.type in self._kinds
                 and tensor.layout is self._torch.strided
@@ -133,7 +135,7 @@ class Swapper:
                 for parameter in group["params"]:
                     yield from _with_gradient(parameter)
             for state in optimizer.state.values():
-                yield from _tensors_in(torch, state)
+                yield from shards.tensors_in(state, torch)
         for module in self._modules():
             for parameter in module.parameters():
                 yield from _with_gradient(parameter)
@@ -186,14 +188,3 @@ def _with_gradient(parameter: Any) -> Iterator[Any]:
     yield parameter
     if parameter.grad is not None:
         yield parameter.grad
-
-
-def _tensors_in(torch: Any, value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for each in value.values():
-            yield from _tensors_in(torch, each)
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _tensors_in(torch, each)

@@ -180,10 +180,11 @@ def test_a_gang_leaves_with_the_checkpoint_that_it_wrote_while_no_agent_was_ther
     )
 
 
+@pytest.mark.parametrize("more", [(), ("--fsdp",)], ids=["copies", "shards"])
 def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(
-    agent: StubAgent, uninterrupted: Uninterrupted
+    agent: StubAgent, uninterrupted: Uninterrupted, more: tuple[str, ...]
 ) -> None:
-    argv = (*GANG, "--handed", "epoch", "--epochs", "10")
+    argv = (*GANG, *more, "--handed", "epoch", "--epochs", "10")
     slow_down(agent, 0.02)
     job = agent.run(*argv)
     let_go(agent)

@@ -17,6 +17,7 @@ parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--optimizer", choices=["adam", "momentum"], default="adam")
 parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
+parser.add_argument("--fsdp", action="store_true", help="with --ddp: parameters are sharded over the ranks")
 parser.add_argument("--own-generator", action="store_true")
 args = parser.parse_args()
 
@@ -63,7 +64,14 @@ loader = DataLoader(
     generator=generator,
 )
 model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 2))
-if args.ddp:
+if args.fsdp:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    for layer in (model[0], model[4], model):
+        fully_shard(layer, mesh=mesh)
+elif args.ddp:
     model = nn.parallel.DistributedDataParallel(model)
 if args.optimizer == "adam":
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -92,13 +100,19 @@ for epoch in range(first, args.epochs):
         say(f"{rank}:{step} {loss.item()!r}")
     scheduler.step()
 
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's part."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
 digest = hashlib.sha256()
 for tensor in model.state_dict().values():
-    digest.update(tensor.numpy().tobytes())
+    digest.update(local(tensor).numpy().tobytes())
 for entry in optimizer.state_dict()["state"].values():
     for value in entry.values():
         if torch.is_tensor(value):
-            digest.update(value.numpy().tobytes())
+            digest.update(local(value).numpy().tobytes())
 say(f"{rank}:weights {digest.hexdigest()} lr {scheduler.get_last_lr()!r}")
 if args.ddp:
     # Without this gloo's threads now and then outlive the interpreter, and abort it.
