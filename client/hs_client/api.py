@@ -163,7 +163,7 @@ class Client:
     ) -> Iterator[bytes]:
         """The job's output, of all its incarnations; a tail is of the newest. With `follow` until the job ends, or until `stop` is set and nothing more comes at once."""
         chunks = self.output(job_id, tail_lines=tail_lines, follow=follow, stop=stop)
-        return (chunk.data for chunk in chunks)
+        return (chunk.data for chunk in chunks if chunk.data)
 
     def output(
         self,
@@ -174,7 +174,10 @@ class Client:
         stop: threading.Event | None = None,
         from_epoch: int = 0,
     ) -> Iterator[wire.LogsChunk]:
-        """The same, chunk by chunk, each with the incarnation that said it; what those before `from_epoch` said is left out."""
+        """The same, chunk by chunk, each with the incarnation that said it; what those before `from_epoch` said is left out.
+
+        One that names servers that are `away` says that what the job said there is missing.
+        """
         request = wire.LogsRequest(job_id=job_id, tail_lines=tail_lines, follow=follow, from_epoch=from_epoch)
         newest = from_epoch  # incarnation that said something
         received = 0  # bytes of what it said
@@ -191,7 +194,7 @@ class Client:
                         newest, received, skip = chunk.epoch, 0, 0
                     chunk.data, skip = chunk.data[skip:], skip - min(skip, len(chunk.data))
                     received += len(chunk.data)
-                    if chunk.data:
+                    if chunk.data or (chunk.away and not attempt):
                         yield chunk
                 return
             except grpc.RpcError as error:

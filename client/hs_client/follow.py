@@ -4,7 +4,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hs_client.api import ENDED, Client, exit_code
@@ -90,18 +90,18 @@ def _copy_log(
     try:
         for chunk in client.output(view.id, follow=True, stop=ended, from_epoch=shown_epoch + 1):
             newest = max(newest, chunk.epoch)
-            write_bytes([chunk.data])
+            write_chunk(chunk, report)
     except (ConflictError, UnavailableError) as error:
         report(f"no output of job {view.id} just now: {error}")
         return shown_epoch
     return newest
 
 
-def write_bytes(chunks: Iterable[bytes]) -> None:
-    stream = sys.stdout.buffer
-    for chunk in chunks:
-        stream.write(chunk)
-        stream.flush()
+def write_chunk(chunk: wire.LogsChunk, report: Report) -> None:
+    if chunk.away:
+        report(f"what the job said on {', '.join(chunk.away)} is missing here: not connected")
+    sys.stdout.buffer.write(chunk.data)
+    sys.stdout.buffer.flush()
 
 
 def _told(view: wire.JobView, report: Report) -> int:

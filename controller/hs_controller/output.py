@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_core.errors import Kind, RefusedError
+from hs_core.events import Fact
 from hs_core.model import Job
 from hs_core.names import JobId
 from hs_core.reports import Phase
@@ -17,6 +18,7 @@ ANSWER_S = 5.0  # an agent that says nothing for so long has no logs
 AWAY_S = 20.0  # who follows waits so long for an agent that is not here
 POLL_S = 0.5
 STORY = 1_000  # events of a job, the newest, in which servers are named
+HAS_RUN = frozenset({"running", "starting", "ready", "suspended"})  # kinds of events of a process on a server
 
 Look = Callable[[JobId], Awaitable[Job]]
 """The job as it is now."""
@@ -31,6 +33,8 @@ class Output:
         if request.follow:
             job = await self._started(job, -1)
         tail, since = request.tail_lines, request.from_epoch
+        if tail < 0 and since == 0 and (away := await self._away(job)):
+            yield pb.LogsChunk(away=away)
         while request.follow and not job.state.ended:
             if tail < 0:
                 async for chunk in self._said(job, since, job.epoch):
@@ -65,10 +69,7 @@ class Output:
         """What these incarnations have said, as far as their servers are here and have kept it."""
         if since >= before:
             return
-        events = await self._loop.store.read(
-            lambda journal: journal.events(job=job.id, limit=STORY, newest=True)
-        )
-        names = sorted({event.fact.host for event in events if event.fact.host} | set(job.hosts))
+        names = sorted({fact.host for fact in await self._story(job.id) if fact.host} | set(job.hosts))
         links = [link for name in names if (link := self._hub.link(name)) is not None]
         there = await asyncio.gather(*(_epochs(link, job.id) for link in links))
         found = {epoch: link for link, epochs in zip(links, there, strict=True) for epoch in epochs}
@@ -79,6 +80,19 @@ class Output:
             except RefusedError as refused:
                 if refused.kind is not Kind.NOT_FOUND:  # cleared away, or the server has gone, meanwhile
                     raise
+
+    async def _away(self, job: Job) -> list[str]:
+        """Servers on which it has been, and that are not here to say what it said there."""
+        if job.epoch == 0 and not job.state.ended:
+            return []  # where that one server is not here, the answer is a refusal
+        been = {fact.host for fact in await self._story(job.id) if fact.host and fact.kind in HAS_RUN}
+        return sorted(name for name in been if self._hub.link(name) is None)
+
+    async def _story(self, job: JobId) -> list[Fact]:
+        events = await self._loop.store.read(
+            lambda journal: journal.events(job=job, limit=STORY, newest=True)
+        )
+        return [event.fact for event in events]
 
     async def _of(self, job: Job, tail: int, *, epoch: int | None = None) -> AsyncIterator[bytes]:
         """What its newest incarnation that has a log has said; or this one, also what it will."""

@@ -155,6 +155,9 @@ class Cluster:
         os.kill(pid, signal.SIGKILL)
         until(lambda: not alive(pid), f"{daemon} is gone")
 
+    def is_up(self, server: str) -> bool:
+        return any(node["state"] == "up" for node in self.json("nodes") if node["name"] == server)
+
     def stops(self, agent: str, job: int) -> list[tuple[int, float]]:
         """Step and time of each suspend, as the agent has logged it."""
         lines = [

@@ -35,10 +35,7 @@ def test_a_job_of_a_dead_server_goes_on_from_the_folder_that_its_user_named_and_
     gone = there[first].host
     cluster.kill(f"agent-{gone}")
     os.kill(learned(tmp_path / "out-1")[-1].process, signal.SIGKILL)
-    until(
-        lambda: next(node for node in cluster.json("nodes") if node["name"] == gone)["state"] != "up",
-        "the server is seen to be away",
-    )
+    until(lambda: not cluster.is_up(gone), "the server is seen to be away")
     assert f"queued again: {first}" in cluster.hsctl("node", "remove", gone).stdout
     ended = cluster.until_state(first, "succeeded", "failed")
     assert (ended.state, ended.host) == ("succeeded", there[second].host), ended.exit

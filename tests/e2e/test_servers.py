@@ -138,6 +138,11 @@ def test_a_jobs_output_is_one_text_over_all_servers_that_it_has_been_on(
     lines = b"".join(chunk.data for chunk in second).decode().splitlines()
     assert 0 < len(lines) < total
     assert lines == said[-len(lines) :]
+    cluster.kill(f"agent-{here}")
+    until(lambda: not cluster.is_up(here), "nobody says what it said there")
+    again = cluster.hsctl("logs", str(job))
+    assert again.stderr == f"hsctl: what the job said on {here} is missing here: not connected\n"
+    assert again.stdout.splitlines() == lines
 
 
 def test_a_job_that_may_be_is_laid_over_two_servers_where_neither_has_room_for_it(

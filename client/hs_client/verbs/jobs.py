@@ -8,7 +8,7 @@ import click
 from hs_client import forms, quantities, screen, tables
 from hs_client.api import ENDED, MOST_JOBS, Client, exit_code
 from hs_client.errors import InvalidError
-from hs_client.follow import outcome, wait_all, write_bytes
+from hs_client.follow import outcome, wait_all, write_chunk
 from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, warn, watch_options
 from hs_proto.v1 import controller_pb2 as wire
@@ -276,7 +276,8 @@ def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None) 
     """Print a job's output."""
     with connected(ctx) as client:
         job_id = common.one_job(client, job)
-        write_bytes(client.logs(job_id, tail_lines=-1 if tail is None else tail, follow=following))
+        for chunk in client.output(job_id, tail_lines=-1 if tail is None else tail, follow=following):
+            write_chunk(chunk, warn)
 
 
 def _changing(
