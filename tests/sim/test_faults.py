@@ -19,6 +19,7 @@ from hs_sim.faults import Failure, case_of, explore, run_seed
 from hs_sim.machines.agent import Agent
 from hs_sim.machines.journal import Journal
 from hs_sim.machines.world import World
+from hs_sim.model import Result
 
 SEEDS = 500
 QUIET = 320  # of these nobody asks for anything in the middle of it
@@ -54,6 +55,24 @@ def test_with_deeds_servers_are_removed_jobs_cancelled_and_policies_changed(monk
         for world, machine in zip(worlds, machines, strict=True)
     )
     assert wiped
+
+
+def test_what_a_process_did_before_changes_no_digit_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job that trains as copies, whose GPU-time adds up over several servers."""
+    results: list[Result] = []
+    run = World.run
+
+    def kept(world: World) -> Result:
+        results.append(run(world))
+        return results[-1]
+
+    monkeypatch.setattr(World, "run", kept)
+    before: list[list[object]] = []
+    for objects in range(8):  # other addresses, so another order of what goes by them
+        before.append([object() for _ in range(331 * objects)])
+        assert run_seed(17) is None
+    first, *others = ((result.jobs, result.samples) for result in results)
+    assert all(other == first for other in others)
 
 
 def test_the_same_seed_makes_the_same_trouble():

@@ -464,7 +464,7 @@ class Gang:
     def _occupy(self, part: Part) -> None:
         if part.occupied_s is None:
             part.occupied_s = self.world.clock.now_s
-            self.world.occupied.add(part)
+            self.world.occupied[part] = None
             self.world.speeds.holds(part)
 
     def _use(self) -> None:
@@ -478,7 +478,7 @@ class Gang:
         if part.occupied_s is not None:
             self.charge(part)
             part.occupied_s = None
-            self.world.occupied.discard(part)
+            self.world.occupied.pop(part, None)
         self.world.speeds.leaves(part)
 
     def charge(self, part: Part) -> None:

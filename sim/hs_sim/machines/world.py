@@ -67,7 +67,7 @@ class World:
         self.network = Network(self.clock, self.timing, roll(experiment.seed, "network"))
         self.truth = Truth()
         self.folders: dict[JobId, Shelf] = {}  # that users named for their checkpoints, and all servers see
-        self.occupied: set[Part] = set()
+        self.occupied: dict[Part, None] = {}  # in the order in which they came: sums of floats go by it
         self.trace: deque[str] = deque(maxlen=TRACE)
         self.cannot_checkpoint: frozenset[int] = frozenset()
         self.join_s: dict[HostName, float] = {}  # when servers' agents start; left out: at once
