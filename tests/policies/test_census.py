@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from hs_core.mechanism.census import Band, Census
+from hs_core.mechanism.band import Band
+from hs_core.mechanism.census import Census
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.world import World, look
 from hs_core.model import Migrate

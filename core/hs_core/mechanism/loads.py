@@ -15,7 +15,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.census import NOBODY, NUMBERS
+from hs_core.mechanism.band import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-from hs_core.mechanism.census import Ask, Band, Census, Kind, census
+from hs_core.mechanism.band import Band
+from hs_core.mechanism.census import Ask, Census, Kind, census
 from hs_core.mechanism.floor import Floor, floor
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.trade import Needs
@@ -120,7 +121,7 @@ class World:
         """To be changed: no longer the census's, which other decisions share."""
         band = bands.get(key)
         if band is None or id(band) not in self._own:
-            band = bands[key] = Band([] if band is None else list(band.jobs))
+            band = bands[key] = Band([]) if band is None else band.copy()
             self._own[id(band)] = band
         return band
 

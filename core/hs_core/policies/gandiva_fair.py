@@ -16,7 +16,7 @@ import numpy as np
 
 from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
-from hs_core.mechanism.census import Band
+from hs_core.mechanism.band import Band
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
