@@ -94,10 +94,7 @@ class Band:
         known, ours = self.__dict__, band.__dict__
         for name in _STAYS & known.keys():
             ours[name] = known[name]
-        if known.get("waiting") == () and all(map(_is_started, now)):
-            ours["waiting"] = ()
-        if known.get("stuck") == () and all(map(_is_sliceable, now)):
-            ours["stuck"] = ()
+        band._are(now, known)
         return band
 
     def changed(self, gone: Collection[JobId], came: Sequence[JobFacts]) -> "Band":
@@ -117,8 +114,16 @@ class Band:
                 column.insert(at, _BY_JOB[name](job))
         band = Band(jobs)
         band.__dict__["ids"] = tuple(ids)
+        band._are(came, self.__dict__)
         band.__dict__.update({name: tuple(column) for name, column in known.items()})
         return band
+
+    def _are(self, now: Sequence[JobFacts], known: Mapping[str, Any]) -> None:
+        """Of those that are not among `now` as much was known: that nobody of them waits, or is stuck."""
+        if known.get("waiting") == () and all(map(_is_started, now)):
+            self.__dict__["waiting"] = ()
+        if known.get("stuck") == () and all(map(_is_sliceable, now)):
+            self.__dict__["stuck"] = ()
 
     def _known(self) -> dict[str, tuple[Any, ...]]:
         """Of each job, as far as somebody has asked."""

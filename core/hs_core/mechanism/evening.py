@@ -243,7 +243,10 @@ class Evening:
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
-        return self._narrow(at) if self._has_gang(at) else 0
+        room = self._pool.room(at)
+        if room is None:
+            room = self._narrow(at) if self._has_gang(at) else 0
+        return room
 
     def _narrow(self, at: int) -> int:
         """GPUs that its small jobs leave over, if there are any of these."""

@@ -55,6 +55,7 @@ class _Rows:
         small = ~self.big
         self.big_on, self.small_on = self.servers[self.big], self.servers[small]
         self.small = small
+        self._width, self._single = width, sum(map(len, asked.gangs))
         widths = map(add, asked.gangs, asked.parts) if asked.parts else asked.gangs
         gaps = map(may_idle, widths, width.tolist())
         self.odd = set(compress(range(size), gaps))
@@ -64,6 +65,16 @@ class _Rows:
         """Rows, user by user, and where each one's begin."""
         order = np.argsort(self.of, kind="stable")
         return order, np.searchsorted(self.of[order], np.arange(self.of.max(initial=-1) + 2))
+
+    @cached_property
+    def room(self) -> list[int]:
+        """GPUs that idle on a server while its small jobs of one node have their turn beside none of its gangs."""
+        width, few = self._width, self.small[: self._single]
+        asked = self.gpus[: self._single][few], self.servers[: self._single][few]
+        fill = np.bincount(asked[1], weights=asked[0], minlength=width.size).astype(np.int64)
+        gang = np.bincount(self.big_on, minlength=width.size) > 0
+        found: list[int] = np.where(gang & (fill > 0) & (fill < width), width - fill, 0).tolist()
+        return found
 
     def of_user(self, user: UserName) -> Ints:
         order, spans = self._by_user
@@ -154,6 +165,10 @@ class Pool:
         spread = np.bincount(rows.servers, weights=shares, minlength=size)
         load = np.where(rows.fits, spread / self.width, gangs + np.maximum(small / self.width, most))
         return load, sorted(rows.odd | self._touched)
+
+    def room(self, at: int) -> int | None:
+        """As `_Rows` has it; None: jobs came to that server, or left it, since."""
+        return None if self._rows is None or at in self._touched else self._rows.room[at]
 
     def load(self) -> NDArray[np.float64]:
         return np.round(self.tickets / self.width, DIGITS)

@@ -5,7 +5,7 @@ every server carries alike; and gangs over several servers take turns with what 
 a server, is the agents' (`mechanism.stride`). Departures are named in the modules of `mechanism` and in docs/policies/gandiva-fair.md.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hs_core.job_tickets import Ints, JobTickets
+from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
 from hs_core.mechanism.band import Band
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
@@ -150,20 +150,18 @@ def _tickets_at_once(
     world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
 ) -> JobTickets:
     """The same of all jobs, where they are many."""
-    widths = sorted(frozenset().union(*(jobs.widths for bands in world.bands.values() for jobs in bands)))
+    rolls = [jobs.roll for bands in world.bands.values() for jobs in bands]
+    ids, gangs = np.concatenate(rolls, axis=1) if rolls else np.empty((2, 0), dtype=np.int64)
+    widths = np.flatnonzero(np.bincount(gangs)).tolist()
     numbers: list[Fraction] = []
-    rolls: list[Ints] = []
     first: list[int] = []  # of a band: where the numbers of its user there begin, one for each width
     for at, bands in world.bands.items():
         by_gang = _by_gang(world, entitled, factors, at, bands)
         first += [len(numbers)] * len(bands)
         numbers += [by_gang.get(gang, LEAST) for gang in widths]
-        rolls += [jobs.roll for jobs in bands]
-    ids, gangs = np.concatenate(rolls, axis=1) if rolls else np.empty((2, 0), dtype=np.int64)
     sizes = [roll.shape[1] for roll in rolls]
     which = np.repeat(np.array(first, dtype=np.int64), sizes) + np.searchsorted(widths, gangs)
-    order = np.argsort(ids)
-    return JobTickets(ids[order], which[order], numbers)
+    return JobTickets.of(ids, which, numbers)
 
 
 def _by_gang(
@@ -171,7 +169,7 @@ def _by_gang(
     entitled: Mapping[At, Fraction],
     factors: Mapping[At, Fraction],
     at: At,
-    bands: Collection[Band],
+    bands: Sequence[Band],
 ) -> Mapping[int, Fraction]:
     """Tickets of a user's jobs in a pool, by their GPUs."""
     share, factor = entitled.get(at), factors.get(at, WHOLE)
@@ -181,7 +179,8 @@ def _by_gang(
     if factor is not WHOLE:
         times, parts = factor.as_integer_ratio()
         over, under = over * times, under * parts
-    return {gang: _ratio(over * gang, under) for jobs in bands for gang in jobs.widths}
+    widths = bands[0].widths.union(*[jobs.widths for jobs in bands[1:]])
+    return {gang: _ratio(over * gang, under) for gang in widths}
 
 
 @lru_cache(maxsize=1 << 15)
@@ -201,7 +200,7 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
         has = map(tickets.numbers.__getitem__, tickets.which_of(ids).tolist())
     else:
         has = map(tickets.__getitem__, ids)
-    gangs = list(map(partial(_gang, world), jobs, has))
+    gangs = _gangs(world, jobs, has)
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
@@ -257,18 +256,23 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
     return not starts and all(moved.job.nodes == 1 for moved in mover.done)
 
 
-def _gang(world: World, job: JobFacts, tickets: Fraction) -> split.Gang:
-    home = world.homes[job.id]
-    return split.Gang(
-        job=job.id,
-        arrival_s=job.arrival_s,
-        servers=home,
-        per_node=job.per_node,
-        tickets=tickets,
-        user=job.user,
-        forced=not job.sliceable and job.id in world.snapshot.running,
-        able=job.id not in world.unable and all(world.hosts[name].connected for name in home),
-    )
+def _gangs(world: World, jobs: Sequence[JobFacts], tickets: Iterable[Fraction]) -> list[split.Gang]:
+    """`tickets`: of each."""
+    homes, hosts, running, unable = world.homes, world.hosts, world.snapshot.running, world.unable
+    away = world.floor.away
+    return [
+        split.Gang(
+            job=job.id,
+            arrival_s=job.arrival_s,
+            servers=(home := homes[job.id]),
+            per_node=job.per_node,
+            tickets=has,
+            user=job.user,
+            forced=not job.sliceable and job.id in running,
+            able=job.id not in unable and not (away and any(not hosts[name].connected for name in home)),
+        )
+        for job, has in zip(jobs, tickets, strict=True)
+    ]
 
 
 def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
