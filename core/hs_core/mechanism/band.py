@@ -191,3 +191,24 @@ class Band:
 
 
 NOBODY = Band([])
+
+
+class Columns:
+    """What bands of very many jobs are made of: jobs lie all over the memory, and are looked at in order, once."""
+
+    def __init__(self, jobs: Sequence[JobFacts], ids: Sequence[JobId]) -> None:
+        self._jobs, self._ids = jobs, ids
+        self._gangs = list(map(_gang_of, jobs))
+        self._owners = list(map(NUMBERS.__getitem__, map(_user_of, jobs)))
+
+    def of(self, places: Sequence[int], *, owners: bool = False) -> Band:
+        """Of the jobs at these places, which ascend. `owners`: they will be asked for."""
+        band = Band(list(map(self._jobs.__getitem__, places)))
+        known: dict[str, tuple[Any, ...]] = {
+            "ids": tuple(map(self._ids.__getitem__, places)),
+            "gangs": tuple(map(self._gangs.__getitem__, places)),
+        }
+        if owners:
+            known["owners"] = tuple(map(self._owners.__getitem__, places))
+        band.__dict__.update(known)
+        return band

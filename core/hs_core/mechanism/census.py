@@ -11,7 +11,7 @@ from itertools import chain, compress, filterfalse
 from operator import attrgetter, eq, is_not
 from typing import Any, TypeVar
 
-from hs_core.mechanism.band import NOBODY, Band
+from hs_core.mechanism.band import NOBODY, Band, Columns
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
 from hs_core.model import Migrate
@@ -168,7 +168,7 @@ class Census:
             if (single := self.single.kinds.get(kind)) is not None:
                 kept = before.get(kind)
                 if kept is None or kept[0] is not several or kept[1] is not single:
-                    kept = several, single, _merged([several.jobs, single.jobs])
+                    kept = several, single, Band(sorted([*several.jobs, *single.jobs], key=_id_of))
                 self._both[kind] = kept
         return {kind: together for kind, (_, _, together) in self._both.items()}
 
@@ -177,10 +177,10 @@ class Census:
     def _take(self) -> list[JobFacts]:
         """All jobs with one server, by the shortest way; returns the others."""
         calm, told, auto = self.floor.calm, self.told, Migrate.AUTO
-        at: dict[HostName, list[JobFacts]] = {name: [] for name in self.floor.hosts}
-        plain: dict[_Plain, list[JobFacts]] = {}
+        at: dict[HostName, list[int]] = {name: [] for name in self.floor.hosts}  # by place among the jobs
+        plain: dict[_Plain, list[int]] = {}
         others: list[JobFacts] = []
-        for job in self.jobs:
+        for place, job in enumerate(self.jobs):
             home = job.hosts
             if (
                 home
@@ -190,23 +190,24 @@ class Census:
                 and job.migrate is auto
                 and job.id not in told
             ):  # as `_is_plain`
-                at[home[0]].append(job)
+                at[home[0]].append(place)
                 shape = job.gang, job.gpu_memory_bytes, job.gpu_types
                 kind = (job.user, job.job_class, here.model, *shape, job.rooted)
                 if kind in plain:
-                    plain[kind].append(job)
+                    plain[kind].append(place)
                 else:
-                    plain[kind] = [job]
+                    plain[kind] = [place]
             else:
                 others.append(job)
-        kinds: dict[Kind, list[list[JobFacts]]] = {}
-        asks: dict[Ask, list[list[JobFacts]]] = {}
+        kinds: dict[Kind, list[list[int]]] = {}
+        asks: dict[Ask, list[list[int]]] = {}
         for (user, job_class, model, *_), alike in plain.items():
             kinds.setdefault((user, job_class, model), []).append(alike)
-            asks.setdefault((user, self._usable(alike[0], model)), []).append(alike)
-        self.single.at = {name: Band(jobs) for name, jobs in at.items()}
-        self.single.kinds = {kind: _merged(alike) for kind, alike in kinds.items()}
-        self.single.asks = {ask: _merged(alike) for ask, alike in asks.items()}
+            asks.setdefault((user, self._usable(self.jobs[alike[0]], model)), []).append(alike)
+        bands = Columns(self.jobs, self.ids)
+        self.single.at = {name: bands.of(places, owners=True) for name, places in at.items()}
+        self.single.kinds = {kind: bands.of(_merged(alike)) for kind, alike in kinds.items()}
+        self.single.asks = {ask: bands.of(_merged(alike)) for ask, alike in asks.items()}
         return others
 
     def _recount(self, came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> None:
@@ -280,10 +281,8 @@ def _is_plain(job: JobFacts, floor: Floor) -> bool:
     return all(host is not None and job.per_node <= host.gpus for host in there)
 
 
-def _merged(parts: Sequence[list[JobFacts]]) -> Band:
-    if len(parts) == 1:
-        return Band(parts[0])
-    return Band(sorted(chain.from_iterable(parts), key=_id_of))
+def _merged(parts: Sequence[list[int]]) -> list[int]:
+    return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts))
 
 
 # Nothing comes of it but time: it is taken again only for the same jobs. Decisions of a process are taken one after another.
