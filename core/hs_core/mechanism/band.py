@@ -1,16 +1,18 @@
 """Jobs of one place or kind together, and what a decision asks of all of them: looked up once, and kept as jobs come and go."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from hs_core.mechanism.floor import Ints
 from hs_core.names import JobId, UserName
 from hs_core.policy import JobFacts
+
+K = TypeVar("K", bound=Hashable)
 
 _id_of, _gang_of, _user_of = attrgetter("id"), attrgetter("gang"), attrgetter("user")
 _is_started, _is_sliceable = attrgetter("started"), attrgetter("sliceable")
@@ -66,26 +68,17 @@ class Band:
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def copy(self) -> "Band":
-        """Another one, that may be changed."""
-        band = Band(self.jobs.copy())
-        band.__dict__.update(self._known())
-        return band
-
     def add(self, *jobs: JobFacts) -> None:
-        known = {name: (*values, *map(_BY_JOB[name], jobs)) for name, values in self._known().items()}
         self.jobs.extend(jobs)
-        self._now_is(known)
+        self._forget()
 
     def remove(self, job: JobFacts) -> None:
-        at = self.ids.index(job.id)
-        known = {name: (*values[:at], *values[at + 1 :]) for name, values in self._known().items()}
-        del self.jobs[at]
-        self._now_is(known)
+        del self.jobs[self.ids.index(job.id)]
+        self._forget()
 
     def sort(self) -> None:
         self.jobs.sort(key=_id_of)
-        self._now_is({})
+        self._forget()
 
     def renewed(self, now: Sequence[JobFacts]) -> "Band":
         """The same jobs, by id, these as they are now. What does not go by what has changed of them need not be looked up again."""
@@ -99,8 +92,11 @@ class Band:
 
     def changed(self, gone: Collection[JobId], came: Sequence[JobFacts]) -> "Band":
         """Without these and with those, by id as before. What is known of the others is not looked up again."""
+        if not self.jobs:
+            return Band(sorted(came, key=_id_of))
         jobs, ids = self.jobs.copy(), list(self.ids)
-        known = {name: list(values) for name, values in self._known().items() if name != "ids"}
+        asked = [name for name in _BY_JOB if name in self.__dict__ and name != "ids"]
+        known = {name: list(self.__dict__[name]) for name in asked}
         columns: list[list[Any]] = [jobs, ids, *known.values()]
         for job_id in gone:
             at = bisect_left(ids, job_id)
@@ -125,17 +121,10 @@ class Band:
         if known.get("stuck") == () and all(map(_is_sliceable, now)):
             self.__dict__["stuck"] = ()
 
-    def _known(self) -> dict[str, tuple[Any, ...]]:
-        """Of each job, as far as somebody has asked."""
-        known = self.__dict__
-        return {name: known[name] for name in _BY_JOB if name in known}
-
-    def _now_is(self, known: Mapping[str, tuple[Any, ...]]) -> None:
-        """Others are its jobs, of whom this is known."""
+    def _forget(self) -> None:
         jobs = self.jobs
         self.__dict__.clear()
         self._jobs, self._now = jobs, None
-        self.__dict__.update(known)
 
     @cached_property
     def ids(self) -> tuple[JobId, ...]:
@@ -194,21 +183,27 @@ NOBODY = Band([])
 
 
 class Columns:
-    """What bands of very many jobs are made of: jobs lie all over the memory, and are looked at in order, once."""
+    """What bands of very many jobs are made of: these lie all over the memory, so they are looked at in order, once."""
 
-    def __init__(self, jobs: Sequence[JobFacts], ids: Sequence[JobId]) -> None:
-        self._jobs, self._ids = jobs, ids
-        self._gangs = list(map(_gang_of, jobs))
-        self._owners = list(map(NUMBERS.__getitem__, map(_user_of, jobs)))
+    def __init__(self, jobs: Sequence[JobFacts]) -> None:
+        """`jobs`: by id."""
+        self._jobs = jobs
+        self._roll: Ints = np.array([list(map(_id_of, jobs)), list(map(_gang_of, jobs))], dtype=np.int64)
 
-    def of(self, places: Sequence[int], *, owners: bool = False) -> Band:
-        """Of the jobs at these places, which ascend. `owners`: they will be asked for."""
-        band = Band(list(map(self._jobs.__getitem__, places)))
-        known: dict[str, tuple[Any, ...]] = {
-            "ids": tuple(map(self._ids.__getitem__, places)),
-            "gangs": tuple(map(self._gangs.__getitem__, places)),
-        }
+    def bands(self, keys: Sequence[K], which: Ints, *, owners: bool = False) -> dict[K, Band]:
+        """By key. `which`: of each job, its key's place among those; `owners`: they will be asked for."""
+        order = np.argsort(which, kind="stable")
+        ends = np.cumsum(np.bincount(which, minlength=len(keys)))
+        roll = self._roll[:, order]
+        jobs = list(map(self._jobs.__getitem__, order.tolist()))
+        columns: dict[str, list[Any]] = dict(zip(("ids", "gangs"), roll.tolist(), strict=True))
         if owners:
-            known["owners"] = tuple(map(self._owners.__getitem__, places))
-        band.__dict__.update(known)
-        return band
+            columns["owners"] = list(map(NUMBERS.__getitem__, map(_user_of, jobs)))
+        found: dict[K, Band] = {}
+        start = 0
+        for key, end in zip(keys, ends.tolist(), strict=True):
+            found[key] = band = Band(jobs[start:end])
+            known = {name: tuple(column[start:end]) for name, column in columns.items()}
+            band.__dict__.update(known, roll=roll[:, start:end])
+            start = end
+        return found

@@ -11,6 +11,8 @@ from itertools import chain, compress, filterfalse
 from operator import attrgetter, eq, is_not
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hs_core.mechanism.band import NOBODY, Band, Columns
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
@@ -176,38 +178,51 @@ class Census:
 
     def _take(self) -> list[JobFacts]:
         """All jobs with one server, by the shortest way; returns the others."""
-        calm, told, auto = self.floor.calm, self.told, Migrate.AUTO
-        at: dict[HostName, list[int]] = {name: [] for name in self.floor.hosts}  # by place among the jobs
-        plain: dict[_Plain, list[int]] = {}
+        told, auto = self.told, Migrate.AUTO
+        servers = {name: number for number, name in enumerate(self.floor.hosts)}
+        calm = {name: (servers[name], host.model, host.gpus) for name, host in self.floor.calm.items()}
+        numbers: dict[_Plain, int] = {}
+        first: list[JobFacts] = []  # of each of those
+        jobs: list[JobFacts] = []
+        at: list[int] = []  # of each of these: which of the servers …
+        plain: list[int] = []  # … and which of `numbers`
         others: list[JobFacts] = []
-        for place, job in enumerate(self.jobs):
+        for job in self.jobs:
             home = job.hosts
             if (
                 home
                 and job.nodes == 1
                 and (here := calm.get(home[0])) is not None
-                and job.gang <= here.gpus
+                and job.gang <= here[2]
                 and job.migrate is auto
                 and job.id not in told
             ):  # as `_is_plain`
-                at[home[0]].append(place)
+                server, model, _ = here
                 shape = job.gang, job.gpu_memory_bytes, job.gpu_types
-                kind = (job.user, job.job_class, here.model, *shape, job.rooted)
-                if kind in plain:
-                    plain[kind].append(place)
-                else:
-                    plain[kind] = [place]
+                kind = (job.user, job.job_class, model, *shape, job.rooted)
+                number = numbers.get(kind)
+                if number is None:
+                    number = numbers[kind] = len(numbers)
+                    first.append(job)
+                jobs.append(job)
+                at.append(server)
+                plain.append(number)
             else:
                 others.append(job)
-        kinds: dict[Kind, list[list[int]]] = {}
-        asks: dict[Ask, list[list[int]]] = {}
-        for (user, job_class, model, *_), alike in plain.items():
-            kinds.setdefault((user, job_class, model), []).append(alike)
-            asks.setdefault((user, self._usable(self.jobs[alike[0]], model)), []).append(alike)
-        bands = Columns(self.jobs, self.ids)
-        self.single.at = {name: bands.of(places, owners=True) for name, places in at.items()}
-        self.single.kinds = {kind: bands.of(_merged(alike)) for kind, alike in kinds.items()}
-        self.single.asks = {ask: bands.of(_merged(alike)) for ask, alike in asks.items()}
+        kinds: dict[Kind, int] = {}
+        asks: dict[Ask, int] = {}
+        of = [
+            (
+                kinds.setdefault((user, job_class, model), len(kinds)),
+                asks.setdefault((user, self._usable(job, model)), len(asks)),
+            )
+            for (user, job_class, model, *_), job in zip(numbers, first, strict=True)
+        ]
+        of_kinds, of_asks = np.array(of, dtype=np.int64).reshape(-1, 2).T
+        columns, which = Columns(jobs), np.array(plain, dtype=np.int64)
+        self.single.at = columns.bands(list(servers), np.array(at, dtype=np.int64), owners=True)
+        self.single.kinds = columns.bands(list(kinds), of_kinds[which])
+        self.single.asks = columns.bands(list(asks), of_asks[which])
         return others
 
     def _recount(self, came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> None:
@@ -279,10 +294,6 @@ def _is_plain(job: JobFacts, floor: Floor) -> bool:
         return False
     there = [floor.calm.get(name) for name in job.hosts]
     return all(host is not None and job.per_node <= host.gpus for host in there)
-
-
-def _merged(parts: Sequence[list[int]]) -> list[int]:
-    return parts[0] if len(parts) == 1 else sorted(chain.from_iterable(parts))
 
 
 # Nothing comes of it but time: it is taken again only for the same jobs. Decisions of a process are taken one after another.

@@ -121,7 +121,7 @@ class World:
         """To be changed: no longer the census's, which other decisions share."""
         band = bands.get(key)
         if band is None or id(band) not in self._own:
-            band = bands[key] = Band([]) if band is None else band.copy()
+            band = bands[key] = Band([] if band is None else list(band.jobs))
             self._own[id(band)] = band
         return band
 
