@@ -152,8 +152,8 @@ class Band:
 
     @cached_property
     def roll(self) -> Ints:
-        """`ids` and `gangs` as an array."""
-        return np.array([self.ids, self.gangs], dtype=np.int64)
+        """`ids`, `gangs` and `owners` as an array, (3, jobs)."""
+        return np.array([self.ids, self.gangs, self.owners], dtype=np.int64)
 
     @cached_property
     def gpus(self) -> int:
@@ -188,17 +188,17 @@ class Columns:
     def __init__(self, jobs: Sequence[JobFacts]) -> None:
         """`jobs`: by id."""
         self._jobs = jobs
-        self._roll: Ints = np.array([list(map(_id_of, jobs)), list(map(_gang_of, jobs))], dtype=np.int64)
+        owners = list(map(NUMBERS.__getitem__, map(_user_of, jobs)))
+        columns = list(map(_id_of, jobs)), list(map(_gang_of, jobs)), owners
+        self._roll: Ints = np.array(columns, dtype=np.int64)
 
-    def bands(self, keys: Sequence[K], which: Ints, *, owners: bool = False) -> dict[K, Band]:
-        """By key. `which`: of each job, its key's place among those; `owners`: they will be asked for."""
+    def bands(self, keys: Sequence[K], which: Ints) -> dict[K, Band]:
+        """By key. `which`: of each job, its key's place among those."""
         order = np.argsort(which, kind="stable")
         ends = np.cumsum(np.bincount(which, minlength=len(keys)))
         roll = self._roll[:, order]
         jobs = list(map(self._jobs.__getitem__, order.tolist()))
-        columns: dict[str, list[Any]] = dict(zip(("ids", "gangs"), roll.tolist(), strict=True))
-        if owners:
-            columns["owners"] = list(map(NUMBERS.__getitem__, map(_user_of, jobs)))
+        columns: dict[str, list[Any]] = dict(zip(("ids", "gangs", "owners"), roll.tolist(), strict=True))
         found: dict[K, Band] = {}
         start = 0
         for key, end in zip(keys, ends.tolist(), strict=True):

@@ -220,7 +220,7 @@ class Census:
         ]
         of_kinds, of_asks = np.array(of, dtype=np.int64).reshape(-1, 2).T
         columns, which = Columns(jobs), np.array(plain, dtype=np.int64)
-        self.single.at = columns.bands(list(servers), np.array(at, dtype=np.int64), owners=True)
+        self.single.at = columns.bands(list(servers), np.array(at, dtype=np.int64))
         self.single.kinds = columns.bands(list(kinds), of_kinds[which])
         self.single.asks = columns.bands(list(asks), of_asks[which])
         return others

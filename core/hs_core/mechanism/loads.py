@@ -6,7 +6,7 @@ server looked full to everybody else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, compress
@@ -37,7 +37,8 @@ class _Asked:
     there: Servers
     gangs: list[tuple[int, ...]]  # of jobs with one node
     parts: list[tuple[int, ...]]  # of jobs with several
-    owners: list[tuple[int, ...]]  # of those, then of these: their users, as `census` numbers them
+    owners: list[tuple[int, ...]]  # of those, then of these: their users, as `band` numbers them
+    rolls: list[Ints] = field(compare=False)  # of those once more, as `Band.roll` has them
 
 
 class _Rows:
@@ -48,7 +49,13 @@ class _Rows:
         width, size = asked.there.gpus, len(asked.there.names)
         counts = np.fromiter(map(len, chain(asked.gangs, asked.parts)), dtype=np.int64)
         self.servers: Ints = np.repeat(np.arange(len(counts)) % max(1, size), counts)
-        self.of, self.gpus = _flat(asked.owners), _flat([*asked.gangs, *asked.parts])
+        self.gpus, self.of = np.concatenate(
+            [
+                *(roll[1:] for roll in asked.rolls),
+                [_flat(asked.parts), _flat(asked.owners[len(asked.gangs) :])],
+            ],
+            axis=1,
+        )
         self.asked: Ints = np.bincount(self.servers, weights=self.gpus, minlength=size).astype(np.int64)
         self.fits = self.asked <= width  # all at once
         self.big = 2 * self.gpus > width[self.servers]
@@ -122,6 +129,7 @@ class Pool:
             gangs=[band.gangs for band in jobs],
             parts=[band.per_node for band in several],
             owners=[band.owners for band in chain(jobs, several)],
+            rolls=[band.roll for band in jobs],
         )
         self._rows = rows = newest(asked)
         if rows.gpus.size:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hs_core.job_tickets import JobTickets
+from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
-from hs_core.mechanism.band import Band
+from hs_core.mechanism.band import NUMBERS, Band
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
@@ -33,6 +33,7 @@ from hs_core.shares import entitle_pools
 from hs_core.wanted import Turn
 
 LIMITS = Limits()
+SPARSE = 64  # so many numbers for each job are counted in a table yet
 FEW_JOBS = 4_096  # up to so many, arrays are not worth it
 _LEAST = LEAST.as_integer_ratio()
 
@@ -149,19 +150,55 @@ def _tickets_of(
 def _tickets_at_once(
     world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
 ) -> JobTickets:
-    """The same of all jobs, where they are many."""
-    rolls = [jobs.roll for bands in world.bands.values() for jobs in bands]
-    ids, gangs = np.concatenate(rolls, axis=1) if rolls else np.empty((2, 0), dtype=np.int64)
-    widths = np.flatnonzero(np.bincount(gangs)).tolist()
+    """The same of all jobs, where they are many: most share a few numbers, one for each user, pool and width of gangs."""
+    models, whose = world.models, list(NUMBERS)
+    ids, gang, owner, pool = _rolls(world)
+    widths = np.flatnonzero(np.bincount(gang))
+    shape = len(whose), len(models), len(widths)
+    kinds, which = _numbered(np.ravel_multi_index((owner, pool, np.searchsorted(widths, gang)), shape))
+    owners, pools, places = (numbers.tolist() for numbers in np.unravel_index(kinds, shape))
     numbers: list[Fraction] = []
-    first: list[int] = []  # of a band: where the numbers of its user there begin, one for each width
-    for at, bands in world.bands.items():
-        by_gang = _by_gang(world, entitled, factors, at, bands)
-        first += [len(numbers)] * len(bands)
-        numbers += [by_gang.get(gang, LEAST) for gang in widths]
-    sizes = [roll.shape[1] for roll in rolls]
-    which = np.repeat(np.array(first, dtype=np.int64), sizes) + np.searchsorted(widths, gangs)
+    before, over, under = (-1, -1), 1, 1
+    for of, gpus in zip(zip(owners, pools, strict=True), widths[places].tolist(), strict=True):
+        if of != before:
+            before = of
+            over, under = _per_gpu(world, entitled, factors, (whose[of[0]], models[of[1]]))
+        numbers.append(_ratio(over * gpus, under))
     return JobTickets.of(ids, which, numbers)
+
+
+def _rolls(world: World) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of all jobs that live somewhere: id, GPUs, user as `band` numbers them, and which of the pools they are in."""
+    at = {model: number for number, model in enumerate(world.models)}
+    several = [job for job in world.several if job.id in world.homes]
+    rolls = [band.roll for band in world.at.values()]
+    pools = [at[world.hosts[name].model] for name in world.at]
+    of_one = np.repeat(np.array(pools, dtype=np.int64), [roll.shape[1] for roll in rolls])
+    of_several = np.array([at[world.model(world.where(job))] for job in several], dtype=np.int64)
+    ids, gang, owner = np.concatenate([*rolls, Band(several).roll], axis=1)
+    return ids, gang, owner, np.concatenate([of_one, of_several])
+
+
+def _numbered(keys: Ints) -> tuple[Ints, Ints]:
+    """Those that there are, in order; and which of these each is."""
+    if keys.max(initial=0) > SPARSE * keys.size:
+        return np.unique(keys, return_inverse=True)
+    there = np.bincount(keys) > 0
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
+
+
+def _per_gpu(
+    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction], at: At
+) -> tuple[int, int]:
+    """Tickets of a user's job in a pool for each of its GPUs: a ratio, not in lowest terms."""
+    share, factor = entitled.get(at), factors.get(at, WHOLE)
+    over, under = share.as_integer_ratio() if share else _LEAST
+    if share:
+        under *= world.gpus[at]
+    if factor is not WHOLE:
+        times, parts = factor.as_integer_ratio()
+        over, under = over * times, under * parts
+    return over, under
 
 
 def _by_gang(
@@ -172,13 +209,7 @@ def _by_gang(
     bands: Sequence[Band],
 ) -> Mapping[int, Fraction]:
     """Tickets of a user's jobs in a pool, by their GPUs."""
-    share, factor = entitled.get(at), factors.get(at, WHOLE)
-    over, under = share.as_integer_ratio() if share else _LEAST
-    if share:
-        under *= world.gpus[at]
-    if factor is not WHOLE:
-        times, parts = factor.as_integer_ratio()
-        over, under = over * times, under * parts
+    over, under = _per_gpu(world, entitled, factors, at)
     widths = bands[0].widths.union(*[jobs.widths for jobs in bands[1:]])
     return {gang: _ratio(over * gang, under) for gang in widths}
 
