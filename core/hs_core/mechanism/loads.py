@@ -28,6 +28,7 @@ from hs_core.policy import JobFacts
 Ints = NDArray[np.int64]
 
 DIGITS = 9
+SHORT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,10 @@ class _Rows:
     @cached_property
     def _by_user(self) -> tuple[Ints, Ints]:
         """Rows, user by user, and where each one's begin."""
-        order = np.argsort(self.of, kind="stable")
-        return order, np.searchsorted(self.of[order], np.arange(self.of.max(initial=-1) + 2))
+        users = self.of.max(initial=-1) + 1
+        # Of short numbers it is found in a pass over them.
+        order = np.argsort(self.of.astype(np.uint16) if users <= SHORT else self.of, kind="stable")
+        return order, np.searchsorted(self.of[order], np.arange(users + 1))
 
     @cached_property
     def room(self) -> list[int]:

@@ -170,11 +170,13 @@ def _tickets_at_once(
 def _rolls(world: World) -> tuple[Ints, Ints, Ints, Ints]:
     """Of all jobs that live somewhere: id, GPUs, user as `band` numbers them, and which of the pools they are in."""
     at = {model: number for number, model in enumerate(world.models)}
-    several = [job for job in world.several if job.id in world.homes]
+    homes, hosts, moving = world.homes, world.hosts, world.effective
+    several = [job for job in world.several if job.id in homes]
     rolls = [band.roll for band in world.at.values()]
-    pools = [at[world.hosts[name].model] for name in world.at]
+    pools = [at[hosts[name].model] for name in world.at]
     of_one = np.repeat(np.array(pools, dtype=np.int64), [roll.shape[1] for roll in rolls])
-    of_several = np.array([at[world.model(world.where(job))] for job in several], dtype=np.int64)
+    where = [moving.get(job.id) or homes[job.id] for job in several]
+    of_several = np.array([at[hosts[home[0]].model] for home in where], dtype=np.int64)
     ids, gang, owner = np.concatenate([*rolls, Band(several).roll], axis=1)
     return ids, gang, owner, np.concatenate([of_one, of_several])
 
