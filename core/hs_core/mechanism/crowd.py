@@ -53,7 +53,7 @@ class Crowd:
         names = chain((server.name for server in own), chain.from_iterable(homes))
         self._server = _ints(list(map(index.__getitem__, names)))  # … and where
         self._by_server = self._in_order([gang.job for gang in able])  # gangs as `GangTurns` has them …
-        self._gangs = [(able[at].job, able[at].servers) for at in self._by_server.tolist()]  # … and these
+        self._gangs = [(able[at].job, able[at].servers) for at in self._by_server.tolist()]  # … and themselves
         wants = [min(server.gpus, sum(server.small)) for server in own]
         self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
         needs = self._gpus.copy()
