@@ -52,8 +52,9 @@ class Crowd:
         self._entity = np.repeat(np.arange(len(self._nodes)), self._nodes)  # by part: whose …
         names = chain((server.name for server in own), chain.from_iterable(homes))
         self._server = _ints(list(map(index.__getitem__, names)))  # … and where
-        self._by_server = self._in_order([gang.job for gang in able])  # gangs as `GangTurns` has them …
-        self._gangs = [(able[at].job, able[at].servers) for at in self._by_server.tolist()]  # … and themselves
+        # Gangs as `GangTurns` has them.
+        self._by_server = self._in_order([gang.job for gang in able])
+        self._gangs = [(able[at].job, able[at].servers) for at in self._by_server.tolist()]
         wants = [min(server.gpus, sum(server.small)) for server in own]
         self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
         needs = self._gpus.copy()
