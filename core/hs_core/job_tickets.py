@@ -22,6 +22,22 @@ class JobTickets(Mapping[JobId, Fraction]):
         """`ids`: in order; `which`: the number that each job has."""
         self.ids, self.which, self.numbers = ids, which, numbers
 
+    @classmethod
+    def of(cls, ids: Ints, which: Ints, numbers: Sequence[Fraction]) -> "JobTickets":
+        """`ids`: in any order."""
+        if ids.size and (first := int(ids.min())) + SPARSE * ids.size >= (last := int(ids.max())):
+            table = np.full(last - first + 1, -1, dtype=np.int64)  # puts them in order in one pass
+            table[ids - first] = which
+            there = np.flatnonzero(table >= 0)
+            return cls(there + first, table[there], numbers)
+        order = np.argsort(ids)
+        return cls(ids[order], which[order], numbers)
+
+    @cached_property
+    def ratios(self) -> list[tuple[int, int]]:
+        """`numbers` in lowest terms."""
+        return [number.as_integer_ratio() for number in self.numbers]
+
     @cached_property
     def by_id(self) -> dict[JobId, Fraction]:
         has = map(self.numbers.__getitem__, self.which.tolist())
@@ -47,7 +63,7 @@ class JobTickets(Mapping[JobId, Fraction]):
 
     def floats(self) -> Floats:
         """Of each job."""
-        known = [number.numerator / number.denominator for number in self.numbers]
+        known = [over / under for over, under in self.ratios]
         found: Floats = np.array(known, dtype=np.float64)[self.which]
         return found
 

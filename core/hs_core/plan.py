@@ -223,7 +223,7 @@ def _check_tickets(plan: Plan) -> None:
     tickets = plan.tickets
     numbers: Iterable[Fraction] = tickets.values()
     if isinstance(tickets, JobTickets):
-        numbers = map(tickets.numbers.__getitem__, set(tickets.which.tolist()))
+        numbers = [tickets.numbers[at] for at in np.flatnonzero(np.bincount(tickets.which)).tolist()]
         if not np.array_equal(np.sort(np.fromiter(plan.homes, np.int64, len(plan.homes))), tickets.ids):
             _check_who_has_tickets(plan, tickets.by_id)
     else:

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from hs_core.mechanism.census import Band, Census
+from hs_core.mechanism.band import Band
+from hs_core.mechanism.census import Census
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.world import World, look
 from hs_core.model import Migrate
@@ -57,7 +58,10 @@ def shown(bands: Mapping[Hashable, Band]) -> dict[Hashable, tuple[object, ...]]:
 
 def all_of(census: Census) -> tuple[object, ...]:
     shelves = census.single, census.several
-    bands = [shown(bands) for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
+    every = [bands for shelf in shelves for bands in (shelf.at, shelf.kinds, shelf.asks)]
+    bands = list(map(shown, every))
+    # What they know is what their jobs say.
+    assert bands == [shown({key: Band(list(band)) for key, band in bands.items()}) for bands in every]
     bands.append(shown(census.both()))
     assert census.of_several() == [job for job in census.jobs if job.nodes > 1]
     return bands, census.odd, census.jobs, census.ids, list(census.homes().items())

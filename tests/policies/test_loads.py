@@ -1,6 +1,9 @@
 """The board of servers' loads: pools are filled when somebody asks."""
 
 from fractions import Fraction
+from random import Random
+
+import pytest
 
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.world import look
@@ -46,3 +49,26 @@ def test_a_pool_that_is_filled_as_a_job_goes_has_lost_it_once() -> None:
         one.remove(gone, gone.hosts)
     assert [asked for _, _, asked, _ in said(late)] == [[3, 0], [4]]
     assert said(late) == said(early)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_room_beside_gangs_is_what_the_jobs_of_each_server_leave(seed: int) -> None:
+    dice = Random(seed)
+    names = [f"h{at}" for at in range(12)]
+    jobs = [
+        job(at, dice.choice("AB"), dice.choice((1, 1, 2, 3, 4)), host=dice.choice(names[:10]))
+        for at in range(1, 25)
+    ]
+    jobs += [job(at, "A", gang, nodes=2, hosts=dice.sample(names, 2)) for at, gang in enumerate((2, 8), 25)]
+    world = look(snapshot(list(map(host, names)), jobs), {})
+    shares = dict.fromkeys(world.gpus, Fraction(1))
+    board = Board(world, shares, find_levels(world, shares), {})
+    (pool,) = board.pools()
+    for at, name in enumerate(pool.names):
+        gpus, there = int(pool.gpus[at]), [one.gang for one in jobs if one.hosts == (name,)]
+        parts = [one.per_node for one in jobs if one.nodes > 1 and name in one.hosts]
+        left = gpus - sum(gang for gang in there if 2 * gang <= gpus)
+        beside = any(2 * width > gpus for width in (*there, *parts))
+        assert pool.room(at) == (left if beside and 0 < left < gpus else 0)
+    board.remove(jobs[0], jobs[0].hosts)
+    assert pool.room(pool.index[jobs[0].hosts[0]]) is None

@@ -7,14 +7,14 @@ same whether it was taken at once or brought up to date. Whether a job could go 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import chain, compress, filterfalse
 from operator import attrgetter, eq, is_not
 from typing import Any, TypeVar
 
 import numpy as np
 
-from hs_core.mechanism.floor import Floor, Ints
+from hs_core.mechanism.band import NOBODY, Band, Columns
+from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
@@ -32,139 +32,11 @@ ANEW = 4  # a census is taken anew where more than so large a part has changed: 
 _Plain = tuple[UserName, str, str, int, int, tuple[str, ...], bool]
 """Of a job where it lives: user, class, model, gang, memory, the models it may use, and whether it has to stay."""
 
-_id_of, _gang_of, _user_of = attrgetter("id"), attrgetter("gang"), attrgetter("user")
-_hosts_of = attrgetter("hosts")
-_is_started, _is_sliceable = attrgetter("started"), attrgetter("sliceable")
+_id_of, _hosts_of = attrgetter("id"), attrgetter("hosts")
 _counted = attrgetter(
     "hosts", "user", "job_class", "gang", "nodes", "gpu_memory_bytes", "gpu_types", "movable", "rooted", "migrate"
 )  # fmt: skip
 """What says where a job is counted, and whether it is: everything that `_places` and `_is_plain` look at."""
-_STAYS = {"ids", "gangs", "users", "gpus", "widths", "per_node", "owners", "roll"}
-"""Of a band: what does not go by anything else of its jobs."""
-
-
-class _Numbers(dict[UserName, int]):
-    """Of users: as long as the process lives each has the same one."""
-
-    def __missing__(self, user: UserName) -> int:
-        self[user] = number = len(self)
-        return number
-
-
-NUMBERS = _Numbers()
-
-
-class Band:
-    """Jobs of one place or kind, by id before anybody moves. What a decision asks of all of them is looked up once, until one comes or goes."""
-
-    def __init__(self, jobs: list[JobFacts], now: Mapping[JobId, JobFacts] | None = None) -> None:
-        """`now`: those of them about whom something has become known since. Most decisions ask few bands for their jobs themselves."""
-        self._jobs = jobs
-        self._now = now
-
-    @property
-    def jobs(self) -> list[JobFacts]:
-        if self._now is not None:
-            now, self._now = self._now, None
-            self._jobs = list(map(now.get, self.ids, self._jobs))
-        return self._jobs
-
-    @property
-    def first(self) -> JobFacts:
-        """By id, before anybody has moved."""
-        job = self._jobs[0]
-        return job if self._now is None else self._now.get(job.id, job)
-
-    def __iter__(self) -> Iterator[JobFacts]:
-        return iter(self.jobs)
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def add(self, *jobs: JobFacts) -> None:
-        self.jobs.extend(jobs)
-        self._forget()
-
-    def remove(self, job: JobFacts) -> None:
-        del self.jobs[self.ids.index(job.id)]
-        self._forget()
-
-    def sort(self) -> None:
-        self.jobs.sort(key=_id_of)
-        self._forget()
-
-    def renewed(self, now: Sequence[JobFacts]) -> "Band":
-        """The same jobs, by id, these as they are now. What does not go by what has changed of them need not be looked up again."""
-        changed = dict(zip(map(_id_of, now), now, strict=True))
-        band = Band(self._jobs, changed if self._now is None else {**self._now, **changed})
-        known, ours = self.__dict__, band.__dict__
-        for name in _STAYS & known.keys():
-            ours[name] = known[name]
-        if known.get("waiting") == () and all(map(_is_started, now)):
-            ours["waiting"] = ()
-        if known.get("stuck") == () and all(map(_is_sliceable, now)):
-            ours["stuck"] = ()
-        return band
-
-    def _forget(self) -> None:
-        jobs = self.jobs
-        self.__dict__.clear()
-        self._jobs, self._now = jobs, None
-
-    @cached_property
-    def ids(self) -> tuple[JobId, ...]:
-        return tuple(map(_id_of, self._jobs))
-
-    @cached_property
-    def gangs(self) -> tuple[int, ...]:
-        """GPUs of each."""
-        return tuple(map(_gang_of, self._jobs))
-
-    @cached_property
-    def users(self) -> tuple[UserName, ...]:
-        """Whose each is."""
-        return tuple(map(_user_of, self._jobs))
-
-    @cached_property
-    def per_node(self) -> tuple[int, ...]:
-        """GPUs of each on one server."""
-        return tuple([job.per_node for job in self._jobs])
-
-    @cached_property
-    def owners(self) -> tuple[int, ...]:
-        """`users`, each by a number that stays the same: for arrays."""
-        return tuple(map(NUMBERS.__getitem__, self.users))
-
-    @cached_property
-    def roll(self) -> Ints:
-        """`ids` and `gangs` as an array."""
-        return np.array([self.ids, self.gangs], dtype=np.int64)
-
-    @cached_property
-    def gpus(self) -> int:
-        return sum(self.gangs)
-
-    @cached_property
-    def widths(self) -> frozenset[int]:
-        """Of gangs, in GPUs."""
-        return frozenset(self.gangs)
-
-    @cached_property
-    def waiting(self) -> tuple[JobFacts, ...]:
-        """Those without a process."""
-        if all(map(_is_started, self.jobs)):
-            return ()
-        return tuple(job for job in self.jobs if not job.started)
-
-    @cached_property
-    def stuck(self) -> tuple[JobFacts, ...]:
-        """Those that nothing can suspend once they run."""
-        if all(map(_is_sliceable, self.jobs)):
-            return ()
-        return tuple(job for job in self.jobs if not job.sliceable)
-
-
-NOBODY = Band([])
 
 
 class Shelf:
@@ -197,8 +69,10 @@ class Census:
             return False
         turned = self.told.symmetric_difference(told)
         if turned:
-            came += _these(now, turned, but=came)
-            gone += _these(self.jobs, turned, but=gone)
+            others = set(map(_id_of, gone))
+            same = [self._known[job] for job in sorted(turned) if job in self._known and job not in others]
+            came += same
+            gone += same
         self._take_in(now, ids, came, gone)
         self.told = frozenset(told)
         renewed = self._renew(came, gone, turned)
@@ -296,7 +170,7 @@ class Census:
             if (single := self.single.kinds.get(kind)) is not None:
                 kept = before.get(kind)
                 if kept is None or kept[0] is not several or kept[1] is not single:
-                    kept = several, single, _merged([several.jobs, single.jobs])
+                    kept = several, single, Band(sorted([*several.jobs, *single.jobs], key=_id_of))
                 self._both[kind] = kept
         return {kind: together for kind, (_, _, together) in self._both.items()}
 
@@ -304,9 +178,14 @@ class Census:
 
     def _take(self) -> list[JobFacts]:
         """All jobs with one server, by the shortest way; returns the others."""
-        calm, told, auto = self.floor.calm, self.told, Migrate.AUTO
-        at: dict[HostName, list[JobFacts]] = {name: [] for name in self.floor.hosts}
-        plain: dict[_Plain, list[JobFacts]] = {}
+        told, auto = self.told, Migrate.AUTO
+        servers = {name: number for number, name in enumerate(self.floor.hosts)}
+        calm = {name: (servers[name], host.model, host.gpus) for name, host in self.floor.calm.items()}
+        numbers: dict[_Plain, int] = {}
+        first: list[JobFacts] = []  # of each of those
+        jobs: list[JobFacts] = []
+        at: list[int] = []  # of each of these: which of the servers …
+        plain: list[int] = []  # … and which of `numbers`
         others: list[JobFacts] = []
         for job in self.jobs:
             home = job.hosts
@@ -314,27 +193,36 @@ class Census:
                 home
                 and job.nodes == 1
                 and (here := calm.get(home[0])) is not None
-                and job.gang <= here.gpus
+                and job.gang <= here[2]
                 and job.migrate is auto
                 and job.id not in told
             ):  # as `_is_plain`
-                at[home[0]].append(job)
+                server, model, _ = here
                 shape = job.gang, job.gpu_memory_bytes, job.gpu_types
-                kind = (job.user, job.job_class, here.model, *shape, job.rooted)
-                if kind in plain:
-                    plain[kind].append(job)
-                else:
-                    plain[kind] = [job]
+                kind = (job.user, job.job_class, model, *shape, job.rooted)
+                number = numbers.get(kind)
+                if number is None:
+                    number = numbers[kind] = len(numbers)
+                    first.append(job)
+                jobs.append(job)
+                at.append(server)
+                plain.append(number)
             else:
                 others.append(job)
-        kinds: dict[Kind, list[list[JobFacts]]] = {}
-        asks: dict[Ask, list[list[JobFacts]]] = {}
-        for (user, job_class, model, *_), alike in plain.items():
-            kinds.setdefault((user, job_class, model), []).append(alike)
-            asks.setdefault((user, self._usable(alike[0], model)), []).append(alike)
-        self.single.at = {name: Band(jobs) for name, jobs in at.items()}
-        self.single.kinds = {kind: _merged(alike) for kind, alike in kinds.items()}
-        self.single.asks = {ask: _merged(alike) for ask, alike in asks.items()}
+        kinds: dict[Kind, int] = {}
+        asks: dict[Ask, int] = {}
+        of = [
+            (
+                kinds.setdefault((user, job_class, model), len(kinds)),
+                asks.setdefault((user, self._usable(job, model)), len(asks)),
+            )
+            for (user, job_class, model, *_), job in zip(numbers, first, strict=True)
+        ]
+        of_kinds, of_asks = np.array(of, dtype=np.int64).reshape(-1, 2).T
+        columns, which = Columns(jobs), np.array(plain, dtype=np.int64)
+        self.single.at = columns.bands(list(servers), np.array(at, dtype=np.int64))
+        self.single.kinds = columns.bands(list(kinds), of_kinds[which])
+        self.single.asks = columns.bands(list(asks), of_asks[which])
         return others
 
     def _recount(self, came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> None:
@@ -381,12 +269,9 @@ class _Change:
 
     def make(self, *, keeps: bool) -> None:
         """`keeps`: also a band in which nobody is left."""
-        old = self.bands.get(self.key, ())
-        jobs = [job for job in old if job.id not in self.gone] if self.gone else [*old]
-        jobs += self.came
-        jobs.sort(key=_id_of)
-        if jobs or keeps:
-            self.bands[self.key] = Band(jobs)
+        band = self.bands.get(self.key, NOBODY).changed(self.gone, self.came)
+        if band or keeps:
+            self.bands[self.key] = band
         else:
             del self.bands[self.key]
 
@@ -396,11 +281,6 @@ def _in_order(jobs: Sequence[JobFacts]) -> tuple[list[JobFacts], list[JobId]]:
     ids = list(map(_id_of, jobs))
     ordered = sorted(ids)
     return (list(jobs), ids) if ids == ordered else (sorted(jobs, key=_id_of), ordered)
-
-
-def _these(jobs: Sequence[JobFacts], which: Collection[JobId], *, but: Sequence[JobFacts]) -> list[JobFacts]:
-    known = set(map(_id_of, but))
-    return [job for job in jobs if job.id in which and job.id not in known]
 
 
 def _renew(bands: dict[K, Band], now: Mapping[K, Sequence[JobFacts]]) -> None:
@@ -414,12 +294,6 @@ def _is_plain(job: JobFacts, floor: Floor) -> bool:
         return False
     there = [floor.calm.get(name) for name in job.hosts]
     return all(host is not None and job.per_node <= host.gpus for host in there)
-
-
-def _merged(parts: Sequence[list[JobFacts]]) -> Band:
-    if len(parts) == 1:
-        return Band(parts[0])
-    return Band(sorted(chain.from_iterable(parts), key=_id_of))
 
 
 # Nothing comes of it but time: it is taken again only for the same jobs. Decisions of a process are taken one after another.

@@ -6,7 +6,7 @@ is out. Books are floats here: what they are off by is far below the grain of a 
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import chain, compress
+from itertools import chain, repeat
 from operator import attrgetter
 
 import numpy as np
@@ -17,6 +17,7 @@ from hs_core.mechanism.gang_turns import GangTurns
 from hs_core.mechanism.phases import gaps
 from hs_core.mechanism.split import Books, Few, Gang, Key, Kind, Server, name_of
 from hs_core.mechanism.stride import DEBT
+from hs_core.names import JobId
 
 FEW = 256  # gangs and servers: up to so many take turns exactly
 TIE = 9  # digits: lags that agree so far are equal, and walked by order
@@ -40,21 +41,20 @@ class Crowd:
         own = [server for server in there if server.small and server.tickets.numerator > 0]
         index = {server.name: at for at, server in enumerate(there)}
         self._names = [server.name for server in there]
-        firsts = [(min(gang.servers), gang.job) for gang in able]
-        by_server = sorted(range(len(able)), key=firsts.__getitem__)
-        self._by_server = _ints(by_server)  # gangs as `GangTurns` has them …
-        self._gangs = [(able[at].job, able[at].servers) for at in by_server]  # … and these themselves
         self._whose: list[Key] = [*(server.name for server in own), *(gang.job for gang in able)]
         self._keys = list(map(name_of, self._whose))
         self._small = len(own)  # entities before are aggregates
         self._stuck = _ints([server.stuck for server in there])
         self._free = _ints([server.gpus for server in there]) - self._stuck
         self._least = _ints([min(server.small, default=0) for server in there])
-        self._home: list[Ints] = []
-        homes = [[index[server.name]] for server in own] + [[index[s] for s in gang.servers] for gang in able]
-        self._nodes = _ints([len(home) for home in homes])
-        self._entity = np.repeat(np.arange(len(homes)), self._nodes)  # by part: whose …
-        self._server = _ints(list(chain.from_iterable(homes)))  # … and where
+        homes = [gang.servers for gang in able]
+        self._nodes = _ints([*repeat(1, len(own)), *map(len, homes)])
+        self._entity = np.repeat(np.arange(len(self._nodes)), self._nodes)  # by part: whose …
+        names = chain((server.name for server in own), chain.from_iterable(homes))
+        self._server = _ints(list(map(index.__getitem__, names)))  # … and where
+        # Gangs as `GangTurns` has them.
+        self._by_server = self._in_order([gang.job for gang in able])
+        self._gangs = [(able[at].job, able[at].servers) for at in self._by_server.tolist()]
         wants = [min(server.gpus, sum(server.small)) for server in own]
         self._gpus = _ints([*wants, *(gang.per_node for gang in able)])  # on each of its servers
         needs = self._gpus.copy()
@@ -68,7 +68,7 @@ class Crowd:
         self._could = self._who_could()
         self._group = self._components()
         self._got = np.array([_number(books.get(key)) for key in self._keys], dtype=np.float64)
-        self._spread([gang.kind for gang in able], [key not in books for key in self._keys[self._small :]])
+        self._spread(able, [at for at, key in enumerate(self._keys[self._small :]) if key not in books])
         self._kept = {
             key: books[key] for gang in gangs if not gang.able and (key := name_of(gang.job)) in books
         }
@@ -94,20 +94,28 @@ class Crowd:
                 return mine
             label = after
 
-    def _spread(self, kinds: Sequence[Kind], new: Sequence[bool]) -> None:
+    def _in_order(self, jobs: Sequence[JobId]) -> Ints:
+        """Gangs by the first of their servers by name, then by id."""
+        if not jobs:
+            return _ints([])
+        parts = np.cumsum(self._nodes) - self._nodes
+        firsts = np.minimum.reduceat(self._server, parts[self._small :])
+        return np.lexsort((_ints(jobs), firsts))
+
+    def _spread(self, gangs: Sequence[Gang], came: Sequence[int]) -> None:
         """Newcomers among gangs over one stride, as `split` has it."""
-        if not any(new):
+        if not came:
             return
-        kin: dict[tuple[int, Kind], list[int]]
-        groups = list(zip(self._group[self._small :].tolist(), kinds, strict=True))
-        kin = {kind: [] for kind in compress(groups, new)}
-        for at, kind in enumerate(groups):
-            if kind in kin:
-                kin[kind].append(at)
-        for (_, (_, nodes, per_node)), gangs in kin.items():
-            came, stride = [at for at in gangs if new[at]], float(nodes * per_node)
-            taken = [self._got[self._small + at] / stride % 1.0 for at in gangs if not new[at]]
-            for at, phase in zip(came, gaps(taken, len(came), 1.0), strict=True):
+        groups, new = self._group[self._small :].tolist(), set(came)
+        kin: dict[tuple[int, Kind], list[int]] = {(groups[at], gangs[at].kind): [] for at in came}
+        users = {gangs[at].user for at in came}
+        for at in [at for at, gang in enumerate(gangs) if gang.user in users]:
+            if (mine := kin.get((groups[at], gangs[at].kind))) is not None:
+                mine.append(at)
+        for (_, (_, nodes, per_node)), alike in kin.items():
+            late, stride = [at for at in alike if at in new], float(nodes * per_node)
+            taken = [self._got[self._small + at] / stride % 1.0 for at in alike if at not in new]
+            for at, phase in zip(late, gaps(taken, len(late), 1.0), strict=True):
                 self._got[self._small + at] = phase * stride
 
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:

@@ -5,10 +5,10 @@ packing undoes what the other did. Servers that nobody waits on are left alone.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
-from hs_core.mechanism.census import Band
+from hs_core.mechanism.band import Band
 from hs_core.mechanism.floor import Shape, shape_of
 from hs_core.mechanism.gang_homes import GangHomes, Swap
 from hs_core.mechanism.loads import Pool
@@ -190,7 +190,7 @@ class Evening:
         low = [at for at in order if self._accepts[at]][:tried]
         crowded = (pool.asked > pool.gpus).tolist()
         waits = [at for at in reversed(order) if crowded[at]]
-        roomy = [at for at in waits if self._accepts[at] and self._room(at)][:tried]
+        roomy = list(islice((at for at in waits if self._accepts[at] and self._room(at)), tried))
         sources, targets = self._sources(waits), list(dict.fromkeys([*low, *roomy]))
         for source in sources:
             if change := self._best_of(source, targets, self._movable(source)):
@@ -243,7 +243,10 @@ class Evening:
 
     def _room(self, at: int) -> int:
         """GPUs that idle while small jobs have their turn beside none of its gangs."""
-        return self._narrow(at) if self._has_gang(at) else 0
+        room = self._pool.room(at)
+        if room is None:
+            room = self._narrow(at) if self._has_gang(at) else 0
+        return room
 
     def _narrow(self, at: int) -> int:
         """GPUs that its small jobs leave over, if there are any of these."""

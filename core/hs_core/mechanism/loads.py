@@ -6,7 +6,7 @@ server looked full to everybody else.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain, compress
@@ -15,7 +15,7 @@ from operator import add
 import numpy as np
 from numpy.typing import NDArray
 
-from hs_core.mechanism.census import NOBODY, NUMBERS
+from hs_core.mechanism.band import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
@@ -28,6 +28,7 @@ from hs_core.policy import JobFacts
 Ints = NDArray[np.int64]
 
 DIGITS = 9
+SHORT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class _Asked:
     there: Servers
     gangs: list[tuple[int, ...]]  # of jobs with one node
     parts: list[tuple[int, ...]]  # of jobs with several
-    owners: list[tuple[int, ...]]  # of those, then of these: their users, as `census` numbers them
+    owners: list[tuple[int, ...]]  # of those, then of these: their users, as `band` numbers them
+    rolls: list[Ints] = field(compare=False)  # of those once more, as `Band.roll` has them
 
 
 class _Rows:
@@ -48,13 +50,20 @@ class _Rows:
         width, size = asked.there.gpus, len(asked.there.names)
         counts = np.fromiter(map(len, chain(asked.gangs, asked.parts)), dtype=np.int64)
         self.servers: Ints = np.repeat(np.arange(len(counts)) % max(1, size), counts)
-        self.of, self.gpus = _flat(asked.owners), _flat([*asked.gangs, *asked.parts])
+        self.gpus, self.of = np.concatenate(
+            [
+                *(roll[1:] for roll in asked.rolls),
+                [_flat(asked.parts), _flat(asked.owners[len(asked.gangs) :])],
+            ],
+            axis=1,
+        )
         self.asked: Ints = np.bincount(self.servers, weights=self.gpus, minlength=size).astype(np.int64)
         self.fits = self.asked <= width  # all at once
         self.big = 2 * self.gpus > width[self.servers]
         small = ~self.big
         self.big_on, self.small_on = self.servers[self.big], self.servers[small]
         self.small = small
+        self._width, self._single = width, sum(map(len, asked.gangs))
         widths = map(add, asked.gangs, asked.parts) if asked.parts else asked.gangs
         gaps = map(may_idle, widths, width.tolist())
         self.odd = set(compress(range(size), gaps))
@@ -62,8 +71,20 @@ class _Rows:
     @cached_property
     def _by_user(self) -> tuple[Ints, Ints]:
         """Rows, user by user, and where each one's begin."""
-        order = np.argsort(self.of, kind="stable")
-        return order, np.searchsorted(self.of[order], np.arange(self.of.max(initial=-1) + 2))
+        users = self.of.max(initial=-1) + 1
+        # Of short numbers it is found in a pass over them.
+        order = np.argsort(self.of.astype(np.uint16) if users <= SHORT else self.of, kind="stable")
+        return order, np.searchsorted(self.of[order], np.arange(users + 1))
+
+    @cached_property
+    def room(self) -> list[int]:
+        """GPUs that idle on a server while its small jobs of one node have their turn beside none of its gangs."""
+        width, few = self._width, self.small[: self._single]
+        asked = self.gpus[: self._single][few], self.servers[: self._single][few]
+        fill = np.bincount(asked[1], weights=asked[0], minlength=width.size).astype(np.int64)
+        gang = np.bincount(self.big_on, minlength=width.size) > 0
+        found: list[int] = np.where(gang & (fill > 0) & (fill < width), width - fill, 0).tolist()
+        return found
 
     def of_user(self, user: UserName) -> Ints:
         order, spans = self._by_user
@@ -111,6 +132,7 @@ class Pool:
             gangs=[band.gangs for band in jobs],
             parts=[band.per_node for band in several],
             owners=[band.owners for band in chain(jobs, several)],
+            rolls=[band.roll for band in jobs],
         )
         self._rows = rows = newest(asked)
         if rows.gpus.size:
@@ -154,6 +176,10 @@ class Pool:
         spread = np.bincount(rows.servers, weights=shares, minlength=size)
         load = np.where(rows.fits, spread / self.width, gangs + np.maximum(small / self.width, most))
         return load, sorted(rows.odd | self._touched)
+
+    def room(self, at: int) -> int | None:
+        """As `_Rows` has it; None: jobs came to that server, or left it, since."""
+        return None if self._rows is None or at in self._touched else self._rows.room[at]
 
     def load(self) -> NDArray[np.float64]:
         return np.round(self.tickets / self.width, DIGITS)

@@ -66,7 +66,7 @@ def _table(board: Board, speeds: Speeds) -> _Table:
     pool = [place[model] for _, _, model in world.kind_gpus]
     asked[row, pool] = list(world.kind_gpus.values())
     there = map(world.kinds.get, world.kind_gpus)
-    gang[row, pool] = [band.gangs[0] if band else 0 for band in there]
+    gang[row, pool] = [band.gangs[0] if band is not None and band.gangs else 0 for band in there]
     told = [speeds.get(job_class, model) for _, job_class in classes for model in models]
     return _Table(
         classes=classes,

@@ -5,9 +5,12 @@ from fractions import Fraction
 from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism.split import FINEST
+
+Bools = NDArray[np.bool_]
 
 BITS = 48
 ROOMY = 1 << 62  # sums below it fit into 64 bits
@@ -31,7 +34,7 @@ def sums(jobs: Sequence[Ints], tickets: JobTickets) -> list[Fraction]:
     """The same of many servers at once. `jobs`: of each."""
     sizes = np.array(list(map(len, jobs)), dtype=np.int64)
     which = tickets.which_of(np.concatenate(jobs)) if jobs else np.empty(0, dtype=np.int64)
-    ratios = [number.as_integer_ratio() for number in tickets.numbers]
+    ratios = tickets.ratios
     rounded = [(over << BITS) // under for over, under in ratios]
     fits = max(rounded, default=0) * int(sizes.max(initial=0)) < ROOMY
     together = np.zeros(len(sizes), dtype=np.int64)
@@ -39,16 +42,46 @@ def sums(jobs: Sequence[Ints], tickets: JobTickets) -> list[Fraction]:
     if fits and which.size:
         there = sizes > 0
         together[there] = np.add.reduceat(np.array(rounded, dtype=np.int64)[which], starts[there])
-    overs, unders = [over for over, _ in ratios], [under for _, under in ratios]
-    has = which.tolist()
+    odd = (
+        _too_fine(which, starts, sizes, [under for _, under in ratios])
+        if fits
+        else np.zeros(len(sizes), dtype=np.bool_)
+    )
     found = []
-    for rough, start, size in zip(together.tolist(), starts.tolist(), sizes.tolist(), strict=True):
-        here = has[start : start + size]
-        unit = lcm(*set(map(unders.__getitem__, here)))
+    spans = zip(together.tolist(), starts.tolist(), sizes.tolist(), odd.tolist(), strict=True)
+    for rough, start, size, fine in spans:
+        if fine:
+            found.append(Fraction(rough, 1 << BITS))
+            continue
+        here = [ratios[at] for at in which[start : start + size].tolist()]
+        unit = lcm(*{under for _, under in here})
         if unit.bit_length() <= FINEST:
-            found.append(Fraction(sum([overs[at] * (unit // unders[at]) for at in here]), unit))
+            found.append(Fraction(sum([over * (unit // under) for over, under in here]), unit))
         elif fits:
             found.append(Fraction(rough, 1 << BITS))
         else:
-            found.append(Fraction(sum([rounded[at] for at in here]), 1 << BITS))
+            found.append(
+                Fraction(sum([rounded[at] for at in which[start : start + size].tolist()]), 1 << BITS)
+            )
+    return found
+
+
+def _too_fine(which: Ints, starts: Ints, sizes: Ints, unders: Sequence[int]) -> Bools:
+    """Servers whose common denominator has more bits than `FINEST` for certain. Of the others it has to be found."""
+    known = np.array([under if under < ROOMY else 0 for under in unders], dtype=np.int64)
+    unit = np.ones(len(sizes), dtype=np.int64)
+    found = np.zeros(len(sizes), dtype=np.bool_)
+    left = np.flatnonzero(sizes > 0)
+    for place in range(int(sizes.max(initial=0))):
+        # Job by job; nearly every server is known after a few.
+        other = known[which[starts[left] + place]]
+        times = unit[left] // np.gcd(unit[left], other)
+        bits = np.log2(np.maximum(times, 1)) + np.log2(np.maximum(other, 1))
+        found[left[bits > FINEST + 1]] = True
+        # Of a job whose ticket's denominator makes it too long for 64 bits nothing is made: of the rest it is no longer than of all.
+        fits = (other > 0) & (bits < ROOMY.bit_length() - 2)
+        unit[left[fits]] = times[fits] * other[fits]
+        left = left[~found[left] & (sizes[left] > place + 1)]
+        if not left.size:
+            break
     return found

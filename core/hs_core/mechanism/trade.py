@@ -210,7 +210,7 @@ class Market:
 
     def _undo_uncarried(self) -> None:
         """Newest first, and no more of them than must be, until every balance is one that the users' own shares and jobs carry."""
-        undone = True
+        undone = not self._all_carried()
         while undone:
             undone = False
             for trade in reversed(list(self._trades)):
@@ -218,6 +218,16 @@ class Market:
                     gpus, why = found
                     self._undo(trade, why, gpus)
                     undone = True
+
+    def _all_carried(self) -> bool:
+        """Of no trade anything has to be taken back, as nearly always: there are fewer balances than trades have sides."""
+        unit, base, totals = self._unit, self._base_totals, self._totals
+        if any(gpus < self._least(at) or gpus > self._most(at) for at, gpus in self._has.items()):
+            return False
+        limits = self._needs.total
+        return all(
+            totals[user] <= max(limits[user] * unit, base.get(user, 0)) for user in totals if user in limits
+        )
 
     def _shortfall(self, trade: Trade) -> tuple[int, str] | None:
         """(fast GPUs to be taken back, why). None, as nearly always: the users carry it."""

@@ -3,9 +3,12 @@
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
-from hs_core.mechanism.census import Ask, Band, Census, Kind, census
+import numpy as np
+
+from hs_core.mechanism.band import Band
+from hs_core.mechanism.census import Ask, Census, Kind, census
 from hs_core.mechanism.floor import Floor, floor
 from hs_core.mechanism.placing import Home, by_arrival
 from hs_core.mechanism.trade import Needs
@@ -13,6 +16,8 @@ from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import Demand
+
+K = TypeVar("K", bound=Hashable)
 
 At = tuple[UserName, str]
 """A user in a pool."""
@@ -130,7 +135,7 @@ class World:
         if self._bands is None:
             self._bands = {}
             for (user, _, model), band in self.kinds.items():
-                if len(band):
+                if band.gangs:
                     self._bands.setdefault((user, model), []).append(band)
         return self._bands
 
@@ -197,8 +202,8 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
             world.count([(kind, taken.several.kinds[kind])], both)
         elif ask is not None:
             world.ask(*ask, taken.several.asks[ask].gpus)
-    world.count(sorted(taken.single.kinds.items(), key=_first), both)
-    for ask, band in sorted(taken.single.asks.items(), key=_first):
+    world.count(_by_first(taken.single.kinds), both)
+    for ask, band in _by_first(taken.single.asks):
         world.ask(*ask, band.gpus)
     world.in_order()
     world.new.sort(key=by_arrival)
@@ -206,8 +211,11 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
     return world
 
 
-def _first(item: tuple[object, Band]) -> JobId:
-    return item[1].ids[0]
+def _by_first(bands: Mapping[K, Band]) -> list[tuple[K, Band]]:
+    """By the lowest id in each; nobody is in two of them."""
+    items = list(bands.items())
+    order = np.argsort([band.ids[0] for _, band in items])
+    return [items[at] for at in order.tolist()]
 
 
 def _several_and_odd(taken: Census) -> Iterator[tuple[JobFacts | None, Kind | None, Ask | None]]:

@@ -5,7 +5,7 @@ every server carries alike; and gangs over several servers take turns with what 
 a server, is the agents' (`mechanism.stride`). Departures are named in the modules of `mechanism` and in docs/policies/gandiva-fair.md.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -16,7 +16,7 @@ import numpy as np
 
 from hs_core.job_tickets import Ints, JobTickets
 from hs_core.mechanism import crowd, split, trade, trading
-from hs_core.mechanism.census import Band
+from hs_core.mechanism.band import NUMBERS, Band
 from hs_core.mechanism.lags import WHOLE, Lags, had_in_turn
 from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
@@ -33,6 +33,7 @@ from hs_core.shares import entitle_pools
 from hs_core.wanted import Turn
 
 LIMITS = Limits()
+SPARSE = 64  # so many numbers for each job are counted in a table yet
 FEW_JOBS = 4_096  # up to so many, arrays are not worth it
 _LEAST = LEAST.as_integer_ratio()
 
@@ -149,31 +150,49 @@ def _tickets_of(
 def _tickets_at_once(
     world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
 ) -> JobTickets:
-    """The same of all jobs, where they are many."""
-    widths = sorted(frozenset().union(*(jobs.widths for bands in world.bands.values() for jobs in bands)))
+    """The same of all jobs, where they are many: most share a few numbers, one for each user, pool and width of gangs."""
+    models, whose = world.models, list(NUMBERS)
+    ids, gang, owner, pool = _rolls(world)
+    widths = np.flatnonzero(np.bincount(gang))
+    shape = len(whose), len(models), len(widths)
+    kinds, which = _numbered(np.ravel_multi_index((owner, pool, np.searchsorted(widths, gang)), shape))
+    owners, pools, places = (numbers.tolist() for numbers in np.unravel_index(kinds, shape))
     numbers: list[Fraction] = []
-    rolls: list[Ints] = []
-    first: list[int] = []  # of a band: where the numbers of its user there begin, one for each width
-    for at, bands in world.bands.items():
-        by_gang = _by_gang(world, entitled, factors, at, bands)
-        first += [len(numbers)] * len(bands)
-        numbers += [by_gang.get(gang, LEAST) for gang in widths]
-        rolls += [jobs.roll for jobs in bands]
-    ids, gangs = np.concatenate(rolls, axis=1) if rolls else np.empty((2, 0), dtype=np.int64)
-    sizes = [roll.shape[1] for roll in rolls]
-    which = np.repeat(np.array(first, dtype=np.int64), sizes) + np.searchsorted(widths, gangs)
-    order = np.argsort(ids)
-    return JobTickets(ids[order], which[order], numbers)
+    before, over, under = (-1, -1), 1, 1
+    for of, gpus in zip(zip(owners, pools, strict=True), widths[places].tolist(), strict=True):
+        if of != before:
+            before = of
+            over, under = _per_gpu(world, entitled, factors, (whose[of[0]], models[of[1]]))
+        numbers.append(_ratio(over * gpus, under))
+    return JobTickets.of(ids, which, numbers)
 
 
-def _by_gang(
-    world: World,
-    entitled: Mapping[At, Fraction],
-    factors: Mapping[At, Fraction],
-    at: At,
-    bands: Collection[Band],
-) -> Mapping[int, Fraction]:
-    """Tickets of a user's jobs in a pool, by their GPUs."""
+def _rolls(world: World) -> tuple[Ints, Ints, Ints, Ints]:
+    """Of all jobs that live somewhere: id, GPUs, user as `band` numbers them, and which of the pools they are in."""
+    at = {model: number for number, model in enumerate(world.models)}
+    homes, hosts, moving = world.homes, world.hosts, world.effective
+    several = [job for job in world.several if job.id in homes]
+    rolls = [band.roll for band in world.at.values()]
+    pools = [at[hosts[name].model] for name in world.at]
+    of_one = np.repeat(np.array(pools, dtype=np.int64), [roll.shape[1] for roll in rolls])
+    where = [moving.get(job.id) or homes[job.id] for job in several]
+    of_several = np.array([at[hosts[home[0]].model] for home in where], dtype=np.int64)
+    ids, gang, owner = np.concatenate([*rolls, Band(several).roll], axis=1)
+    return ids, gang, owner, np.concatenate([of_one, of_several])
+
+
+def _numbered(keys: Ints) -> tuple[Ints, Ints]:
+    """Those that there are, in order; and which of these each is."""
+    if keys.max(initial=0) > SPARSE * keys.size:
+        return np.unique(keys, return_inverse=True)
+    there = np.bincount(keys) > 0
+    return np.flatnonzero(there), (np.cumsum(there) - 1)[keys]
+
+
+def _per_gpu(
+    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction], at: At
+) -> tuple[int, int]:
+    """Tickets of a user's job in a pool for each of its GPUs: a ratio, not in lowest terms."""
     share, factor = entitled.get(at), factors.get(at, WHOLE)
     over, under = share.as_integer_ratio() if share else _LEAST
     if share:
@@ -181,7 +200,20 @@ def _by_gang(
     if factor is not WHOLE:
         times, parts = factor.as_integer_ratio()
         over, under = over * times, under * parts
-    return {gang: _ratio(over * gang, under) for jobs in bands for gang in jobs.widths}
+    return over, under
+
+
+def _by_gang(
+    world: World,
+    entitled: Mapping[At, Fraction],
+    factors: Mapping[At, Fraction],
+    at: At,
+    bands: Sequence[Band],
+) -> Mapping[int, Fraction]:
+    """Tickets of a user's jobs in a pool, by their GPUs."""
+    over, under = _per_gpu(world, entitled, factors, at)
+    widths = bands[0].widths.union(*[jobs.widths for jobs in bands[1:]])
+    return {gang: _ratio(over * gang, under) for gang in widths}
 
 
 @lru_cache(maxsize=1 << 15)
@@ -201,7 +233,7 @@ def _entities(world: World, tickets: Mapping[JobId, Fraction]) -> tuple[list[spl
         has = map(tickets.numbers.__getitem__, tickets.which_of(ids).tolist())
     else:
         has = map(tickets.__getitem__, ids)
-    gangs = list(map(partial(_gang, world), jobs, has))
+    gangs = _gangs(world, jobs, has)
     return gangs, _servers(world, {name for gang in gangs for name in gang.servers}, tickets)
 
 
@@ -257,18 +289,23 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
     return not starts and all(moved.job.nodes == 1 for moved in mover.done)
 
 
-def _gang(world: World, job: JobFacts, tickets: Fraction) -> split.Gang:
-    home = world.homes[job.id]
-    return split.Gang(
-        job=job.id,
-        arrival_s=job.arrival_s,
-        servers=home,
-        per_node=job.per_node,
-        tickets=tickets,
-        user=job.user,
-        forced=not job.sliceable and job.id in world.snapshot.running,
-        able=job.id not in world.unable and all(world.hosts[name].connected for name in home),
-    )
+def _gangs(world: World, jobs: Sequence[JobFacts], tickets: Iterable[Fraction]) -> list[split.Gang]:
+    """`tickets`: of each."""
+    homes, hosts, running, unable = world.homes, world.hosts, world.snapshot.running, world.unable
+    away = world.floor.away
+    return [
+        split.Gang(
+            job=job.id,
+            arrival_s=job.arrival_s,
+            servers=(home := homes[job.id]),
+            per_node=job.per_node,
+            tickets=has,
+            user=job.user,
+            forced=not job.sliceable and job.id in running,
+            able=job.id not in unable and not (away and any(not hosts[name].connected for name in home)),
+        )
+        for job, has in zip(jobs, tickets, strict=True)
+    ]
 
 
 def _servers(world: World, shared: set[HostName], tickets: Mapping[JobId, Fraction]) -> list[split.Server]:
