@@ -20,6 +20,7 @@ from hs_job import place
 from hs_job.inject import say
 from hs_job.leaving import end_workers, vanish
 from hs_job.link import Link, Message
+from hs_job.pack import PackError
 from hs_job.stop import Stop
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class Runtime:
         self._last_id = 0
         self._generation = -1
         self._told_can: List[str] = []
+        self._unsavable = False  # what was handed over holds what no checkpoint can: trying again is no use
         self._link: Optional[Link] = None
 
     @property
@@ -330,10 +332,12 @@ class Runtime:
                 digest = self._write(stop, wait_for_manifest=leaving)
             except Exception as error:
                 why = str(error) or type(error).__name__
+                self._unsavable = isinstance(error, PackError)
             finally:
                 self._lock.acquire()
         if why:
             self._send({"type": "failed", "id": stop.id, "what": "checkpoint", "why": why[:500]})
+            self.tell_can()
         elif stop.kind == "save":
             self._saved = stop
             self._send(
@@ -561,9 +565,9 @@ class Runtime:
         if self.swapper is not None:
             can.append("swap")
         handed = self.handed
-        if handed is not None and self.folder is not None and (handed.data is not None or self.by_hand):
-            can.append("checkpoint")
-        return can
+        if handed is None or self.folder is None or self._unsavable:
+            return can
+        return [*can, "checkpoint"] if handed.data is not None or self.by_hand else can
 
     def tell_can(self) -> None:
         if not self.live:

@@ -105,7 +105,7 @@ def test_a_job_without_a_process_is_not_started_while_it_is_to_leave() -> None:
         (
             Ways(),
             SuspendMode.AUTO,
-            "cannot be moved: it gave no state to write a checkpoint of (hs_job.state)",
+            "cannot be moved: it gave no state that a checkpoint can hold (hs_job.state)",
         ),
         (Ways(), SuspendMode.TRANSPARENT, "cannot be moved: it has no step hook"),
         (Ways(hooks=False), SuspendMode.AUTO, "cannot be moved: it has no step hook"),

@@ -238,6 +238,32 @@ def test_a_full_disk_fails_the_checkpoint_and_the_job_goes_on(agent: StubAgent) 
     assert (job.returncode, errors) == (0, "")
 
 
+def test_a_job_whose_state_no_checkpoint_can_hold_says_so_once_and_is_held_from_then_on(
+    agent: StubAgent,
+) -> None:
+    lines = (
+        "import torch, hs_job",
+        "class Odd:",
+        "    def state_dict(self): return {'f': len}",
+        "    def load_state_dict(self, state): pass",
+        "w = torch.nn.Parameter(torch.ones(3))",
+        "optimizer = torch.optim.SGD([w], lr=0.1)",
+        "state = hs_job.state(optimizer=optimizer, odd=Odd())",
+        "for step in range(state.step, 400):",
+        "    w.sum().backward(); optimizer.step(); hs_job.step()",
+    )
+    job = start(agent, script(agent, "\n".join(lines)))
+    agent.wait(JobWentOn)
+    assert agent.wait(JobCapable).can_checkpoint
+    since = agent.seen()
+    agent.checkpoint()
+    assert "odd['f'] is a builtins.builtin_function_or_method" in agent.wait(CheckpointFailed, since).why
+    assert not agent.wait(JobCapable, since).can_checkpoint
+    cycle(agent)
+    _, errors = job.communicate()
+    assert (job.returncode, errors) == (0, "")
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_checkpoint_on_a_full_file_system_fails_and_works_again_with_room(agent: StubAgent) -> None:

@@ -156,7 +156,7 @@ class HostedJob:
         if self.mode in (SuspendMode.TRANSPARENT, SuspendMode.NONE) or self.hooked is False:
             return "cannot be moved: it has no step hook"
         if self.ready and not self.can_checkpoint:
-            return "cannot be moved: it gave no state to write a checkpoint of (hs_job.state)"
+            return "cannot be moved: it gave no state that a checkpoint can hold (hs_job.state)"
         return f"cannot be moved: does not stop: {self.stuck}" if self.stuck else ""
 
     @property
