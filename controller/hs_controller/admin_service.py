@@ -23,7 +23,7 @@ from hs_core.events import (
     PolicySet,
     UserSet,
 )
-from hs_core.model import Host, JobState
+from hs_core.model import Host, Job, JobState
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import POLICIES
 from hs_proto.v1 import controller_pb2 as pb
@@ -135,7 +135,8 @@ class AdminCalls(Calls):
 
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             rows = [row for job in there if (row := self._loop.mind.machine.find(job)) is not None]
-            queued = [row.id for row in rows if row.state is JobState.QUEUED]
+            # Some have been given another home by now.
+            queued = [row.id for row in rows if _goes_on(row) and node not in row.hosts]
             return pb.RemoveNodeReply(node=node, requeued_jobs=queued).SerializeToString()
 
         answer = await self._loop.ask(make, render, key)
@@ -220,3 +221,7 @@ def _known(machine: ClusterMachine, node: HostName) -> Host:
         known = ", ".join(sorted(one.name for one in machine.hosts())[:10]) or "none yet"
         raise RefusedError(f"unknown server {node!r}; known: {known}", Kind.NOT_FOUND)
     return host
+
+
+def _goes_on(row: Job) -> bool:
+    return not (row.state.ended or row.state in {JobState.PAUSED, JobState.CANCELLING})

@@ -18,6 +18,7 @@ from hs_controller.journal import Journal
 from hs_controller.rows import Event
 from hs_core.events import Fact
 from hs_core.names import UserName
+from hs_core.policies import find
 from hs_core.policy import Trade
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import PLAIN, spec, started, until
@@ -103,6 +104,31 @@ def test_a_removed_node_is_gone_and_its_jobs_are_queued_again(config: Config) ->
             assert [kind for kind, _ in told].count("host-removed") == 1
         async with started(config) as here:
             assert not (await here.client.stub.ListNodes(pb.ListNodesRequest())).nodes, "after a restart too"
+
+    asyncio.run(story())
+
+
+def test_of_a_removed_nodes_jobs_those_that_have_found_another_home_by_then_are_named_too(
+    config: Config,
+) -> None:
+    async def story() -> None:
+        async with started(config, find("gandiva-fair")) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit(spec())
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+            other = await here.agent(name="h2").join()
+            await agent.leave()
+            machine, clock = here.loop.mind.machine, here.loop.clock
+            await until(lambda: "h1" not in machine.connected)
+            watched, pause_s = here.loop.mind.watched, machine.settings.settle_s
+            await until(
+                lambda: clock.now_s() - watched.decided_s >= pause_s
+            )  # so that the removal is decided about at once
+            answer = await here.client.stub.RemoveNode(pb.NodeRequest(key="r", node="h1"))
+            assert list(answer.requeued_jobs) == [job]
+            await other.until(lambda: other.wants(job) is not None)
 
     asyncio.run(story())
 
