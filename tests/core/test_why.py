@@ -1,0 +1,52 @@
+"""Why a job is where it is, in words: what stands in its way on its server."""
+
+from hs_core.cluster import Reason, Settings
+from hs_core.cluster.harness import World, plain_policy
+from hs_core.names import JobId
+from hs_core.policies import find
+from hs_core.policy import Policy
+
+SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
+
+
+def world(policy: Policy | None = None) -> World:
+    made = World(policy or plain_policy(), SETTINGS)
+    made.do("user alice")
+    made.do("host n1 V100:4")
+    return made
+
+
+def test_one_that_its_server_has_no_memory_for_is_told_so_and_that_shares_alone_say_too_little() -> None:
+    at = world()
+    at.do("submit alice a gpus=4 count=2")
+    at.do("report n1 1:0=running 2:0=held")
+    assert at.machine.why(JobId(2), 0.0).text.endswith("next turn in about 10 s")
+    at.do("report n1 2:0=waiting note=waits_for_host_memory_of_its_server")
+    at.do("report n1 2:0=checkpointed step=5 checkpoint_step=5 note=waits_for_host_memory_of_its_server")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.reason is Reason.WAITING_FOR_TURN
+    assert why.text.endswith("next turn in about 10 s, or later: it waits for host memory of its server")
+    at.do("report n1 2:0=waiting checkpoint_step=-1 note=")
+    assert at.machine.why(JobId(2), 0.0).text.endswith("next turn in about 10 s")
+
+
+def test_one_whose_process_cannot_leave_its_gpu_is_told_so_while_another_gpu_idles() -> None:
+    at = world()
+    at.do("submit alice a gpus=1 count=2")
+    at.do("report n1 1:0=running gpus=GPU-n1-0 2:0=held gpus=GPU-n1-0 can_checkpoint=no")
+    why = at.machine.why(JobId(2), 0.0)
+    assert why.reason is Reason.WAITING_FOR_TURN
+    assert "stays on GPU 0" in why.text
+    assert "cannot go to GPUs 1, 2, 3, idle now" in why.text
+    at.do("report n1 2:0=held can_checkpoint=yes")
+    assert "idle now" not in at.machine.why(JobId(2), 0.0).text
+    everything = ",".join(f"GPU-n1-{gpu}" for gpu in range(4))
+    at.do(f"report n1 2:0=held can_checkpoint=no 1:0=running gpus={everything}")
+    assert "idle now" not in at.machine.why(JobId(2), 0.0).text
+
+
+def test_one_that_a_policy_lets_run_and_its_server_has_no_memory_for_waits_for_that() -> None:
+    at = world(policy=find("las"))
+    at.do("submit alice a gpus=4")
+    at.do("report n1 1:0=waiting note=waits_for_host_memory_of_its_server")
+    assert at.machine.why(JobId(1), 0.0).text == "it waits for host memory of its server"
