@@ -13,7 +13,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 class PackError(TypeError):
-    """Something handed over holds what cannot be saved without pickle."""
+    """Something handed over holds what no checkpoint can: what only pickle could save, or a part where the whole is needed."""
 
 
 def pack(
