@@ -67,7 +67,7 @@ class Handed:
             "step": step,
             "rank": self._rt.rank,
             "objects": {
-                name: pack(thing.state_dict(), name, host_of, whole=self._rt.reshaped)
+                name: pack(thing.state_dict(), name, host_of, whole=self._rt.keeper.reshaped)
                 for name, thing in self.objects.items()
             },
             "data": self.data.position(self._fetched) if self.data is not None else None,
@@ -81,9 +81,9 @@ class Handed:
 
     def restore(self) -> None:
         rt = self._rt
-        if rt.restore < 0 or rt.folder is None:
+        if rt.keeper.restore < 0 or rt.keeper.folder is None:
             return
-        content, generation, note = rt.folder.read(rt.restore, agree=self._agree)
+        content, generation, note = rt.keeper.folder.read(rt.keeper.restore, agree=self._agree)
         if content is not None:
             self._check(content)
             self._content = content
@@ -100,7 +100,7 @@ class Handed:
 
     def _agree(self, generation: int) -> Tuple[int, bool]:
         """The lowest that any rank has found whole, and whether all found that. By the ranks' store: a collective would need to know their devices."""
-        folder, torch = self._rt.folder, sys.modules.get("torch")
+        folder, torch = self._rt.keeper.folder, sys.modules.get("torch")
         assert folder is not None
         if folder.node.nodes <= 1:
             return generation, True
@@ -188,11 +188,11 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     rt.start()
     if not rt.live:
         return State(None)
-    if rt.handed is not None:
+    if rt.keeper.handed is not None:
         raise RuntimeError("hs_job.state was called before; hand everything over in one call")
     handed = Handed(rt, objects, loader)
     handed.restore()
-    rt.handed = handed
+    rt.keeper.handed = handed
     rt.tell_can()
     if loader is None:
         rt.point(restorable=True)

@@ -113,7 +113,7 @@ class Hooks:
         def __iter__(loader: Any) -> Any:
             if not rt.live:
                 return original(loader)
-            data = rt.handed.data if rt.handed is not None else None
+            data = rt.keeper.handed.data if rt.keeper.handed is not None else None
             if data is not None and data.loader is loader:
                 return data.iterate(original, self.fetch_unhooked)
             iterator = original(loader)
@@ -142,7 +142,7 @@ class Hooks:
         rt = self._rt
         if threading.get_ident() != rt.trainer:
             return  # somebody fetches ahead; holding them would not hold training
-        handed = rt.handed
+        handed = rt.keeper.handed
         data: Optional[Data] = handed.data if handed is not None else None
         trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")
         mine = data is not None and trained is data
@@ -186,7 +186,7 @@ def install() -> None:
     except Exception:
         rt.give_up()
         raise
-    rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.handed)
+    rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.keeper.handed)
     _hooks = hooks
     rt.start()
     rt.tell_can()

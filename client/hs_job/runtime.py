@@ -8,24 +8,23 @@ reader writes `armed`, then reads `passed`. So a stop that was accepted is alway
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
 import sys
 import threading
 import time
 from enum import Enum
-from typing import TYPE_CHECKING, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
 
-from hs_job import place
+from hs_job import place, said
 from hs_job.inject import say
+from hs_job.keeper import Keeper
 from hs_job.leaving import end_workers, vanish
 from hs_job.link import Link, Message
-from hs_job.pack import PackError
 from hs_job.stop import Stop
 
 if TYPE_CHECKING:
-    from hs_job.checkpoint import Folder
-    from hs_job.handed import Handed
     from hs_job.noise import Meter
     from hs_job.swap import Swapper
 
@@ -57,11 +56,9 @@ class Runtime:
         self.by_hand = False  # the script counts with hs_job.step
         self.trainer = threading.main_thread().ident
         self.rank, self.world = place.rank_and_world(environment)
-        self.handed: Optional[Handed] = None
         self.swapper: Optional[Swapper] = None  # None: torch is not here
         self.meter: Optional[Meter] = None  # of the gradients of an elastic job
-        self.folder: Optional[Folder] = place.folder(environment, self.rank, self.world)
-        self.restore = place.number_of(environment.get("HS_RESTORE", ""))
+        self.keeper = Keeper(environment, self.rank, self.world)
         self.last = place.number_of(
             environment.get("HS_LAST_STEP", "")
         )  # a copy's portion ends there; -1: none
@@ -80,29 +77,20 @@ class Runtime:
         self._written: Optional[Stop] = None  # its checkpoint is durable, and with that it leaves
         self._before = (Phase.NEW, "hold")  # how it stood until then
         self._saved: Optional[Stop] = None  # the newest one that it has gone on after
-        self._whole = -1  # newest generation that all nodes are known to have
         self._welcomed_s = math.inf  # since when an agent hears it; inf: none does
         self._base: Optional[Tuple[int, float]] = None
         self._due = 0.0
         self._pace_s = 0.0
         self._reserve = False
         self._last_id = 0
-        self._generation = -1
         self._told_can: List[str] = []
-        self._unsavable = False  # what was handed over holds what no checkpoint can: trying again is no use
         self._link: Optional[Link] = None
-
-    @property
-    def reshaped(self) -> bool:
-        """The job may go on with other ranks, or in another strategy."""
-        return place.is_elastic(self._environment) or bool(self._environment.get("HS_STRATEGY"))
 
     def start(self) -> None:
         """Dials the agent, once."""
         if not self.live or self._link is not None:
             return
-        if self.folder is not None:
-            self._generation = self.folder.newest()
+        self.keeper.look()
         os.register_at_fork(after_in_child=self._in_child)
         self._link = Link(
             self._environment["HS_AGENT_SOCKET"],
@@ -157,13 +145,15 @@ class Runtime:
         if not self.by_hand:
             # Until now optimizer steps were counted; from here on the script's word is taken.
             self.by_hand = True
-            self.count = self.handed.start_step if self.handed is not None else 0
+            handed = self.keeper.handed
+            self.count = handed.start_step if handed is not None else 0
             self.passed = min(self.passed, self.count)
             self.tell_can()
         self.trainer = threading.get_ident()
         self.stepped(n)
-        if self.live and (self.handed is None or self.handed.data is None):
-            self.point(restorable=self.handed is not None)
+        handed = self.keeper.handed
+        if self.live and (handed is None or handed.data is None):
+            self.point(restorable=handed is not None)
 
     def should_yield(self) -> bool:
         stop = self._stop
@@ -199,14 +189,8 @@ class Runtime:
         return self.count >= self.last and (restorable or "checkpoint" not in self.can())
 
     def _say_done(self) -> None:
-        """It stops of its own accord, once it has done the portion of a copy."""
         self._tick()
-        self._send(
-            {
-                "type": "held", "id": self._last_id, "step": self.count, "tier": self._tier, "bytes": 0, "seconds": 0.0,
-                "generation": -1, "digest": "", "portion": True,
-            }
-        )  # fmt: skip
+        self._send(said.done(self._last_id, self.count, self._tier))
 
     def _stops_here(self, stop: Stop, restorable: bool) -> bool:
         wants_place = stop.tier == "checkpoint" and "checkpoint" in self.can()
@@ -216,10 +200,7 @@ class Runtime:
         torch = sys.modules.get("torch")
         if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
             self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            if self.folder is not None:
-                self.folder = place.folder(self._environment, self.rank, self.world)
-        if self.folder is not None:
-            self.folder.claim()
+        self.keeper.claim(self.rank, self.world)
         os.environ[_HELPER] = str(os.getpid())
         with self._lock:
             self._phase = Phase.WAITING
@@ -256,7 +237,7 @@ class Runtime:
             self._due = now  # time held is no slack for a burst
             self.mark = (self.count, now)
         for _ in range(gos):
-            self._send({"type": "going", "step": self.count, "seconds": now - began})
+            self._send(said.going(self.count, now - began))
 
     def _say_if_alone(self) -> None:
         if self._link is not None and not self._link.connected:
@@ -279,76 +260,50 @@ class Runtime:
 
     def _say_held(self, stop: Stop, seconds: float, digest: str = "") -> None:
         moved = self.swapper.parked_bytes if self.swapper is not None and self._tier == "swap" else 0
-        self._send(
-            {
-                "type": "held",
-                "id": stop.id,
-                "step": self.count,
-                "tier": "checkpoint" if digest else self._tier,
-                "bytes": moved,
-                "seconds": seconds,
-                "generation": stop.generation if digest else -1,
-                "digest": digest,
-            }
-        )
+        tier = "checkpoint" if digest else self._tier
+        self._send(said.held(stop, self.count, tier, moved_bytes=moved, seconds=seconds, digest=digest))
 
     def _swap_out(self, stop: Stop) -> None:
         swapper = self.swapper
         why = "the process has no torch"
         if swapper is not None:
-            self._lock.release()
-            try:
-                swapper.out()
-                why = ""
-            except Exception as error:
-                why = f"{type(error).__name__}: {error}"
-            finally:
-                self._lock.acquire()
+            with self._unlocked():
+                try:
+                    swapper.out()
+                    why = ""
+                except Exception as error:
+                    why = f"{type(error).__name__}: {error}"
         if why:
-            self._send({"type": "failed", "id": stop.id, "what": "swap", "why": why[:500]})
+            self._send(said.failed(stop, "swap", why))
         else:
             self._tier = "swap"
 
     def _come_back(self) -> None:
         swapper = self.swapper
         assert swapper is not None
-        self._lock.release()
-        try:
+        with self._unlocked():
             swapper.back(say)
-        finally:
-            self._lock.acquire()
 
     def _checkpoint(self, stop: Stop, restorable: bool) -> None:
         began = time.monotonic()
         digest, why = "", ""
-        if self.handed is None or self.folder is None or "checkpoint" not in self.can():
+        if not self.keeper.can(self.by_hand):
             why = "no state was handed over with hs_job.state that a new process could take up"
         elif not restorable:
             why = "it stands where a new process cannot get to (not at a fetch of the handed-over loader)"
         if not why:
-            leaving = stop.kind == "stop"
-            self._lock.release()
-            try:
-                digest = self._write(stop, wait_for_manifest=leaving)
-            except Exception as error:
-                why = str(error) or type(error).__name__
-                self._unsavable = isinstance(error, PackError)
-            finally:
-                self._lock.acquire()
+            host_of = self.swapper.host_of if self.swapper is not None else None
+            with self._unlocked():
+                try:
+                    digest = self.keeper.write(stop, self.count, host_of, lambda: self._abandoned)
+                except Exception as error:
+                    why = str(error) or type(error).__name__
         if why:
-            self._send({"type": "failed", "id": stop.id, "what": "checkpoint", "why": why[:500]})
+            self._send(said.failed(stop, "checkpoint", why))
             self.tell_can()
         elif stop.kind == "save":
             self._saved = stop
-            self._send(
-                {
-                    "type": "saved",
-                    "id": stop.id,
-                    "step": self.count,
-                    "generation": stop.generation,
-                    "digest": digest,
-                }
-            )
+            self._send(said.saved(stop, self.count, digest))
         else:
             self._before = self._phase, self._tier
             self._phase, self._tier, self._written = Phase.HELD, "checkpoint", stop
@@ -358,28 +313,17 @@ class Runtime:
             if self._phase is Phase.HELD and not self._gos:
                 self._say_held(stop, 0.0)
 
-    def _write(self, stop: Stop, wait_for_manifest: bool) -> str:
-        assert self.handed is not None
-        assert self.folder is not None
-        host_of = self.swapper.host_of if self.swapper is not None else None
-        content = self.handed.capture(self.count, host_of)
-        return self.folder.write(
-            stop.generation,
-            self.count,
-            content,
-            abandoned=lambda: self._abandoned,
-            wait_for_manifest=wait_for_manifest,
-            whole=self._whole,
-        )
-
     def _clear(self, stop: Stop) -> None:
-        """Another node could not write its part: this one's is worth nothing."""
-        if self.folder is not None:
-            self._lock.release()
-            try:
-                self.folder.clear(stop.generation)
-            finally:
-                self._lock.acquire()
+        with self._unlocked():
+            self.keeper.clear(stop)
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
 
     def _leave_with(self, stop: Stop) -> None:
         """Its state is durable: gone without running user code. Ranks leave together, or torchrun ends the slower ones.
@@ -417,7 +361,7 @@ class Runtime:
             "tier": self._tier,
             "can": self._told_can,
             "id": self._last_id,
-            "generation": self._generation if self._written is None else self._written.generation,
+            "generation": self.keeper.newest if self._written is None else self._written.generation,
         }
         bound = self._written or (None if self._abandoned else self._doing) or self._stop
         if bound is not None and self._is_bound_by(bound):
@@ -430,13 +374,7 @@ class Runtime:
 
     def _arrived(self) -> Message:
         self._told_can = self.can()
-        return {
-            "type": "arrived",
-            "step": self.count,
-            "can": self._told_can,
-            "rank": self.rank,
-            "world": self.world,
-        }
+        return said.arrived(self.count, self._told_can, self.rank, self.world)
 
     def _heard(self, message: Message) -> None:
         with self._lock:
@@ -471,12 +409,12 @@ class Runtime:
     def _heard_stop(self, message: Message) -> None:
         stop, before = Stop(str(message["type"]), message), self._stop
         self._last_id = max(self._last_id, stop.id)
-        self._generation = max(self._generation, stop.generation)
+        self.keeper.newest = max(self.keeper.newest, stop.generation)
         if self._phase is Phase.HELD and not self._gos and stop.at_step > self.count:
             return  # an earlier agent's stop got here first: our `held` tells, and we will be let go
         if before is not None and before.committed and self._is_bound_by(before):
             return  # likewise, before it has said so
-        self._whole = max(self._whole, stop.whole)
+        self.keeper.whole = max(self.keeper.whole, stop.whole)
         self._stop = stop
         self.armed = True  # before `passed` is read
         standing = self._phase in (Phase.WAITING, Phase.HELD, Phase.PARKED) and not self._gos
@@ -486,14 +424,7 @@ class Runtime:
             self._stop = None
         if self.world == 1:
             return  # not asked: the commit is right behind
-        self._send(
-            {
-                "type": "accept" if accepts else "reject",
-                "id": stop.id,
-                "at_step": stop.at_step,
-                "step": self.count,
-            }
-        )
+        self._send(said.answer(stop, self.count))
 
     def _heard_commit(self, message: Message) -> None:
         stop = self._stop
@@ -509,7 +440,7 @@ class Runtime:
             return
         self._stop = None
         if self._phase is Phase.RUNNING:
-            self._send({"type": "going", "step": self.count, "seconds": 0.0})
+            self._send(said.going(self.count, 0.0))
         else:
             self._gos += 1
 
@@ -546,17 +477,9 @@ class Runtime:
             if self._phase is not Phase.RUNNING or base is None or mark[0] <= base[0]:
                 return
             self._base = mark
-            message: Message = {
-                "type": "progress",
-                "step": mark[0],
-                "seconds": mark[1] - base[1],
-                "steps": mark[0] - base[0],
-                "device_bytes": self.swapper.device_bytes() if self.swapper is not None else 0,
-            }
-            told = self.meter.told if self.meter is not None else None
-            if told is not None:
-                message["noise_scale"], message["noise_samples"] = told
-            self._send(message)
+            device_bytes = self.swapper.device_bytes() if self.swapper is not None else 0
+            noise = self.meter.told if self.meter is not None else None
+            self._send(said.progress(base, mark, device_bytes, noise))
 
     # --- what it can -----------------------------------------------------------------------------------------------
 
@@ -564,10 +487,9 @@ class Runtime:
         can = ["hold"]
         if self.swapper is not None:
             can.append("swap")
-        handed = self.handed
-        if handed is None or self.folder is None or self._unsavable:
-            return can
-        return [*can, "checkpoint"] if handed.data is not None or self.by_hand else can
+        if self.keeper.can(self.by_hand):
+            can.append("checkpoint")
+        return can
 
     def tell_can(self) -> None:
         if not self.live:
@@ -578,17 +500,8 @@ class Runtime:
                 self._send({"type": "can", "can": self._told_can})
 
     def tell_restored(self, step: int, generation: int, note: str) -> None:
-        self._whole = generation
-        self._send(
-            {
-                "type": "restored",
-                "step": step,
-                "generation": generation,
-                "note": note[:2000],
-                "rank": self.rank,
-                "world": self.world,
-            }
-        )
+        self.keeper.whole = generation
+        self._send(said.restored(step, generation, note, self.rank, self.world))
 
     def _send(self, message: Message) -> None:
         with self._lock:

@@ -3,12 +3,30 @@
 import contextlib
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
 from hs_job import runtime
+from hs_job.keeper import Keeper
 from hs_job.runtime import Phase, Runtime
+from hs_job.stop import Stop
+
+
+class Written(Keeper):
+    """All that is to be kept is written at once."""
+
+    def __init__(self) -> None:
+        super().__init__({}, 0, 1)
+        self.cleared: list[int] = []
+
+    def can(self, *_: object) -> bool:
+        return True
+
+    def write(self, *_: object) -> str:
+        return "digest"
+
+    def clear(self, stop: Stop) -> None:
+        self.cleared.append(stop.generation)
 
 
 class Wire:
@@ -66,7 +84,7 @@ def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_i
     rank = Runtime({"HS_AGENT_SOCKET": "/nowhere", "RANK": "0", "WORLD_SIZE": "2"})
     rank._link = Wire()  # type: ignore[assignment]
     rank._phase = Phase.PARKED
-    rank.handed = rank.folder = SimpleNamespace()  # type: ignore[assignment]
+    rank.keeper = Written()
     left = threading.Event()
 
     def vanish() -> None:
@@ -75,13 +93,11 @@ def test_a_rank_that_is_to_leave_with_others_stays_until_an_agent_has_heard_of_i
 
     monkeypatch.setattr(runtime, "_LEAVE_WITHIN_S", 0.1)
     monkeypatch.setattr(runtime, "vanish", vanish)
-    monkeypatch.setattr(rank, "can", lambda: ["hold", "checkpoint"])
-    monkeypatch.setattr(rank, "_write", lambda *_, **__: "digest")
     rank._heard({"type": "stop", "id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
     rank._lost()
 
     def write() -> None:
-        stop = runtime.Stop("stop", {"id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
+        stop = Stop("stop", {"id": 4, "at_step": 0, "tier": "checkpoint", "generation": 3})
         with contextlib.suppress(SystemExit), rank._lock:
             rank._perform(stop, restorable=True)
 
@@ -100,17 +116,13 @@ BOUND = {"id": 4, "at_step": 2, "generation": 3}
 class OfTwoNodes:
     """Rank 1 on node 1, trained by a thread."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         environment = {"HS_AGENT_SOCKET": "/nowhere", "RANK": "1", "WORLD_SIZE": "2", "HS_NNODES": "2"}
         self.rank = Runtime(environment)
         self.wire = Wire()
-        self.cleared: list[int] = []
         self.rank._link = self.wire  # type: ignore[assignment]
         self.rank._phase = Phase.RUNNING
-        self.rank.handed = SimpleNamespace()  # type: ignore[assignment]
-        self.rank.folder = SimpleNamespace(clear=self.cleared.append)  # type: ignore[assignment]
-        monkeypatch.setattr(self.rank, "can", lambda: ["hold", "checkpoint"])
-        monkeypatch.setattr(self.rank, "_write", lambda *_, **__: "digest")
+        self.rank.keeper = self.kept = Written()
         self._never = threading.Event()
         self.training = threading.Thread(target=self._train, daemon=True)
 
@@ -129,11 +141,9 @@ class OfTwoNodes:
         return hello.get("bound")
 
 
-def test_what_a_rank_has_accepted_binds_it_though_the_link_to_the_other_node_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_a_rank_has_accepted_binds_it_though_the_link_to_the_other_node_is_lost() -> None:
     """The other node's ranks may have heard the commit, and wait for it at that step."""
-    of = OfTwoNodes(monkeypatch)
+    of = OfTwoNodes()
     of.rank._heard(LEAVE)
     of.rank._lost()
     of.training.start()
@@ -144,27 +154,25 @@ def test_what_a_rank_has_accepted_binds_it_though_the_link_to_the_other_node_is_
     assert of.bound() == {**BOUND, "committed": True}
 
 
-def test_a_rank_that_has_written_its_part_trains_on_where_another_node_could_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    of = OfTwoNodes(monkeypatch)
+def test_a_rank_that_has_written_its_part_trains_on_where_another_node_could_not() -> None:
+    of = OfTwoNodes()
     of.rank._heard(LEAVE)
     of.rank._heard({"type": "commit", "id": 4, "at_step": 2})
     of.training.start()
     of.until(lambda: "held" in of.wire.kinds())
     of.rank._heard({"type": "drop", "id": 4})
     of.training.join(20)
-    assert (of.rank.count, of.cleared, of.bound()) == (4, [3], None)
+    assert (of.rank.count, of.kept.cleared, of.bound()) == (4, [3], None)
 
 
-def test_a_save_that_another_node_could_not_make_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = OfTwoNodes(monkeypatch)
+def test_a_save_that_another_node_could_not_make_is_taken_away() -> None:
+    of = OfTwoNodes()
     of.rank._heard({**LEAVE, "type": "save"})
     of.rank._heard({"type": "commit", "id": 4, "at_step": 2})
     of.training.start()
     of.training.join(20)
     assert "saved" in of.wire.kinds()
     of.rank._heard({"type": "drop", "id": 3})
-    assert of.cleared == []
+    assert of.kept.cleared == []
     of.rank._heard({"type": "drop", "id": 4})
-    assert of.cleared == [3]
+    assert of.kept.cleared == [3]

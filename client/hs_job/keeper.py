@@ -1,0 +1,82 @@
+"""What of a rank another process could take up: what its script handed over, and the folder that this is written into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+
+from hs_job import place
+from hs_job.pack import PackError
+
+if TYPE_CHECKING:
+    from hs_job.checkpoint import Folder
+    from hs_job.handed import Handed
+    from hs_job.stop import Stop
+
+
+class Keeper:
+    def __init__(self, environment: Dict[str, str], rank: int, world: int) -> None:
+        self.handed: Optional[Handed] = None
+        self.folder: Optional[Folder] = place.folder(environment, rank, world)
+        self.restore = place.number_of(environment.get("HS_RESTORE", ""))
+        self.newest = -1  # generation that is in the folder, or that the agent asked for
+        self.whole = -1  # newest one that all nodes are known to have
+        self._environment = environment
+        self._unsavable = False  # what was handed over holds what no checkpoint can: trying again is no use
+
+    @property
+    def reshaped(self) -> bool:
+        """The job may go on with other ranks, or in another strategy."""
+        return place.is_elastic(self._environment) or bool(self._environment.get("HS_STRATEGY"))
+
+    def look(self) -> None:
+        """For what lies in the folder."""
+        if self.folder is not None:
+            self.newest = self.folder.newest()
+
+    def claim(self, rank: int, world: int) -> None:
+        """Training begins, as this rank of so many: torch may know them better than the environment did."""
+        if self.folder is not None:
+            self.folder = place.folder(self._environment, rank, world)
+        if self.folder is not None:
+            self.folder.claim()
+
+    def can(self, by_hand: bool) -> bool:
+        """`by_hand`: the script counts its steps itself."""
+        handed = self.handed
+        if handed is None or self.folder is None or self._unsavable:
+            return False
+        return handed.data is not None or by_hand
+
+    def write(
+        self,
+        stop: Stop,
+        step: int,
+        host_of: Optional[Callable[[Any], Any]],
+        abandoned: Callable[[], bool],
+    ) -> str:
+        """The digest of its part of the stop's generation.
+
+        Raises:
+            PackError: of state that no checkpoint can hold; from then on it cannot.
+            CheckpointError, OSError: not written, or abandoned.
+        """
+        assert self.handed is not None
+        assert self.folder is not None
+        try:
+            content = self.handed.capture(step, host_of)
+        except PackError:
+            self._unsavable = True
+            raise
+        return self.folder.write(
+            stop.generation,
+            step,
+            content,
+            abandoned=abandoned,
+            wait_for_manifest=stop.kind == "stop",  # it leaves with that
+            whole=self.whole,
+        )
+
+    def clear(self, stop: Stop) -> None:
+        """Another node could not write its part: this one's is worth nothing."""
+        if self.folder is not None:
+            self.folder.clear(stop.generation)

@@ -1,0 +1,89 @@
+"""What a rank says to its agent: docs/job-protocol.md."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, List, Optional, Tuple
+
+if TYPE_CHECKING:
+    from hs_job.link import Message
+    from hs_job.stop import Stop
+
+LONGEST_REASON = 500
+LONGEST_NOTE = 2_000
+
+
+def arrived(step: int, can: List[str], rank: int, world: int) -> Message:
+    return {"type": "arrived", "step": step, "can": can, "rank": rank, "world": world}
+
+
+def answer(stop: Stop, step: int) -> Message:
+    kind = "accept" if stop.accepted else "reject"
+    return {"type": kind, "id": stop.id, "at_step": stop.at_step, "step": step}
+
+
+def held(stop: Stop, step: int, tier: str, *, moved_bytes: int, seconds: float, digest: str = "") -> Message:
+    """`digest`: of its part of a checkpoint, if it wrote one."""
+    return {
+        "type": "held",
+        "id": stop.id,
+        "step": step,
+        "tier": tier,
+        "bytes": moved_bytes,
+        "seconds": seconds,
+        "generation": stop.generation if digest else -1,
+        "digest": digest,
+    }
+
+
+def done(last_id: int, step: int, tier: str) -> Message:
+    """It stops of its own accord, once it has done the portion of a copy. `last_id`: of the newest stop that it has heard."""
+    return {
+        "type": "held",
+        "id": last_id,
+        "step": step,
+        "tier": tier,
+        "bytes": 0,
+        "seconds": 0.0,
+        "generation": -1,
+        "digest": "",
+        "portion": True,
+    }
+
+
+def saved(stop: Stop, step: int, digest: str) -> Message:
+    return {"type": "saved", "id": stop.id, "step": step, "generation": stop.generation, "digest": digest}
+
+
+def failed(stop: Stop, what: str, why: str) -> Message:
+    return {"type": "failed", "id": stop.id, "what": what, "why": why[:LONGEST_REASON]}
+
+
+def going(step: int, seconds: float) -> Message:
+    return {"type": "going", "step": step, "seconds": seconds}
+
+
+def progress(
+    base: Tuple[int, float], mark: Tuple[int, float], device_bytes: int, noise: Optional[Tuple[float, int]]
+) -> Message:
+    """From one step to a later one. `noise`: scale of the gradients' noise and samples that say so, of an elastic job."""
+    message: Message = {
+        "type": "progress",
+        "step": mark[0],
+        "seconds": mark[1] - base[1],
+        "steps": mark[0] - base[0],
+        "device_bytes": device_bytes,
+    }
+    if noise is not None:
+        message["noise_scale"], message["noise_samples"] = noise
+    return message
+
+
+def restored(step: int, generation: int, note: str, rank: int, world: int) -> Message:
+    return {
+        "type": "restored",
+        "step": step,
+        "generation": generation,
+        "note": note[:LONGEST_NOTE],
+        "rank": rank,
+        "world": world,
+    }
