@@ -46,10 +46,14 @@ def bound_beside(job: Job, host: Host, idle: Collection[GpuId]) -> str:
 
 
 def on_drained(job: Job, hosts: Collection[Host]) -> str:
-    """It goes on for a while on GPUs that are to be free."""
+    """It goes on for a while on what is to be free."""
+    if job.move is not None:
+        return ""
     for host in hosts:
+        if host.drain is not None:
+            return f"; {host.name} is drained{why_it_stays(job, '') or ': it leaves as soon as it can'}"
         on = host.drained_gpus.intersection(_bound(job, host))
-        if on and job.move is None:
+        if on:
             return f"; {gpus_text(host, on)} of {host.name} {_is(on)} drained: it is there {_until(job)}"
     return ""
 
