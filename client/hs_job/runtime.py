@@ -324,7 +324,10 @@ class Runtime:
         if self.handed is None or self.folder is None or "checkpoint" not in self.can():
             why = "no state was handed over with hs_job.state that a new process could take up"
         elif not restorable:
-            why = "it stands where a new process cannot get to (not at a fetch of the handed-over loader)"
+            why = (
+                "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
+                "or amid batches whose gradients add up to one step)"
+            )
         if not why:
             leaving = stop.kind == "stop"
             self._lock.release()
