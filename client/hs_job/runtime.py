@@ -213,11 +213,7 @@ class Runtime:
         return self.count >= stop.at_step and (restorable or not wants_place)
 
     def _arrive(self, restorable: bool) -> None:
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-            if self.folder is not None:
-                self.folder = place.folder(self._environment, self.rank, self.world)
+        self.find_place()
         if self.folder is not None:
             self.folder.claim()
         os.environ[_HELPER] = str(os.getpid())
@@ -257,6 +253,14 @@ class Runtime:
             self.mark = (self.count, now)
         for _ in range(gos):
             self._send({"type": "going", "step": self.count, "seconds": now - began})
+
+    def find_place(self) -> None:
+        """Which rank this is, where the script has said so by now: the environment of one that it has spawned does not."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            if self.folder is not None:
+                self.folder = place.folder(self._environment, self.rank, self.world)
 
     def _say_if_alone(self) -> None:
         if self._link is not None and not self._link.connected:
