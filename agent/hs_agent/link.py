@@ -166,6 +166,7 @@ class _Connection:
         self._sent: dict[JobId, JobReport] = {}
         self._sent_gpus: list[common_pb2.Gpu] = []
         self._writing = asyncio.Lock()  # one write at a time on a stream
+        self._writes: set[asyncio.Task[None]] = set()
         self._logs: dict[int, asyncio.Task[None]] = {}
         self._delay = Delay()
 
@@ -190,12 +191,19 @@ class _Connection:
             for task in done:
                 task.result()
         finally:
-            tasks = [*ends, *self._logs.values()]
+            tasks = [*ends, *self._logs.values(), *self._writes]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _write(self, message: agent_pb2.FromAgent) -> None:
+        """Whoever is cancelled meanwhile leaves the write alone: gRPC would cancel all of the stream with it."""
+        write = asyncio.create_task(self._write_in_turn(message))
+        self._writes.add(write)
+        write.add_done_callback(self._writes.discard)
+        await asyncio.shield(write)
+
+    async def _write_in_turn(self, message: agent_pb2.FromAgent) -> None:
         async with self._writing:
             await self.call.write(message)
 

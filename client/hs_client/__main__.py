@@ -1,6 +1,8 @@
 """hsctl. Verbs are imported when they are called: `hsctl --help` loads click and nothing else."""
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -150,8 +152,15 @@ def _open_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
+def _replace_what_cannot_be_shown() -> None:
+    """On a terminal of another encoding than UTF-8: a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
+        sys.stdout.reconfigure(errors="replace")
+
+
 def main() -> NoReturn:
     _open_closed()
+    _replace_what_cannot_be_shown()
     sys.exit(run())
 
 

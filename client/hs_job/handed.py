@@ -191,6 +191,7 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     if rt.keeper.handed is not None:
         raise RuntimeError("hs_job.state was called before; hand everything over in one call")
     handed = Handed(rt, objects, loader)
+    rt.find_place()
     handed.restore()
     rt.keeper.handed = handed
     rt.tell_can()

@@ -12,6 +12,7 @@ import functools
 import importlib
 import sys
 import threading
+import time
 import weakref
 from typing import Any, Dict, Optional, Set
 
@@ -19,6 +20,8 @@ from hs_job import noise, runtime
 from hs_job.position import Data, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
+
+_BETWEEN_STEPS_WITHIN_S = 10.0  # where a step takes longer, it is held amid its batches, but not saved
 
 
 class Hooks:
@@ -31,6 +34,7 @@ class Hooks:
         self._known: Set[int] = set()
         self._loader: Optional[Trained] = None  # whose batch was fetched last
         self._fetched = False  # a fetch that counts as suspend point since the last step
+        self._amid = False  # a batch of the handed-over loader was fetched since the last step
         self._kinds: Any = weakref.WeakKeyDictionary()
         self.optimizers: Any = weakref.WeakSet()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
@@ -77,6 +81,7 @@ class Hooks:
         rt = self._rt
         if not rt.live:
             return
+        self._amid = False
         key = id(optimizer)
         if key not in self._known:  # unpickled or copied: its constructor never ran
             self._known.add(key)
@@ -160,7 +165,19 @@ class Hooks:
             return
         self._loader = trained
         self._fetched = True
-        rt.point(restorable=mine)
+        adds_up = mine and self._adds_up()
+        self._amid = self._amid or mine
+        if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
+            rt.point(restorable=mine and not adds_up)
+
+    def _adds_up(self) -> bool:
+        """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them."""
+        return self._amid and any(
+            parameter.grad is not None
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
 
     def _fetched_by_others(self, trained: Optional[Trained]) -> bool:
         """In a gang only what every rank fetches alike is a place to stop: batches that are trained on."""

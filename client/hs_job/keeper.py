@@ -33,10 +33,13 @@ class Keeper:
         if self.folder is not None:
             self.newest = self.folder.newest()
 
-    def claim(self, rank: int, world: int) -> None:
-        """Training begins, as this rank of so many: torch may know them better than the environment did."""
+    def is_of(self, rank: int, world: int) -> None:
+        """The environment of one that its script has spawned does not say which it is."""
         if self.folder is not None:
             self.folder = place.folder(self._environment, rank, world)
+
+    def claim(self) -> None:
+        """Training begins."""
         if self.folder is not None:
             self.folder.claim()
 

@@ -197,10 +197,8 @@ class Runtime:
         return self.count >= stop.at_step and (restorable or not wants_place)
 
     def _arrive(self, restorable: bool) -> None:
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
-            self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        self.keeper.claim(self.rank, self.world)
+        self.find_place()
+        self.keeper.claim()
         os.environ[_HELPER] = str(os.getpid())
         with self._lock:
             self._phase = Phase.WAITING
@@ -238,6 +236,13 @@ class Runtime:
             self.mark = (self.count, now)
         for _ in range(gos):
             self._send(said.going(self.count, now - began))
+
+    def find_place(self) -> None:
+        """Which rank this is, where the script has said so by now: the environment of one that it has spawned does not."""
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+            self.keeper.is_of(self.rank, self.world)
 
     def _say_if_alone(self) -> None:
         if self._link is not None and not self._link.connected:
@@ -290,7 +295,10 @@ class Runtime:
         if not self.keeper.can(self.by_hand):
             why = "no state was handed over with hs_job.state that a new process could take up"
         elif not restorable:
-            why = "it stands where a new process cannot get to (not at a fetch of the handed-over loader)"
+            why = (
+                "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
+                "or amid batches whose gradients add up to one step)"
+            )
         if not why:
             host_of = self.swapper.host_of if self.swapper is not None else None
             with self._unlocked():

@@ -69,3 +69,36 @@ def test_what_was_not_read_for_a_while_is_passed_on_with_how_late_it_is(
     assert heard.late_s == pytest.approx([0.0, 0.0, 12.0, 11.0, 0.0])
     assert heard.wanted_late_s == pytest.approx([0.0, 11.0, 0.0])
     assert heard.edges_in_s == pytest.approx([50.0, 37.0, 36.0]), "from now on, not from when it was said"
+
+
+class Slow:
+    """The stream itself: what it takes on the way of one message is up to the test. Like gRPC's, it is over once a write is cancelled."""
+
+    def __init__(self) -> None:
+        self.writing, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.written: list[int] = []
+
+    async def write(self, message: agent_pb2.FromAgent) -> None:
+        self.writing.set()
+        await self.goes_on.wait()
+        self.written.append(message.log.request_id)
+
+
+def test_who_wants_no_more_of_a_log_does_not_end_the_stream_to_the_controller() -> None:
+    async def write() -> list[int]:
+        stream = Slow()
+        connection = link._Connection(SimpleNamespace(report_interval_s=1.0), Heard(), stream)  # type: ignore[arg-type]
+        log, other = (
+            asyncio.create_task(
+                connection._write(agent_pb2.FromAgent(log=agent_pb2.LogData(request_id=number)))
+            )
+            for number in (1, 2)
+        )
+        await stream.writing.wait()
+        log.cancel()
+        assert await asyncio.wait({log}) == ({log}, set())
+        stream.goes_on.set()
+        await other
+        return stream.written
+
+    assert asyncio.run(write()) == [1, 2]

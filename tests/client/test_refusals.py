@@ -311,3 +311,17 @@ def test_what_goes_to_a_closed_stream_goes_nowhere_else(serving, fake, closed, v
     program = f"exec {sys.executable} -m hs_client --controller unix:{serving.socket} {verb} {closed}>&-"
     ran = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("verb", ["show 1", "top --once", "queue"])
+def test_what_a_terminal_of_another_encoding_cannot_show_is_a_question_mark(serving, fake, verb):
+    import os
+    import subprocess
+    import sys
+
+    fake.add(name="größe ☃")
+    command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", *verb.split()]
+    latin = os.environ | {"PYTHONIOENCODING": "iso-8859-1"}
+    ran = subprocess.run(command, capture_output=True, env=latin, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert "größe ?".encode("iso-8859-1") in ran.stdout

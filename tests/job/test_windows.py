@@ -1,0 +1,90 @@
+"""Gradients of several batches add up before one step: where such a job stands still, and where it is saved."""
+
+from collections.abc import Callable
+
+import pytest
+from job_stub import StubAgent
+from test_exact import let_go
+
+from hs_core.events import JobHeld, JobRestored
+from hs_core.reports import Tier
+
+WINDOW = 4
+TRAIN = """
+import hashlib, os, sys, time, torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(1)
+x = torch.randn(160, 4, generator=torch.Generator().manual_seed(2))
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+batch = state.step * 4
+for epoch in range(state.epoch, 3):
+    for xs, ys in loader:
+        (nn.functional.mse_loss(model(xs), ys) / 4).backward()
+        batch += 1
+        os.write(1, f"{batch}\\n".encode())
+        while sys.argv[1:] == [str(batch)] and not hs_job.should_yield():
+            time.sleep(0.001)
+        if batch % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+os.write(1, f"weights {digest.hexdigest()}\\n".encode())
+"""
+
+
+@pytest.fixture
+def train(agent: StubAgent) -> Callable[..., object]:
+    script = agent.folder / "train.py"
+    script.write_text(TRAIN)
+    return lambda *argv, **env: agent.run(str(script), *argv, env=env)
+
+
+@pytest.mark.parametrize("batch", [22, 24, 40, 57])
+def test_it_is_saved_between_two_steps_and_loses_no_gradient(
+    agent: StubAgent, train: Callable[..., object], batch: int
+) -> None:
+    """Asked after each place of a window, the last batch of an epoch among them."""
+    undisturbed = train()
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    since = agent.seen()
+    job = train(str(batch))
+    let_go(agent, since)
+    for line in job.stdout:
+        if line == f"{batch}\n":
+            break
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (held.tier, held.step) == (Tier.CHECKPOINT, -(-batch // WINDOW))
+    assert job.wait() == 75
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    again = train(HS_RESTORE=str(held.generation))
+    let_go(agent, since)
+    assert agent.wait(JobRestored, since).step == held.step
+    end, _ = again.communicate()
+    assert end.splitlines()[-1] == expected.splitlines()[-1]
+
+
+def test_it_is_held_between_two_steps_and_can_leave_from_there(
+    agent: StubAgent, train: Callable[..., object]
+) -> None:
+    job = train("22")
+    let_go(agent)
+    for line in job.stdout:
+        if line == "22\n":
+            break
+    since = agent.seen()
+    agent.suspend(Tier.HOLD)
+    assert agent.wait(JobHeld, since).step == 6
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    assert agent.wait(JobHeld, since).tier is Tier.CHECKPOINT
+    assert job.wait() == 75
