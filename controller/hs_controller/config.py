@@ -116,6 +116,10 @@ def parse(table: Mapping[str, Any], file: Path) -> Config:
             _Where(file, key).wrong(
                 str(path), "a path of at most 89 bytes: the system has a limit for sockets"
             )
+    if config.heartbeat_s > config.lease_s / 2:  # one report that is late would be taken for a lost server
+        _Where(file, "heartbeat_s").wrong(
+            config.heartbeat_s, f"at most half of `lease_s`, which is {config.lease_s:g}"
+        )
     for key in ("listen", "web_listen"):
         address = getattr(config, key)
         if config.dev and address is not None and not is_loopback(address[0]):

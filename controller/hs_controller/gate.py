@@ -64,6 +64,7 @@ def _wrapped(handler: Any, guests: Guests, method: str) -> _Handler:
         await _enter(guests, method, context)
         async with _told(context, method):
             async for answer in handler.unary_stream(request, context):
+                await _enter(guests, method, context)  # what was shown may have been revoked, or have ended
                 yield answer
 
     async def duplex(requests: Any, context: _Context) -> None:

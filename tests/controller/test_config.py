@@ -1,5 +1,6 @@
 """The operator's mistakes, each told with file, key, value and what was expected."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
     assert read.admins == ("ann",)
 
 
+def test_the_documentation_names_the_limits_that_there_are() -> None:
+    page = Path(__file__).parents[2] / "docs" / "controller.md"
+    (row,) = [line for line in page.read_text().splitlines() if line.startswith("| `[limits]`")]
+    assert set(re.findall(r"`(\w+)`", row)) == set(config.Limits.__dataclass_fields__)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -71,6 +78,8 @@ def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
         ('web_listen = "127.0.0.1:99999"', ["web_listen", "a port from 0 to 65535"]),
         ("quantum_s = = 3", ["not valid TOML", "line 1"]),
         (f'socket = "/{"x" * 100}"', ["socket", "89 bytes"]),
+        ("heartbeat_s = 15", ["heartbeat_s = 15.0", "at most half of `lease_s`, which is 20"]),
+        ("lease_s = 1", ["heartbeat_s = 1.0", "at most half of `lease_s`, which is 1"]),
     ],
 )
 def test_a_mistake_names_file_key_value_and_what_was_expected(

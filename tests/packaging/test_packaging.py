@@ -1,5 +1,6 @@
 """What is shipped: the wheel's contents, what hsctl can do without, the development tools' list."""
 
+import configparser
 import re
 import subprocess
 import sys
@@ -68,6 +69,24 @@ def test_the_wheel_holds_the_packages_the_units_and_nothing_of_the_tests(wheel: 
     assert [name for name in names if name.endswith("LICENSE")]
     assert "hs_controller/web/pages/page.js" in names
     assert [name for name in names if name.endswith("share/heteroshare/monitoring/grafana/fairness.json")]
+
+
+def unit(name: str) -> configparser.ConfigParser:
+    read = configparser.ConfigParser(interpolation=None, strict=False)
+    read.read(ROOT / "systemd" / f"{name}.service")
+    return read
+
+
+def test_a_controller_that_is_stopped_leaves_the_sockets_of_an_agent_beside_it() -> None:
+    controller, agent = unit("hs-controller")["Service"], unit("hs-agent")["Service"]
+    assert agent["RuntimeDirectory"].startswith(controller["RuntimeDirectory"] + "/")
+    assert controller["RuntimeDirectoryPreserve"] == "yes", "else systemd removes all below its folder"
+
+
+@pytest.mark.parametrize("name", ["hs-controller", "hs-agent"])
+def test_a_daemon_starts_when_the_addresses_that_it_is_to_listen_on_are_there(name: str) -> None:
+    assert "network-online.target" in unit(name)["Unit"]["After"].split()
+    assert "network-online.target" in unit(name)["Unit"]["Wants"].split()
 
 
 def test_a_wheel_without_its_sources_beside_it_runs_hsctl(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
