@@ -122,6 +122,7 @@ def _case_of(seed: int) -> Case:
         seed=seed,
         costs=Costs(start_s=2.0),
         sample_s=QUANTUM_S / 2,
+        migrations_per_hour=10_000.0,
     )
     names = [name for name, _ in servers(experiment.cluster)]
     case = Case(
@@ -355,7 +356,7 @@ def run_seed(
         faults=case.plan,
         timing=TIMING,
         specs=lambda job: case.specs[job.id],
-        settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S, migrations_per_hour=10_000.0),
+        settings=Settings(fence_after_s=case.fence_after_s, lease_s=LEASE_S),
         dress=partial(_moved_about, likely=case.moving),
         watched=True,
         host_config=HostConfig(host_memory_reserve_bytes=PROCESS_BYTES),

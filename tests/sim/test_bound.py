@@ -33,7 +33,7 @@ def test_another_policy_takes_office_and_no_gpu_idles_beside_jobs_that_stand_the
             replace(case.experiment, policy="gandiva-fair"),
             timing=TIMING,
             specs=lambda job, case=case: case.specs[job.id],
-            settings=Settings(fence_after_s=0.0, migrations_per_hour=10_000.0),
+            settings=Settings(fence_after_s=0.0),
             watched=True,
         )
         world.cannot_checkpoint = frozenset(

@@ -66,6 +66,7 @@ class Controller:
         self.refused: Callable[[RefusedError], None] = _ignore
         self.decided: Callable[[Iterable[JobId]], None] = _ignore  # of which jobs, right after each event
         self.committed: Callable[[Draft], None] = _ignore
+        self.ruled: Callable[[Verdict], None] = _ignore
         self.alive = False
         self.life = 0
         self.wall_s = 0.0  # the time of day, ahead of the simulation's clock
@@ -95,6 +96,7 @@ class Controller:
             self.decisions += 1
             self.decision_s += took_s
             self.decision_s_max = max(self.decision_s_max, took_s)
+            self.ruled(verdict)
             return verdict
 
         return replace(policy, decide=timed)

@@ -15,7 +15,7 @@ from hs_core.host import HostConfig
 from hs_core.model import Gpu, JobSpec, Slowdown, spans
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.policies import find
-from hs_core.policy import Policy
+from hs_core.policy import Policy, Verdict
 from hs_core.reports import Exit
 from hs_core.wanted import WantedJob
 from hs_sim.cluster import slowed_servers
@@ -26,6 +26,7 @@ from hs_sim.machines.controller import Controller
 from hs_sim.machines.fetches import Fetches
 from hs_sim.machines.gang import Gang, Part, Way
 from hs_sim.machines.journal import Draft
+from hs_sim.machines.known import known_speeds
 from hs_sim.machines.network import DOWN, Line, Network
 from hs_sim.machines.samples import Samples
 from hs_sim.machines.speeds import Speeds
@@ -33,10 +34,12 @@ from hs_sim.machines.timing import IDEAL, Timing, timing_for
 from hs_sim.machines.trouble import FaultPlan, Trouble
 from hs_sim.machines.truth import JobTruth, LawBrokenError, Owner, Shelf, Truth
 from hs_sim.model import Costs, Experiment, JobOutcome, Result, SimJob
+from hs_sim.trades import trade_row
 
 TRACE = 60  # lines kept of what happened last
 RETRY_S = 10.0  # who was not answered asks again
 ORDER_RETRY_S = 1.0
+MANY = 1e9  # migrations an hour: as good as not limited
 PATIENCE = (
     50.0  # a run may take so many times what its work would take on one GPU at a time, then it is stuck
 )
@@ -83,6 +86,7 @@ class World:
                 profiling=experiment.profiling,
                 quantum_s=experiment.quantum_s,
                 seed=experiment.seed,
+                migrations_per_hour=min(experiment.migrations_per_hour, MANY),
                 settle_s=0.0 if self.timing == IDEAL else min(base.settle_s, experiment.quantum_s),
                 settle_s_per_job=0.0 if self.timing == IDEAL else base.settle_s_per_job,
                 max_jobs=max(base.max_jobs, len(experiment.workload.jobs)),
@@ -92,6 +96,8 @@ class World:
             flush=watched,
             dress=dress,
         )
+        if experiment.known_rates:
+            self.controller.journal.profile = known_speeds(experiment, office.needs)
         self._wire()
         self.agents: dict[HostName, Agent] = {}
         config = host_config or HostConfig()
@@ -104,6 +110,7 @@ class World:
         self.fetches = Fetches(self)
         self._left = len(experiment.workload.jobs)
         self._samples = Samples()
+        self._trades: list[dict[str, object]] = []
         self._watched = watched or bool(faults and faults.faults)
         self.horizon_s: float | None = None  # by when everything has to have ended
         for job in experiment.workload.jobs:
@@ -117,6 +124,7 @@ class World:
         controller.refused = self._refused
         controller.committed = self._committed
         controller.decided = self._decided
+        controller.ruled = self._ruled
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -333,12 +341,20 @@ class World:
     def _decided(self, touched: Iterable[JobId]) -> None:
         """Of what is not committed yet: which incarnations begin, and from what they could."""
         machine, life = self.controller.machine, self.controller.life
+        touched = [*touched]
+        if touched and not machine.jobs():
+            self._samples.entitled({}, self.clock.now_s)  # no policy is asked before somebody comes
         for job in touched:
             row, known = machine.find(job), self.truth.by_id.get(job)
             if row is None or known is None or row.epoch <= known.epoch:
                 continue
             if known.reach.get(row.epoch, (-1, 0))[0] != life:
                 known.reach[row.epoch] = (life, self.within_reach(job, row.nodes, machine.connected))
+
+    def _ruled(self, verdict: Verdict) -> None:
+        now_s = self.clock.now_s
+        self._samples.entitled(verdict.entitled, now_s)
+        self._trades.extend(trade_row(made, now_s) for made in verdict.news)
 
     def _committed(self, draft: Draft) -> None:
         steps: dict[JobId, int] = {}
@@ -364,8 +380,7 @@ class World:
     def _take_sample(self) -> None:
         for part in self.occupied:
             part.gang.charge(part)
-        entitled = self.controller.machine.entitled()
-        self._samples.take(self.clock.now_s, self.truth, self._gangs.values(), entitled)
+        self._samples.take(self.clock.now_s, self.truth, self._gangs.values())
 
     def _result(self) -> Result:
         controller = self.controller
@@ -382,6 +397,7 @@ class World:
             decision_s_mean=controller.decision_s / decisions if decisions else 0.0,
             decision_s_max=controller.decision_s_max,
             messages=self.messages,
+            trades=tuple(self._trades),
         )
 
     @property

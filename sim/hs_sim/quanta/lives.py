@@ -25,6 +25,8 @@ class Lives(State):
         self._remove(job)
         self._turns.ends(job)
         fleet.ends(job, now_s)
+        if not fleet.live:
+            self._series.entitled({}, now_s)  # and nothing is decided before somebody comes
         self._ended += 1
         self._since.gone.append(JobId(fleet.jobs[job].id))
         return home

@@ -42,6 +42,7 @@ class Running(Lives):
                 job not in whole
                 and len(fleet.home[job]) == 1
                 and self._turns.local[row]
+                and not self._rows.competes(job)  # else it was picked, or does not fit
                 and used[row] + fleet.per_node[job] <= fleet.gpus[row]
             ):
                 used[row] += fleet.per_node[job]
@@ -192,7 +193,7 @@ class Running(Lives):
         if self._moving:
             busy = busy.copy()
             busy[list(self._moving)] = True
-        waiting = [job for job in self._rising if fleet.home[job] == (row,)]
+        waiting = [job for job in self._rising if fleet.home[job] == (row,) and not self._rows.competes(job)]
         chosen = self._rows.fill(
             row, free, max(1e-3, (self._edge_s + self._quantum_s - now_s) / self._quantum_s), busy, waiting
         )
