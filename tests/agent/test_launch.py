@@ -107,7 +107,7 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
         "HS_MASTER_ADDR": "127.0.0.1",
         "HS_MASTER_PORT": env["MASTER_PORT"],
         "HS_EPOCH": "3",
-        "HS_RESTART_COUNT": "2",
+        "HS_RESTART_COUNT": "3",
         "HS_ACCUMULATION_STEPS": "1",
         "HS_COPY": "0",
         "HS_COPIES": "1",
