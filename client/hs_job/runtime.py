@@ -97,6 +97,11 @@ class Runtime:
         """The job may go on with other ranks, or in another strategy."""
         return place.is_elastic(self._environment) or bool(self._environment.get("HS_STRATEGY"))
 
+    @property
+    def is_copy(self) -> bool:
+        """It has a portion of the steps."""
+        return self.last < sys.maxsize
+
     def start(self) -> None:
         """Dials the agent, once."""
         if not self.live or self._link is not None:
@@ -149,8 +154,13 @@ class Runtime:
     def point(self, restorable: bool = False) -> None:
         """A suspend point: nothing of the batch before is under way."""
         self.passed = self.count
-        if self.armed or self.count >= self.last:
+        if self.is_due:
             self._point(restorable)
+
+    @property
+    def is_due(self) -> bool:
+        """There is something to do at the next suspend point."""
+        return self.armed or self.count >= self.last
 
     def stepped_by_hand(self, n: int) -> None:
         self.start()
@@ -329,7 +339,7 @@ class Runtime:
             why = "no state was handed over with hs_job.state that a new process could take up"
         elif not restorable:
             why = (
-                "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
+                "it stands where a new process cannot get to (not at a fetch of a batch of the handed-over loader, "
                 "or amid batches whose gradients add up to one step)"
             )
         if not why:
