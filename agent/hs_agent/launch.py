@@ -154,7 +154,7 @@ def environment(  # noqa: PLR0917 — one name per source
         "HS_MASTER_ADDR": place.address,
         "HS_MASTER_PORT": str(place.port),
         "HS_EPOCH": str(wanted.epoch),
-        "HS_RESTART_COUNT": str(max(wanted.epoch - 1, 0)),
+        "HS_RESTART_COUNT": str(wanted.epoch),
         "HS_CHECKPOINT_DIR": checkpoints,
         "HS_ACCUMULATION_STEPS": str(wanted.accumulation),
         "HS_COPY": str(max(wanted.copy, 0)),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import BinaryIO
@@ -12,6 +13,8 @@ from hs_core.names import JobId
 
 CHUNK = 64 << 10
 POLL_S = 0.25
+_NOTE = re.compile(rb"\[heteroshare: \d+ bytes of earlier output were dropped\]\n")
+_NOTE_BYTES = 128  # at most
 
 
 def found(job: JobId, *roots: Path) -> dict[int, Path]:
@@ -54,24 +57,33 @@ def tail_start(data_size: Callable[[int, int], bytes], size: int, lines: int) ->
     return 0
 
 
+def _note(file: BinaryIO) -> bytes:
+    """The line at its head that says how much was dropped: of what came before `log.1`."""
+    found = _NOTE.match(os.pread(file.fileno(), _NOTE_BYTES, 0))
+    return found[0] if found else b""
+
+
 class _Both:
-    """`log.1` and `log` as one text."""
+    """`log.1` and `log` as one text, and before it the newest note of what was dropped."""
 
     def __init__(self, folder: Path) -> None:
         self.files = [file for file in (_open(folder / "log.1"), _open(folder / "log")) if file]
+        notes = [_note(file) for file in self.files]
+        self._head = notes[-1] if notes else b""
+        self._begins = [len(note) for note in notes]
         self.sizes = [os.fstat(file.fileno()).st_size for file in self.files]
 
     @property
     def size(self) -> int:
-        return sum(self.sizes)
+        return len(self._head) + sum(self.sizes) - sum(self._begins)
 
     def read(self, start: int, length: int) -> bytes:
-        data, base = b"", 0
-        for file, size in zip(self.files, self.sizes, strict=True):
-            low, high = max(start - base, 0), min(start + length - base, size)
+        data, base = self._head[start : start + length], len(self._head)
+        for file, begin, size in zip(self.files, self._begins, self.sizes, strict=True):
+            low, high = max(start - base, 0), min(start + length - base, size - begin)
             if low < high:
-                data += os.pread(file.fileno(), high - low, low)
-            base += size
+                data += os.pread(file.fileno(), high - low, begin + low)
+            base += size - begin
         return data
 
     def close(self) -> None:
@@ -121,9 +133,11 @@ async def read(
                 while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
                     offset += len(chunk)
                     yield chunk
+                offset = 0
                 if current is not None:
                     current.close()
-                current, offset = turned, 0
+                    offset = len(_note(turned))  # what was dropped has been read here
+                current = turned
                 continue
             if not was_alive:
                 return

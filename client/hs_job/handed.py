@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from hs_job import rng, runtime
@@ -191,6 +192,7 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     if rt.keeper.handed is not None:
         raise RuntimeError("hs_job.state was called before; hand everything over in one call")
     handed = Handed(rt, objects, loader)
+    rt.trainer = threading.get_ident()
     rt.find_place()
     handed.restore()
     rt.keeper.handed = handed

@@ -150,8 +150,8 @@ class Hooks:
         handed = rt.keeper.handed
         data: Optional[Data] = handed.data if handed is not None else None
         trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")
-        mine = data is not None and trained is data
-        if mine:
+        mine = data if trained is data else None
+        if mine is not None:
             assert handed is not None
             handed.before_fetch(iterator)
         elif rt.by_hand:
@@ -165,10 +165,15 @@ class Hooks:
             return
         self._loader = trained
         self._fetched = True
-        adds_up = mine and self._adds_up()
-        self._amid = self._amid or mine
+        adds_up = mine is not None and self._adds_up()
+        self._amid = self._amid or mine is not None
         if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
-            rt.point(restorable=mine and not adds_up)
+            rt.point(restorable=mine is not None and not adds_up and self._begins_here(mine, iterator))
+
+    def _begins_here(self, mine: Data, iterator: Any) -> bool:
+        """A new process could. But copies are averaged where an epoch's last batch is done and its end not seen."""
+        rt = self._rt
+        return rt.is_due and (rt.is_copy or not mine.is_done(iterator))
 
     def _adds_up(self) -> bool:
         """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import os
 import signal
+import stat
 import sys
 
 LEFT_ON_PURPOSE = 75
+_BUFFERED = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 def end_workers() -> None:
@@ -20,8 +24,18 @@ def end_workers() -> None:
         child.kill()
 
 
+def flush_files() -> None:
+    """What a script has written of its batches so far: they are not trained on again."""
+    for thing in gc.get_objects():
+        if type(thing) in _BUFFERED:
+            with contextlib.suppress(Exception):  # closed, or its disk is full
+                if stat.S_ISREG(os.fstat(thing.fileno()).st_mode):
+                    thing.flush()
+
+
 def vanish() -> None:
     """Without running user code."""
+    flush_files()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -57,6 +57,10 @@ class Data(Trained):
             "in_order": _in_order(self.loader),
         }
 
+    def is_done(self, iterator: Any) -> bool:
+        """The next fetch ends the epoch: what the script does then belongs to the process that has trained on its batches."""
+        return not _iterable(self.loader.dataset) and 0 < _batches(self.loader) <= iterator._num_yielded
+
     def _stride(self) -> int:
         """Examples that one batch takes from the order in which all ranks go through them; 0: not known."""
         batch_size = getattr(self.loader, "batch_size", None)

@@ -86,6 +86,11 @@ class Runtime:
         self._told_can: List[str] = []
         self._link: Optional[Link] = None
 
+    @property
+    def is_copy(self) -> bool:
+        """It has a portion of the steps."""
+        return self.last < sys.maxsize
+
     def start(self) -> None:
         """Dials the agent, once."""
         if not self.live or self._link is not None:
@@ -137,8 +142,13 @@ class Runtime:
     def point(self, restorable: bool = False) -> None:
         """A suspend point: nothing of the batch before is under way."""
         self.passed = self.count
-        if self.armed or self.count >= self.last:
+        if self.is_due:
             self._point(restorable)
+
+    @property
+    def is_due(self) -> bool:
+        """There is something to do at the next suspend point."""
+        return self.armed or self.count >= self.last
 
     def stepped_by_hand(self, n: int) -> None:
         self.start()
@@ -296,7 +306,7 @@ class Runtime:
             why = "no state was handed over with hs_job.state that a new process could take up"
         elif not restorable:
             why = (
-                "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
+                "it stands where a new process cannot get to (not at a fetch of a batch of the handed-over loader, "
                 "or amid batches whose gradients add up to one step)"
             )
         if not why:

@@ -107,7 +107,7 @@ def test_the_environment_is_what_the_protocol_says_and_nothing_of_the_agents(
         "HS_MASTER_ADDR": "127.0.0.1",
         "HS_MASTER_PORT": env["MASTER_PORT"],
         "HS_EPOCH": "3",
-        "HS_RESTART_COUNT": "2",
+        "HS_RESTART_COUNT": "3",
         "HS_ACCUMULATION_STEPS": "1",
         "HS_COPY": "0",
         "HS_COPIES": "1",
@@ -235,6 +235,36 @@ def test_a_log_is_read_from_its_end_across_both_halves(place) -> None:
     assert collect(place, 0) == b""
     assert collect(place, -1) == (place / "log.1").read_bytes() + (place / "log").read_bytes()
     assert collect(place, 10**6) == collect(place, -1)
+
+
+def note(dropped: int) -> bytes:
+    return b"[heteroshare: %d bytes of earlier output were dropped]\n" % dropped
+
+
+def test_what_was_dropped_is_said_before_what_is_kept_and_not_amid_it(place) -> None:
+    (place / "log.1").write_bytes(note(7) + b"half a li")
+    (place / "log").write_bytes(note(99) + b"ne\nthe last\n")
+    assert collect(place, -1) == note(99) + b"half a line\nthe last\n"
+    assert collect(place, 2) == b"half a line\nthe last\n"
+    assert collect(place, 1) == b"the last\n"
+
+
+def test_who_follows_a_log_is_not_told_of_what_it_was_shown(place) -> None:
+    log = place / "log"
+    log.write_bytes(b"half a li")
+    alive = [True]
+
+    async def go() -> bytes:
+        chunks = logs.read(place, -1, follow=True, alive=lambda: alive[0])
+        said = await anext(chunks)
+        log.rename(place / "log.1")
+        log.write_bytes(note(99) + b"ne\n")
+        alive[0] = False
+        async for chunk in chunks:
+            said += chunk
+        return said
+
+    assert asyncio.run(go()) == b"half a line\n"
 
 
 def test_following_goes_on_across_a_turn_of_the_log(place) -> None:

@@ -212,3 +212,80 @@ def test_a_gang_stops_at_one_step_and_goes_on_and_moves_bit_for_bit(
     end, errors = job.communicate()
     assert (job.returncode, errors) == (0, "")
     assert lines(output + end) == uninterrupted(*argv)
+
+
+IN_A_THREAD = """
+import threading, torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(1)
+x = torch.randn(80, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+
+def train():
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+    step = state.step
+    for epoch in range(state.epoch, 4):
+        for xs, ys in loader:
+            loss = nn.functional.mse_loss(model(xs), ys)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            print(f"0:{step} {loss.item()!r}", flush=True)
+
+thread = threading.Thread(target=train)
+thread.start()
+thread.join()
+"""
+
+
+def test_a_job_that_trains_in_a_thread_of_its_own_is_moved_bit_for_bit(agent: StubAgent) -> None:
+    (agent.folder / "train.py").write_text(IN_A_THREAD)
+    argv = (str(agent.folder / "train.py"),)
+    undisturbed = agent.run(*argv)
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    assert lines(move(agent, argv, at_step=14)) == lines(expected)
+
+
+AFTER_EACH_EPOCH = """
+import sys, time, torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(1)
+x = torch.randn(40, 4)
+loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = nn.functional.mse_loss(model(xs), ys)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        step += 1
+        print(f"0:{step} {loss.item()!r}", flush=True)
+        while sys.argv[1:] == [str(step)] and not hs_job.should_yield():
+            time.sleep(0.001)
+    print(f"epoch {epoch} ended with {loss.item()!r}", flush=True)
+"""
+
+
+def test_what_a_script_does_once_an_epoch_has_ended_it_does_in_the_process_that_trained(
+    agent: StubAgent,
+) -> None:
+    """A new one would have trained on no batch of that epoch: it has no last loss to tell."""
+    (agent.folder / "train.py").write_text(AFTER_EACH_EPOCH)
+    script = str(agent.folder / "train.py")
+    undisturbed = agent.run(script)
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    assert lines(move(agent, (script, "10"), at_step=10)) == lines(expected)

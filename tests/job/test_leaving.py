@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 SCRIPT = textwrap.dedent(
     """
@@ -32,3 +33,29 @@ def test_workers_that_are_ended_on_leaving_do_not_make_it_a_failure() -> None:
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False
     )
     assert (left.returncode, left.stderr) == (75, "")
+
+
+WRITES = textwrap.dedent(
+    """
+    import os, sys
+    from hs_job import leaving
+
+    text, raw = open(sys.argv[1], "a"), open(sys.argv[2], "wb")
+    text.write("step 7\\n")
+    raw.write(b"step 7")
+    reading, writing = os.pipe()
+    full = os.fdopen(writing, "wb", 1 << 20)
+    full.write(bytes(1 << 19))  # more than a pipe takes, and nobody reads
+    leaving.vanish()
+    """
+)
+
+
+def test_lines_that_a_script_has_written_are_in_its_files_when_it_has_left(tmp_path: Path) -> None:
+    """Their batches are not trained on again; and a pipe that nobody reads is waited for by nobody."""
+    paths = [tmp_path / "losses.txt", tmp_path / "losses.bin"]
+    left = subprocess.run(
+        [sys.executable, "-c", WRITES, *paths], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (left.returncode, left.stderr) == (75, "")
+    assert [path.read_bytes() for path in paths] == [b"step 7\n", b"step 7"]
