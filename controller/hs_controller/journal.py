@@ -7,6 +7,7 @@ everything that reads from another, `checkpoint` from a third (each has a connec
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -183,18 +184,18 @@ class Journal:
         *,
         events: int,
         ended: int,
+        awaited: AbstractSet[JobId],
         requests_before_s: float,
         fine_before_s: float,
         coarse_before_s: float,
     ) -> None:
-        """Drop what is older than anybody was promised, a bounded amount at a time."""
+        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for."""
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq))) or 0
             db.execute(sa.delete(EVENTS).where(EVENTS.c.seq <= min(newest - events, oldest + 20_000)))
-            spare = (
-                sa.select(JOBS.c.id).where(JOBS.c.ended).order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
-            )
+            over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
+            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
             db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
             db.execute(sa.delete(REQUESTS).where(REQUESTS.c.at_s < requests_before_s))
             for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
