@@ -126,9 +126,15 @@ class Client:
         return self._change(self._stub.Unpause, job_ids)
 
     def jobs(
-        self, *, user: str = "", states: Sequence[str] = (), ended: bool = False, limit: int = 0
+        self,
+        *,
+        user: str = "",
+        states: Sequence[str] = (),
+        ended: bool = False,
+        limit: int = 0,
+        array_id: int = 0,
     ) -> list[wire.JobView]:
-        request = wire.ListJobsRequest(user=user, states=states, all=ended, limit=limit)
+        request = wire.ListJobsRequest(user=user, states=states, all=ended, limit=limit, array_id=array_id)
         return list(self._call(self._stub.ListJobs, request).jobs)
 
     def job(self, job_id: int) -> wire.JobDetail:

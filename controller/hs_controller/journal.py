@@ -58,6 +58,7 @@ from hs_controller.tables import (
     figures,
     insert,
     job_row,
+    of_array,
     put_meta,
     read_meta,
     sample_of,
@@ -69,6 +70,7 @@ from hs_controller.tables import (
 from hs_core.model import Job
 from hs_core.names import JobId
 
+ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
 
 
@@ -278,13 +280,18 @@ class Journal:
         with self._read() as db:
             return db.scalar(sa.select(REQUESTS.c.answer).where(which))
 
-    def ended_jobs(self, *, user: str = "", states: Sequence[str] = (), limit: int) -> tuple[Job, ...]:
+    def ended_jobs(
+        self, *, user: str = "", states: Sequence[str] = (), array: int = 0, limit: int
+    ) -> tuple[Job, ...]:
         """The newest ones, newest first."""
         which: list[sa.ColumnElement[bool]] = [JOBS.c.ended]
         if user:
             which.append(JOBS.c.user == user)
         if states:
             which.append(JOBS.c.state.in_(states))
+        if array:
+            first = min(array, MOST - ARRAY_IDS)
+            which += [JOBS.c.id.between(first, first + ARRAY_IDS), of_array(first)]
         query = sa.select(JOBS.c.doc).where(*which).order_by(JOBS.c.id.desc()).limit(limit)
         with self._read() as db:
             docs = list(db.scalars(query))

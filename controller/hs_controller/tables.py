@@ -145,6 +145,10 @@ def among(column: sa.Column[Any], values: AbstractSet[JobId]) -> sa.ColumnElemen
     return column.in_(sa.select(sa.text("value")).select_from(sa.func.json_each(json.dumps(sorted(values)))))
 
 
+def of_array(array: int) -> sa.ColumnElement[bool]:
+    return sa.func.json_extract(JOBS.c.doc, "$.spec.array_id") == array
+
+
 def tail(count: int) -> Any:
     return sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.seq), 0) - count).scalar_subquery()
 
