@@ -39,7 +39,7 @@ class AdminCalls(Calls):
         key = key_of(caller, "SetUser", request)
         run_as = request.run_as if request.HasField("run_as") else None
         if run_as:
-            check_account(run_as)
+            await asyncio.to_thread(check_account, run_as)  # which may be asked of another machine
         name, by = UserName(request.name), UserName(caller.name)
         tickets = request.tickets if request.HasField("tickets") else None
 
