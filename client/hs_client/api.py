@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
 MAX_REPLY_BYTES = 64 << 20
+LISTED = 1000  # jobs that a controller lists where nobody says how many
 MOST_JOBS = 5000  # that a controller lists at once
 
 _OPTIONS = [
@@ -358,7 +359,7 @@ class Client:
             except grpc.RpcError as error:
                 if deadline is not None and time.monotonic() >= deadline - 0.002:
                     raise errors.WaitTimeoutError(f"not within {timeout_s:g} s") from None
-                if not _is_lost(error):
+                if not (_is_lost(error) or _fell_behind(error)):
                     raise self._refusal(error) from None
             self._await_controller(deadline)
 
@@ -428,3 +429,9 @@ def _kind(error: grpc.RpcError) -> str:
 def _is_lost(error: grpc.RpcError) -> bool:
     """The connection failed, as opposed to the controller having refused."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not _kind(error)
+
+
+def _fell_behind(error: grpc.RpcError) -> bool:
+    """We took what we were told too slowly, and were dropped: to ask again from there."""
+    text: str = error.details() or ""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith("resync:")

@@ -5,7 +5,7 @@ import json
 import pytest
 from client_fakes import ENDED
 
-from hs_client.api import MOST_JOBS
+from hs_client.api import LISTED, MOST_JOBS
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -220,6 +220,16 @@ def test_cancel_me_ends_what_is_mine_and_nothing_else(hsctl, fake):
     assert list(fake.last("Cancel").job_ids) == [1]
     assert hsctl("cancel", "--me", stdin="n\n").code == 0
     assert len(fake.requests["Cancel"]) == 1
+
+
+def test_a_list_that_may_not_be_all_says_so(hsctl, fake):
+    for _ in range(LISTED - 1):
+        fake.add()
+    assert hsctl("queue").err == ""
+    fake.add()
+    assert "the newest 1000 are listed" in hsctl("queue").err
+    assert "the newest 1000 are listed" in hsctl("queue", "--json").err
+    assert hsctl("queue", "-n", LISTED).err == "", "as many as were asked for"
 
 
 def test_all_of_an_array_are_found_however_many_jobs_came_since(hsctl, fake):
