@@ -62,6 +62,12 @@ def test_run_of_a_job_that_never_started_tells_why(hsctl, fake):
     assert "launch failed: no account" in ran.err
 
 
+def test_why_a_job_failed_cannot_paint_the_terminal_of_who_waits_for_it(hsctl, fake):
+    fake.add()
+    fake.end(1, "failed", why="launch failed: \x1b[2J")
+    assert "launch failed: \N{REPLACEMENT CHARACTER}[2J" in hsctl("wait", "1").err
+
+
 def test_a_job_that_is_retried_is_followed_into_its_next_incarnation(hsctl, fake):
     first_asked = threading.Event()
     fake.hooks["Logs"] = lambda _: first_asked.set()

@@ -12,7 +12,7 @@ import click
 from hs_client import forms, quantities
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import InvalidError
-from hs_client.screen import Table, print_table
+from hs_client.screen import Table, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,7 +20,7 @@ _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 
 
 def warn(message: str) -> None:
-    print(f"hsctl: {message}", file=sys.stderr)
+    print(f"hsctl: {printable(message)}", file=sys.stderr)
 
 
 def out(text: str = "") -> None:
