@@ -394,7 +394,8 @@ class Client:
             )
         if status == "DEADLINE_EXCEEDED":
             return errors.UnavailableError(
-                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s"
+                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s:"
+                " a change that was asked for may have been made"
             )
         return errors.BY_STATUS.get(status, errors.HeteroShareError)(text)
 
