@@ -1,6 +1,8 @@
 """hsctl. Verbs are imported when they are called: `hsctl --help` loads click and nothing else."""
 
+import codecs
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -150,8 +152,16 @@ def _open_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
+def _show_what_can_be_shown() -> None:
+    """A terminal of another encoding than UTF-8 has `?` for what it has no character for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace")
+
+
 def main() -> NoReturn:
     _open_closed()
+    _show_what_can_be_shown()
     sys.exit(run())
 
 

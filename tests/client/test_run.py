@@ -1,5 +1,6 @@
 """`run`, `logs -f` and `wait` across what happens to jobs and controllers meanwhile."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,10 @@ def running(serving):
 
     def start(*words):
         command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", *words]
-        made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+        made = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding=encoding
+        )
         started.append(made)
         return made
 
@@ -103,6 +107,15 @@ def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
     assert f"job {job} goes on" in err
     assert "Traceback" not in err
     assert not fake.requests["Cancel"]
+
+
+def test_a_terminal_that_has_not_every_character_is_shown_the_rest(running, fake, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    fake.add(name="größe█")
+    hsctl = running("queue")
+    out, err = hsctl.communicate(timeout=120)
+    assert (hsctl.returncode, err) == (0, "")
+    assert "größe?" in out
 
 
 def test_an_interrupted_wait_is_130(running, fake):
