@@ -152,15 +152,16 @@ def _open_closed() -> None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
 
 
-def _replace_what_cannot_be_shown() -> None:
-    """On a terminal of another encoding than UTF-8: a question mark."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and codecs.lookup(sys.stdout.encoding).name != "utf-8":
-        sys.stdout.reconfigure(errors="replace")
+def _show_what_can_be_shown() -> None:
+    """A terminal of another encoding than UTF-8 has `?` for what it has no character for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="replace")
 
 
 def main() -> NoReturn:
     _open_closed()
-    _replace_what_cannot_be_shown()
+    _show_what_can_be_shown()
     sys.exit(run())
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
 MAX_REPLY_BYTES = 64 << 20
+LISTED = 1000  # jobs that a controller lists where nobody says how many
 MOST_JOBS = 5000  # that a controller lists at once
 
 _OPTIONS = [
@@ -126,9 +127,15 @@ class Client:
         return self._change(self._stub.Unpause, job_ids)
 
     def jobs(
-        self, *, user: str = "", states: Sequence[str] = (), ended: bool = False, limit: int = 0
+        self,
+        *,
+        user: str = "",
+        states: Sequence[str] = (),
+        ended: bool = False,
+        limit: int = 0,
+        array_id: int = 0,
     ) -> list[wire.JobView]:
-        request = wire.ListJobsRequest(user=user, states=states, all=ended, limit=limit)
+        request = wire.ListJobsRequest(user=user, states=states, all=ended, limit=limit, array_id=array_id)
         return list(self._call(self._stub.ListJobs, request).jobs)
 
     def job(self, job_id: int) -> wire.JobDetail:
@@ -352,7 +359,7 @@ class Client:
             except grpc.RpcError as error:
                 if deadline is not None and time.monotonic() >= deadline - 0.002:
                     raise errors.WaitTimeoutError(f"not within {timeout_s:g} s") from None
-                if not _is_lost(error):
+                if not (_is_lost(error) or _fell_behind(error)):
                     raise self._refusal(error) from None
             self._await_controller(deadline)
 
@@ -387,7 +394,8 @@ class Client:
             )
         if status == "DEADLINE_EXCEEDED":
             return errors.UnavailableError(
-                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s"
+                f"the controller at {self.address.target} did not answer within {self.timeout_s:g} s:"
+                " a change that was asked for may have been made"
             )
         return errors.BY_STATUS.get(status, errors.HeteroShareError)(text)
 
@@ -422,3 +430,9 @@ def _kind(error: grpc.RpcError) -> str:
 def _is_lost(error: grpc.RpcError) -> bool:
     """The connection failed, as opposed to the controller having refused."""
     return error.code() is grpc.StatusCode.UNAVAILABLE and not _kind(error)
+
+
+def _fell_behind(error: grpc.RpcError) -> bool:
+    """We took what we were told too slowly, and were dropped: to ask again from there."""
+    text: str = error.details() or ""
+    return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and text.startswith("resync:")

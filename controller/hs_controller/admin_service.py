@@ -29,6 +29,7 @@ from hs_core.policies import POLICIES
 from hs_proto.v1 import controller_pb2 as pb
 
 TRADES_DEFAULT, TRADES_MOST = 1000, 10_000
+DEADLINE_MOST_S = 366 * 86_400.0
 
 
 class AdminCalls(Calls):
@@ -39,7 +40,7 @@ class AdminCalls(Calls):
         key = key_of(caller, "SetUser", request)
         run_as = request.run_as if request.HasField("run_as") else None
         if run_as:
-            check_account(run_as)
+            await asyncio.to_thread(check_account, run_as)  # which may be asked of another machine
         name, by = UserName(request.name), UserName(caller.name)
         tickets = request.tickets if request.HasField("tickets") else None
 
@@ -58,6 +59,8 @@ class AdminCalls(Calls):
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.NodeView:
         caller, node = CALLER.get(), HostName(request.node)
         deadline_s = seconds(request.deadline_s, "deadline_s")
+        if deadline_s > DEADLINE_MOST_S:
+            raise RefusedError(f"deadline_s: {deadline_s:g}: at most {DEADLINE_MOST_S:g} was expected")
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
             return [

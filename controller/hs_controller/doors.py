@@ -27,6 +27,7 @@ from hs_controller.config import Limits
 log = structlog.get_logger("hs_controller.doors")
 
 HANDSHAKE_S = 10.0
+LINGER_S = 10.0  # for a guest to take what is still on its way to it, once nobody serves it any more
 _PEER = "unix-abstract:"
 
 
@@ -86,8 +87,10 @@ class _Half(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc  # who left, and how, both sides learn from the connection itself
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.close()
+        other = None if self.other is None else self.other.transport
+        if other is not None and not other.is_closing():
+            other.close()
+            asyncio.get_running_loop().call_later(LINGER_S, other.abort)
         self.gone()
 
 
@@ -311,7 +314,8 @@ class UnixFront(Front):
 
     async def _greet(self, connection: socket.socket, outer: _Half) -> tuple[Guest, str]:
         uid = peer_uid(connection)
-        guest = self._who(uid)
+        # Accounts may be kept on another machine, which may be slow to answer.
+        guest = await asyncio.to_thread(self._who, uid)
         if guest is None:
             raise _Refused(f"uid {uid}: this socket is for agents")
         connection.setblocking(False)

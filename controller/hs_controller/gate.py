@@ -62,9 +62,12 @@ def _wrapped(handler: Any, guests: Guests, method: str) -> _Handler:
 
     async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
         await _enter(guests, method, context)
-        async with _told(context, method):
-            async for answer in handler.unary_stream(request, context):
-                await _enter(guests, method, context)  # what was shown may have been revoked, or have ended
+        async with (
+            _told(context, method),
+            contextlib.aclosing(handler.unary_stream(request, context)) as answers,
+        ):
+            async for answer in answers:
+                await _enter(guests, method, context)  # what was shown may not be good any more
                 yield answer
 
     async def duplex(requests: Any, context: _Context) -> None:

@@ -7,6 +7,7 @@ everything that reads from another, `checkpoint` from a third (each has a connec
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -57,6 +58,7 @@ from hs_controller.tables import (
     figures,
     insert,
     job_row,
+    of_array,
     put_meta,
     read_meta,
     sample_of,
@@ -68,6 +70,7 @@ from hs_controller.tables import (
 from hs_core.model import Job
 from hs_core.names import JobId
 
+ARRAY_IDS = 10_000  # an array's tasks have numbers within so many: they are of one request
 MOST = (1 << 63) - 1  # that SQLite can be asked about; numbers on the wire may be larger
 
 
@@ -183,18 +186,18 @@ class Journal:
         *,
         events: int,
         ended: int,
+        awaited: AbstractSet[JobId],
         requests_before_s: float,
         fine_before_s: float,
         coarse_before_s: float,
     ) -> None:
-        """Drop what is older than anybody was promised, a bounded amount at a time."""
+        """Drop what is older than anybody was promised, a bounded amount at a time. `awaited`: jobs that live ones wait for."""
         with self._write("pruning") as db:
             newest = db.scalar(sa.select(sa.func.max(EVENTS.c.seq))) or 0
             oldest = db.scalar(sa.select(sa.func.min(EVENTS.c.seq))) or 0
             db.execute(sa.delete(EVENTS).where(EVENTS.c.seq <= min(newest - events, oldest + 20_000)))
-            spare = (
-                sa.select(JOBS.c.id).where(JOBS.c.ended).order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
-            )
+            over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
+            spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
             db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
             db.execute(sa.delete(REQUESTS).where(REQUESTS.c.at_s < requests_before_s))
             for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
@@ -277,13 +280,18 @@ class Journal:
         with self._read() as db:
             return db.scalar(sa.select(REQUESTS.c.answer).where(which))
 
-    def ended_jobs(self, *, user: str = "", states: Sequence[str] = (), limit: int) -> tuple[Job, ...]:
+    def ended_jobs(
+        self, *, user: str = "", states: Sequence[str] = (), array: int = 0, limit: int
+    ) -> tuple[Job, ...]:
         """The newest ones, newest first."""
         which: list[sa.ColumnElement[bool]] = [JOBS.c.ended]
         if user:
             which.append(JOBS.c.user == user)
         if states:
             which.append(JOBS.c.state.in_(states))
+        if array:
+            first = min(array, MOST - ARRAY_IDS)
+            which += [JOBS.c.id.between(first, first + ARRAY_IDS), of_array(first)]
         query = sa.select(JOBS.c.doc).where(*which).order_by(JOBS.c.id.desc()).limit(limit)
         with self._read() as db:
             docs = list(db.scalars(query))

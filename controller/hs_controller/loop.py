@@ -307,6 +307,10 @@ class Loop:
                 self.mind.recall(item.recalled)
             with garbage.later():
                 outcomes = [self.mind.handle(event, draft) for event in item.make(now_s, self.mind.machine)]
+            if item.recalled:
+                # They were read a while ago: what a live job waits for is in the journal with it, whatever was dropped since.
+                awaited = self.mind.machine.awaited
+                draft.jobs.update({row.id: row for row in item.recalled if row.id in awaited})
         except RefusedError as refused:
             return refused
         if item.render is None:
@@ -390,12 +394,13 @@ class Loop:
         if now_s - self._pruned_s < PRUNE_S:
             return
         self._pruned_s = now_s
-        config = self.config
+        config, awaited = self.config, self.mind.machine.awaited
         with contextlib.suppress(StoreUnavailableError):  # the next commit says so
             await self.store.write(
                 lambda journal: journal.prune(
                     events=config.event_limit,
                     ended=config.ended_limit,
+                    awaited=awaited,
                     requests_before_s=now_s - KEYS_KEPT_S,
                     fine_before_s=now_s - 7200.0,
                     coarse_before_s=now_s - config.usage_days * 86_400.0,

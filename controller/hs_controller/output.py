@@ -9,7 +9,7 @@ from hs_controller.loop import Loop
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Fact
 from hs_core.model import Job
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 from hs_core.reports import Phase
 from hs_proto.v1 import controller_pb2 as pb
 
@@ -69,10 +69,13 @@ class Output:
         """What these incarnations have said, as far as their servers are here and have kept it."""
         if since >= before:
             return
-        names = sorted({fact.host for fact in await self._story(job.id) if fact.host} | set(job.hosts))
-        links = [link for name in names if (link := self._hub.link(name)) is not None]
+        links = [link for name in await self._places(job) if (link := self._hub.link(name)) is not None]
         there = await asyncio.gather(*(_epochs(link, job.id) for link in links))
-        found = {epoch: link for link, epochs in zip(links, there, strict=True) for epoch in epochs}
+        found: dict[int, Link] = {}
+        for link, epochs in zip(links, there, strict=True):
+            for epoch in epochs:
+                now = epoch == job.epoch and link.host.name == job.host
+                found[epoch] = link if now else found.get(epoch, link)
         for epoch in sorted(epoch for epoch in found if since <= epoch < before):
             try:
                 async for data in self._from(found[epoch], job.id, -1, epoch=epoch):
@@ -80,6 +83,12 @@ class Output:
             except RefusedError as refused:
                 if refused.kind is not Kind.NOT_FOUND:  # cleared away, or the server has gone, meanwhile
                     raise
+
+    async def _places(self, job: Job) -> list[HostName]:
+        """Where it has been. Each server of a gang keeps what its own part said: those first that the story names, which are the gangs' first ones."""
+        facts = [fact for fact in await self._story(job.id) if fact.host]
+        first = [fact.host for fact in facts if fact.host and fact.kind in HAS_RUN]
+        return list(dict.fromkeys([*first, *(fact.host for fact in facts if fact.host), *job.hosts]))
 
     async def _away(self, job: Job) -> list[str]:
         """Servers on which it has been, and that are not here to say what it said there."""

@@ -201,7 +201,8 @@ class Service(AdminCalls, TokenCalls):
 
         if live or not states:
             user = UserName(request.user) if request.user else None
-            there = sorted(machine.jobs(user=user, states=live), key=lambda row: row.id, reverse=True)
+            asked = [row for row in machine.jobs(user=user, states=live) if _of_array(row, request.array_id)]
+            there = sorted(asked, key=lambda row: row.id, reverse=True)
             for job in [row.id for row in there[:limit]]:
                 row = machine.find(job)  # which may have become of it while others were shown
                 if row is not None and not row.state.ended and (not live or row.state in live):
@@ -209,7 +210,9 @@ class Service(AdminCalls, TokenCalls):
         # The ended ones after those that go on: one that ends in between is in both; the other way round it would be in neither.
         if ended or (request.all and not states):
             rows = await self._loop.store.read(
-                lambda journal: journal.ended_jobs(user=request.user, states=ended, limit=limit)
+                lambda journal: journal.ended_jobs(
+                    user=request.user, states=ended, array=request.array_id, limit=limit
+                )
             )
             for row in rows:
                 await show(row)
@@ -392,6 +395,10 @@ def _specs(request: pb.SubmitRequest) -> tuple[JobSpec, ...]:
         except RefusedError as refused:
             raise RefusedError(f"jobs[{position}]: {refused}", refused.kind) from None
     return tuple(specs)
+
+
+def _of_array(job: Job, array: int) -> bool:
+    return not array or job.spec.array_id == array
 
 
 def _mine(job: Job, caller: Caller) -> bool:

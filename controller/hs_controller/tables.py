@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import sqlalchemy as sa
@@ -139,9 +140,13 @@ def docs(*which: sa.ColumnElement[bool]) -> sa.Select[Any]:
     return sa.select(JOBS.c.doc).where(*which).order_by(JOBS.c.id)
 
 
-def among(column: sa.Column[Any], values: set[JobId]) -> sa.ColumnElement[bool]:
+def among(column: sa.Column[Any], values: AbstractSet[JobId]) -> sa.ColumnElement[bool]:
     # A JSON array: a list of parameters has a limit, this has none.
     return column.in_(sa.select(sa.text("value")).select_from(sa.func.json_each(json.dumps(sorted(values)))))
+
+
+def of_array(array: int) -> sa.ColumnElement[bool]:
+    return sa.func.json_extract(JOBS.c.doc, "$.spec.array_id") == array
 
 
 def tail(count: int) -> Any:

@@ -1,5 +1,6 @@
 """Tokens of users, invitations of nodes, and the certificates that those are turned into."""
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -133,6 +134,7 @@ class TokenCalls(Calls):
         node = node_name(request.node)
         valid_s = _valid_s(request.valid_s, INVITATION_S, INVITATION_MOST_S)
         token = self._token(key, "hsj_")
+        reached_at = await asyncio.to_thread(self._loop.config.reached_at)  # which may ask for our own name
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             digest = digest_of(token)
@@ -147,7 +149,7 @@ class TokenCalls(Calls):
         def render(_outcomes: Sequence[Outcome]) -> bytes:
             not_after_s = self._loop.clock.now_s() + valid_s
             return pb.EnrollNodeReply(
-                ca_sha256=authority.sha256, controller=self._loop.config.reached_at(), not_after=not_after_s
+                ca_sha256=authority.sha256, controller=reached_at, not_after=not_after_s
             ).SerializeToString()
 
         reply = pb.EnrollNodeReply.FromString(await self._loop.ask(make, render, key))

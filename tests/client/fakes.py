@@ -164,9 +164,10 @@ class FakeController(HeteroShareServicer):
         found = [
             view for view in self.jobs.values()
             if (not request.user or view.user == request.user)
+            and (not request.array_id or view.array_id == request.array_id)
             and (view.state in request.states if request.states else request.all or view.state not in ENDED)
         ]  # fmt: skip
-        return wire.ListJobsReply(jobs=found)
+        return wire.ListJobsReply(jobs=found[-request.limit :])
 
     def GetJob(self, request, context):
         self._came("GetJob", request, context)

@@ -4,6 +4,7 @@ import json
 import math
 import threading
 
+import grpc
 import pytest
 from client_fakes import GPUS
 
@@ -206,6 +207,21 @@ def test_followed_events_go_on_after_a_restart_without_repeating(serving, fake):
     assert second.wait(20)
     reader.join(5)
     assert seen == [1, 2]
+
+
+def test_who_fell_behind_the_events_reads_on_where_it_was(hsctl, fake):
+    fake.events = [wire.Event(seq=1, kind="placed"), wire.Event(seq=2, kind="ended")]
+
+    def drop(context):
+        del fake.hooks["Events"]
+        context.set_trailing_metadata((("hs-kind", "unavailable"),))
+        text = "resync: events after 0 have gone by; ask again from there"
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+    fake.hooks["Events"] = drop
+    ran = hsctl("events")
+    assert (ran.code, ran.err) == (0, "")
+    assert len(ran.out.splitlines()) == 2
 
 
 def test_user_set_changes_only_what_is_named(hsctl, fake):

@@ -5,6 +5,7 @@ import json
 import pytest
 from client_fakes import ENDED
 
+from hs_client.api import LISTED, MOST_JOBS
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -219,6 +220,25 @@ def test_cancel_me_ends_what_is_mine_and_nothing_else(hsctl, fake):
     assert list(fake.last("Cancel").job_ids) == [1]
     assert hsctl("cancel", "--me", stdin="n\n").code == 0
     assert len(fake.requests["Cancel"]) == 1
+
+
+def test_a_list_that_may_not_be_all_says_so(hsctl, fake):
+    for _ in range(LISTED - 1):
+        fake.add()
+    assert hsctl("queue").err == ""
+    fake.add()
+    assert "the newest 1000 are listed" in hsctl("queue").err
+    assert "the newest 1000 are listed" in hsctl("queue", "--json").err
+    assert hsctl("queue", "-n", LISTED).err == "", "as many as were asked for"
+
+
+def test_all_of_an_array_are_found_however_many_jobs_came_since(hsctl, fake):
+    for index in range(2):
+        fake.add(id=10 + index, array_id=10, array_index=index)
+    for newer in range(MOST_JOBS - 1):
+        fake.add(id=100 + newer)
+    assert hsctl("cancel", "10_all").code == 0
+    assert list(fake.last("Cancel").job_ids) == [10, 11]
 
 
 def test_tasks_of_an_array_have_names(hsctl, fake):

@@ -40,6 +40,15 @@ def test_the_python_api_raises_what_carries_kind_and_exit_code(serving, fake):
     assert (caught.value.kind, caught.value.exit_code) == ("impossible", 3)
 
 
+def test_who_waited_in_vain_for_an_answer_is_told_that_it_may_have_been_done(serving, fake):
+    answered = threading.Event()
+    fake.hooks["Submit"] = lambda _: answered.wait(10)
+    with Client(f"unix:{serving.socket}", timeout_s=0.2) as client:
+        with pytest.raises(UnavailableError, match="may have been made"):
+            client.submit(_spec())
+        answered.set()
+
+
 def _spec():
     from hs_proto.v1 import common_pb2
 

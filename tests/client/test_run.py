@@ -1,5 +1,6 @@
 """`run`, `logs -f` and `wait` across what happens to jobs and controllers meanwhile."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -17,7 +18,10 @@ def running(serving):
 
     def start(*words):
         command = [sys.executable, "-m", "hs_client", "--controller", f"unix:{serving.socket}", *words]
-        made = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        encoding = os.environ.get("PYTHONIOENCODING", "utf-8")
+        made = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding=encoding
+        )
         started.append(made)
         return made
 
@@ -62,6 +66,12 @@ def test_run_of_a_job_that_never_started_tells_why(hsctl, fake):
     assert "launch failed: no account" in ran.err
 
 
+def test_why_a_job_failed_cannot_paint_the_terminal_of_who_waits_for_it(hsctl, fake):
+    fake.add()
+    fake.end(1, "failed", why="launch failed: \x1b[2J")
+    assert "launch failed: \N{REPLACEMENT CHARACTER}[2J" in hsctl("wait", "1").err
+
+
 def test_a_job_that_is_retried_is_followed_into_its_next_incarnation(hsctl, fake):
     first_asked = threading.Event()
     fake.hooks["Logs"] = lambda _: first_asked.set()
@@ -97,6 +107,15 @@ def test_an_interrupted_run_is_130_and_the_job_goes_on(running, fake):
     assert f"job {job} goes on" in err
     assert "Traceback" not in err
     assert not fake.requests["Cancel"]
+
+
+def test_a_terminal_that_has_not_every_character_is_shown_the_rest(running, fake, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "latin-1")
+    fake.add(name="größe█")
+    hsctl = running("queue")
+    out, err = hsctl.communicate(timeout=120)
+    assert (hsctl.returncode, err) == (0, "")
+    assert "größe?" in out
 
 
 def test_an_interrupted_wait_is_130(running, fake):

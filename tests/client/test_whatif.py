@@ -1,6 +1,7 @@
 """hsctl simulate: the cluster's own past in the simulator."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import yaml
 
 from hs_client.errors import ConflictError
 from hs_client.replay import past
+from hs_client.verbs import whatif
 from hs_proto.v1 import common_pb2 as common
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -298,6 +300,13 @@ def test_jobs_that_may_run_in_several_ways_are_replayed_with_them(hsctl, fake, c
     table = capfd.readouterr().out
     assert all(name in table for name in ("gandiva-fair", *policies)), "hs-sim's own"
     assert "as it was: 8 of 8 jobs ended" in printed.out
+
+
+def test_jobs_that_are_too_many_to_be_listed_are_said_to_be_left_out(hsctl, fake, monkeypatch) -> None:
+    monkeypatch.setattr(whatif, "MOST_JOBS", 2)
+    for _ in range(3):
+        fake.add(submitted_at=time.time())
+    assert "the newest 2 jobs, not all of that time" in hsctl("simulate", "--policy", "fifo").err
 
 
 def test_an_unknown_policy_is_refused_before_anything_is_asked(hsctl, fake) -> None:

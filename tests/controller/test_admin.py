@@ -5,13 +5,14 @@ import hashlib
 import sqlite3
 import subprocess
 import sys
+import threading
 from fractions import Fraction
 from pathlib import Path
 
 import grpc
 import pytest
 
-from hs_controller import views
+from hs_controller import admin_service, pki, views
 from hs_controller.app import Controller
 from hs_controller.config import Config
 from hs_controller.journal import Journal
@@ -58,6 +59,41 @@ def test_a_node_is_drained_and_undrained_once_however_often_it_is_asked(config: 
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await stub.DrainNode(pb.DrainNodeRequest(node="h1"))
             refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "idempotency key")
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await stub.DrainNode(pb.DrainNodeRequest(key="y", node="h1", deadline_s=1e12))
+            refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "deadline_s: 1e+12: at most")  # no date
+
+    asyncio.run(story())
+
+
+def test_while_a_directory_is_asked_for_an_account_or_the_host_others_are_answered(
+    lasting: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> str:
+        asked.set()
+        assert answer.wait(5.0), "the event loop stood still meanwhile"
+        return "gpu-head:7443"
+
+    monkeypatch.setattr(admin_service, "check_account", slow)
+    monkeypatch.setattr(Config, "reached_at", slow)
+    pki.init(lasting.state_dir)
+
+    async def story() -> None:
+        async with started(lasting) as here:
+            stub = here.client.stub
+            for method, request in (
+                (stub.SetUser, pb.SetUserRequest(key="u", name="ann", run_as="ann2")),
+                (stub.EnrollNode, pb.EnrollNodeRequest(key="n", node="v1")),
+            ):
+                call = method(request)
+                await until(asked.is_set)
+                await stub.Info(pb.InfoRequest())
+                answer.set()
+                await call
+                asked.clear()
+                answer.clear()
 
     asyncio.run(story())
 

@@ -317,9 +317,16 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
             ),
         )
     )
-    journal.prune(events=10, ended=3, requests_before_s=5.0, fine_before_s=5.5, coarse_before_s=0.0)
+    journal.prune(
+        events=10,
+        ended=3,
+        awaited={JobId(2), JobId(9)},
+        requests_before_s=5.0,
+        fine_before_s=5.5,
+        coarse_before_s=0.0,
+    )
     assert [e.seq for e in journal.events()] == list(range(91, 101))
-    assert [row.id for row in journal.ended_jobs(limit=99)] == [10, 9, 8]
+    assert [row.id for row in journal.ended_jobs(limit=99)] == [10, 9, 8, 7, 2]
     loaded = journal.load()
     assert [row.id for row in loaded.jobs] == [11]
     assert [a.key for a in loaded.answered] == ["5", "6", "7", "8", "9"]

@@ -5,6 +5,7 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -16,9 +17,10 @@ from hs_controller.mind import FLUSH_S
 from hs_controller.rows import Batch
 from hs_controller.sqlite import StoreBrokenError, StoreUnavailableError, told
 from hs_core.cluster import ClusterMachine, Outcome
+from hs_core.cluster.why import Reason
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsSubmitted, UserSet
-from hs_core.model import Gpu, Host, JobSpec
+from hs_core.events import ClusterEvent, HostJoined, HostReported, JobsCancelled, JobsSubmitted, UserSet
+from hs_core.model import After, AfterCondition, Gpu, Host, JobSpec
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.reports import JobReport, Phase
 from hs_core.wanted import Wanted
@@ -168,6 +170,55 @@ def test_a_refusal_is_told_to_its_caller_alone(config) -> None:
             assert isinstance(refused, RefusedError)
 
     asyncio.run(story())
+
+
+def test_an_ended_job_that_a_live_one_waits_for_is_kept_beyond_the_limit(config) -> None:
+    config = replace(config, ended_limit=1)
+    first, second, third = JobId(1), JobId(2), JobId(3)
+    either = tuple(After(job=job, condition=AfterCondition.ANY) for job in (first, second))
+    waiting = JobSpec(name="waiting", command=("true",), after=either)
+
+    def cancels(*jobs: JobId):
+        return lambda now_s, _machine: [JobsCancelled(now_s=now_s, by=ANN, jobs=jobs)]
+
+    async def scenario() -> None:
+        async with running(config) as loop:
+            await loop.ask(submits("a", "b", "c"), ids, None)
+            submit = JobsSubmitted(now_s=loop.clock.now_s(), user=ANN, specs=(waiting,))
+            await loop.ask(lambda _now_s, _machine: [submit], ids, None)
+            loop._pruned_s = 0.0  # a minute ago: with the next batch
+            await loop.ask(cancels(first, third), ids, None)
+            await until(lambda: loop._pruned_s > 0.0)
+        async with running(config) as loop:
+            assert loop.mind.machine.find(first) is not None
+            await loop.ask(cancels(second), ids, None)
+            machine = await loop.settled()
+            assert machine.why(JobId(4), loop.clock.now_s()).reason is not Reason.DEPENDENCY
+
+    asyncio.run(scenario())
+
+
+def test_what_a_new_job_waits_for_is_in_the_journal_though_it_was_dropped_while_that_was_submitted(
+    config,
+) -> None:
+    first = JobId(1)
+    waiting = JobSpec(name="w", command=("true",), after=(After(job=first, condition=AfterCondition.ANY),))
+    limits = {"events": 100, "ended": 0, "awaited": frozenset[JobId]()}
+    ages = {"requests_before_s": 0.0, "fine_before_s": 0.0, "coarse_before_s": 0.0}
+
+    async def scenario() -> None:
+        async with running(config) as loop:
+            await loop.ask(submits("a"), ids, None)
+            cancel = JobsCancelled(now_s=loop.clock.now_s(), by=ANN, jobs=(first,))
+            await loop.ask(lambda _now_s, _machine: [cancel], ids, None)
+            row = await loop.store.read(lambda journal: journal.job(first))
+            await loop.store.write(lambda journal: journal.prune(**limits, **ages))
+            submit = JobsSubmitted(now_s=loop.clock.now_s(), user=ANN, specs=(waiting,))
+            await loop.ask(lambda _now_s, _machine: [submit], ids, None, [row])
+        async with running(config) as loop:
+            assert loop.mind.machine.find(first) == row
+
+    asyncio.run(scenario())
 
 
 def test_the_same_key_gets_the_same_answer_even_at_the_same_time_and_after_a_restart(config) -> None:

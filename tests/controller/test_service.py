@@ -174,6 +174,28 @@ def test_a_job_that_ends_while_jobs_are_listed_is_in_the_list(config, monkeypatc
     asyncio.run(story())
 
 
+def test_the_tasks_of_an_array_are_listed_alone_those_that_have_ended_too(lasting):
+    async def story():
+        async with started(lasting) as here:
+            tasks = [spec(f"t{index}", array_index=index) for index in range(3)]
+            await here.client.submit(spec("before"))
+            array = await here.client.submit(*tasks)
+            await here.client.submit(spec("since"))
+            await here.client.stub.Cancel(pb.JobsRequest(key="k", job_ids=array[:2]))
+
+            async def listed(**asked):
+                found = await here.client.stub.ListJobs(pb.ListJobsRequest(array_id=array[0], **asked))
+                return [view.id for view in found.jobs]
+
+            assert await listed() == array[2:]
+            assert await listed(all=True) == array
+            assert await listed(states=["cancelled"]) == array[:2]
+            none = await here.client.stub.ListJobs(pb.ListJobsRequest(array_id=(1 << 64) - 1, all=True))
+            assert not none.jobs
+
+    asyncio.run(story())
+
+
 def test_ended_jobs_are_found_in_the_journal_after_a_restart(lasting):
     async def story():
         async with started(lasting) as here:

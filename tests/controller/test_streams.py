@@ -4,11 +4,14 @@ import asyncio
 from dataclasses import replace
 
 import grpc
+import pytest
 
 from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
     NOT_FOUND,
+    Client,
+    channel_to,
     refused,
     spec,
     started,
@@ -175,5 +178,24 @@ def test_open_watchers_have_a_limit(lasting):
             calls[0].cancel()
             await until(lambda: here.controller._service._watchers == 1)
             assert (await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()).id == job
+
+    asyncio.run(story())
+
+
+def test_a_stream_tells_nothing_more_once_its_token_is_revoked(lasting):
+    async def story():
+        async with started(replace(lasting, dev=True, listen=("127.0.0.1", 0))) as here:
+            stub = here.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="ann", name="ann"))
+            made = await stub.CreateToken(pb.CreateTokenRequest(key="token", user="ann"))
+            async with channel_to(here.controller.address) as channel:
+                shown = (("authorization", f"Bearer {made.token}"),)
+                theirs = Client(channel).stub.Events(pb.EventsRequest(follow=True), metadata=shown)
+                assert [(await theirs.read()).kind for _ in range(2)] == ["user-set", "token-created"]
+                await stub.RevokeToken(pb.RevokeTokenRequest(key="revoke", id=made.view.id))
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await asyncio.wait_for(theirs.read(), 10)
+                assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            await until(lambda: here.controller._service._watchers == 0)
 
     asyncio.run(story())

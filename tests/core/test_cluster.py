@@ -12,7 +12,7 @@ from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic
-from hs_core.model import Drain, JobSpec, SuspendMode, Topology
+from hs_core.model import Drain, JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
@@ -505,6 +505,16 @@ def test_old_ended_jobs_are_let_go_of_but_not_those_waited_for() -> None:
         at.do(f"report n1 {job}:0=exited code=0")
         assert at.machine.find(JobId(job)) is not None, "the driver has yet to write it"
     assert sorted(at.machine.state.jobs) == [1, 2, 5, 6]
+    at.machine.check()
+
+
+def test_a_chain_of_hundreds_ends_with_its_first_job() -> None:
+    at = world("submit alice first")
+    for job in range(1, 500):
+        at.do(f"submit alice next after={job}:ok")
+    at.do("report n1 1:0=exited code=1")
+    assert at.machine.job(JobId(500)).state is JobState.CANCELLED
+    assert not at.machine.jobs()
     at.machine.check()
 
 

@@ -12,7 +12,7 @@ import click
 from hs_client import forms, quantities
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import InvalidError
-from hs_client.screen import Table, print_table
+from hs_client.screen import Table, print_table, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -20,7 +20,7 @@ _JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
 
 
 def warn(message: str) -> None:
-    print(f"hsctl: {message}", file=sys.stderr)
+    print(f"hsctl: {printable(message)}", file=sys.stderr)
 
 
 def out(text: str = "") -> None:
@@ -134,7 +134,7 @@ def _watch_table(
 def job_ids(client: Client, words: Sequence[str]) -> list[int]:
     """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array), in order and each once."""
     found: list[int] = []
-    listed: list[Any] | None = None
+    arrays: dict[int, list[Any]] = {}
     for word in words:
         head, _, task = word.partition("_")
         if not _JOB.fullmatch(word) or int(head) >= 2**63:
@@ -142,12 +142,10 @@ def job_ids(client: Client, words: Sequence[str]) -> list[int]:
         if "_" not in word:
             found.append(int(head))
             continue
-        listed = client.jobs(ended=True, limit=MOST_JOBS) if listed is None else listed
-        tasks = [
-            view.id
-            for view in listed
-            if view.array_id == int(head) and task in {"all", str(view.array_index)}
-        ]
+        array = int(head)
+        if array not in arrays:
+            arrays[array] = client.jobs(ended=True, limit=MOST_JOBS, array_id=array) if array else []
+        tasks = [view.id for view in arrays[array] if task in {"all", str(view.array_index)}]
         if not tasks:
             from hs_client.errors import NotFoundError
 

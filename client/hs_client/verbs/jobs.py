@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from hs_client import forms, quantities, screen, tables
-from hs_client.api import ENDED, MOST_JOBS, Client, exit_code
+from hs_client.api import ENDED, LISTED, MOST_JOBS, Client, exit_code
 from hs_client.errors import InvalidError
 from hs_client.follow import outcome, wait_all, write_chunk
 from hs_client.verbs import common
@@ -59,6 +59,8 @@ def queue(
             views = client.jobs(
                 user=user, states=wanted, ended=ended or bool(ENDED & set(wanted)), limit=limit or 0
             )
+            if limit is None and len(views) >= LISTED and not how["watch"]:
+                warn(f"the newest {LISTED} are listed; -n asks for more of them, up to {MOST_JOBS}")
             return [forms.job(view) for view in views], lambda: tables.queue(views)
 
         present(fetch, **how)

@@ -69,6 +69,8 @@ def simulate(
 def _past(client: Client, since_s: float) -> Past:
     begin = time.time() - since_s
     views = [job for job in client.jobs(ended=True, limit=MOST_JOBS) if job.submitted_at >= begin]
+    if len(views) >= MOST_JOBS:
+        warn(f"the newest {MOST_JOBS} jobs, not all of that time, are replayed")
     tickets = {row.user: row.tickets for row in client.shares().shares if row.tickets > 0}
     return past([client.job(job.id) for job in views], client.nodes(), tickets)
 

@@ -388,6 +388,15 @@ class Lives(Views):
         self._end(replace(row, cancelled_by=by), Happening.DROPPED, ended, now_s)
 
     def _release_waiters(self, job: JobId, now_s: float) -> None:
+        """Of a chain, which may be of thousands, those that end with it come one after the other, never one within the other."""
+        self._releasing.append(job)
+        if len(self._releasing) > 1:
+            return
+        while self._releasing:
+            self._released_by(self._releasing[0], now_s)
+            self._releasing.popleft()
+
+    def _released_by(self, job: JobId, now_s: float) -> None:
         for waiter in sorted(self._book.waiters.get(job, ())):
             row = self._book.live.get(waiter)
             if row is None:

@@ -252,6 +252,11 @@ class Views(Held):
             if admission.misfit(single, admission.kinds([host], healthy_only=True), healthy_only=True) is None
         )
 
+    @property
+    def awaited(self) -> frozenset[JobId]:
+        """Jobs that live ones name in `after`, ended ones too: no row of theirs may go."""
+        return frozenset(self._book.waiters)
+
     def missing(self, specs: Iterable[JobSpec]) -> tuple[JobId, ...]:
         """Jobs named in `after` that are not held here: to be looked up in the journal and recalled."""
         named = {after.job for spec in specs for after in spec.after}

@@ -800,12 +800,15 @@ class ListJobsRequest(_message.Message):
     STATES_FIELD_NUMBER: _builtins.int
     ALL_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    ARRAY_ID_FIELD_NUMBER: _builtins.int
     user: _builtins.str
     """empty: everyone's"""
     all: _builtins.bool
     """ended ones too"""
     limit: _builtins.int
     """newest first when limited, 0: 1,000"""
+    array_id: _builtins.int
+    """only tasks of this array; 0: all jobs"""
     @_builtins.property
     def states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """empty: those that have not ended"""
@@ -817,10 +820,11 @@ class ListJobsRequest(_message.Message):
         states: _abc.Iterable[_builtins.str] | None = ...,
         all: _builtins.bool = ...,
         limit: _builtins.int = ...,
+        array_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "limit", b"limit", "states", b"states", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "array_id", b"array_id", "limit", b"limit", "states", b"states", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,94 @@
+"""The fronts: who comes in, and who is sent away."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from hs_controller import doors
+from hs_controller.callers import ANONYMOUS, Guest, Known
+from hs_controller.config import Limits
+from hs_controller.doors import Guests, UnixFront
+from tests.controller.kit import until
+
+SOMEBODY = Known(ANONYMOUS, "somebody")
+
+
+class Behind:
+    """The private server: what it says to everybody, and its ends of the connections."""
+
+    def __init__(self, says: bytes = b"") -> None:
+        self.says = says
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        writer.write(self.says)
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    folder: Path, behind: Behind, who: Callable[[int], Guest | None] = lambda _uid: SOMEBODY
+) -> AsyncIterator[UnixFront]:
+    guests = Guests(folder / "c.sock.d" / "inner")
+    front = UnixFront(folder / "c.sock", 0o600, Limits(), guests, who)
+    front.prepare()
+    async with await asyncio.start_unix_server(behind.serve, path=str(guests.address)):
+        await front.open()
+        try:
+            yield front
+        finally:
+            await front.shut()
+            await front.close()
+            for writer in behind.writers:
+                writer.transport.abort()
+                with contextlib.suppress(ConnectionError):
+                    await writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def connected(front: UnixFront) -> AsyncIterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as guest:
+        guest.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(guest, str(front.path))
+        yield guest
+
+
+def test_a_guest_that_takes_nothing_is_sent_away_once_nobody_serves_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "LINGER_S", 0.05)
+    behind = Behind(b"x" * (240 << 10))  # more than the socket takes, less than would stop the reading behind
+
+    async def story() -> None:
+        async with opened(tmp_path, behind) as front, connected(front):
+            await until(lambda: any(half.transport.get_write_buffer_size() for half in front._open))
+            (outer,) = front._open
+            behind.writers[0].transport.abort()
+            await until(lambda: not front._open)
+            await until(lambda: outer.transport._sock is None)
+
+    asyncio.run(story())
+
+
+def test_while_the_system_looks_for_one_guests_name_others_are_served(tmp_path: Path) -> None:
+    """Accounts may be kept in a directory on another machine, which may not answer."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def who(_uid: int) -> Guest:
+        asked.set()
+        assert answer.wait(5.0), "the event loop stood still meanwhile"
+        return SOMEBODY
+
+    async def story() -> None:
+        behind = Behind()
+        async with opened(tmp_path, behind, who) as front, connected(front):
+            await until(asked.is_set)
+            answer.set()
+            await until(lambda: bool(behind.writers))
+
+    asyncio.run(story())
