@@ -57,8 +57,13 @@ class Identity:
     def renew_at_s(self) -> float:
         return self.not_before_s + RENEW_AFTER * (self.not_after_s - self.not_before_s)
 
-    def why_expired(self, now_s: float) -> str:
-        """What to tell people; empty: it is still good."""
+    def why_not_good(self, now_s: float) -> str:
+        """What to tell people; empty: it is good now."""
+        if now_s < self.not_before_s:
+            return (
+                f"the clock of this host says {time.ctime(now_s)}, but its certificate begins on"
+                f" {time.ctime(self.not_before_s)}: set the clock"
+            )
         if now_s < self.not_after_s:
             return ""
         return (
@@ -240,7 +245,19 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
             " controller, or somebody in between",
             Kind.NOT_ALLOWED,
         )
+    _check_clock(controller, x509.load_der_x509_certificate(chain[0]))
     return ssl.DER_cert_to_PEM_cert(chain[found.index(wanted)]).encode()
+
+
+def _check_clock(controller: str, shown: x509.Certificate) -> None:
+    """A host that was off for long, or has a new mainboard, believes nobody."""
+    begins_s, ends_s = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
+    if not begins_s <= time.time() < ends_s:
+        raise RefusedError(
+            f"{controller}: its certificate is good from {time.ctime(begins_s)} until {time.ctime(ends_s)}, but the clock of"
+            f" this host says {time.ctime()}: set the clock",
+            Kind.UNAVAILABLE,
+        )
 
 
 def _chain(secure: ssl.SSLSocket) -> list[bytes]:
@@ -354,9 +371,9 @@ class Keeper:
             self.identity = found
             log.info("joined anew", node=found.node, ends_at_s=found.not_after_s)
 
-    def why_expired(self) -> str:
-        """Empty: it has not."""
-        return self.identity.why_expired(self._now_s())
+    def why_not_good(self) -> str:
+        """Empty: it is."""
+        return self.identity.why_not_good(self._now_s())
 
     async def renew(self) -> Identity:
         old = self.identity

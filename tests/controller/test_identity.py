@@ -382,6 +382,38 @@ def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_docto
         host.says(CONNECTED)
 
 
+def test_a_host_whose_clock_is_behind_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
+    host = Host(cluster, "v20")
+    mine = host.join()
+    authority = Authority.load(cluster.folder / "state")
+    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+    assert authority is not None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    coming = authority.issue("v20", identity._csr("v20", key), time.time() + 3600)
+    (host.identity / "cert.pem").write_bytes(coming.chain_pem)
+    looked = host.doctor()
+    assert looked.returncode == 1
+    assert "fail  certificate     the clock of this host says" in looked.stdout
+    assert "set the clock" in looked.stdout
+    with host.running():
+        host.says("set the clock")
+
+
+def test_a_host_whose_clock_is_wrong_is_told_so_when_it_joins(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = cluster.enroll("v21").token
+    now_s = time.time()
+    for wrong_s in (now_s - 30 * 86_400.0, now_s + 30 * 86_400.0):
+        with monkeypatch.context() as clock:
+            clock.setattr(identity.time, "time", lambda wrong_s=wrong_s: wrong_s)
+            with pytest.raises(RefusedError, match="but the clock of this host says") as refused:
+                cluster.join(token, "v21")
+        assert refused.value.kind is Kind.UNAVAILABLE
+        assert "set the clock" in str(refused.value)
+    assert cluster.join(token, "v21").node == "v21", "the token was not used up"
+
+
 def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None:
     account = pwd.getpwuid(os.geteuid()).pw_name
 
