@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -173,9 +174,7 @@ class Controller:
 
     def _by_certificate(self, find: Find, certificate: dict[str, Any]) -> Guest | None:
         if certificate:
-            return node_guest(
-                certificate, lambda who: self.loop.mind.registry.why_refused(who, self.loop.clock.now_s())
-            )
+            return node_guest(certificate, lambda who: self.loop.mind.registry.why_refused(who, time.time()))
         return TokenHolder(find)
 
     def _token_user(self, token: str) -> Caller | None:
@@ -183,8 +182,8 @@ class Controller:
         return None if user is None else callers.token_user(user, self.config)
 
     async def _renew_if_due(self, authority: Authority) -> None:
-        now_s = self.loop.clock.now_s()
-        if authority.own_due_s() <= now_s:
+        now_s = time.time()
+        if authority.own_due_s(now_s) <= now_s:
             await asyncio.to_thread(authority.renew_own, now_s)
             log.info("own-certificate-renewed")
 

@@ -40,6 +40,7 @@ log = structlog.get_logger("hs_controller.loop")
 
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
+CLOCK_BEHIND_S = 60.0  # the journal: a person has to hear of it
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
 PACE_S = 0.01  # from one batch's beginning to the next: what comes meanwhile shares a commit
@@ -154,6 +155,10 @@ class Loop:
         mind = Mind(loaded, config, policy, clock.now_s(), meters=meters, grant_key=grant_key)
         loop = cls(store, config, policy, clock, mind, meters=meters, grant_key=grant_key)
         loop._put_config_users()
+        if clock.off_s() < -CLOCK_BEHIND_S:
+            log.warning(
+                "clock-behind-journal", by_s=round(-clock.off_s()), why="the journal's time counts on"
+            )
         log.info(
             "in-office",
             term=loaded.term,

@@ -1,9 +1,11 @@
 """Who may be a node: the real daemon with TLS, real `hs-agent join`, and everything that must not work."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import socket
+import sqlite3
 import ssl
 import stat
 import subprocess
@@ -484,13 +486,40 @@ def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn
     pki.init(tmp_path)
     authority = Authority.load(tmp_path)
     assert authority is not None
-    due_s = authority.own_due_s()
+    due_s = authority.own_due_s(time.time())
     assert 0.6 * pki.LEAF_S < due_s - time.time() < 0.7 * pki.LEAF_S
     (tmp_path / "pki" / "server.key").write_bytes((tmp_path / "pki" / "ca.key").read_bytes())
-    assert authority.own_due_s() == 0.0, "a crash between the two files is seen"
+    assert authority.own_due_s(time.time()) == 0.0, "a crash between the two files is seen"
+    authority.renew_own(time.time() + 3600)
+    assert authority.own_due_s(time.time()) == 0.0, (
+        "nobody believes it yet: the clock was wrong when it was made"
+    )
     authority.renew_own(time.time())
     authority.server_context()
-    assert authority.own_due_s() > time.time()
+    assert authority.own_due_s(time.time()) > time.time()
+
+
+def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    host = Host(cluster.start(), "v30")
+    mine = host.join()
+    assert cluster.end() == 0
+    ahead_s = time.time() + 365 * 86_400.0
+    authority = Authority.load(tmp_path / "state")
+    assert authority is not None
+    authority.renew_own(ahead_s)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "journal.db", isolation_level=None)) as db:
+        db.execute("UPDATE events SET at_s = ?", (ahead_s,))
+    cluster.start()
+    try:
+        with host.running():
+            host.says(CONNECTED)
+        assert '"clock-behind-journal"' in cluster.log.read_text()
+        again = asyncio.run(Keeper(mine, cluster.address).renew())
+        assert again.not_before_s < time.time() < again.not_after_s
+        assert cluster.joined("v31").not_before_s < time.time()
+    finally:
+        assert cluster.end() == 0
 
 
 def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: Path) -> None:
