@@ -24,7 +24,7 @@ from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Role
-from hs_controller.pki import Authority, PkiError
+from hs_controller.pki import Authority, PkiError, folder_of
 from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
 from hs_controller.web import History, Web, application
@@ -162,8 +162,9 @@ class Controller:
             return TcpFront(address, limits, guests, None, who, silent_s=silent_s)
         if authority is None:
             raise DoorError(
-                f"{key}: {address[0]}:{address[1]}: this controller has no certificates yet; run"
-                f" `hs-controller init --config {config.file}`, or set `dev = true` for plaintext on loopback"
+                f"{key}: {address[0]}:{address[1]}: this controller has no certificates: put {folder_of(config.state_dir)} back"
+                f" from where you keep it; for a new cluster run `hs-controller init --config {config.file}`, or set"
+                " `dev = true` for plaintext on loopback"
             )
         await self._renew_if_due(authority)
         context = authority.server_context("http/1.1" if http else "h2")

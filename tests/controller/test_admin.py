@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from hs_controller import views
+from hs_controller import pki, views
 from hs_controller.app import Controller
 from hs_controller.config import Config
 from hs_controller.journal import Journal
@@ -292,6 +293,9 @@ def test_a_backup_is_put_back_whole_and_above_all_terms_and_numbers_before(
             jobs = (await here.client.stub.ListJobs(pb.ListJobsRequest())).jobs
             assert sorted(job.name for job in jobs) == ["job-0", "job-1", "job-2"]
             assert here.loop.mind.machine.term > term + 1_000_000
+            *_, backed_up, put_back = await kinds(here)
+            me = (await here.client.stub.Info(pb.InfoRequest())).you
+            assert (backed_up, put_back) == (("backup", me), ("journal-restored", me))
             assert await here.client.submit(spec()) == [1_000_004]
 
     asyncio.run(story())
@@ -312,8 +316,19 @@ def test_a_backup_goes_to_a_new_machine(config: Config, tmp_path: Path) -> None:
     assert (wrong.returncode, "not a HeteroShare journal" in wrong.stderr) == (1, True)
     done = subprocess.run([*argv, str(copy)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    with daemon.file.open("a") as file:
+        file.write('\nlisten = "127.0.0.1:0"\n')
+    bare = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=120, check=False)
+    assert bare.returncode == 1
+    assert f"put {new}/state/pki back from where you keep it" in bare.stderr, "a new CA would lock all out"
+    shutil.copytree(made_pki(tmp_path), new / "state" / "pki")
     daemon.start()
     assert daemon.end() == 0
+
+
+def made_pki(folder: Path) -> Path:
+    pki.init(folder / "of-before")
+    return folder / "of-before" / "pki"
 
 
 def test_memory_is_written_when_it_changed_and_rates_now_and_then(config: Config) -> None:
