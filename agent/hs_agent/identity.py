@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ log = structlog.get_logger("identity")
 AGENT_URI = "spiffe://heteroshare/agent/"
 CONTROLLER_DNS = "controller.heteroshare"
 KEY, CERTIFICATE, CA = "key.pem", "cert.pem", "ca.pem"
+ROOM, ROOM_BYTES = "room", 16 << 10  # for certificates that are yet to come
 RENEW_AFTER = 2 / 3  # of a certificate's life
 RETRY_S = (5.0, 600.0)
 CALL_S = 20.0
@@ -190,10 +191,29 @@ def join(
     *, controller: str, token: str, ca_sha256: str, name: str, folder: Path, replace: bool = False
 ) -> Identity:
     """Raises RefusedError; then what is on the disk is as it was."""
-    if folder.exists() and not replace:
-        raise RefusedError(f"{folder}: this host has joined already; --replace to join anew", Kind.CONFLICT)
+    with contextlib.suppress(PermissionError):  # who may not look there may not write there either
+        if folder.exists() and not replace:
+            raise RefusedError(
+                f"{folder}: this host has joined already; --replace to join anew", Kind.CONFLICT
+            )
     ca_pem = _pinned_ca(controller, ca_sha256)
     key = ec.generate_private_key(ec.SECP256R1())
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with _fresh(folder, key_pem) as fresh:
+        chain_pem = _certified(controller, token, name, key, ca_pem)
+        identity = _identity(folder, key_pem, chain_pem, ca_pem)
+        if identity.node != name:
+            raise RefusedError(f"{controller}: answered with a certificate of {identity.node}, not of {name}")
+        _fill(fresh, identity)
+    return identity
+
+
+def _certified(
+    controller: str, token: str, name: str, key: ec.EllipticCurvePrivateKey, ca_pem: bytes
+) -> bytes:
+    """Uses the token up."""
     request = controller_pb2.JoinRequest(node=name, token=token, csr_pem=_csr(name, key))
     options = [*_OPTIONS, expects_controller()]
     with grpc.secure_channel(controller, grpc.ssl_channel_credentials(ca_pem), options) as channel:
@@ -203,14 +223,7 @@ def join(
             raise _refusal(error, controller) from None
     if _sha256(answer.ca_pem) != _sha256(ca_pem):
         raise RefusedError(f"{controller}: answered with a certificate of another CA", Kind.NOT_ALLOWED)
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    identity = _identity(folder, key_pem, answer.chain_pem, ca_pem)
-    if identity.node != name:
-        raise RefusedError(f"{controller}: answered with a certificate of {identity.node}, not of {name}")
-    _put(identity)
-    return identity
+    return bytes(answer.chain_pem)
 
 
 def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
@@ -299,22 +312,32 @@ def _refusal(error: grpc.RpcError, controller: str) -> RefusedError:
 # --- on the disk --------------------------------------------------------------------------------------------------------
 
 
-def _put(identity: Identity) -> None:
-    """The whole folder appears at once; one that it replaces is there until then."""
-    folder = identity.folder
+@contextlib.contextmanager
+def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
+    """One beside it, with the key and room for the rest: who cannot write there is told before a token is used up."""
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700, parents=True)
-        for name, data in ((KEY, identity.key_pem), (CERTIFICATE, identity.chain_pem), (CA, identity.ca_pem)):
-            _write(fresh / name, data)
-        if folder.exists():
-            shutil.rmtree(_replaced(folder), ignore_errors=True)
-            folder.rename(_replaced(folder))
-        fresh.rename(folder)
+        _write(fresh / KEY, key_pem)
+        _write(fresh / ROOM, bytes(ROOM_BYTES))
+        yield fresh
     except OSError as error:
+        raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
+    finally:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _fill(fresh: Path, identity: Identity) -> None:
+    """The whole folder appears at once; one that it replaces is there until then."""
+    folder = identity.folder
+    (fresh / ROOM).unlink()
+    _write(fresh / CERTIFICATE, identity.chain_pem)
+    _write(fresh / CA, identity.ca_pem)
+    if folder.exists():
+        shutil.rmtree(_replaced(folder), ignore_errors=True)
+        folder.rename(_replaced(folder))
+    fresh.rename(folder)
     shutil.rmtree(_replaced(folder), ignore_errors=True)
 
 

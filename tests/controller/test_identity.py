@@ -189,6 +189,18 @@ def test_a_join_that_is_wrong_leaves_nothing_behind(
     assert cluster.join(token, node).node == node, "the token still works for whom it was made"
 
 
+def test_a_join_that_cannot_write_uses_no_token_up_and_ends_no_certificate(cluster: Cluster) -> None:
+    there = cluster.joined("v32")
+    token = cluster.enroll("v32").token
+    no_folder = cluster.folder / "file"
+    no_folder.touch()
+    with pytest.raises(RefusedError, match="cannot be written: Not a directory") as refused:
+        cluster.join(token, "v32", folder=no_folder / "identity")
+    assert refused.value.kind is Kind.CONFLICT
+    asyncio.run(Keeper(there, cluster.address).renew())
+    assert cluster.join(token, "v32", folder=there.folder, replace=True).node == "v32"
+
+
 def test_an_expired_token_is_refused(cluster: Cluster) -> None:
     token = cluster.enroll("v11", valid_s=0.001).token
     with pytest.raises(RefusedError, match="has expired") as refused:
@@ -535,7 +547,8 @@ def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: 
     issued = authority.issue("v1", identity._csr("v1", key), time.time())
     folder = tmp_path / "id"
     assert identity.load_identity(folder) is None
-    identity._put(identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
+    with identity._fresh(folder, key_pem) as fresh:
+        identity._fill(fresh, identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
     assert identity.load_identity(folder).node == HostName("v1")
     folder.rename(identity._replaced(folder))
     assert identity.load_identity(folder).node == HostName("v1"), "a crash while it was replaced"
