@@ -84,19 +84,21 @@ def load_identity(folder: Path) -> Identity | None:
             raise RefusedError(f"{folder / KEY}: can be read by others; chmod 600 it")
         return _identity(folder, *((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))
     except OSError as error:
-        raise RefusedError(
-            f"{error.filename}: cannot be read: {error.strerror}; join the cluster anew"
-        ) from None
+        todo = "join the cluster anew" if isinstance(error, FileNotFoundError) else "is this root?"
+        raise RefusedError(f"{error.filename}: cannot be read: {error.strerror}; {todo}") from None
 
 
 def default_folder(config_file: Path) -> Path:
     """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
     state_dir: object = "/var/lib/heteroshare/agent"
-    if config_file.exists():
-        try:
-            state_dir = tomllib.loads(config_file.read_text(encoding="utf-8")).get("state_dir", state_dir)
-        except (OSError, ValueError) as error:
-            raise RefusedError(f"{config_file}: cannot be read: {error}") from None
+    try:
+        state_dir = tomllib.loads(config_file.read_text(encoding="utf-8")).get("state_dir", state_dir)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RefusedError(f"{config_file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RefusedError(f"{config_file}: cannot be read: {error}") from None
     if not isinstance(state_dir, str) or not state_dir.startswith("/"):
         raise RefusedError(f"{config_file}: state_dir = {state_dir!r}: expected an absolute path")
     return Path(state_dir) / "identity"

@@ -62,13 +62,13 @@ def folder_of(state_dir: Path) -> Path:
 def init(state_dir: Path) -> str:
     """Makes the authority and the controller's certificate; its SHA-256. What is there is never overwritten."""
     folder = folder_of(state_dir)
-    if folder.exists():
-        raise PkiError(
-            f"{folder}: exists already; every node's certificate depends on it, so it is never made anew"
-            " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
-        )
     fresh = folder.with_name(f".pki.{os.getpid()}")
     try:
+        if folder.exists():
+            raise PkiError(
+                f"{folder}: exists already; every node's certificate depends on it, so it is never made anew"
+                " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
+            )
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)

@@ -23,7 +23,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
 from hs_agent.identity import Identity, Keeper
-from hs_controller import pki
+from hs_controller import config, pki
+from hs_controller.__main__ import _settings as controller_settings
+from hs_controller.config import ConfigError
 from hs_controller.pki import Authority
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
@@ -112,6 +114,23 @@ def test_init_makes_what_only_its_owner_can_read_and_never_again(tmp_path: Path)
     authority = Authority.load(tmp_path / "state")
     assert authority is not None
     assert first.stdout == f"CA SHA-256: {authority.sha256}\n"
+
+
+# Not to be looked at, whoever asks; for who is not root, so is what others may not enter.
+UNSEEN = Path("/tmp") / ("x" * 300)
+
+
+def test_files_that_may_not_be_looked_at_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'state_dir = "{UNSEEN}"\n')
+    made = run_init(file)
+    assert made.returncode == 1
+    assert made.stderr == f"hs-controller: {UNSEEN}/pki: cannot be made: File name too long\n"
+    monkeypatch.setattr(config, "DEFAULT_FILE", UNSEEN)
+    with pytest.raises(ConfigError, match="cannot be read: File name too long"):
+        controller_settings(UNSEEN)
+    with pytest.raises(RefusedError, match="cannot be read: File name too long"):
+        identity.default_folder(UNSEEN)
 
 
 def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_path: Path) -> None:
