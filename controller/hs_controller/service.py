@@ -52,7 +52,7 @@ class Service(AdminCalls, TokenCalls):
         key = key_of(caller, "Submit", request)
 
         def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent]:
-            submitted = JobsSubmitted(now_s=now_s, user=user, specs=specs)
+            submitted = JobsSubmitted(now_s=now_s, user=user, specs=specs, by=UserName(caller.name))
             if machine.user(user) is not None:
                 return [submitted]
             self._may_be_added(caller, user)
