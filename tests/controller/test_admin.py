@@ -201,6 +201,17 @@ def test_a_policy_that_was_set_stays_in_office_and_restarts_nobody(config: Confi
     asyncio.run(story())
 
 
+def test_a_policy_that_the_configuration_changes_is_in_the_audit_once(config: Config) -> None:
+    async def policies_set(policy: str) -> list[tuple[str, str]]:
+        async with started(config, find(policy)) as here:
+            await here.client.submit(spec())
+            return [each for each in await kinds(here) if each[0] == "policy-set"]
+
+    assert asyncio.run(policies_set("fifo")) == []
+    assert asyncio.run(policies_set("las")) == [("policy-set", "the configuration")]
+    assert asyncio.run(policies_set("las")) == [("policy-set", "the configuration")]
+
+
 def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Config) -> None:
     trade = Trade(
         fast="V100",
