@@ -238,6 +238,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
         raise RefusedError(f"--controller {controller!r}: host:port was expected")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is believed yet: the chain is only looked at
     try:
@@ -245,7 +246,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
             socket.create_connection((host.strip("[]"), int(port)), CALL_S) as plain,
             context.wrap_socket(plain) as secure,
         ):
-            chain = _chain(secure)
+            chain, protocol = _chain(secure), secure.selected_alpn_protocol()
     except ssl.SSLError as error:
         raise RefusedError(
             f"{controller}: does not speak TLS 1.3 ({error.reason or error}); is it the controller's `listen`?",
@@ -259,6 +260,10 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
             f"{controller}: its CA has SHA-256 {found[-1] if found else 'none'}, not {wanted}: it is another cluster's"
             " controller, or somebody in between",
             Kind.NOT_ALLOWED,
+        )
+    if protocol != "h2":
+        raise RefusedError(
+            f"{controller}: this port is for browsers, not the controller's `listen`", Kind.UNAVAILABLE
         )
     _check_clock(controller, x509.load_der_x509_certificate(chain[0]))
     return ssl.DER_cert_to_PEM_cert(chain[found.index(wanted)]).encode()

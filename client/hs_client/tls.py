@@ -96,6 +96,8 @@ def _connected(target: str, context: ssl.SSLContext) -> Any:
             socket.create_connection((host.strip("[]"), port), timeout=_TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host.strip("[]")) as opened,
         ):
+            if opened.selected_alpn_protocol() != "h2":
+                raise UnavailableError(f"{target}: this port is for browsers, not the controller's `listen`")
             yield opened
     except ssl.SSLCertVerificationError as error:
         if error.verify_code in _ANOTHER_DAY:

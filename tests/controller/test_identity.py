@@ -23,6 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
 from hs_agent.identity import Identity, Keeper
+from hs_client import tls
+from hs_client.errors import UnavailableError
 from hs_controller import config, pki
 from hs_controller.__main__ import _settings as controller_settings
 from hs_controller.config import ConfigError
@@ -549,6 +551,21 @@ def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp
         again = asyncio.run(Keeper(mine, cluster.address).renew())
         assert again.not_before_s < time.time() < again.not_after_s
         assert cluster.joined("v31").not_before_s < time.time()
+    finally:
+        assert cluster.end() == 0
+
+
+def test_whoever_takes_the_port_for_browsers_for_the_other_one_is_told_so(tmp_path: Path) -> None:
+    web = f"127.0.0.1:{free_port()}"
+    cluster = Cluster(tmp_path, more=f'web_listen = "{web}"\n')
+    cluster.start()
+    try:
+        token = cluster.enroll("v33").token
+        with pytest.raises(RefusedError, match="is for browsers, not the controller's `listen`"):
+            cluster.join(token, "v33", controller=web)
+        with pytest.raises(UnavailableError, match="is for browsers, not the controller's `listen`"):
+            tls.look(web)
+        assert cluster.join(token, "v33").node == "v33"
     finally:
         assert cluster.end() == 0
 
