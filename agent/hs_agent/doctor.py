@@ -215,9 +215,9 @@ def _certificate(config: Config) -> Finding:
         return Finding(FAIL, "certificate", str(error))
     if own is None:
         return Finding(OK, "certificate", "none is needed: everything stays on this machine")
-    expired = own.keeper.why_expired()
-    if expired:
-        return Finding(FAIL, "certificate", expired)
+    why = own.keeper.why_not_good()
+    if why:
+        return Finding(FAIL, "certificate", why)
     return Finding(OK, "certificate", f"good until {time.ctime(own.keeper.identity.not_after_s)}")
 
 

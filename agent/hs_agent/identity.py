@@ -14,7 +14,7 @@ import socket
 import ssl
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,7 @@ log = structlog.get_logger("identity")
 AGENT_URI = "spiffe://heteroshare/agent/"
 CONTROLLER_DNS = "controller.heteroshare"
 KEY, CERTIFICATE, CA = "key.pem", "cert.pem", "ca.pem"
+ROOM, ROOM_BYTES = "room", 16 << 10  # for certificates that are yet to come
 RENEW_AFTER = 2 / 3  # of a certificate's life
 RETRY_S = (5.0, 600.0)
 CALL_S = 20.0
@@ -57,8 +58,13 @@ class Identity:
     def renew_at_s(self) -> float:
         return self.not_before_s + RENEW_AFTER * (self.not_after_s - self.not_before_s)
 
-    def why_expired(self, now_s: float) -> str:
-        """What to tell people; empty: it is still good."""
+    def why_not_good(self, now_s: float) -> str:
+        """What to tell people; empty: it is good now."""
+        if now_s < self.not_before_s:
+            return (
+                f"the clock of this host says {time.ctime(now_s)}, but its certificate begins on"
+                f" {time.ctime(self.not_before_s)}: set the clock"
+            )
         if now_s < self.not_after_s:
             return ""
         return (
@@ -78,19 +84,21 @@ def load_identity(folder: Path) -> Identity | None:
             raise RefusedError(f"{folder / KEY}: can be read by others; chmod 600 it")
         return _identity(folder, *((folder / name).read_bytes() for name in (KEY, CERTIFICATE, CA)))
     except OSError as error:
-        raise RefusedError(
-            f"{error.filename}: cannot be read: {error.strerror}; join the cluster anew"
-        ) from None
+        todo = "join the cluster anew" if isinstance(error, FileNotFoundError) else "is this root?"
+        raise RefusedError(f"{error.filename}: cannot be read: {error.strerror}; {todo}") from None
 
 
 def default_folder(config_file: Path) -> Path:
     """`identity/` in the agent's state folder. Of its configuration nothing else needs to be right yet."""
     state_dir: object = "/var/lib/heteroshare/agent"
-    if config_file.exists():
-        try:
-            state_dir = tomllib.loads(config_file.read_text(encoding="utf-8")).get("state_dir", state_dir)
-        except (OSError, ValueError) as error:
-            raise RefusedError(f"{config_file}: cannot be read: {error}") from None
+    try:
+        state_dir = tomllib.loads(config_file.read_text(encoding="utf-8")).get("state_dir", state_dir)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise RefusedError(f"{config_file}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RefusedError(f"{config_file}: cannot be read: {error}") from None
     if not isinstance(state_dir, str) or not state_dir.startswith("/"):
         raise RefusedError(f"{config_file}: state_dir = {state_dir!r}: expected an absolute path")
     return Path(state_dir) / "identity"
@@ -185,10 +193,29 @@ def join(
     *, controller: str, token: str, ca_sha256: str, name: str, folder: Path, replace: bool = False
 ) -> Identity:
     """Raises RefusedError; then what is on the disk is as it was."""
-    if folder.exists() and not replace:
-        raise RefusedError(f"{folder}: this host has joined already; --replace to join anew", Kind.CONFLICT)
+    with contextlib.suppress(PermissionError):  # who may not look there may not write there either
+        if folder.exists() and not replace:
+            raise RefusedError(
+                f"{folder}: this host has joined already; --replace to join anew", Kind.CONFLICT
+            )
     ca_pem = _pinned_ca(controller, ca_sha256)
     key = ec.generate_private_key(ec.SECP256R1())
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    with _fresh(folder, key_pem) as fresh:
+        chain_pem = _certified(controller, token, name, key, ca_pem)
+        identity = _identity(folder, key_pem, chain_pem, ca_pem)
+        if identity.node != name:
+            raise RefusedError(f"{controller}: answered with a certificate of {identity.node}, not of {name}")
+        _fill(fresh, identity)
+    return identity
+
+
+def _certified(
+    controller: str, token: str, name: str, key: ec.EllipticCurvePrivateKey, ca_pem: bytes
+) -> bytes:
+    """Uses the token up."""
     request = controller_pb2.JoinRequest(node=name, token=token, csr_pem=_csr(name, key))
     options = [*_OPTIONS, expects_controller()]
     with grpc.secure_channel(controller, grpc.ssl_channel_credentials(ca_pem), options) as channel:
@@ -198,14 +225,7 @@ def join(
             raise _refusal(error, controller) from None
     if _sha256(answer.ca_pem) != _sha256(ca_pem):
         raise RefusedError(f"{controller}: answered with a certificate of another CA", Kind.NOT_ALLOWED)
-    key_pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    identity = _identity(folder, key_pem, answer.chain_pem, ca_pem)
-    if identity.node != name:
-        raise RefusedError(f"{controller}: answered with a certificate of {identity.node}, not of {name}")
-    _put(identity)
-    return identity
+    return bytes(answer.chain_pem)
 
 
 def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
@@ -218,6 +238,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
         raise RefusedError(f"--controller {controller!r}: host:port was expected")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is believed yet: the chain is only looked at
     try:
@@ -225,7 +246,7 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
             socket.create_connection((host.strip("[]"), int(port)), CALL_S) as plain,
             context.wrap_socket(plain) as secure,
         ):
-            chain = _chain(secure)
+            chain, protocol = _chain(secure), secure.selected_alpn_protocol()
     except ssl.SSLError as error:
         raise RefusedError(
             f"{controller}: does not speak TLS 1.3 ({error.reason or error}); is it the controller's `listen`?",
@@ -240,7 +261,23 @@ def _pinned_ca(controller: str, ca_sha256: str) -> bytes:
             " controller, or somebody in between",
             Kind.NOT_ALLOWED,
         )
+    if protocol != "h2":
+        raise RefusedError(
+            f"{controller}: this port is for browsers, not the controller's `listen`", Kind.UNAVAILABLE
+        )
+    _check_clock(controller, x509.load_der_x509_certificate(chain[0]))
     return ssl.DER_cert_to_PEM_cert(chain[found.index(wanted)]).encode()
+
+
+def _check_clock(controller: str, shown: x509.Certificate) -> None:
+    """A host that was off for long, or has a new mainboard, believes nobody."""
+    begins_s, ends_s = shown.not_valid_before_utc.timestamp(), shown.not_valid_after_utc.timestamp()
+    if not begins_s <= time.time() < ends_s:
+        raise RefusedError(
+            f"{controller}: its certificate is good from {time.ctime(begins_s)} until {time.ctime(ends_s)}, but the clock of"
+            f" this host says {time.ctime()}: set the clock",
+            Kind.UNAVAILABLE,
+        )
 
 
 def _chain(secure: ssl.SSLSocket) -> list[bytes]:
@@ -282,22 +319,32 @@ def _refusal(error: grpc.RpcError, controller: str) -> RefusedError:
 # --- on the disk --------------------------------------------------------------------------------------------------------
 
 
-def _put(identity: Identity) -> None:
-    """The whole folder appears at once; one that it replaces is there until then."""
-    folder = identity.folder
+@contextlib.contextmanager
+def _fresh(folder: Path, key_pem: bytes) -> Iterator[Path]:
+    """One beside it, with the key and room for the rest: who cannot write there is told before a token is used up."""
     fresh = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700, parents=True)
-        for name, data in ((KEY, identity.key_pem), (CERTIFICATE, identity.chain_pem), (CA, identity.ca_pem)):
-            _write(fresh / name, data)
-        if folder.exists():
-            shutil.rmtree(_replaced(folder), ignore_errors=True)
-            folder.rename(_replaced(folder))
-        fresh.rename(folder)
+        _write(fresh / KEY, key_pem)
+        _write(fresh / ROOM, bytes(ROOM_BYTES))
+        yield fresh
     except OSError as error:
+        raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}", Kind.CONFLICT) from None
+    finally:
         shutil.rmtree(fresh, ignore_errors=True)
-        raise RefusedError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
+def _fill(fresh: Path, identity: Identity) -> None:
+    """The whole folder appears at once; one that it replaces is there until then."""
+    folder = identity.folder
+    (fresh / ROOM).unlink()
+    _write(fresh / CERTIFICATE, identity.chain_pem)
+    _write(fresh / CA, identity.ca_pem)
+    if folder.exists():
+        shutil.rmtree(_replaced(folder), ignore_errors=True)
+        folder.rename(_replaced(folder))
+    fresh.rename(folder)
     shutil.rmtree(_replaced(folder), ignore_errors=True)
 
 
@@ -354,9 +401,9 @@ class Keeper:
             self.identity = found
             log.info("joined anew", node=found.node, ends_at_s=found.not_after_s)
 
-    def why_expired(self) -> str:
-        """Empty: it has not."""
-        return self.identity.why_expired(self._now_s())
+    def why_not_good(self) -> str:
+        """Empty: it is."""
+        return self.identity.why_not_good(self._now_s())
 
     async def renew(self) -> Identity:
         old = self.identity

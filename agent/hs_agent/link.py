@@ -125,8 +125,8 @@ class Link:
                 why = f"the controller at {self.config.controller} refuses this host: {error.details()}"
                 log.error(why, name=self.config.name)
                 raise RefusedError(why, Kind.NOT_ALLOWED) from None
-            expired = self._identity.keeper.why_expired() if self._identity is not None else ""
-            return expired or f"{error.code().name}: {error.details()}"
+            why = self._identity.keeper.why_not_good() if self._identity is not None else ""
+            return why or f"{error.code().name}: {error.details()}"
         except (TimeoutError, OSError, RefusedError, asyncio.InvalidStateError) as error:
             return str(error) or type(error).__name__
         except Exception as error:

@@ -19,6 +19,7 @@ from hs_agent.transfer import Sender, TornError
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.names import JobId
 from hs_core.wanted import Lend, Peer, Wanted, WantedJob
+from hs_daemon import host_name
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 HELLO_S = 10.0
@@ -175,9 +176,7 @@ def _told(host: str) -> str:
     """As others can reach it."""
     if host not in {"0.0.0.0", "::"}:  # noqa: S104 — what a configuration may say
         return f"[{host}]" if ":" in host else host
-    import socket
-
-    return socket.getfqdn()
+    return host_name()
 
 
 class PeerDialer:

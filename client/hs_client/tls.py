@@ -6,6 +6,7 @@ import hmac
 import re
 import socket
 import ssl
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hs_client.errors import InvalidError, NotAllowedError, UnavailableError
 
 CONTROLLER_URI = "spiffe://heteroshare/controller"
 _TIMEOUT_S = 10.0
+_ANOTHER_DAY = {9, 10}  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,14 @@ def _connected(target: str, context: ssl.SSLContext) -> Any:
             socket.create_connection((host.strip("[]"), port), timeout=_TIMEOUT_S) as plain,
             context.wrap_socket(plain, server_hostname=host.strip("[]")) as opened,
         ):
+            if opened.selected_alpn_protocol() != "h2":
+                raise UnavailableError(f"{target}: this port is for browsers, not the controller's `listen`")
             yield opened
     except ssl.SSLCertVerificationError as error:
+        if error.verify_code in _ANOTHER_DAY:
+            raise NotAllowedError(
+                f"{target}: {error.verify_message} by the clock of this machine, which says {time.ctime()}"
+            ) from None
         raise NotAllowedError(
             f"{target}: its certificate is not of that CA: {error.verify_message}"
         ) from None

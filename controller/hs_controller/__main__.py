@@ -93,8 +93,14 @@ def restore(file: Path, source: Path, force: bool) -> None:
 
 
 def _settings(file: Path) -> config.Config:
-    missing = file == config.DEFAULT_FILE and not file.exists()
-    return config.parse({}, file) if missing else config.load(file)
+    if file == config.DEFAULT_FILE:
+        try:
+            file.stat()
+        except FileNotFoundError:
+            return config.parse({}, file)
+        except OSError as error:
+            raise ConfigError(f"{file}: cannot be read: {error.strerror}") from None
+    return config.load(file)
 
 
 def _run(file: Path) -> int:

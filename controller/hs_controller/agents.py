@@ -1,6 +1,7 @@
 """The agents' streams (AgentLink in agent.proto): Hello first, then reports up and what is wanted down."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
@@ -139,11 +140,11 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         """Until the agent has been silent for too long, or what it showed has ended; says which."""
         clock, lease_s = self._loop.clock, self._loop.config.lease_s
         while True:
-            left_s = min(link.last_report_s + lease_s, until_s) - clock.now_s()
+            left_s = min(link.last_report_s + lease_s - clock.now_s(), until_s - time.time())
             if left_s <= 0:
                 break
             await asyncio.sleep(left_s)
-        if clock.now_s() >= until_s:
+        if time.time() >= until_s:
             return f"the certificate of {link.host.name} has expired: connect with the new one"
         return f"{link.host.name} said nothing for {lease_s:g} s"
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import signal
 import ssl
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from hs_controller.journal import Journal
 from hs_controller.links import Hub
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Role
-from hs_controller.pki import Authority, PkiError
+from hs_controller.pki import Authority, PkiError, folder_of
 from hs_controller.service import Service
 from hs_controller.token_service import IdentityService
 from hs_controller.web import History, Web, application
@@ -161,8 +162,9 @@ class Controller:
             return TcpFront(address, limits, guests, None, who, silent_s=silent_s)
         if authority is None:
             raise DoorError(
-                f"{key}: {address[0]}:{address[1]}: this controller has no certificates yet; run"
-                f" `hs-controller init --config {config.file}`, or set `dev = true` for plaintext on loopback"
+                f"{key}: {address[0]}:{address[1]}: this controller has no certificates: put {folder_of(config.state_dir)} back"
+                f" from where you keep it; for a new cluster run `hs-controller init --config {config.file}`, or set"
+                " `dev = true` for plaintext on loopback"
             )
         await self._renew_if_due(authority)
         context = authority.server_context("http/1.1" if http else "h2")
@@ -173,9 +175,7 @@ class Controller:
 
     def _by_certificate(self, find: Find, certificate: dict[str, Any]) -> Guest | None:
         if certificate:
-            return node_guest(
-                certificate, lambda who: self.loop.mind.registry.why_refused(who, self.loop.clock.now_s())
-            )
+            return node_guest(certificate, lambda who: self.loop.mind.registry.why_refused(who, time.time()))
         return TokenHolder(find)
 
     def _token_user(self, token: str) -> Caller | None:
@@ -183,8 +183,8 @@ class Controller:
         return None if user is None else callers.token_user(user, self.config)
 
     async def _renew_if_due(self, authority: Authority) -> None:
-        now_s = self.loop.clock.now_s()
-        if authority.own_due_s() <= now_s:
+        now_s = time.time()
+        if authority.own_due_s(now_s) <= now_s:
             await asyncio.to_thread(authority.renew_own, now_s)
             log.info("own-certificate-renewed")
 

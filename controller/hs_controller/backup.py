@@ -12,6 +12,9 @@ from typing import BinaryIO, Self
 
 import sqlalchemy as sa
 
+from hs_controller.accounts import name_of
+from hs_controller.calls import audit
+from hs_controller.rows import Event
 from hs_controller.sqlite import (
     StoreRefusedError,
     StoreUnavailableError,
@@ -21,7 +24,7 @@ from hs_controller.sqlite import (
     mark,
     wal,
 )
-from hs_controller.tables import put_meta, read_meta
+from hs_controller.tables import EVENTS, event_row, insert, put_meta, read_meta
 
 CHUNK_BYTES = 256 << 10
 JOB_IDS_SKIPPED = 1_000_000  # jobs that came after the backup had such numbers: agents may still know them
@@ -129,6 +132,7 @@ def _prepared(source: Path, fresh: Path) -> int:
                     "next_job_id": int(meta.get("next_job_id", 1)) + JOB_IDS_SKIPPED,
                 },
             )
+            insert(db, EVENTS, [event_row(_put_back(db))])
             jobs = db.exec_driver_sql("SELECT count(*) FROM jobs").scalar_one()
     finally:
         opened.dispose()
@@ -137,6 +141,19 @@ def _prepared(source: Path, fresh: Path) -> int:
     with fresh.open("rb") as written:
         os.fsync(written.fileno())
     return int(jobs)
+
+
+def _put_back(db: sa.Connection) -> Event:
+    """The line of the audit about it."""
+    seq, newest_s = db.execute(sa.select(sa.func.max(EVENTS.c.seq), sa.func.max(EVENTS.c.at_s))).one()
+    by = name_of(os.getuid()) or f"uid-{os.getuid()}"
+    fact = audit(
+        max(time.time(), newest_s or 0.0),
+        "journal-restored",
+        f"{by} put a backup back; what came after it is not known",
+        by=by,
+    )
+    return Event(seq=(seq or 0) + 1, fact=fact)
 
 
 def _remove(fresh: Path) -> None:

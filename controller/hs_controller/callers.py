@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import hmac
 import os
-import pwd
 import secrets
 import ssl
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hs_controller import pki
+from hs_controller.accounts import name_of
 from hs_controller.config import Config
 from hs_controller.permissions import Caller, Role
 
@@ -109,16 +109,14 @@ def node_guest(certificate: dict[str, Any], accepted: Callable[[Caller], str]) -
 
 def account(uid: int, config: Config) -> Caller:
     """The account behind a connection. Its roles come from the kernel's word and the configuration alone."""
-    try:
-        name, known = pwd.getpwuid(uid).pw_name, True
-    except KeyError:
-        name, known = f"uid-{uid}", False
+    known = name_of(uid)
+    name = known or f"uid-{uid}"
     roles = {Role.USER}
     if uid in {0, os.geteuid()}:
         roles |= {Role.ADMIN, Role.AGENT}
-    elif known and name in config.admins:
+    elif known in config.admins:
         roles |= {Role.ADMIN}
-    return Caller(name=name, roles=frozenset(roles), account=known)
+    return Caller(name=name, roles=frozenset(roles), account=known is not None)
 
 
 def token_user(name: str, config: Config) -> Caller:

@@ -22,5 +22,5 @@ class Clock:
         return self._newest_s
 
     def off_s(self) -> float:
-        """How far the wall clock has been moved away since the start."""
+        """How far the wall clock is ahead of it: it was moved since the start, or the journal knows of a later moment."""
         return time.time() - self.now_s()

@@ -5,7 +5,6 @@ import ipaddress
 import math
 import os
 import re
-import socket
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hs_core.digits import whole
+from hs_daemon import host_name
 
 DEFAULT_FILE = Path("/etc/heteroshare/controller.toml")
 SOCKET_PATH_BYTES = 107  # sun_path, less its final zero
@@ -83,7 +83,7 @@ class Config:
             return ""
         host, port = self.listen
         if host in {"0.0.0.0", "::"}:  # noqa: S104 — only compared
-            host = socket.getfqdn()
+            host = host_name()
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property

@@ -30,7 +30,7 @@ from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
 from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import ClusterEvent, HostJoined, QuantumEnded, UserSet
+from hs_core.events import ClusterEvent, Fact, HostJoined, QuantumEnded, UserSet
 from hs_core.model import Job
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Policy
@@ -40,6 +40,7 @@ log = structlog.get_logger("hs_controller.loop")
 
 RETRY_S = (0.25, 5.0)  # first and longest pause before the store is tried again
 PRUNE_S = 60.0
+CLOCK_BEHIND_S = 60.0  # the journal: a person has to hear of it
 LIVE_EVENTS = 8192  # a watcher that is further behind is dropped
 BATCH = 1024  # items, so that one transaction stays short
 PACE_S = 0.01  # from one batch's beginning to the next: what comes meanwhile shares a commit
@@ -154,6 +155,11 @@ class Loop:
         mind = Mind(loaded, config, policy, clock.now_s(), meters=meters, grant_key=grant_key)
         loop = cls(store, config, policy, clock, mind, meters=meters, grant_key=grant_key)
         loop._put_config_users()
+        loop._put_config_policy()
+        if clock.off_s() < -CLOCK_BEHIND_S:
+            log.warning(
+                "clock-behind-journal", by_s=round(-clock.off_s()), why="the journal's time counts on"
+            )
         log.info(
             "in-office",
             term=loaded.term,
@@ -186,6 +192,20 @@ class Loop:
 
         self._config_users = said
         self._put(self._asked, _Item(make))  # before any request of theirs
+
+    def _put_config_policy(self) -> None:
+        """Another one than before, by what the configuration says, is a deed like any other."""
+        old = self.mind.replaced
+        if not old:
+            return
+
+        def make(now_s: float, machine: ClusterMachine) -> Sequence[Kept]:
+            by = "the configuration"
+            text = f"{by} puts the policy {machine.policy.name} in place of {old}"
+            fact = Fact(now_s=now_s, kind="policy-set", text=text, data={"by": by, "old": old})
+            return [Kept(now_s=now_s, facts=(fact,))]
+
+        self._put(self._asked, _Item(make))
 
     # --- what comes in ----------------------------------------------------------------------------------------------
 
@@ -284,6 +304,9 @@ class Loop:
             if self._config_users is not None:
                 draft.meta["config_users"] = self._config_users
                 draft.weighty, self._config_users = True, None
+            if self.mind.replaced:
+                draft.meta |= self.mind.office()
+                self.mind.replaced = ""
             try:
                 await self._write(draft)
             except StoreUnavailableError as error:
@@ -443,6 +466,7 @@ class Loop:
             self._flush.cancel()
             self._flush = None
         self._put_config_users()
+        self._put_config_policy()
 
     async def _recover(self) -> None:
         """Refuse what is queued, wait a little, try to take office again."""

@@ -121,7 +121,11 @@ class Mind:
         self.watched = Watched()
         self._meters = meters
         self._configured = policy.name
-        in_office = _in_office(loaded.meta.get("policy"), policy)
+        saved = loaded.meta.get("policy")
+        in_office = _in_office(saved, policy)
+        self.replaced = (  # the policy in whose place the configuration puts another; empty: none
+            str(saved["name"]) if saved and saved["name"] != in_office.name else ""
+        )
         self.machine = ClusterMachine(in_office, settings_of(config, grant_key), state, self.watched.dress)
         self._memory = self.machine.memory  # as it is in the journal
         self._profile_s = now_s  # when it was last written
@@ -229,13 +233,16 @@ class Mind:
         found = (self.machine.find(report.job) for report in event.reports)
         return {row.id: row for row in found if row is not None}
 
+    def office(self) -> dict[str, Any]:
+        return {"policy": {"name": self.machine.policy.name, "configured": self._configured}}
+
     def _meta(self) -> dict[str, Any]:
         machine = self.machine
         meta: dict[str, Any] = {
             "next_job_id": machine.next_job_id,
             "quantum": machine.quantum,
             "budget": machine.budget,
-            "policy": {"name": machine.policy.name, "configured": self._configured},
+            **self.office(),
             "restored": machine.restored,
         }
         if machine.memory is not self._memory:  # it may be large

@@ -2,6 +2,8 @@
 
 Everybody's role and name are the certificate's one URI (`spiffe://heteroshare/agent/v3`). gRPC's clients look at DNS names only, so
 each certificate has one of those as well, made from the same words, which nobody else can get.
+
+Others judge certificates by the time of day, so here it is the wall clock's that counts, not the one that never jumps (clock.py).
 """
 
 import datetime as dt
@@ -60,13 +62,13 @@ def folder_of(state_dir: Path) -> Path:
 def init(state_dir: Path) -> str:
     """Makes the authority and the controller's certificate; its SHA-256. What is there is never overwritten."""
     folder = folder_of(state_dir)
-    if folder.exists():
-        raise PkiError(
-            f"{folder}: exists already; every node's certificate depends on it, so it is never made anew"
-            " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
-        )
     fresh = folder.with_name(f".pki.{os.getpid()}")
     try:
+        if folder.exists():
+            raise PkiError(
+                f"{folder}: exists already; every node's certificate depends on it, so it is never made anew"
+                " (to start over on purpose, stop the controller, remove it, and enroll every node again)"
+            )
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(mode=0o700)
@@ -125,8 +127,8 @@ class Authority:
 
     # --- for the controller -----------------------------------------------------------------------------------------
 
-    def own_due_s(self) -> float:
-        """When the controller's own certificate is to be renewed; 0: there is none that can be used."""
+    def own_due_s(self, now_s: float) -> float:
+        """When the controller's own certificate is to be renewed; 0: there is none that can be used now."""
         try:
             own = x509.load_pem_x509_certificate((self._folder / "server.pem").read_bytes())
             key = serialization.load_pem_private_key((self._folder / "server.key").read_bytes(), None)
@@ -135,6 +137,8 @@ class Authority:
         if key.public_key() != own.public_key() or not self._signed(own):
             return 0.0
         start_s, end_s = own.not_valid_before_utc.timestamp(), own.not_valid_after_utc.timestamp()
+        if now_s < start_s:  # the clock was wrong when it was made
+            return 0.0
         return start_s + RENEW_AFTER * (end_s - start_s)
 
     def _signed(self, certificate: x509.Certificate) -> bool:

@@ -1,6 +1,7 @@
 """What users and admins can ask for (HeteroShare in controller.proto): messages in, events for the loop, views out."""
 
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ LOG_LINES_MOST = 10_000_000
 class Service(AdminCalls, TokenCalls):
     def __init__(self, loop: Loop, hub: Hub, authority: Authority | None, secret: str) -> None:
         super().__init__(loop, hub, authority, secret)
-        self._watchers = 0
+        self._watchers = Counter[str]()  # open streams, by whose they are
         self._started_s = boot_s()
 
     # --- submit -----------------------------------------------------------------------------------------------------
@@ -52,7 +53,7 @@ class Service(AdminCalls, TokenCalls):
         key = key_of(caller, "Submit", request)
 
         def make(now_s: float, machine: ClusterMachine) -> Sequence[ClusterEvent]:
-            submitted = JobsSubmitted(now_s=now_s, user=user, specs=specs)
+            submitted = JobsSubmitted(now_s=now_s, user=user, specs=specs, by=UserName(caller.name))
             if machine.user(user) is not None:
                 return [submitted]
             self._may_be_added(caller, user)
@@ -252,14 +253,19 @@ class Service(AdminCalls, TokenCalls):
 
     @contextlib.contextmanager
     def _watcher(self) -> Iterator[None]:
-        """Open streams have a limit, whoever they belong to."""
-        if self._watchers >= self._loop.config.limits.watchers:
+        """Open streams have a limit, of which one user has half at most: nobody is to keep all others out."""
+        most, whose = self._loop.config.limits.watchers, CALLER.get().name
+        if self._watchers.total() >= most:
             raise RefusedError("too many watchers; try again later", Kind.UNAVAILABLE)
-        self._watchers += 1
+        if self._watchers[whose] >= max(1, most // 2):
+            raise RefusedError(f"too many watchers of {whose}; end some first", Kind.UNAVAILABLE)
+        self._watchers[whose] += 1
         try:
             yield
         finally:
-            self._watchers -= 1
+            self._watchers[whose] -= 1
+            if not self._watchers[whose]:
+                del self._watchers[whose]
 
     async def Why(self, request: pb.JobRequest, context: Context) -> pb.WhyReply:
         machine, job = await self._job(request.job_id)

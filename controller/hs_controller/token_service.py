@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import hmac
 import re
+import time
 from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
@@ -170,12 +171,12 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
         node = node_name(request.node)
         registry = self._loop.mind.registry
         registry.invitation(node, request.token, self._loop.clock.now_s())  # before anything is signed
-        issued = authority.issue(node, request.csr_pem, self._loop.clock.now_s())
+        issued = authority.issue(node, request.csr_pem, time.time())
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             registry = self._loop.mind.registry
             invitation = registry.invitation(node, request.token, now_s)
-            identity = registry.joined(node, issued.serial, issued.not_after_s, now_s)
+            identity = registry.joined(node, issued.serial, issued.not_after_s, time.time())
             text = f"{node} got a certificate with token {invitation.id}"
             fact = audit(now_s, "node-certified", text, host=node, serial=issued.serial)
             return [Kept(now_s=now_s, rows=(replace(invitation, used_s=now_s), identity), facts=(fact,))]
@@ -190,14 +191,14 @@ class IdentityService(controller_pb2_grpc.IdentityServicer):
         authority = must_have(self._authority)
         caller = CALLER.get()
         node = HostName(caller.node)
-        issued = authority.issue(node, request.csr_pem, self._loop.clock.now_s())
+        issued = authority.issue(node, request.csr_pem, time.time())
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
             registry = self._loop.mind.registry
-            why = registry.why_refused(caller, now_s)
+            why = registry.why_refused(caller, time.time())
             if why:  # it was removed just now
                 raise RefusedError(why, Kind.NOT_ALLOWED)
-            identity = registry.renewed(node, issued.serial, issued.not_after_s, now_s)
+            identity = registry.renewed(node, issued.serial, issued.not_after_s, time.time())
             fact = audit(now_s, "node-renewed", f"{node} renewed its certificate", host=node)
             return [Kept(now_s=now_s, rows=(identity,), facts=(fact,))]
 

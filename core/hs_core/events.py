@@ -28,6 +28,7 @@ class JobsSubmitted(At):
 
     user: UserName
     specs: tuple[JobSpec, ...]
+    by: UserName | None = None  # an administrator, in the user's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
-"""What both daemons do alike on their hosts: logs, systemd's notification socket, the boot clock, their version."""
+"""What both daemons do alike on their hosts: logs, systemd's notification socket, the boot clock, their version, their host's name."""
 
+import socket
 import time
 from importlib import metadata
 
@@ -9,6 +10,12 @@ def version() -> str:
         return metadata.version("heteroshare")
     except metadata.PackageNotFoundError:
         return "0+source"
+
+
+def host_name() -> str:
+    """As other hosts may know this one. Where /etc/hosts has its name in the line of `localhost`, its full name is that."""
+    found = socket.getfqdn()
+    return socket.gethostname() if found.partition(".")[0].endswith("localhost") else found
 
 
 def boot_s() -> float:

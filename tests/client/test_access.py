@@ -18,7 +18,7 @@ from hs_client import tls
 from hs_proto.v1 import controller_pb2 as wire
 
 NAMED = (x509.DNSName("controller.heteroshare"),)
-DAY = dt.timedelta(days=1)
+DAY, NONE = dt.timedelta(days=1), dt.timedelta()
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,12 @@ class Ca:
     def sha256(self) -> str:
         return self.certificate.fingerprint(hashes.SHA256()).hex()
 
-    def credentials(self, uri: str, names: list[x509.GeneralName]) -> grpc.ServerCredentials:
+    def credentials(
+        self, uri: str, names: list[x509.GeneralName], ahead: dt.timedelta = NONE
+    ) -> grpc.ServerCredentials:
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri), *names])
-        leaf = builder("controller", self.certificate.subject, key.public_key()).add_extension(
+        leaf = builder("controller", self.certificate.subject, key.public_key(), ahead).add_extension(
             alternatives, critical=False
         )
         made = leaf.sign(self.key, hashes.SHA256())
@@ -48,8 +50,8 @@ class Ca:
         return grpc.ssl_server_credentials([(secret, chain)])
 
 
-def builder(name, issuer, key) -> x509.CertificateBuilder:
-    now = dt.datetime.now(dt.UTC)
+def builder(name, issuer, key, ahead=NONE) -> x509.CertificateBuilder:
+    now = dt.datetime.now(dt.UTC) + ahead
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     made = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer or subject).public_key(key)
     return (
@@ -75,8 +77,9 @@ def listening(ca, short):
     """A scripted controller behind TLS on loopback."""
     made = []
 
-    def listen(uri="spiffe://heteroshare/controller", names=NAMED):
-        serving = fakes.Serving(fakes.FakeController(), short / "t.sock", ca.credentials(uri, list(names)))
+    def listen(uri="spiffe://heteroshare/controller", names=NAMED, ahead=NONE):
+        credentials = ca.credentials(uri, list(names), ahead)
+        serving = fakes.Serving(fakes.FakeController(), short / "t.sock", credentials)
         serving.start()
         made.append(serving)
         return serving
@@ -210,6 +213,16 @@ def test_cert_shows_what_is_presented_and_whether_it_is_ours(call, listening, ca
     assert "the same CA" in call("cert").out
     login = json.loads(call("cert", "--json").out)
     assert login["trusted"] is True
+
+
+@pytest.mark.parametrize(("days", "said"), [(3, "not yet valid"), (-3, "has expired")])
+def test_a_certificate_of_another_day_makes_it_look_at_the_clock(call, listening, days, said):
+    serving = listening(ahead=days * DAY)
+    ran = call("cert", f"127.0.0.1:{serving.port}")
+    assert ran.code == 5
+    assert said in ran.err
+    assert "by the clock of this machine" in ran.err
+    assert "not of that CA" not in ran.err
 
 
 def test_a_chain_without_the_ca_asks_for_it(listening, ca, monkeypatch):

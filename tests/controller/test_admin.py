@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -236,6 +237,17 @@ def test_a_policy_that_was_set_stays_in_office_and_restarts_nobody(config: Confi
     asyncio.run(story())
 
 
+def test_a_policy_that_the_configuration_changes_is_in_the_audit_once(config: Config) -> None:
+    async def policies_set(policy: str) -> list[tuple[str, str]]:
+        async with started(config, find(policy)) as here:
+            await here.client.submit(spec())
+            return [each for each in await kinds(here) if each[0] == "policy-set"]
+
+    assert asyncio.run(policies_set("fifo")) == []
+    assert asyncio.run(policies_set("las")) == [("policy-set", "the configuration")]
+    assert asyncio.run(policies_set("las")) == [("policy-set", "the configuration")]
+
+
 def test_trades_are_shown_while_they_stand_and_on_request_when_undone(config: Config) -> None:
     trade = Trade(
         fast="V100",
@@ -328,6 +340,9 @@ def test_a_backup_is_put_back_whole_and_above_all_terms_and_numbers_before(
             jobs = (await here.client.stub.ListJobs(pb.ListJobsRequest())).jobs
             assert sorted(job.name for job in jobs) == ["job-0", "job-1", "job-2"]
             assert here.loop.mind.machine.term > term + 1_000_000
+            *_, backed_up, put_back = await kinds(here)
+            me = (await here.client.stub.Info(pb.InfoRequest())).you
+            assert (backed_up, put_back) == (("backup", me), ("journal-restored", me))
             assert await here.client.submit(spec()) == [1_000_004]
 
     asyncio.run(story())
@@ -348,8 +363,19 @@ def test_a_backup_goes_to_a_new_machine(config: Config, tmp_path: Path) -> None:
     assert (wrong.returncode, "not a HeteroShare journal" in wrong.stderr) == (1, True)
     done = subprocess.run([*argv, str(copy)], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+    with daemon.file.open("a") as file:
+        file.write('\nlisten = "127.0.0.1:0"\n')
+    bare = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=120, check=False)
+    assert bare.returncode == 1
+    assert f"put {new}/state/pki back from where you keep it" in bare.stderr, "a new CA would lock all out"
+    shutil.copytree(made_pki(tmp_path), new / "state" / "pki")
     daemon.start()
     assert daemon.end() == 0
+
+
+def made_pki(folder: Path) -> Path:
+    pki.init(folder / "of-before")
+    return folder / "of-before" / "pki"
 
 
 def test_memory_is_written_when_it_changed_and_rates_now_and_then(config: Config) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hs_agent import peers
 from hs_controller import config
 from hs_controller.config import ConfigError
 
@@ -47,6 +48,16 @@ def test_every_key_of_the_documentation_is_read(tmp_path: Path) -> None:
     assert read.users == {"bob": config.ConfigUser(tickets=200.0, run_as="nobody"), "C": config.ConfigUser()}
     assert read.limits.connections == 5
     assert read.admins == ("ann",)
+
+
+@pytest.mark.parametrize("called", ["localhost", "localhost.localdomain", "ip6-localhost"])
+def test_a_host_whose_name_stands_beside_localhost_is_not_called_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str
+) -> None:
+    monkeypatch.setattr("socket.getfqdn", lambda: called)
+    monkeypatch.setattr("socket.gethostname", lambda: "gpu-head")
+    assert load(tmp_path, 'listen = "0.0.0.0:7443"').reached_at() == "gpu-head:7443"
+    assert peers._told("0.0.0.0") == "gpu-head"
 
 
 def test_the_documentation_names_the_limits_that_there_are() -> None:

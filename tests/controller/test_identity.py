@@ -1,9 +1,11 @@
 """Who may be a node: the real daemon with TLS, real `hs-agent join`, and everything that must not work."""
 
 import asyncio
+import contextlib
 import os
 import pwd
 import socket
+import sqlite3
 import ssl
 import stat
 import subprocess
@@ -21,7 +23,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
 from hs_agent.identity import Identity, Keeper
-from hs_controller import pki
+from hs_client import tls
+from hs_client.errors import UnavailableError
+from hs_controller import config, pki
+from hs_controller.__main__ import _settings as controller_settings
+from hs_controller.config import ConfigError
 from hs_controller.pki import Authority
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
@@ -112,6 +118,23 @@ def test_init_makes_what_only_its_owner_can_read_and_never_again(tmp_path: Path)
     assert first.stdout == f"CA SHA-256: {authority.sha256}\n"
 
 
+# Not to be looked at, whoever asks; for who is not root, so is what others may not enter.
+UNSEEN = Path("/tmp") / ("x" * 300)
+
+
+def test_files_that_may_not_be_looked_at_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(f'state_dir = "{UNSEEN}"\n')
+    made = run_init(file)
+    assert made.returncode == 1
+    assert made.stderr == f"hs-controller: {UNSEEN}/pki: cannot be made: File name too long\n"
+    monkeypatch.setattr(config, "DEFAULT_FILE", UNSEEN)
+    with pytest.raises(ConfigError, match="cannot be read: File name too long"):
+        controller_settings(UNSEEN)
+    with pytest.raises(RefusedError, match="cannot be read: File name too long"):
+        identity.default_folder(UNSEEN)
+
+
 def test_a_port_without_certificates_is_not_opened_and_it_says_what_to_do(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path, more=f'listen = "127.0.0.1:{free_port()}"\n')
     done = subprocess.run(daemon.argv(), capture_output=True, text=True, timeout=120, check=False)
@@ -185,6 +208,18 @@ def test_a_join_that_is_wrong_leaves_nothing_behind(
         cluster.join(**{"token": token, "node": node, "folder": folder, **change})
     assert [file for file in cluster.folder.iterdir() if "there" in file.name] == []
     assert cluster.join(token, node).node == node, "the token still works for whom it was made"
+
+
+def test_a_join_that_cannot_write_uses_no_token_up_and_ends_no_certificate(cluster: Cluster) -> None:
+    there = cluster.joined("v32")
+    token = cluster.enroll("v32").token
+    no_folder = cluster.folder / "file"
+    no_folder.touch()
+    with pytest.raises(RefusedError, match="cannot be written: Not a directory") as refused:
+        cluster.join(token, "v32", folder=no_folder / "identity")
+    assert refused.value.kind is Kind.CONFLICT
+    asyncio.run(Keeper(there, cluster.address).renew())
+    assert cluster.join(token, "v32", folder=there.folder, replace=True).node == "v32"
 
 
 def test_an_expired_token_is_refused(cluster: Cluster) -> None:
@@ -382,6 +417,38 @@ def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_docto
         host.says(CONNECTED)
 
 
+def test_a_host_whose_clock_is_behind_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
+    host = Host(cluster, "v20")
+    mine = host.join()
+    authority = Authority.load(cluster.folder / "state")
+    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+    assert authority is not None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    coming = authority.issue("v20", identity._csr("v20", key), time.time() + 3600)
+    (host.identity / "cert.pem").write_bytes(coming.chain_pem)
+    looked = host.doctor()
+    assert looked.returncode == 1
+    assert "fail  certificate     the clock of this host says" in looked.stdout
+    assert "set the clock" in looked.stdout
+    with host.running():
+        host.says("set the clock")
+
+
+def test_a_host_whose_clock_is_wrong_is_told_so_when_it_joins(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = cluster.enroll("v21").token
+    now_s = time.time()
+    for wrong_s in (now_s - 30 * 86_400.0, now_s + 30 * 86_400.0):
+        with monkeypatch.context() as clock:
+            clock.setattr(identity.time, "time", lambda wrong_s=wrong_s: wrong_s)
+            with pytest.raises(RefusedError, match="but the clock of this host says") as refused:
+                cluster.join(token, "v21")
+        assert refused.value.kind is Kind.UNAVAILABLE
+        assert "set the clock" in str(refused.value)
+    assert cluster.join(token, "v21").node == "v21", "the token was not used up"
+
+
 def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None:
     account = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -452,13 +519,55 @@ def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn
     pki.init(tmp_path)
     authority = Authority.load(tmp_path)
     assert authority is not None
-    due_s = authority.own_due_s()
+    due_s = authority.own_due_s(time.time())
     assert 0.6 * pki.LEAF_S < due_s - time.time() < 0.7 * pki.LEAF_S
     (tmp_path / "pki" / "server.key").write_bytes((tmp_path / "pki" / "ca.key").read_bytes())
-    assert authority.own_due_s() == 0.0, "a crash between the two files is seen"
+    assert authority.own_due_s(time.time()) == 0.0, "a crash between the two files is seen"
+    authority.renew_own(time.time() + 3600)
+    assert authority.own_due_s(time.time()) == 0.0, (
+        "nobody believes it yet: the clock was wrong when it was made"
+    )
     authority.renew_own(time.time())
     authority.server_context()
-    assert authority.own_due_s() > time.time()
+    assert authority.own_due_s(time.time()) > time.time()
+
+
+def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    host = Host(cluster.start(), "v30")
+    mine = host.join()
+    assert cluster.end() == 0
+    ahead_s = time.time() + 365 * 86_400.0
+    authority = Authority.load(tmp_path / "state")
+    assert authority is not None
+    authority.renew_own(ahead_s)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "journal.db", isolation_level=None)) as db:
+        db.execute("UPDATE events SET at_s = ?", (ahead_s,))
+    cluster.start()
+    try:
+        with host.running():
+            host.says(CONNECTED)
+        assert '"clock-behind-journal"' in cluster.log.read_text()
+        again = asyncio.run(Keeper(mine, cluster.address).renew())
+        assert again.not_before_s < time.time() < again.not_after_s
+        assert cluster.joined("v31").not_before_s < time.time()
+    finally:
+        assert cluster.end() == 0
+
+
+def test_whoever_takes_the_port_for_browsers_for_the_other_one_is_told_so(tmp_path: Path) -> None:
+    web = f"127.0.0.1:{free_port()}"
+    cluster = Cluster(tmp_path, more=f'web_listen = "{web}"\n')
+    cluster.start()
+    try:
+        token = cluster.enroll("v33").token
+        with pytest.raises(RefusedError, match="is for browsers, not the controller's `listen`"):
+            cluster.join(token, "v33", controller=web)
+        with pytest.raises(UnavailableError, match="is for browsers, not the controller's `listen`"):
+            tls.look(web)
+        assert cluster.join(token, "v33").node == "v33"
+    finally:
+        assert cluster.end() == 0
 
 
 def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: Path) -> None:
@@ -474,7 +583,8 @@ def test_a_folder_that_others_can_read_or_that_is_torn_is_no_identity(tmp_path: 
     issued = authority.issue("v1", identity._csr("v1", key), time.time())
     folder = tmp_path / "id"
     assert identity.load_identity(folder) is None
-    identity._put(identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
+    with identity._fresh(folder, key_pem) as fresh:
+        identity._fill(fresh, identity._identity(folder, key_pem, issued.chain_pem, authority.pem))
     assert identity.load_identity(folder).node == HostName("v1")
     folder.rename(identity._replaced(folder))
     assert identity.load_identity(folder).node == HostName("v1"), "a crash while it was replaced"

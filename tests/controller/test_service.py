@@ -326,6 +326,14 @@ def test_users_are_set_by_administrators(lasting):
             user = await stub.SetUser(pb.SetUserRequest(key="2", name="carl", tickets=50))
             assert (user.tickets, user.run_as) == (50, "nobody")
             [job] = await here.client.submit(as_user="carl")
+            [submitted] = [
+                event
+                async for event in here.client.stub.Events(pb.EventsRequest(job_id=job))
+                if event.kind == "submitted"
+            ]
+            you = (await here.client.stub.Info(pb.InfoRequest())).you
+            assert submitted.text == f"{you} submitted 'train' for 1 GPU, in the name of carl"
+            assert (submitted.user, submitted.data["by"]) == ("carl", you)
             assert (await here.client.view(job)).user == "carl"
             info = await stub.Info(pb.InfoRequest())
             assert (info.you, info.admin, info.policy, info.term) == ("root", True, "plain", 1)

@@ -165,18 +165,24 @@ def test_a_watcher_that_falls_behind_is_dropped_with_resync(lasting, monkeypatch
     asyncio.run(story())
 
 
-def test_open_watchers_have_a_limit(lasting):
+def test_open_watchers_have_a_limit_of_which_nobody_has_more_than_half(lasting):
     async def story():
-        few = replace(lasting, limits=replace(lasting.limits, watchers=2))
+        few = replace(lasting, limits=replace(lasting.limits, watchers=4))
         async with started(few) as here:
             [job] = await here.client.submit()
             calls = [here.client.stub.WatchJob(pb.JobRequest(job_id=job)) for _ in range(2)]
             for call in calls:
                 assert (await call.read()).id == job
-            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too many watchers"):
+            you = (await here.client.stub.Info(pb.InfoRequest())).you
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, f"too many watchers of {you}"):
                 await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()
             calls[0].cancel()
-            await until(lambda: here.controller._service._watchers == 1)
+            watchers = here.controller._service._watchers
+            await until(lambda: watchers[you] == 1)
+            watchers["others"] = 3
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "too many watchers; try again"):
+                await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()
+            del watchers["others"]
             assert (await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()).id == job
 
     asyncio.run(story())

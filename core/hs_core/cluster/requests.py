@@ -68,6 +68,8 @@ class Requests(Admin):
         ids = tuple(JobId(first + i) for i in range(len(event.specs)))
         self._next_job_id = JobId(first + len(ids))
         self._event.meta = True
+        by = event.by or event.user
+        behalf = "" if by == event.user else f", in the name of {event.user}"
         members = [job for job, spec in zip(ids, event.specs, strict=True) if spec.array_index is not None]
         array_id = members[0] if members else None
         for job, spec in zip(ids, event.specs, strict=True):
@@ -81,7 +83,8 @@ class Requests(Admin):
             self._put(Job(id=job, user=event.user, spec=own, arrival_s=event.now_s), event.now_s)
             gang = "1 GPU" if own.gang == 1 else f"{own.gang} GPUs"
             gang += f" on {own.nodes} servers" if own.nodes > 1 else ""
-            self._fact(event.now_s, "submitted", f"{event.user} submitted {own.name!r} for {gang}", job=job)
+            text = f"{by} submitted {own.name!r} for {gang}{behalf}"
+            self._fact(event.now_s, "submitted", text, job=job, data={"by": by})
         self._stale = True
         return ids
 
