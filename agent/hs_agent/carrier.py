@@ -62,7 +62,8 @@ class Pipe:
         self._sink.write(data)
 
     def say(self, **value: Any) -> None:
-        data = json.dumps(value).encode()
+        # An error may name a file whose name is no UTF-8; half of a surrogate pair would go over no wire from here on.
+        data = json.dumps(value, ensure_ascii=False).encode(errors="replace")
         self._sink.write(FRAME.pack(b"J", len(data)) + data)
         self._sink.flush()
 

@@ -265,6 +265,17 @@ def test_traps_in_the_jobs_folder_lead_nowhere(two: Two, place: Path, trap: str)
     assert not (there / "manifest.json").exists()
 
 
+def test_why_a_fetch_failed_is_text_that_goes_over_any_wire_whatever_the_job_calls_its_files(
+    two: Two,
+) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    (two.folders[1] / f"gen-{GENERATION}" / os.fsdecode(b"\xff.part")).mkdir(parents=True)
+    two.lend()
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    assert event.why.endswith(": ?.part")
+
+
 def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
     shared = place / "shared"
     two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(shared)))
