@@ -467,6 +467,40 @@ def test_checkpoints_stay_as_long_as_they_are_lent(two: Two) -> None:
     launcher.forget_checkpoints(frozenset())
     assert launcher.kept(JobId(7)) is None
     assert not two.folders[0].exists()
+    launcher.remove_forgotten()
+    assert list(launcher.checkpoints.iterdir()) == []
+
+
+def nested(folder: Path, depth: int) -> None:
+    """Deeper than any path can say."""
+    folder.mkdir(parents=True)
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("a", dir_fd=here)
+        below = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_a_job_is_forgotten_however_deep_its_folders_are_and_nothing_that_it_links_to(
+    two: Two, place: Path
+) -> None:
+    kept = place / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("mine")
+    launcher, folder = two.launchers[0], two.folders[0]
+    for below in (folder / "copy-1.0", folder / "gen-1"):
+        nested(below, 3000)
+        (below / "link").symlink_to(kept)
+        (below / os.fsdecode(b"\xff\n")).mkdir()
+    launcher.folder(Key(JobId(7), 1)).make()
+    launcher.forget(Key(JobId(7), 1))
+    assert [path.name for path in folder.iterdir()] == ["gen-1"]
+    launcher.forget_checkpoints(frozenset())
+    launcher.remove_forgotten()
+    assert list(launcher.checkpoints.iterdir()) == []
+    assert (kept / "file").read_text() == "mine"
 
 
 def test_a_carrier_that_ended_before_anybody_waited_for_it_is_seen_off_without_an_error(two: Two) -> None:
