@@ -5,6 +5,7 @@ import contextlib
 import os
 import pwd
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -235,6 +236,15 @@ def test_a_log_is_read_from_its_end_across_both_halves(place) -> None:
     assert collect(place, 0) == b""
     assert collect(place, -1) == (place / "log.1").read_bytes() + (place / "log").read_bytes()
     assert collect(place, 10**6) == collect(place, -1)
+
+
+def test_the_end_of_a_log_without_lines_is_found_while_nobody_waits_for_it(place) -> None:
+    """As a progress bar writes it. All that the agent does meanwhile waits."""
+    (place / "log").write_bytes(b"\n" + b"epoch 1 |####    |\r" * (16 << 20 >> 4))
+    began_s = time.process_time()
+    tail = collect(place, 1)
+    assert time.process_time() - began_s < 0.5
+    assert tail.startswith(b"epoch 1")
 
 
 def test_following_goes_on_across_a_turn_of_the_log(place) -> None:
