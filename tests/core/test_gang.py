@@ -463,6 +463,8 @@ def test_a_noise_scale_comes_with_progress_and_one_that_is_none_is_left_out() ->
         gang.say(0, **progress, noise_scale=scale, noise_samples=60)
     gang.say(0, **progress, noise_scale=1.0, noise_samples=-1)
     assert gang.machine.malformed == before + 6
+    gang.say(0, **progress, noise_scale=1e30, noise_samples=60)  # of gradients that all but vanish
+    assert gang.events[-1].noise_scale == 1e15
 
 
 def test_a_restore_is_told_once_with_what_was_torn() -> None:

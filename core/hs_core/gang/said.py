@@ -1,5 +1,6 @@
 """What ranks say (docs/job-protocol.md), read with care: one type for each word, and nothing of it believed before all of it makes sense."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +13,7 @@ from hs_core.reports import Tier
 MOST = 10**15
 """Of any number: beyond is nonsense, and sums of them would not fit on the wire."""
 MAX_TEXT = 1000
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +197,7 @@ def _progress(message: Message) -> Progress:
         steps=steps,
         seconds=seconds,
         device_bytes=_count(message, "device_bytes", 0),
-        noise_scale=_amount(message, "noise_scale", 0.0),
+        noise_scale=min(_amount(message, "noise_scale", 0.0), MOST),
         noise_samples=_count(message, "noise_samples", 0),
     )
 
@@ -236,7 +238,7 @@ def _count(message: Message, name: str, default: int | None = None, *, least: in
 
 def _amount(message: Message, name: str, default: float | None = None) -> float:
     value = message.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MOST:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
         raise MalformedError
     return float(value)
 
