@@ -218,6 +218,16 @@ def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed
     assert event.why == "ZeroDivisionError: division by zero"
 
 
+def test_many_jobs_with_large_environments_do_not_cut_their_host_off(daemon, controller, job) -> None:
+    """As large as a job may be for the controller, which says all that it wants of a host in one message."""
+    daemon.start()
+    large = dict.fromkeys(("FIRST", "SECOND"), "x" * 120_000)
+    controller.want(*(job(number, "true", env=large, paused=True) for number in range(1, 33)))
+    for number in range(1, 33):
+        controller.wait_report(number, lambda r: r.phase is Phase.WAITING, "it waits")
+    assert len(controller.hellos) == 1
+
+
 def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
     settings, job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
