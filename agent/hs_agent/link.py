@@ -345,18 +345,16 @@ class _Connection:
 def _shorten(jobs: Sequence[common_pb2.JobReport]) -> None:
     """Hello names all jobs at once: of what is for people only so much as goes in."""
     exits = [job.exit for job in jobs if job.HasField("exit")]
-    over = sum(job.ByteSize() for job in jobs) - MAX_REPORTS_BYTES
-    if over > 0 and exits:
-        tails = [each.log_tail.encode() for each in exits]
-        most = max(sum(map(len, tails)) - over, 0) // len(exits)
-        for each, tail in zip(exits, tails, strict=True):
-            each.log_tail = tail[max(len(tail) - most, 0) :].decode(errors="ignore")
-    over = sum(job.ByteSize() for job in jobs) - MAX_REPORTS_BYTES
-    if over > 0:
-        notes = [job.note.encode() for job in jobs]
-        most = max(sum(map(len, notes)) - over, 0) // len(jobs)
-        for job, note in zip(jobs, notes, strict=True):
-            job.note = note[:most].decode(errors="ignore")
+    told: tuple[tuple[Sequence[Any], str], ...] = ((exits, "log_tail"), (exits, "why"), (jobs, "note"))
+    for owners, field in told:
+        over = sum(job.ByteSize() for job in jobs) - MAX_REPORTS_BYTES
+        if over <= 0:
+            return
+        texts = [getattr(owner, field).encode() for owner in owners]
+        most = max(sum(map(len, texts)) - over, 0) // max(len(texts), 1)
+        for owner, text in zip(owners, texts, strict=True):
+            kept = text[max(len(text) - most, 0) :] if field == "log_tail" else text[:most]
+            setattr(owner, field, kept.decode(errors="ignore"))
 
 
 async def _renewed(identity: Secure) -> None:

@@ -80,9 +80,11 @@ def connection_of(reports: list[JobReport]) -> link._Connection:
     return link._Connection(config, side, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("note", ["", "disk full " * 100])
-def test_however_many_jobs_ended_with_much_to_say_hello_goes_into_one_message(note: str) -> None:
-    ended = Exit(code=1, log_tail="\N{GREEK SMALL LETTER ALPHA}" * 4000 + "the end")
+@pytest.mark.parametrize(
+    ("why", "note"), [("", ""), ("", "disk full " * 100), ("no such program " * 100, "")]
+)
+def test_however_many_jobs_ended_with_much_to_say_hello_goes_into_one_message(why: str, note: str) -> None:
+    ended = Exit(code=1, why=why, log_tail="\N{GREEK SMALL LETTER ALPHA}" * 4000 + "the end")
     reports = [
         JobReport(job=JobId(number), epoch=1, phase=Phase.EXITED, exit=ended, note=note)
         for number in range(1500)
@@ -90,12 +92,15 @@ def test_however_many_jobs_ended_with_much_to_say_hello_goes_into_one_message(no
     hello = connection_of(reports)._hello()
     assert hello.ByteSize() < 1 << 20
     assert [job.job_id for job in hello.jobs] == list(range(1500))
-    assert note or all(
-        job.exit.log_tail.endswith("\N{GREEK SMALL LETTER ALPHA}the end") for job in hello.jobs
+    assert (
+        why
+        or note
+        or all(job.exit.log_tail.endswith("\N{GREEK SMALL LETTER ALPHA}the end") for job in hello.jobs)
     )
     assert all(job.note == note[: len(job.note)] for job in hello.jobs)
+    assert all(job.exit.why == why[: len(job.exit.why)] for job in hello.jobs)
     few = connection_of(reports[:10])._hello()
-    assert all(job.exit.log_tail == ended.log_tail and job.note == note for job in few.jobs)
+    assert all((job.exit.log_tail, job.exit.why, job.note) == (ended.log_tail, why, note) for job in few.jobs)
 
 
 def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -> None:
