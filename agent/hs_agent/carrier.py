@@ -17,12 +17,14 @@ import re
 import stat
 import struct
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 CHUNK = 256 << 10
 MAX_MANIFEST = 1 << 20
 MAX_FILES = 4096
+SIGN_EVERY_S = 5.0  # while there is nothing to send yet: the other side does not wait for who is silent
 FRAME = struct.Struct(">cI")
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,5})\.pt")
 _GENERATION = re.compile(r"gen-(0|[1-9][0-9]{0,17})")
@@ -62,7 +64,8 @@ class Pipe:
         self._sink.write(data)
 
     def say(self, **value: Any) -> None:
-        data = json.dumps(value).encode()
+        # An error may name a file whose name is no UTF-8; half of a surrogate pair would go over no wire from here on.
+        data = json.dumps(value, ensure_ascii=False).encode(errors="replace")
         self._sink.write(FRAME.pack(b"J", len(data)) + data)
         self._sink.flush()
 
@@ -96,12 +99,15 @@ def read_small(here: int, name: str) -> bytes:
     return data
 
 
-def digest_of(fd: int, size: int) -> Any:
-    """SHA-256 of the first `size` bytes, to go on with."""
-    digest, at = hashlib.sha256(), 0
+def digest_of(fd: int, size: int, sign: Callable[[], None] = lambda: None) -> Any:
+    """SHA-256 of the first `size` bytes, to go on with; a sign now and then that it is at it."""
+    digest, at, signed_s = hashlib.sha256(), 0, time.monotonic()
     while at < size and (data := os.pread(fd, min(CHUNK, size - at), at)):
         digest.update(data)
         at += len(data)
+        if time.monotonic() - signed_s >= SIGN_EVERY_S:
+            signed_s = time.monotonic()
+            sign()
     if at < size:
         raise TornError("it is shorter than it should be")
     return digest
@@ -153,9 +159,8 @@ def send_file(fd: int, name: str, size: int, expected: str, offset: int, pipe: P
     found = os.fstat(fd).st_size
     if found != size:
         raise TornError(f"{name} has {found} bytes; expected {size}")
-    digest = digest_of(fd, offset)
     pipe.say(name=name, size=size, offset=offset)
-    at = offset
+    digest, at = digest_of(fd, offset, lambda: pipe.say(sign=True)), offset
     while at < size and (data := os.pread(fd, min(CHUNK, size - at), at)):
         digest.update(data)
         at += len(data)

@@ -15,8 +15,8 @@ import structlog
 MAX_MESSAGE = 64 << 10
 MAX_CONNECTIONS = 256
 MAX_UNSENT = 256 << 10
-# A rank says about one thing a second; a job that talks without end is listened to no faster than this.
-MESSAGES_PER_WINDOW, WINDOW_S = 200, 1.0
+# A rank says about one thing a second; a job that talks without end, over however many connections, is listened to no faster than this.
+MESSAGES_PER_WINDOW, BYTES_PER_WINDOW, WINDOW_S = 500, 512 << 10, 1.0
 
 _LENGTH = struct.Struct(">I")
 _PEER = struct.Struct("3i")  # struct ucred: pid, uid, gid
@@ -35,14 +35,46 @@ def frame(message: Mapping[str, Any]) -> bytes:
 
 async def read_message(reader: asyncio.StreamReader) -> Mapping[str, Any] | None:
     """None: the peer is gone, or does not keep to the protocol."""
+    return _message(await _read_body(reader))
+
+
+async def _read_body(reader: asyncio.StreamReader) -> bytes:
+    """Empty: the peer is gone, or does not keep to the protocol."""
     try:
         (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        if not 0 < length <= MAX_MESSAGE:
-            return None
-        value = json.loads(await reader.readexactly(length))
-    except (OSError, ValueError, RecursionError, asyncio.IncompleteReadError):
+        return await reader.readexactly(length) if length <= MAX_MESSAGE else b""
+    except (OSError, asyncio.IncompleteReadError):
+        return b""
+
+
+def _message(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+class _Patience:
+    """With one job."""
+
+    def __init__(self) -> None:
+        self._began_s = float("-inf")
+        self._messages = self._bytes = 0
+
+    async def hear(self, size: int) -> None:
+        """Until a message of that size may be looked at."""
+        loop = asyncio.get_running_loop()
+        while (left_s := self._began_s + WINDOW_S - loop.time()) > 0 and self._is_over:  # noqa: ASYNC110 — time rings no bell
+            await asyncio.sleep(left_s)
+        if left_s <= 0:
+            self._began_s, self._messages, self._bytes = loop.time(), 0, 0
+        self._messages += 1
+        self._bytes += size
+
+    @property
+    def _is_over(self) -> bool:
+        return self._messages >= MESSAGES_PER_WINDOW or self._bytes >= BYTES_PER_WINDOW
 
 
 class JobSocket:
@@ -55,6 +87,7 @@ class JobSocket:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._next = 0
+        self._patience = _Patience()
 
     async def open(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -96,17 +129,15 @@ class JobSocket:
         return False
 
     async def _serve(self, connection: int, reader: asyncio.StreamReader) -> None:
-        loop = asyncio.get_running_loop()
-        window_s, count = loop.time(), 0
         try:
-            while (message := await read_message(reader)) is not None:
+            while body := await _read_body(reader):
+                await self._patience.hear(len(body))
+                message = _message(body)
+                if message is None or connection not in self._writers:
+                    return
                 self._heard(connection, message)
                 if connection not in self._writers:
                     return
-                count += 1
-                if count >= MESSAGES_PER_WINDOW:
-                    await asyncio.sleep(max(window_s + WINDOW_S - loop.time(), 0.0))
-                    window_s, count = loop.time(), 0
         except Exception:
             log.exception("a job's message broke its handler", socket=str(self.path))
         finally:

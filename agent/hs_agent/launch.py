@@ -5,7 +5,7 @@ import json
 import os
 import pwd
 import re
-import shutil
+import secrets
 import signal
 import socket
 import subprocess
@@ -18,6 +18,7 @@ from typing import Any
 from hs_agent import cgroup, procs, shim
 from hs_agent.config import Config, DeviceKind, split_address
 from hs_agent.folder import Folder, Key, read_json, write_atomically
+from hs_agent.removal import remove_tree
 from hs_agent.rendezvous import interface_of
 from hs_core.errors import Kind, RefusedError
 from hs_core.model import Gpu, OnPartition, SuspendMode
@@ -25,6 +26,7 @@ from hs_core.names import JobId
 from hs_core.wanted import WantedJob
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
+_FORGOTTEN = ".forgotten-"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
 _PYTHON_OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -325,17 +327,23 @@ class Launcher:
         folder = self.checkpoints / str(key.job)
         if folder.is_dir() and not folder.is_symlink():
             for path in folder.glob(f"copy-{key.epoch}.*"):
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
     def forget_checkpoints(self, keep: Container[JobId]) -> None:
-        """Of all jobs but these. Folders that users named are theirs."""
+        """Of all jobs but these; `remove_forgotten` does what takes time. Folders that users named are theirs."""
         for path in self.checkpoints.iterdir():
             name = path.name.removesuffix(".json")
             if name.isascii() and name.isdigit() and JobId(int(name)) not in keep:
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    if path.is_dir() and not path.is_symlink():
+                        path.rename(path.with_name(f"{_FORGOTTEN}{secrets.token_hex(8)}"))
+                    else:
+                        path.unlink(missing_ok=True)
+
+    def remove_forgotten(self) -> None:
+        """Also what an agent before this one had no time for."""
+        for path in self.checkpoints.glob(f"{_FORGOTTEN}*"):
+            remove_tree(path)
 
     def start(self, folder: Folder) -> int:
         """The shim's pid. It is a child for as long as this agent lives and nobody's after that."""

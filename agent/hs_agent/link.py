@@ -31,8 +31,7 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 MAX_BACKOFF_S = 5.0
 FIRST_BACKOFF_S = 0.1
 MAX_LOG_STREAMS = 64
-MAX_REPORTS = 500  # in one message, well below its 1 MiB
-MAX_MESSAGE = 4 << 20
+MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
 
 _Call = grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.ToAgent]
 
@@ -100,7 +99,8 @@ class Link:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.max_receive_message_length", MAX_MESSAGE),
+            # What it wants of this host is said as a whole, however many jobs that are.
+            ("grpc.max_receive_message_length", -1),
             ("grpc.enable_http_proxy", 0),
             ("grpc.max_reconnect_backoff_ms", 1000),
             # Connections are not shared between clients of one process: each says hello on its own.
@@ -223,12 +223,14 @@ class _Connection:
         reports = self.side.reports()
         self._sent = {report.job: report for report in reports}
         self._sent_gpus = self._gpus()
+        jobs = [convert.from_report(report) for report in reports]
+        _shorten(jobs)
         return agent_pb2.Hello(
             host=self.config.name,
             boot_id=procs.boot_id(),
             version=version(),
             gpus=self._sent_gpus,
-            jobs=[convert.from_report(report) for report in reports],
+            jobs=jobs,
             warnings=self.side.warnings,
             peer=self.side.peer_address,
         )
@@ -236,15 +238,24 @@ class _Connection:
     def _news(self) -> agent_pb2.Report | None:
         """What differs from what this connection was told. However long the stream stood still: the present state, once."""
         now = {report.job: report for report in self.side.reports()}
-        changed = [report for report in now.values() if self._sent.get(report.job) != report][:MAX_REPORTS]
         self._sent = {job: report for job, report in self._sent.items() if job in now}
-        self._sent |= {report.job: report for report in changed}
+        changed: list[common_pb2.JobReport] = []
+        left_bytes = MAX_REPORTS_BYTES
+        for job, report in now.items():
+            if self._sent.get(job) == report:
+                continue
+            told = convert.from_report(report)
+            left_bytes -= told.ByteSize()
+            if changed and left_bytes < 0:
+                break  # the next message says it
+            changed.append(told)
+            self._sent[job] = report
         gpus = self._gpus()
         told_gpus = [] if gpus == self._sent_gpus else gpus
         self._sent_gpus = gpus
         if not changed and not told_gpus:
             return None
-        return agent_pb2.Report(jobs=[convert.from_report(report) for report in changed], gpus=told_gpus)
+        return agent_pb2.Report(jobs=changed, gpus=told_gpus)
 
     async def _report_on(self) -> None:
         while True:
@@ -337,6 +348,21 @@ class _Connection:
     async def _end_log(self, request_id: int, error: str, epochs: Iterable[int] = ()) -> None:
         data = agent_pb2.LogData(request_id=request_id, end=True, error=error, epochs=epochs)
         await self._write(agent_pb2.FromAgent(log=data))
+
+
+def _shorten(jobs: Sequence[common_pb2.JobReport]) -> None:
+    """Hello names all jobs at once: of what is for people only so much as goes in."""
+    exits = [job.exit for job in jobs if job.HasField("exit")]
+    told: tuple[tuple[Sequence[Any], str], ...] = ((exits, "log_tail"), (exits, "why"), (jobs, "note"))
+    for owners, field in told:
+        over = sum(job.ByteSize() for job in jobs) - MAX_REPORTS_BYTES
+        if over <= 0:
+            return
+        texts = [getattr(owner, field).encode() for owner in owners]
+        most = max(sum(map(len, texts)) - over, 0) // max(len(texts), 1)
+        for owner, text in zip(owners, texts, strict=True):
+            kept = text[max(len(text) - most, 0) :] if field == "log_tail" else text[:most]
+            setattr(owner, field, kept.decode(errors="ignore"))
 
 
 async def _renewed(identity: Secure) -> None:

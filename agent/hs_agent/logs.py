@@ -43,17 +43,18 @@ def _open(path: Path) -> BinaryIO | None:
 
 def tail_start(data_size: Callable[[int, int], bytes], size: int, lines: int) -> int:
     """Offset of the last `lines` lines, found from the end backwards."""
-    position, found = size, 0
+    position, left = size, lines
     while position > 0:
         start = max(position - CHUNK, 0)
         chunk = data_size(start, position - start)
-        for at in range(len(chunk) - 1, -1, -1):
-            # The newline that ends the last line starts none.
-            if chunk[at] == 10 and start + at != size - 1:
-                found += 1
-                if found == lines:
-                    return start + at + 1
-        position = start
+        # The newline that ends the last line starts none.
+        at = len(chunk) - (position == size and chunk.endswith(b"\n"))
+        found = chunk.count(b"\n", 0, at)
+        if found >= left:
+            for _ in range(left):
+                at = chunk.rfind(b"\n", 0, at)
+            return start + at + 1
+        position, left = start, left - found
     return 0
 
 

@@ -105,6 +105,7 @@ class Agent:
         self._term = -1
         self._wake: asyncio.TimerHandle | None = None
         self._unsaved = False
+        self._removing = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended_thread = threading.Event()
 
@@ -354,6 +355,12 @@ class Agent:
             return  # no controller has said yet what is wanted
         here = {report.job for report in self.reports()} | {key.job for key in self.jobs.running}
         self.launcher.forget_checkpoints(self._wanted | self.grants.lends() | here)
+        self.jobs.spawn(self._remove_forgotten())
+
+    async def _remove_forgotten(self) -> None:
+        """One at a time: large ones are not to take the threads that launches need."""
+        async with self._removing:
+            await asyncio.to_thread(self.launcher.remove_forgotten)
 
     def term(self) -> int:
         """Of the newest controller that was obeyed."""

@@ -6,7 +6,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -157,7 +157,7 @@ class Sender:
             "manifest": manifest_name(request.nodes, request.node_rank),
             "have": {each.name: each.bytes for each in request.have[: carrier.MAX_FILES]},
         }
-        async with self._room, Carrier(order, kept.who) as source:
+        async with self._turn(write), Carrier(order, kept.who) as source:
             name, size, at = "", 0, 0
             while True:
                 kind, data = await source.read()
@@ -172,8 +172,25 @@ class Sender:
                     return
                 if "name" in word:
                     name, size, at = word["name"], word["size"], word["offset"]
+                elif "sign" in word:
+                    await write(agent_pb2.FetchChunk(name=name, offset=at, size=size))
                 else:
                     await write(agent_pb2.FetchChunk(name=name, offset=at, size=size, sha256=word["sha256"]))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, write: Write) -> AsyncIterator[None]:
+        """So many at once; who waits for it is given a sign now and then, for it does not wait for who is silent."""
+        while True:
+            try:
+                async with asyncio.timeout(carrier.SIGN_EVERY_S):
+                    await self._room.acquire()
+                break
+            except TimeoutError:
+                await write(agent_pb2.FetchChunk())
+        try:
+            yield
+        finally:
+            self._room.release()
 
 
 # --- fetching -------------------------------------------------------------------------------------------------------
@@ -397,10 +414,13 @@ async def _pump(
     answer: asyncio.Task[Any],
     progress: Callable[[], None],
 ) -> None:
-    heard_s = boot_s()
+    heard_s: float | None = boot_s()  # None: what came is being taken in, which a disk may take its time for
+
+    def silent() -> bool:
+        return heard_s is not None and boot_s() - heard_s >= STALLED_S
 
     async def watch() -> None:
-        while boot_s() - heard_s < STALLED_S:  # noqa: ASYNC110 — nobody says that nothing came
+        while not silent():  # noqa: ASYNC110 — nobody says that nothing came
             await asyncio.sleep(1.0)
         call.cancel()
 
@@ -408,7 +428,7 @@ async def _pump(
     name = ""
     try:
         async for chunk in call:
-            heard_s = boot_s()
+            heard_s = None
             if answer.done():
                 return
             if chunk.name != name:
@@ -424,9 +444,10 @@ async def _pump(
                     progress()
             if chunk.sha256:
                 await sink.say(sha256=chunk.sha256)
+            heard_s = boot_s()
         await sink.say(done=True)
     except asyncio.CancelledError:
-        if not call.cancelled() or answer.done() or boot_s() - heard_s < STALLED_S:
+        if not call.cancelled() or answer.done() or not silent():
             raise
         raise RefusedError(f"nothing came for {STALLED_S:g} s", Kind.UNAVAILABLE) from None
     except (BrokenPipeError, ConnectionResetError):

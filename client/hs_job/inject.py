@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import sys
+from _thread import get_ident
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Optional
+from typing import Any, Optional, Set
 
 
 def prepare() -> None:
@@ -43,20 +44,21 @@ def say(line: str) -> None:
 class _TorchFinder(MetaPathFinder):
     """Lets the others find torch, and wraps the loader that they found."""
 
-    _busy = False
+    def __init__(self) -> None:
+        self._busy: Set[int] = set()  # threads that look for it: others may import it meanwhile
 
     def find_spec(
         self, name: str, path: Any = None, target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        if name != "torch" or self._busy:
+        if name != "torch" or get_ident() in self._busy:
             return None
-        self._busy = True
+        self._busy.add(get_ident())
         try:
             from importlib.util import find_spec
 
             spec = find_spec(name)
         finally:
-            self._busy = False
+            self._busy.discard(get_ident())
         if spec is None or spec.loader is None:
             return None
         spec.loader = _HookingLoader(spec.loader, self)

@@ -6,18 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hs_agent import cgroup, procs
+from hs_agent import cgroup, launch, procs
 from hs_agent.devices import open_devices
 from hs_agent.folder import Key
 from hs_agent.loop import Agent
 from hs_core.events import Launch, LaunchFailed
 from hs_core.model import SuspendMode
 from hs_core.reports import Phase, Tier
+from hs_core.wanted import Turn, Wanted
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 UNSUSPENDED = {"suspend": SuspendMode.NONE}
@@ -214,6 +216,39 @@ def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed
     (event,) = asyncio.run(launched())
     assert isinstance(event, LaunchFailed)
     assert event.why == "ZeroDivisionError: division by zero"
+
+
+def test_many_jobs_with_large_environments_do_not_cut_their_host_off(daemon, controller, job) -> None:
+    """As large as a job may be for the controller, which says all that it wants of a host in one message."""
+    daemon.start()
+    large = dict.fromkeys(("FIRST", "SECOND"), "x" * 120_000)
+    controller.want(*(job(number, "true", env=large, paused=True) for number in range(1, 33)))
+    for number in range(1, 33):
+        controller.wait_report(number, lambda r: r.phase is Phase.WAITING, "it waits")
+    assert len(controller.hellos) == 1
+
+
+def test_checkpoints_that_take_their_time_to_be_removed_hold_nobody_up(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = threading.Event()
+
+    async def forgets() -> None:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        monkeypatch.setattr(launch, "remove_tree", lambda path: removed.wait(60) and path.rmdir())
+        monkeypatch.setattr(agent, "post", lambda _: None)
+        monkeypatch.setattr(agent, "reports", tuple)
+        agent.launcher.make_checkpoint_dir(job(7, "true"), launch.account(job(7, "true").run_as, config))
+        agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=()), 0.0)
+        agent._forget_checkpoints()
+        assert not (agent.launcher.checkpoints / "7").exists(), "a job of that number may come back meanwhile"
+        assert list(agent.launcher.checkpoints.iterdir()) != []
+        removed.set()
+        await asyncio.gather(*agent.jobs._tasks)
+        assert list(agent.launcher.checkpoints.iterdir()) == []
+
+    asyncio.run(forgets())
 
 
 def test_a_log_on_a_full_disk_stops_nothing(daemon, controller, job) -> None:

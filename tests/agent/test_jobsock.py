@@ -166,6 +166,29 @@ def test_a_job_that_talks_without_end_is_listened_to_slowly(place) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.parametrize(
+    ("message", "most"),
+    [
+        ({"type": "progress"}, jobsock.MESSAGES_PER_WINDOW),
+        ({"type": "progress", "pad": "x" * 60_000}, jobsock.BYTES_PER_WINDOW // 60_000 + 1),
+    ],
+)
+def test_nor_is_it_listened_to_faster_over_many_connections(place, message, most) -> None:
+    async def go() -> None:
+        async with listening(place / "s") as (_, heard):
+            writers = [(await asyncio.open_unix_connection(place / "s"))[1] for _ in range(60)]
+            for writer in writers:
+                writer.write(frame(message) * 40)
+            await heard.until(lambda: len(heard.messages) >= most)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(heard.messages) == most
+            for writer in writers:
+                writer.transport.abort()
+
+    asyncio.run(go())
+
+
 def test_a_job_that_does_not_listen_is_cut_off(place) -> None:
     async def go() -> None:
         async with listening(place / "s") as (sock, heard):

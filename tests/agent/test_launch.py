@@ -267,6 +267,14 @@ def test_who_follows_a_log_is_not_told_of_what_it_was_shown(place) -> None:
     assert asyncio.run(go()) == b"half a line\n"
 
 
+def test_the_end_of_a_log_without_lines_is_found_across_chunks(place) -> None:
+    """As a progress bar writes it."""
+    bar = b"epoch 1 |####    |\r" * (3 * logs.CHUNK // 16)
+    (place / "log").write_bytes(b"\n" + bar)
+    assert collect(place, 1) == bar
+    assert collect(place, 2) == b"\n" + bar
+
+
 def test_following_goes_on_across_a_turn_of_the_log(place) -> None:
     log = place / "log"
     log.write_bytes(b"a\n")

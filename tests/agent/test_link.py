@@ -1,11 +1,14 @@
 """How the agent takes what the controller says on its stream."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from hs_agent import link
+from hs_core.names import JobId
+from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Wanted
 from hs_proto.v1 import agent_pb2
 
@@ -102,3 +105,45 @@ def test_who_wants_no_more_of_a_log_does_not_end_the_stream_to_the_controller() 
         return stream.written
 
     assert asyncio.run(write()) == [1, 2]
+
+
+def connection_of(reports: list[JobReport]) -> link._Connection:
+    side = SimpleNamespace(reports=lambda: reports, readings=(), gpus=(), warnings=(), peer_address="")
+    config = SimpleNamespace(report_interval_s=1.0, name="host-a")
+    return link._Connection(config, side, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("why", "note"), [("", ""), ("", "disk full " * 100), ("no such program " * 100, "")]
+)
+def test_however_many_jobs_ended_with_much_to_say_hello_goes_into_one_message(why: str, note: str) -> None:
+    ended = Exit(code=1, why=why, log_tail="\N{GREEK SMALL LETTER ALPHA}" * 4000 + "the end")
+    reports = [
+        JobReport(job=JobId(number), epoch=1, phase=Phase.EXITED, exit=ended, note=note)
+        for number in range(1500)
+    ]
+    hello = connection_of(reports)._hello()
+    assert hello.ByteSize() < 1 << 20
+    assert [job.job_id for job in hello.jobs] == list(range(1500))
+    assert (
+        why
+        or note
+        or all(job.exit.log_tail.endswith("\N{GREEK SMALL LETTER ALPHA}the end") for job in hello.jobs)
+    )
+    assert all(job.note == note[: len(job.note)] for job in hello.jobs)
+    assert all(job.exit.why == why[: len(job.exit.why)] for job in hello.jobs)
+    few = connection_of(reports[:10])._hello()
+    assert all((job.exit.log_tail, job.exit.why, job.note) == (ended.log_tail, why, note) for job in few.jobs)
+
+
+def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -> None:
+    reports = [JobReport(job=JobId(number), epoch=1, phase=Phase.RUNNING) for number in range(500)]
+    connection = connection_of(reports)
+    connection._hello()
+    ended = Exit(code=1, log_tail="x" * 8000)
+    reports[:] = [replace(report, phase=Phase.EXITED, exit=ended) for report in reports]
+    told: list[int] = []
+    while (news := connection._news()) is not None:
+        assert news.ByteSize() < 1 << 20
+        told += [job.job_id for job in news.jobs]
+    assert told == list(range(500))

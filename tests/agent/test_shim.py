@@ -324,13 +324,14 @@ def test_a_shim_that_was_given_up_starts_nothing(shims) -> None:
     assert not (shims.place / "ran").exists()
 
 
-def test_a_killed_shim_takes_its_job_along(shims, wait_for) -> None:
-    started = shims.python("import time; print('up', flush=True); time.sleep(600)")
+@pytest.mark.parametrize("identity", [None, pytest.param(NOBODY, marks=needs_root)])
+def test_a_killed_shim_takes_its_job_along(shims, wait_for, identity) -> None:
+    started = shims.python("import time; print('up', flush=True); time.sleep(600)", identity=identity)
     started.says("up")
     job = started.job()
     procs.send(started.folder.shim_state().shim, signal.SIGKILL)
     started.process.wait()
-    wait_for(lambda: not procs.alive(job), "the job is gone")
+    wait_for(lambda: not procs.alive(job), "the job is gone", 10.0)
     assert not (started.folder.path / "exit.json").exists()
 
 

@@ -65,6 +65,7 @@ class Two:
         self.cut_after: int | None = None
         self.carried: list[int] = []
         self.give_up_s = 20.0
+        self.sender: transfer.Sender | None = None
         self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
         self.written_by = (0, 1)  # node, of so many
         self.lost = False  # the host that has it: nobody can be asked
@@ -127,9 +128,8 @@ class Two:
         return replace(self.job, epoch=2, source=source, grant=grant, **changes)
 
     async def fetch(self, grant: str = "sesame", **changes: Any) -> Any:
-        door = peers.PeerDoor(
-            self.configs[0], self.grants, transfer.Sender(self.launchers[0]), lambda _: None, None
-        )
+        sender = self.sender or transfer.Sender(self.launchers[0])
+        door = peers.PeerDoor(self.configs[0], self.grants, sender, lambda _: None, None)
         await door.start()
         heard = asyncio.Event()
 
@@ -179,6 +179,80 @@ def test_what_was_cut_in_the_middle_goes_on_where_it_was(two: Two) -> None:
     assert contents(two.folders[1]) == contents(two.folders[0])
     assert len(two.carried) >= 2
     assert sum(two.carried) < size + 8 * MIB
+
+
+SLOW = """
+import os, sys, time
+sys.path.append({package!r})
+from hs_agent import carrier
+pread, fsync = os.pread, os.fsync
+
+def slow_pread(*args):
+    time.sleep(0.06)
+    return pread(*args)
+
+def slow_fsync(fd):
+    time.sleep({fsync_s} if os.fstat(fd).st_size == 1 << 20 else 0.0)
+    fsync(fd)
+
+os.pread, os.fsync = slow_pread, slow_fsync
+carrier.SIGN_EVERY_S = 0.1
+carrier.main()
+"""
+
+
+def slow_disks(place: Path, monkeypatch: pytest.MonkeyPatch, fsync_s: float) -> None:
+    """Which take longer than a peer may be silent."""
+    script = place / "slow.py"
+    script.write_text(SLOW.format(package=str(Path(transfer.__file__).parents[1]), fsync_s=fsync_s))
+    monkeypatch.setattr(transfer.carrier, "__file__", str(script))
+    monkeypatch.setattr(transfer, "STALLED_S", 1.0)
+
+
+def test_a_large_file_is_gone_on_with_though_it_takes_long_to_read_what_is_there_already(
+    two: Two, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(two.folders[0], {"rank0.pt": 16 * MIB})
+    slow_disks(place, monkeypatch, fsync_s=0.0)
+    whole, here = two.folders[0] / f"gen-{GENERATION}", two.folders[1] / f"gen-{GENERATION}"
+    here.mkdir(parents=True)
+    (here / ".of.part").write_text(hashlib.sha256((whole / "manifest.json").read_bytes()).hexdigest())
+    (here / "rank0.pt.part").write_bytes((whole / "rank0.pt").read_bytes()[: 12 * MIB])
+    two.lend()
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert contents(two.folders[1]) == contents(two.folders[0])
+    assert sum(two.carried) < 8 * MIB
+
+
+def test_a_disk_that_takes_long_to_take_in_a_file_is_waited_for(
+    two: Two, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(two.folders[0], {"rank0.pt": MIB, "rank1.pt": 8 * MIB})
+    slow_disks(place, monkeypatch, fsync_s=2.5)
+    two.lend()
+    event = run(two.fetch())
+    assert isinstance(event, CheckpointFetched), event
+    assert contents(two.folders[1]) == contents(two.folders[0])
+
+
+def test_who_waits_until_others_have_been_sent_theirs_does_not_give_up(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    monkeypatch.setattr(transfer, "STALLED_S", 1.0)
+    monkeypatch.setattr(transfer.carrier, "SIGN_EVERY_S", 0.1)
+    two.lend()
+
+    async def waits() -> Any:
+        two.sender = transfer.Sender(two.launchers[0])
+        others = [two.sender._room.acquire() for _ in range(transfer.SENT_AT_ONCE)]
+        await asyncio.gather(*others)
+        asyncio.get_running_loop().call_later(3.0, two.sender._room.release)
+        return await two.fetch()
+
+    event = run(waits())
+    assert isinstance(event, CheckpointFetched), event
 
 
 def test_a_half_fetched_generation_of_another_content_is_begun_anew(two: Two) -> None:
@@ -263,6 +337,17 @@ def test_traps_in_the_jobs_folder_lead_nowhere(two: Two, place: Path, trap: str)
     there = two.folders[1] / f"gen-{GENERATION}"
     assert not list(there.glob("rank*.pt")), event
     assert not (there / "manifest.json").exists()
+
+
+def test_why_a_fetch_failed_is_text_that_goes_over_any_wire_whatever_the_job_calls_its_files(
+    two: Two,
+) -> None:
+    write(two.folders[0], {"rank0.pt": 10})
+    (two.folders[1] / f"gen-{GENERATION}" / os.fsdecode(b"\xff.part")).mkdir(parents=True)
+    two.lend()
+    event = run(two.fetch())
+    assert isinstance(event, FetchFailed), event
+    assert event.why.endswith(": ?.part")
 
 
 def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
@@ -456,6 +541,40 @@ def test_checkpoints_stay_as_long_as_they_are_lent(two: Two) -> None:
     launcher.forget_checkpoints(frozenset())
     assert launcher.kept(JobId(7)) is None
     assert not two.folders[0].exists()
+    launcher.remove_forgotten()
+    assert list(launcher.checkpoints.iterdir()) == []
+
+
+def nested(folder: Path, depth: int) -> None:
+    """Deeper than any path can say."""
+    folder.mkdir(parents=True)
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("a", dir_fd=here)
+        below = os.open("a", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_a_job_is_forgotten_however_deep_its_folders_are_and_nothing_that_it_links_to(
+    two: Two, place: Path
+) -> None:
+    kept = place / "kept"
+    kept.mkdir()
+    (kept / "file").write_text("mine")
+    launcher, folder = two.launchers[0], two.folders[0]
+    for below in (folder / "copy-1.0", folder / "gen-1"):
+        nested(below, 1500)
+        (below / "link").symlink_to(kept)
+        (below / os.fsdecode(b"\xff\n")).mkdir()
+    launcher.folder(Key(JobId(7), 1)).make()
+    launcher.forget(Key(JobId(7), 1))
+    assert [path.name for path in folder.iterdir()] == ["gen-1"]
+    launcher.forget_checkpoints(frozenset())
+    launcher.remove_forgotten()
+    assert list(launcher.checkpoints.iterdir()) == []
+    assert (kept / "file").read_text() == "mine"
 
 
 def test_a_carrier_that_ended_before_anybody_waited_for_it_is_seen_off_without_an_error(two: Two) -> None:

@@ -463,6 +463,8 @@ def test_a_noise_scale_comes_with_progress_and_one_that_is_none_is_left_out() ->
         gang.say(0, **progress, noise_scale=scale, noise_samples=60)
     gang.say(0, **progress, noise_scale=1.0, noise_samples=-1)
     assert gang.machine.malformed == before + 6
+    gang.say(0, **progress, noise_scale=1e30, noise_samples=60)  # of gradients that all but vanish
+    assert gang.events[-1].noise_scale == 1e15
 
 
 def test_a_restore_is_told_once_with_what_was_torn() -> None:
@@ -473,6 +475,22 @@ def test_a_restore_is_told_once_with_what_was_torn() -> None:
     assert gang.events == [
         JobRestored(now_s=1.0, job=JOB, epoch=1, step=12, generation=3, note="generation 4: torn")
     ]
+
+
+def test_what_a_rank_says_to_people_is_text_that_goes_over_any_wire() -> None:
+    """Halves of surrogate pairs are what Python makes of bytes in a path that are no UTF-8."""
+    gang = Gang(2, arrived=False)
+    gang.forget()
+    for rank, note in enumerate(("torn: \udcff", "x" * 60_000)):
+        gang.say(rank, type="restored", step=12, generation=3, note=note, rank=rank, world=2)
+    gang.say(0, type="arrived", step=0, can=["hold"])
+    gang.say(1, type="arrived", step=0, can=["hold"])
+    gang.say(0, type="failed", id=1, what="checkpoint", why="disk \ud800 full" + "x" * 60_000)
+    restored, ready, failed = gang.events
+    assert isinstance(ready, JobReady)
+    assert restored.note.startswith("torn: ?; xxx")
+    assert failed.why.startswith("disk ? full")
+    assert [len(restored.note), len(failed.why)] == [1000, 1000]
 
 
 def test_a_change_of_what_the_job_can_is_told_when_all_ranks_can() -> None:
@@ -518,6 +536,9 @@ MALFORMED: list[dict[str, Any]] = [
     {"type": "progress", "step": 1, "steps": 1, "seconds": float("nan")},
     {"type": "progress", "step": True, "steps": 1, "seconds": 1.0},
     {"type": "progress", "step": 1, "steps": 1 << 70, "seconds": 1.0},
+    {"type": "progress", "step": 10**15, "steps": 1, "seconds": 1.0},
+    {"type": "progress", "step": 1, "steps": 1, "seconds": 10**400},
+    {"type": "progress", "step": 1, "steps": 1, "seconds": 5e-324},
     {"type": "failed", "id": 1, "what": "lunch", "why": ""},
     {"type": "failed", "id": 1, "what": ["swap"], "why": ""},
     {"type": "restored", "step": 1, "generation": -2},

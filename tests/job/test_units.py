@@ -1,12 +1,14 @@
 """The runtime's parts by themselves: packing, files, swapping, frames."""
 
 import ast
+import importlib.util
 import json
 import os
 import struct
 import threading
 import time
 from collections import Counter, deque
+from importlib.machinery import BuiltinImporter, ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from hs_job import place
+from hs_job import inject, place
 from hs_job.checkpoint import CheckpointError, Folder
 from hs_job.link import Frames, frame
 from hs_job.pack import PackError, pack, unpack
@@ -32,6 +34,23 @@ def written(folder: Path, *generations: int) -> Folder:
     for generation in generations:
         here.write(generation, generation * 10, content(generation * 10))
     return here
+
+
+def test_torch_is_hooked_though_another_thread_looks_whether_it_is_there_at_that_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    finder, found = inject._TorchFinder(), []
+    other = threading.Thread(target=lambda: found.append(finder.find_spec("torch")))
+
+    def find(name: str) -> ModuleSpec:
+        if threading.current_thread() is not other:
+            other.start()
+            other.join()
+        return ModuleSpec(name, BuiltinImporter)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    found.append(finder.find_spec("torch"))
+    assert [isinstance(spec.loader, inject._HookingLoader) for spec in found if spec] == [True, True]
 
 
 @pytest.mark.parametrize("file", sorted(CLIENT.glob("*.py")), ids=lambda file: file.name)

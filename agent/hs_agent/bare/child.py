@@ -35,9 +35,6 @@ class LaunchError(Exception):
 
 def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None:
     os.setsid()
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # a job whose shim was killed cannot be supervised any more
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
     for path in launch["cgroup"]["procs"]:
         try:
             write_file(path, "0")
@@ -50,6 +47,10 @@ def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None
         become(launch["identity"])
     except OSError as error:
         raise LaunchError(f"cannot become {launch['identity']}: {error.strerror}") from None
+    # A job whose shim was killed cannot be supervised any more. Only now: with its user a process loses that signal.
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
     os.umask(0o022)
     who = f"as uid {os.getuid()}"
     for folder in launch["make_dirs"]:

@@ -38,6 +38,7 @@ from hs_core.gang.bound import Bound
 from hs_core.gang.crew import Process, Rank, Standing, Told
 from hs_core.gang.messages import HOOK_TIERS, Connection, MalformedError, Message
 from hs_core.gang.said import (
+    MAX_TEXT,
     Able,
     Accepted,
     Arrived,
@@ -382,7 +383,7 @@ class GangMachine(Stops):
         self._restored[place.rank] = word
         if len(self._restored) >= place.world:
             least = min(self._restored.values(), key=lambda each: (each.step, each.generation))
-            notes = "; ".join(sorted({each.note for each in self._restored.values() if each.note}))
+            notes = "; ".join(sorted({each.note for each in self._restored.values() if each.note}))[:MAX_TEXT]
             self._restored.clear()
             crew.events.append(
                 JobRestored(**crew.at, step=least.step, generation=least.generation, note=notes)

@@ -1,14 +1,19 @@
 """What ranks say (docs/job-protocol.md), read with care: one type for each word, and nothing of it believed before all of it makes sense."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from math import isfinite
 from typing import Literal, TypeAlias, TypeVar
 
 from hs_core.gang.bound import Bound
 from hs_core.gang.messages import HOOK_TIERS, MAX_RANKS, PROTOCOL, MalformedError, Message
 from hs_core.reports import Tier
+
+MOST = 10**15
+"""Of any number: beyond is nonsense, and sums of them would not fit on the wire."""
+MAX_TEXT = 1000
+_LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +178,10 @@ def _saved(message: Message) -> Saved:
 
 
 def _failed(message: Message) -> Failed:
-    what, why = message.get("what"), message.get("why")
-    if what not in ("swap", "checkpoint") or not isinstance(why, str):
+    what = message.get("what")
+    if what not in ("swap", "checkpoint"):
         raise MalformedError
-    return Failed(id=_count(message, "id"), what=what, why=why)
+    return Failed(id=_count(message, "id"), what=what, why=_text(message, "why"))
 
 
 def _going(message: Message) -> Going:
@@ -184,24 +189,24 @@ def _going(message: Message) -> Going:
 
 
 def _progress(message: Message) -> Progress:
+    steps, seconds = _count(message, "steps"), _amount(message, "seconds")
+    if steps >= MOST * seconds > 0:
+        raise MalformedError
     return Progress(
         step=_count(message, "step"),
-        steps=_count(message, "steps"),
-        seconds=_amount(message, "seconds"),
+        steps=steps,
+        seconds=seconds,
         device_bytes=_count(message, "device_bytes", 0),
-        noise_scale=_amount(message, "noise_scale", 0.0),
+        noise_scale=min(_amount(message, "noise_scale", 0.0), MOST),
         noise_samples=_count(message, "noise_samples", 0),
     )
 
 
 def _restored(message: Message) -> Restored:
-    note = message.get("note", "")
-    if not isinstance(note, str):
-        raise MalformedError
     return Restored(
         step=_count(message, "step"),
         generation=_count(message, "generation", least=-1),
-        note=note,
+        note=_text(message, "note", ""),
         place=_place(message) if "rank" in message else None,
     )
 
@@ -226,16 +231,24 @@ _READERS: dict[str, Callable[[Message], Said]] = {
 
 def _count(message: Message, name: str, default: int | None = None, *, least: int = 0) -> int:
     value = message.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 63:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < MOST:
         raise MalformedError
     return value
 
 
 def _amount(message: Message, name: str, default: float | None = None) -> float:
     value = message.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
         raise MalformedError
     return float(value)
+
+
+def _text(message: Message, name: str, default: str | None = None) -> str:
+    """Half of a surrogate pair, as Python has for bytes of a path that are no UTF-8, would go over no wire."""
+    value = message.get(name, default)
+    if not isinstance(value, str):
+        raise MalformedError
+    return value.encode(errors="replace").decode()[:MAX_TEXT]
 
 
 def _place(message: Message) -> Place:
