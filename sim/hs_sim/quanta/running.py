@@ -180,6 +180,7 @@ class Running(Lives):
             self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
         fleet.suspends[jobs] += 1
+        fleet.first_s[jobs[fleet.first_s[jobs] > self._now_s]] = np.nan  # they were not up yet
         if self._costs.suspend_s:
             self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
 
