@@ -48,7 +48,8 @@ class Running(Lives):
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
-            self._rows.take(late)
+            if self._strides:  # else no turn was told yet, and nobody is there to be charged with them
+                self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
         self._used = used
         self._switch(chosen, now_s)
