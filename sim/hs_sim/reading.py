@@ -37,7 +37,7 @@ def text_of(path: Path) -> str:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise RefusedError(f"{path}: {path.stat().st_size} bytes; expected at most {MOST_BYTES}")
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets begin with a byte order mark
     except FileNotFoundError:
         raise RefusedError(f"{path}: there is no such file", Kind.NOT_FOUND) from None
     except UnicodeDecodeError as error:

@@ -1,13 +1,13 @@
 """Many runs at once: over the cores of this machine, or over machines with Ray or Dask where those are installed. The order of results is that of the work."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from importlib import import_module
 from importlib.util import find_spec
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any, TypeVar
 
 from hs_core.errors import Kind, RefusedError
@@ -47,9 +47,10 @@ def spread(
             )
         ended = (_ray if where is Where.RAY else _dask)(work, items, address)
     found: dict[int, R] = {}
-    for at, result in ended:
-        found[at] = result
-        done(at)
+    with closing(ended):
+        for at, result in ended:
+            found[at] = result
+            done(at)
     return [found[at] for at in range(len(items))]
 
 
@@ -57,21 +58,26 @@ _MODULES = {Where.RAY: "ray", Where.DASK: "distributed"}
 _PACKAGES = {Where.RAY: "ray", Where.DASK: "distributed"}
 
 
-def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator[tuple[int, R]]:
+def _here(work: Callable[[T], R], items: Sequence[T], workers: int) -> Generator[tuple[int, R]]:
     if workers <= 1:
         yield from ((at, work(item)) for at, item in enumerate(items))
         return
     # Not forked: threads of whoever calls would be lost with their locks held.
+    others = set(active_children())
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         place: dict[Future[R], int] = {pool.submit(work, item): at for at, item in enumerate(items)}
         try:
             for future in as_completed(place):
                 yield place[future], future.result()
+        except BaseException:  # interrupted, or one has failed: nobody waits for the rest
+            for child in set(active_children()) - others:
+                child.terminate()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Iterator[tuple[int, R]]:
+def _ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Generator[tuple[int, R]]:
     ray: Any = import_module("ray")
     with _open(lambda: ray.init(address=address or None, log_to_driver=False), "Ray", address, ray.shutdown):
         task = ray.remote(work)
@@ -83,7 +89,7 @@ def _ray(work: Callable[[T], R], items: Sequence[T], address: str) -> Iterator[t
                 yield place[one], ray.get(one)
 
 
-def _dask(work: Callable[[T], R], items: Sequence[T], address: str) -> Iterator[tuple[int, R]]:
+def _dask(work: Callable[[T], R], items: Sequence[T], address: str) -> Generator[tuple[int, R]]:
     distributed: Any = import_module("distributed")
     clients: list[Any] = []
     with _open(

@@ -8,7 +8,7 @@ import pytest
 from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Snapshot, Verdict
-from hs_sim.cluster import parse_cluster
+from hs_sim.cluster import keep_to_what_runs, parse_cluster
 from hs_sim.machines import World, run_machines
 from hs_sim.metrics import fair_share_error
 from hs_sim.model import Costs, Experiment, Noise, Result, SimJob, Workload
@@ -120,3 +120,14 @@ def test_nobody_is_entitled_to_anything_while_nobody_is_there(run: Run, policy: 
     jobs = (a_job(1, A), a_job(2, B, arrival_s=36_000.0))
     result = run(asked(*jobs, gpus="v100:2@2", policy=policy))
     assert fair_share_error(result) < 0.06, "what a process's start and the rest of a quantum take"
+
+
+@depths
+def test_a_rate_of_0_keeps_a_class_to_the_other_models(run: Run) -> None:
+    experiment = asked(a_job(1), a_job(2, B))
+    rates = {**experiment.workload.rates, ("B", "K80"): 0.0}
+    load = replace(experiment.workload, rates=rates)
+    kept = keep_to_what_runs(load, experiment.cluster)
+    result = run(replace(experiment, workload=kept, policy="fifo"))
+    assert all(job.ended_s for job in result.jobs)
+    assert set(result.jobs[1].gpu_s) == {"V100"}

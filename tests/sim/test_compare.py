@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import time
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -222,3 +223,13 @@ def test_a_cluster_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch)
     install(monkeypatch, "ray", init=init, shutdown=lambda: None)
     with pytest.raises(RefusedError, match="--address: 'far:1': nobody answers; expected a Ray cluster"):
         spread(double, [1], where=Where.RAY, address="far:1")
+
+
+def test_who_interrupts_does_not_wait_for_the_runs_under_way() -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        spread(time.sleep, [0.0, 40.0, 40.0], workers=2, done=interrupt)
+    assert time.monotonic() - began_s < 20.0

@@ -8,6 +8,7 @@ from hs_core.names import UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster
+from hs_sim.metrics import summarize
 from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta import run_quanta
 
@@ -42,3 +43,23 @@ def test_gpus_of_who_ended_are_used_at_once_and_decided_about_when_the_policy_sa
     assert at_once or edge in asked
     (there,) = [sample for sample in result.samples if sample.at_s == edge]
     assert sum(there.gpus.values()) == pytest.approx(4.0, abs=0.01), "no GPU idled until the edge"
+
+
+def test_who_has_not_trained_yet_has_not_started() -> None:
+    """A process comes up in 10 s: on GPUs of its own when the run ends, and on an idle one until an edge gives it to a gang of two."""
+    lengths = {1: 1_000.0, 2: 1_000.0, 3: 100.0}
+    gpus, arrivals = {1: 1, 2: 2, 3: 1}, {1: 0.0, 2: 0.0, 3: 55.0}
+    jobs = tuple(
+        SimJob(id=at, user=UserName(f"u{at}"), arrival_s=arrivals[at], steps=round(10 * length_s), job_class="c", gpus=gpus[at])
+        for at, length_s in lengths.items()
+    )  # fmt: skip
+    load = Workload(
+        name="starts", jobs=jobs, tickets={job.user: 100.0 for job in jobs}, rates={("c", "V100"): 10.0}
+    )
+    asked = Experiment(cluster=parse_cluster("v100:2@2"), workload=load)
+    short = run_quanta(replace(asked, until_s=3.0))
+    assert [job.started_s for job in short.jobs] == [None] * 3
+    assert summarize(short).starved == 3 - 1
+    for until_s in range(60, 600, 5):
+        *_, last = run_quanta(replace(asked, until_s=float(until_s))).jobs
+        assert (last.started_s is not None) == (last.steps > 0), until_s

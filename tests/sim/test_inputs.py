@@ -287,6 +287,22 @@ def test_phillys_tenants_are_users_and_its_durations_times_on_p100(tmp_path: Pat
     assert [job.id for job in read(path, first=2).jobs] == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("w.csv", "user,arrival_s,steps,job_class\nann,0,9,vae\n"),
+        ("philly.csv", "timestamp,duration,num_gpus,user\n2017-10-03 06:48:36,9.0,1,ann\n"),
+        ("w.yaml", "jobs: [{user: ann, arrival_s: 0, steps: 9, job_class: vae}]\n"),
+    ],
+)
+def test_a_file_may_begin_with_a_byte_order_mark_and_end_its_lines_as_spreadsheets_do(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert [job.user for job in read(path).jobs] == ["ann"]
+
+
 def test_a_users_column_comes_before_the_tenants(tmp_path: Path) -> None:
     path = tmp_path / "philly.csv"
     path.write_text("timestamp,duration,num_gpus,user,cluster\n2017-10-03 06:48:36,500.0,2,zoe,a\n")

@@ -1,6 +1,7 @@
 """Placement sensitivity: a gang over several servers may be slower than on one, and what is measured of either is kept apart."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.files import load
 from hs_sim.gavel import load_trace
 from hs_sim.machines import run_machines
-from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, SimJob, Workload, gavel_compat
+from hs_sim.model import ClusterSpec, Costs, Experiment, Pool, Result, SimJob, Workload, gavel_compat
 from hs_sim.quanta import run_quanta
 
 A = UserName("A")
@@ -53,6 +54,20 @@ def test_a_gang_takes_longer_over_several_servers_in_both_depths(at: int, second
     assert run_machines(experiment).jobs[0].ended_s == pytest.approx(seconds, abs=62.0), (
         "a gang begins an edge later"
     )
+
+
+@pytest.mark.parametrize("policy", ["fifo", "srtf", "gavel-max-min", "pollux"])
+@pytest.mark.parametrize("run", [run_quanta, run_machines])
+def test_who_comes_first_of_all_beside_a_part_of_a_gang_begins_at_once(
+    run: Callable[[Experiment], Result], policy: str
+) -> None:
+    """Turns of servers with such a part come a quantum ahead; for the first quantum of a run there is none."""
+    load = an_experiment().workload
+    jobs = (replace(JOBS[1], id=1), SimJob(id=2, user=A, arrival_s=0.0, steps=3_000, job_class="net"))
+    asked = an_experiment(policy=policy, costs=Costs(), known_rates=True, workload=replace(load, jobs=jobs))
+    _, beside = run(asked).jobs
+    assert beside.started_s == pytest.approx(10.0, abs=0.2)
+    assert beside.ended_s == pytest.approx(310.0, abs=1.5)
 
 
 def test_policies_see_both_speeds_apart() -> None:

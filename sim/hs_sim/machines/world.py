@@ -184,7 +184,8 @@ class World:
         rates += [(change.job_class, change.steps_per_s) for change in workload.changes]
         slowest: dict[str, float] = {}
         for class_, rate in rates:
-            slowest[class_] = min(rate, slowest.get(class_, rate))
+            if rate > 0:  # elsewhere it does not run
+                slowest[class_] = min(rate, slowest.get(class_, rate))
         jobs = self.experiment.workload.jobs
         left = min(workload.spread.values(), default=1.0)  # of a rate, over several servers
         work_s = sum(job.steps / min(map(slowest.__getitem__, job.classes)) / left for job in jobs)

@@ -375,7 +375,8 @@ class _Run(Running):
 
     def _result(self, cpu_s: float) -> Result:
         fleet = self._fleet
-        began, ended = fleet.first_s.tolist(), fleet.ended_s.tolist()
+        began = np.where(fleet.first_s <= self._now_s, fleet.first_s, np.nan).tolist()
+        ended = fleet.ended_s.tolist()
         suspends, migrations = fleet.suspends.tolist(), fleet.migrations.tolist()
         steps, left = fleet.steps.tolist(), fleet.steps_left.tolist()
         outcomes = tuple(

@@ -98,6 +98,8 @@ class Lives(State):
         self._trials.stops([job])
         self._free(job)
         fleet.suspends[job] += 1
+        if fleet.first_s[job] > now_s:
+            fleet.first_s[job] = np.nan  # it was not up yet
         fleet.switched(job)
 
     def _free(self, job: int) -> None:

@@ -48,7 +48,8 @@ class Running(Lives):
                 used[row] += fleet.per_node[job]
                 late.append(job)
         if late:
-            self._rows.take(late)
+            if self._strides:  # else no turn was told yet, and nobody is there to be charged with them
+                self._rows.take(late)
             chosen = np.concatenate([chosen, np.array(late, dtype=np.int64)])
         self._used = used
         self._switch(chosen, now_s)
@@ -180,6 +181,7 @@ class Running(Lives):
             self._trials.stops(jobs.tolist())
         fleet.running[jobs] = False
         fleet.suspends[jobs] += 1
+        fleet.first_s[jobs[fleet.first_s[jobs] > self._now_s]] = np.nan  # they were not up yet
         if self._costs.suspend_s:
             self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
 
