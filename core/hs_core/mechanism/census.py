@@ -16,6 +16,7 @@ import numpy as np
 from hs_core.mechanism.band import NOBODY, Band, Columns
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
+from hs_core.mechanism.roll import Roll
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
@@ -59,6 +60,7 @@ class Census:
         self.odd: dict[JobId, JobFacts] = {}  # a decision looks at them itself
         self.single, self.several = Shelf(), Shelf()
         self._both: dict[Kind, tuple[Band, Band, Band]] = {}  # of several servers, of one, and together
+        self._roll: Roll | None = None  # until somebody asks
         self._recount(self._take(), ())
 
     def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
@@ -67,6 +69,8 @@ class Census:
         came, gone = self._changes(now, ids)
         if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
+        if self._roll is not None:
+            self._roll = self._roll.changed([job.id for job in gone], Roll.of(came, self.floor))
         turned = self.told.symmetric_difference(told)
         if turned:
             others = set(map(_id_of, gone))
@@ -157,6 +161,12 @@ class Census:
             if not job.hosts:
                 del homes[job.id]
         return homes
+
+    def roll(self) -> Roll:
+        """Of all of them."""
+        if self._roll is None:
+            self._roll = Roll.of(self.jobs, self.floor)
+        return self._roll
 
     def of_several(self) -> list[JobFacts]:
         """All jobs of several servers, by id."""

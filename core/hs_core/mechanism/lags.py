@@ -20,8 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.band import NUMBERS
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.level import Level
+from hs_core.mechanism.roll import Roll
 from hs_core.mechanism.world import At, World
 from hs_core.newest import Newest
 
@@ -153,6 +155,8 @@ _dues = Newest(_Dues)
 
 def had_in_turn(world: World) -> dict[At, int]:
     """GPUs that users' jobs have in the turns that end now."""
+    if world.roll is not None:
+        return _had_by_roll(world, world.roll)
     got: dict[At, int] = {}
     running, homes, hosts = world.snapshot.running, world.homes, world.hosts
     for job in compress(world.jobs, map(running.__contains__, world.ids)):
@@ -160,6 +164,18 @@ def had_in_turn(world: World) -> dict[At, int]:
             at = (job.user, hosts[home[0]].model)
             got[at] = got.get(at, 0) + job.gang
     return got
+
+
+def _had_by_roll(world: World, roll: Roll) -> dict[At, int]:
+    """The same among very many jobs."""
+    homes = world.homes
+    at = roll.places([job for job in world.snapshot.running if job in homes])
+    models, users = world.models, list(NUMBERS)
+    gpus = np.bincount(roll.owner[at] * len(models) + roll.pool[at], weights=roll.gang[at])
+    had = np.flatnonzero(gpus)
+    owner, pool = (numbers.tolist() for numbers in np.divmod(had, len(models)))
+    names = ((users[one], models[other]) for one, other in zip(owner, pool, strict=True))
+    return dict(zip(names, gpus[had].astype(np.int64).tolist(), strict=True))
 
 
 def _due(asked: _Asked) -> dict[At, float]:
