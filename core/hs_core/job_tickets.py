@@ -22,17 +22,6 @@ class JobTickets(Mapping[JobId, Fraction]):
         """`ids`: in order; `which`: the number that each job has."""
         self.ids, self.which, self.numbers = ids, which, numbers
 
-    @classmethod
-    def of(cls, ids: Ints, which: Ints, numbers: Sequence[Fraction]) -> "JobTickets":
-        """`ids`: in any order."""
-        if ids.size and (first := int(ids.min())) + SPARSE * ids.size >= (last := int(ids.max())):
-            table = np.full(last - first + 1, -1, dtype=np.int64)  # puts them in order in one pass
-            table[ids - first] = which
-            there = np.flatnonzero(table >= 0)
-            return cls(there + first, table[there], numbers)
-        order = np.argsort(ids)
-        return cls(ids[order], which[order], numbers)
-
     @cached_property
     def ratios(self) -> list[tuple[int, int]]:
         """`numbers` in lowest terms."""

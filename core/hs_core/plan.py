@@ -78,8 +78,10 @@ def _check_homes(
     snapshot: Snapshot, plan: Plan, hosts: Mapping[HostName, HostFacts], jobs: _ById, needs: Needs
 ) -> list[Homed]:
     homes = plan.homes
-    given = list(map(homes.get, jobs.ids))
-    if len(given) - given.count(None) < len(homes):
+    all_in_order = list(homes) == jobs.ids  # as most often
+    given: list[tuple[HostName, ...] | None]
+    given = list(homes.values()) if all_in_order else list(map(homes.get, jobs.ids))
+    if not all_in_order and len(given) - given.count(None) < len(homes):
         job_id = min(homes.keys() - jobs.keys())
         raise BrokenError(
             f"job {job_id} has a home on {', '.join(homes[job_id])}; the snapshot has no such job"
@@ -224,7 +226,8 @@ def _check_tickets(plan: Plan) -> None:
     numbers: Iterable[Fraction] = tickets.values()
     if isinstance(tickets, JobTickets):
         numbers = [tickets.numbers[at] for at in np.flatnonzero(np.bincount(tickets.which)).tolist()]
-        if not np.array_equal(np.sort(np.fromiter(plan.homes, np.int64, len(plan.homes))), tickets.ids):
+        homes = np.fromiter(plan.homes, dtype=np.int64, count=len(plan.homes))
+        if not (np.array_equal(homes, tickets.ids) or np.array_equal(np.sort(homes), tickets.ids)):
             _check_who_has_tickets(plan, tickets.by_id)
     else:
         _check_who_has_tickets(plan, tickets)

@@ -9,6 +9,7 @@ import pytest
 from hs_core.mechanism.band import Band
 from hs_core.mechanism.census import Census
 from hs_core.mechanism.floor import Floor
+from hs_core.mechanism.lags import had_in_turn
 from hs_core.mechanism.world import World, look
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
@@ -64,7 +65,8 @@ def all_of(census: Census) -> tuple[object, ...]:
     assert bands == [shown({key: Band(list(band)) for key, band in bands.items()}) for bands in every]
     bands.append(shown(census.both()))
     assert census.of_several() == [job for job in census.jobs if job.nodes > 1]
-    return bands, census.odd, census.jobs, census.ids, list(census.homes().items())
+    roll = [column.tolist() for column in census.roll()]
+    return bands, census.odd, census.jobs, census.ids, list(census.homes().items()), roll
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -103,7 +105,9 @@ def where_all_are(world: World) -> tuple[object, ...]:
         {key: gpus for key, gpus in of.items() if gpus} for of in (world.gpus, world.kind_gpus, world.demands)
     ]
     moves = world.homes, world.effective, world.leaving, world.unable
-    return world.jobs, moves, world.new, world.leavers, bands, counts
+    assert world.roll is not None
+    pools = dict(zip(world.ids, world.pools_of_jobs(world.roll).tolist(), strict=True))
+    return world.jobs, moves, world.new, world.leavers, bands, counts, had_in_turn(world), pools
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -117,14 +121,21 @@ def test_jobs_that_are_counted_together_are_where_each_of_them_is_by_itself(
         for job in jobs
         if dice.random() < 0.2
     }
-    asked = Snapshot(now_s=0.0, quantum_s=60.0, quantum=1, hosts=HOSTS, jobs=jobs, tickets={})
-    together = look(asked, told)
+    running = frozenset(job.id for job in jobs if dice.random() < 0.3)
+    asked = Snapshot(
+        now_s=0.0, quantum_s=60.0, quantum=1, hosts=HOSTS, jobs=jobs, tickets={}, running=running
+    )
+    together = look(asked, told, many=True)
     monkeypatch.setattr(
         "hs_core.mechanism.world.census",
         lambda floor, there, _: Census(floor, there, [job.id for job in there]),
     )
-    by_itself = look(asked, told)
+    by_itself = look(asked, told, many=True)
     assert where_all_are(together) == where_all_are(by_itself)
+    few = look(asked, told)
+    assert had_in_turn(few) == had_in_turn(together)
+    pools = [few.models.index(few.model(few.where(job))) if job.id in few.homes else -1 for job in few.jobs]
+    assert list(where_all_are(together)[-1].values()) == pools
 
 
 def test_a_census_is_not_brought_up_to_date_where_most_jobs_are_others() -> None:

@@ -7,8 +7,8 @@ same whether it was taken at once or brought up to date. Whether a job could go 
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, compress, filterfalse
-from operator import attrgetter, eq, is_not
+from itertools import chain, filterfalse
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from hs_core.mechanism.band import NOBODY, Band, Columns
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.placing import Home
+from hs_core.mechanism.roll import Roll
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import JobFacts
@@ -59,21 +60,29 @@ class Census:
         self.odd: dict[JobId, JobFacts] = {}  # a decision looks at them itself
         self.single, self.several = Shelf(), Shelf()
         self._both: dict[Kind, tuple[Band, Band, Band]] = {}  # of several servers, of one, and together
+        self._roll: Roll | None = None  # until somebody asks
         self._recount(self._take(), ())
 
     def update(self, jobs: Sequence[JobFacts], told: Collection[JobId] = ()) -> bool:
         """Whether it was worth it; else nothing has changed."""
-        now, ids = self._still_in_order(jobs) or _in_order(jobs)
-        came, gone = self._changes(now, ids)
+        now = list(jobs)
+        changes = _changes(now, self.jobs)
+        if changes is None:
+            now.sort(key=_id_of)
+            changes = _changes(now, self.jobs)
+        assert changes is not None, "jobs are not in order"
+        came, gone = changes
         if ANEW * max(len(gone), len(came)) > len(self.jobs):
             return False
+        if self._roll is not None:
+            self._roll = self._roll.changed([job.id for job in gone], Roll.of(came, self.floor))
         turned = self.told.symmetric_difference(told)
         if turned:
             others = set(map(_id_of, gone))
             same = [self._known[job] for job in sorted(turned) if job in self._known and job not in others]
             came += same
             gone += same
-        self._take_in(now, ids, came, gone)
+        self._take_in(now, came, gone)
         self.told = frozenset(told)
         renewed = self._renew(came, gone, turned)
         self._recount(
@@ -81,46 +90,23 @@ class Census:
         )
         return True
 
-    def _still_in_order(self, jobs: Sequence[JobFacts]) -> tuple[list[JobFacts], list[JobId]] | None:
-        """As `_in_order`, where nobody has come or gone: most jobs are not looked at. None: that is not known."""
-        if len(jobs) != len(self.jobs):
-            return None
-        others = list(map(is_not, jobs, self.jobs))
-        if ANEW * sum(others) > len(jobs):
-            return None
-        same = map(_id_of, compress(jobs, others)), map(_id_of, compress(self.jobs, others))
-        return (list(jobs), self.ids) if all(map(eq, *same)) else None
-
-    def _changes(
-        self, now: Sequence[JobFacts], ids: Sequence[JobId]
-    ) -> tuple[list[JobFacts], list[JobFacts]]:
-        """Those that are not the very same as before, as they are and as they were."""
-        if ids is self.ids or ids == self.ids:
-            others = list(map(is_not, now, self.jobs))
-            return list(compress(now, others)), list(compress(self.jobs, others))
-        known = self._known
-        came = list(compress(now, map(is_not, now, map(known.get, ids))))
-        gone = [known[job.id] for job in came if job.id in known]
-        if len(ids) - len(came) + len(gone) < len(known):
-            gone += map(known.__getitem__, filterfalse(set(ids).__contains__, self.ids))
-        return came, gone
-
-    def _take_in(
-        self, now: list[JobFacts], ids: list[JobId], came: Sequence[JobFacts], gone: Sequence[JobFacts]
-    ) -> None:
+    def _take_in(self, now: list[JobFacts], came: Sequence[JobFacts], gone: Sequence[JobFacts]) -> None:
         """From now on it is about these."""
         known, homes = self._known, self._homes
         new = [job.id for job in came if job.id not in known]
+        left = set(map(_id_of, gone)).difference(map(_id_of, came))
         if new and self.ids and new[0] < self.ids[-1]:
-            self._known = dict(zip(ids, now, strict=True))
-            self._homes = dict(zip(ids, map(_hosts_of, now), strict=True))
+            self.ids = list(map(_id_of, now))
+            self._known = dict(zip(self.ids, now, strict=True))
+            self._homes = dict(zip(self.ids, map(_hosts_of, now), strict=True))
         else:
+            if new or left:
+                self.ids = [*filterfalse(left.__contains__, self.ids), *new]
             for job in came:
                 known[job.id], homes[job.id] = job, job.hosts
-            if len(known) > len(ids):
-                for left in set(map(_id_of, gone)).difference(map(_id_of, came)):
-                    del known[left], homes[left]
-        self.jobs, self.ids = now, ids
+            for job_id in left:
+                del known[job_id], homes[job_id]
+        self.jobs = now
 
     def _renew(
         self, came: Sequence[JobFacts], gone: Sequence[JobFacts], turned: Collection[JobId]
@@ -157,6 +143,12 @@ class Census:
             if not job.hosts:
                 del homes[job.id]
         return homes
+
+    def roll(self) -> Roll:
+        """Of all of them."""
+        if self._roll is None:
+            self._roll = Roll.of(self.jobs, self.floor)
+        return self._roll
 
     def of_several(self) -> list[JobFacts]:
         """All jobs of several servers, by id."""
@@ -274,6 +266,34 @@ class _Change:
             self.bands[self.key] = band
         else:
             del self.bands[self.key]
+
+
+def _changes(
+    now: Sequence[JobFacts], before: Sequence[JobFacts]
+) -> tuple[list[JobFacts], list[JobFacts]] | None:
+    """Those that are not the very same as before, as they are and as they were. Most are, and are not looked at. None: `now` is not by id."""
+    came: list[JobFacts] = []
+    gone: list[JobFacts] = []
+    last: JobFacts | None = None
+    rest = iter(before)
+    old = next(rest, None)
+    for job in now:
+        if job is not old:
+            if last is not None and last.id >= job.id:
+                return None
+            while old is not None and old.id < job.id:
+                gone.append(old)
+                old = next(rest, None)
+            if old is not job:
+                came.append(job)
+                if old is None or old.id > job.id:
+                    last = job
+                    continue
+                gone.append(old)
+        old, last = next(rest, None), job
+    if old is not None:
+        gone += [old, *rest]
+    return came, gone
 
 
 def _in_order(jobs: Sequence[JobFacts]) -> tuple[list[JobFacts], list[JobId]]:

@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from itertools import compress
-from math import inf, sqrt
+from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hs_core.mechanism.band import NUMBERS
 from hs_core.mechanism.floor import Floor
 from hs_core.mechanism.level import Level
+from hs_core.mechanism.roll import Roll
 from hs_core.mechanism.world import At, World
 from hs_core.newest import Newest
 
@@ -124,16 +126,21 @@ class _Dues:
     """What is due to whom, and what comes and goes by itself. By `whom`. A value."""
 
     def __init__(self, asked: _Asked) -> None:
-        due = _due(asked)
-        self.whom = list(due)
+        places = _by_name(tuple(asked.gpus))
+        gpus = np.array([asked.gpus[at] for at in places], dtype=np.float64)
+        every = gpus * np.array(_parts(asked, places), dtype=np.float64)
+        here = every > 0
+        self.whom = list(compress(places, here.tolist()))
         models = {model: at for at, (model, _) in enumerate(asked.floor.pools)}
         self._pools = len(models)
-        self.pool: Ints = np.array([models[model] for _, model in due], dtype=np.int64)
-        self.due: Floats = np.array(list(due.values()), dtype=np.float64)
+        self.pool: Ints = np.array([models[model] for _, model in self.whom], dtype=np.int64)
+        self.due: Floats = every[here]
         of_pool = self.by_pool(self.due)
         self.over = np.where(of_pool > 0, of_pool, inf)  # to divide by: of nothing nobody has a part
-        self.grain: Floats = _grain(asked, due)
-        full = self.due >= np.array([asked.gpus[at] for at in due], dtype=np.float64)
+        full = self.due >= gpus[here]
+        # What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once.
+        largest = np.array([asked.largest.get(at, 0) for at in self.whom], dtype=np.float64)
+        self.grain: Floats = np.where(full, largest * 0.5, largest + np.sqrt(self.due))
         # No more than the largest factor needs. Who should run all the time cannot have had too much.
         self._most: Floats = self.grain + HORIZON * self.due * (MOST / STEPS - 1)
         self._least: Floats = -np.where(full, self.grain, self._most)
@@ -149,10 +156,13 @@ class _Dues:
 
 
 _dues = Newest(_Dues)
+_by_name: Newest[tuple[At, ...], list[At]] = Newest(sorted)
 
 
 def had_in_turn(world: World) -> dict[At, int]:
     """GPUs that users' jobs have in the turns that end now."""
+    if world.roll is not None:
+        return _had_by_roll(world, world.roll)
     got: dict[At, int] = {}
     running, homes, hosts = world.snapshot.running, world.homes, world.hosts
     for job in compress(world.jobs, map(running.__contains__, world.ids)):
@@ -162,23 +172,22 @@ def had_in_turn(world: World) -> dict[At, int]:
     return got
 
 
-def _due(asked: _Asked) -> dict[At, float]:
-    """GPUs by user, in pools of more than one server: within one the stride is exact."""
+def _had_by_roll(world: World, roll: Roll) -> dict[At, int]:
+    """The same among very many jobs."""
+    homes = world.homes
+    at = roll.places([job for job in world.snapshot.running if job in homes])
+    models, users = world.models, list(NUMBERS)
+    gpus = np.bincount(roll.owner[at] * len(models) + roll.pool[at], weights=roll.gang[at])
+    had = np.flatnonzero(gpus)
+    owner, pool = (numbers.tolist() for numbers in np.divmod(had, len(models)))
+    names = ((users[one], models[other]) for one, other in zip(owner, pool, strict=True))
+    return dict(zip(names, gpus[had].astype(np.int64).tolist(), strict=True))
+
+
+def _parts(asked: _Asked, places: Sequence[At]) -> list[float]:
+    """Of the time that users' jobs run, in pools of more than one server: within one the stride is exact."""
     servers: dict[str, int] = {}
     for rack, count in asked.floor.racks.items():
         servers[rack.model] = servers.get(rack.model, 0) + count
     parts = {model: level.parts() for model, level in asked.levels.items() if servers[model] > 1}
-    due = {}
-    for (user, model), gpus in sorted(asked.gpus.items()):
-        if gpus > 0 and model in parts and (part := parts[model][user]) > 0:
-            due[user, model] = gpus * part
-    return due
-
-
-def _grain(asked: _Asked, due: Mapping[At, float]) -> Floats:
-    """What comes and goes by itself: the largest gang, and as turns of many fall together; half of a gang where all should run at once."""
-    grains = [
-        asked.largest.get(at, 0) * 0.5 if gpus >= asked.gpus[at] else asked.largest.get(at, 0) + sqrt(gpus)
-        for at, gpus in due.items()
-    ]
-    return np.array(grains, dtype=np.float64)
+    return [parts[model][user] if model in parts else 0.0 for user, model in places]

@@ -9,8 +9,9 @@ import numpy as np
 
 from hs_core.mechanism.band import Band
 from hs_core.mechanism.census import Ask, Census, Kind, census
-from hs_core.mechanism.floor import Floor, floor
+from hs_core.mechanism.floor import Floor, Ints, floor
 from hs_core.mechanism.placing import Home, by_arrival
+from hs_core.mechanism.roll import Roll
 from hs_core.mechanism.trade import Needs
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
@@ -46,6 +47,8 @@ class World:
     kind_gpus: dict[Kind, int] = field(default_factory=dict)
     demands: dict[tuple[UserName, tuple[str, ...]], int] = field(default_factory=dict)
     leaving: dict[JobId, Home] = field(default_factory=dict)  # of those that were told to move, who still are
+    roll: Roll | None = None  # of the jobs as they came; None: they are few
+    settled: dict[JobId, str] = field(default_factory=dict)  # pools of those who were settled one by one
     _classes: dict[UserName, list[str]] = field(default_factory=dict)
     _bands: dict[At, list[Band]] | None = None
     _own: dict[int, Band] = field(default_factory=dict)  # bands that no other decision shares, by identity
@@ -102,6 +105,7 @@ class World:
     def settle(self, job: JobFacts, home: Home) -> None:
         """The job lives there from now on (or will, once it has moved)."""
         model, gang = self.hosts[home[0]].model, job.gang
+        self.settled[job.id] = model
         at = (job.user, model)
         self.gpus[at] = self.gpus.get(at, 0) + gang
         kind = (job.user, job.job_class, model)
@@ -144,6 +148,14 @@ class World:
         for band in self._own.values():
             band.sort()
 
+    def pools_of_jobs(self, roll: Roll) -> Ints:
+        """Of each of these, who are the world's, the place among the models of where it lives; -1: nowhere."""
+        pool, models = roll.pool.copy(), self.models
+        pool[roll.places(self.settled)] = list(map(models.index, self.settled.values()))
+        if np.count_nonzero(pool >= 0) > len(self.homes):  # as hardly ever
+            pool[[job not in self.homes for job in self.ids]] = -1
+        return pool
+
     def classes(self, user: UserName) -> list[str]:
         """Of the user's placed jobs, wherever they are."""
         if not self._classes:
@@ -180,7 +192,8 @@ class World:
         return Needs(usable=usable, pinned=pinned, total=total)
 
 
-def look(snapshot: Snapshot, leaving: Leaving) -> World:
+def look(snapshot: Snapshot, leaving: Leaving, *, many: bool = False) -> World:
+    """`many`: so many jobs that it is worth it to have a roll of them."""
     there = floor(snapshot.hosts)
     taken = census(there, snapshot.jobs, leaving.keys())
     world = World(
@@ -192,6 +205,7 @@ def look(snapshot: Snapshot, leaving: Leaving) -> World:
         homes=taken.homes(),
         at=dict(taken.single.at),
         parts=dict(taken.several.at),
+        roll=taken.roll() if many else None,
     )
     both = taken.both()
     # In the order of ids: what is added up pool by pool and user by user comes out the same, whatever the census is.

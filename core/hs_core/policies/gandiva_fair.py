@@ -22,6 +22,7 @@ from hs_core.mechanism.loads import Board, find_levels
 from hs_core.mechanism.moves import Limits, Mover, settle_all
 from hs_core.mechanism.place import place
 from hs_core.mechanism.rates import speeds_of
+from hs_core.mechanism.roll import Roll
 from hs_core.mechanism.sequel import Decided, FairSequel, pace
 from hs_core.mechanism.ticket_sums import add_up, sums
 from hs_core.mechanism.waiting import Waiting
@@ -40,7 +41,7 @@ _LEAST = LEAST.as_integer_ratio()
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     told = {JobId(int(job)): tuple(home) for job, home in memory.get("leaving", {}).items()}
-    world = look(snapshot, told)
+    world = look(snapshot, told, many=len(snapshot.jobs) > FEW_JOBS)
     speeds = speeds_of(snapshot.rates, world.models)
     base = entitle_pools(world.pools, world.demand(), snapshot.tickets)
     traded = trading.settle(world, base, speeds, memory.get("trades", ()))
@@ -128,8 +129,8 @@ def _tickets(
     unable = (
         {job.id: LEAST * job.gang for job in world.jobs if job.id in world.unable} if world.unable else {}
     )
-    if len(world.jobs) > FEW_JOBS and not unable:
-        return _tickets_at_once(world, entitled, factors)
+    if world.roll is not None and not unable:
+        return _tickets_at_once(world, world.roll, entitled, factors)
     return _tickets_of(world, entitled, factors, world.gpus.keys()) | unable
 
 
@@ -148,11 +149,12 @@ def _tickets_of(
 
 
 def _tickets_at_once(
-    world: World, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
+    world: World, roll: Roll, entitled: Mapping[At, Fraction], factors: Mapping[At, Fraction]
 ) -> JobTickets:
     """The same of all jobs, where they are many: most share a few numbers, one for each user, pool and width of gangs."""
-    models, whose = world.models, list(NUMBERS)
-    ids, gang, owner, pool = _rolls(world)
+    models, whose, pool = world.models, list(NUMBERS), world.pools_of_jobs(roll)
+    there = pool >= 0
+    ids, gang, owner, pool = roll.ids[there], roll.gang[there], roll.owner[there], pool[there]
     widths = np.flatnonzero(np.bincount(gang))
     shape = len(whose), len(models), len(widths)
     kinds, which = _numbered(np.ravel_multi_index((owner, pool, np.searchsorted(widths, gang)), shape))
@@ -164,21 +166,7 @@ def _tickets_at_once(
             before = of
             over, under = _per_gpu(world, entitled, factors, (whose[of[0]], models[of[1]]))
         numbers.append(_ratio(over * gpus, under))
-    return JobTickets.of(ids, which, numbers)
-
-
-def _rolls(world: World) -> tuple[Ints, Ints, Ints, Ints]:
-    """Of all jobs that live somewhere: id, GPUs, user as `band` numbers them, and which of the pools they are in."""
-    at = {model: number for number, model in enumerate(world.models)}
-    homes, hosts, moving = world.homes, world.hosts, world.effective
-    several = [job for job in world.several if job.id in homes]
-    rolls = [band.roll for band in world.at.values()]
-    pools = [at[hosts[name].model] for name in world.at]
-    of_one = np.repeat(np.array(pools, dtype=np.int64), [roll.shape[1] for roll in rolls])
-    where = [moving.get(job.id) or homes[job.id] for job in several]
-    of_several = np.array([at[hosts[home[0]].model] for home in where], dtype=np.int64)
-    ids, gang, owner = np.concatenate([*rolls, Band(several).roll], axis=1)
-    return ids, gang, owner, np.concatenate([of_one, of_several])
+    return JobTickets(ids, which, numbers)
 
 
 def _numbered(keys: Ints) -> tuple[Ints, Ints]:
