@@ -168,12 +168,15 @@ class Hooks:
         adds_up = mine is not None and self._adds_up()
         self._amid = self._amid or mine is not None
         if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
-            rt.point(restorable=mine is not None and not adds_up and self._begins_here(mine, iterator))
+            rt.point(
+                restorable=mine is not None and not adds_up,
+                ends=mine is not None and self._ends_here(mine, iterator),
+            )
 
-    def _begins_here(self, mine: Data, iterator: Any) -> bool:
-        """A new process could. But copies are averaged where an epoch's last batch is done and its end not seen."""
+    def _ends_here(self, mine: Data, iterator: Any) -> bool:
+        """But copies are averaged where an epoch's last batch is done and its end not seen."""
         rt = self._rt
-        return rt.is_due and (rt.is_copy or not mine.is_done(iterator))
+        return rt.is_due and not rt.is_copy and mine.is_done(iterator)
 
     def _adds_up(self) -> bool:
         """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them."""

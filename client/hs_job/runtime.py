@@ -139,11 +139,11 @@ class Runtime:
         self.count += n
         self.mark = (self.count, now)
 
-    def point(self, restorable: bool = False) -> None:
-        """A suspend point: nothing of the batch before is under way."""
+    def point(self, restorable: bool = False, *, ends: bool = False) -> None:
+        """A suspend point: nothing of the batch before is under way. `ends`: the end of an epoch is what comes next, so the next one is a better place to save."""
         self.passed = self.count
         if self.is_due:
-            self._point(restorable)
+            self._point(restorable, ends)
 
     @property
     def is_due(self) -> bool:
@@ -171,22 +171,22 @@ class Runtime:
 
     # --- standing still --------------------------------------------------------------------------------------------
 
-    def _point(self, restorable: bool) -> None:
+    def _point(self, restorable: bool, ends: bool) -> None:
         if self._phase is Phase.NEW:
             self._arrive(restorable)
         elif not self._has_done_its_portion(restorable):
-            self._pass(restorable)
+            self._pass(restorable, ends)
         while self._has_done_its_portion(restorable):  # whoever lets it go does not know yet
             with self._lock:
                 self._say_done()
                 self._stand(Phase.HELD, restorable)
 
-    def _pass(self, restorable: bool) -> None:
+    def _pass(self, restorable: bool, ends: bool) -> None:
         with self._lock:
             if self._base is None:
                 self._base = self.mark  # the first step after standing still is left out of the rate
             stop = self._stop
-            if stop is None or not self._stops_here(stop, restorable):
+            if stop is None or not self._stops_here(stop, restorable and not ends):
                 self.armed = stop is not None or self._reserve
             else:
                 self._stand(Phase.PARKED, restorable)
@@ -202,9 +202,9 @@ class Runtime:
         self._tick()
         self._send(said.done(self._last_id, self.count, self._tier))
 
-    def _stops_here(self, stop: Stop, restorable: bool) -> bool:
+    def _stops_here(self, stop: Stop, saves: bool) -> bool:
         wants_place = stop.tier == "checkpoint" and "checkpoint" in self.can()
-        return self.count >= stop.at_step and (restorable or not wants_place)
+        return self.count >= stop.at_step and (saves or not wants_place)
 
     def _arrive(self, restorable: bool) -> None:
         self.find_place()
@@ -306,7 +306,7 @@ class Runtime:
             why = "no state was handed over with hs_job.state that a new process could take up"
         elif not restorable:
             why = (
-                "it stands where a new process cannot get to (not at a fetch of a batch of the handed-over loader, "
+                "it stands where a new process cannot get to (not at a fetch of the handed-over loader, "
                 "or amid batches whose gradients add up to one step)"
             )
         if not why:

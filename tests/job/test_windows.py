@@ -88,3 +88,33 @@ def test_it_is_held_between_two_steps_and_can_leave_from_there(
     agent.suspend(Tier.CHECKPOINT)
     assert agent.wait(JobHeld, since).tier is Tier.CHECKPOINT
     assert job.wait() == 75
+
+
+def test_one_that_is_held_where_an_epoch_ends_can_leave_from_there(agent: StubAgent) -> None:
+    """With one batch in each epoch it is nowhere else."""
+    one = TRAIN.replace("batch_size=8", "batch_size=160").replace("% 4", "% 1").replace("/ 4", "/ 1")
+    script = agent.folder / "train.py"
+    script.write_text(one.replace("state.step * 4", "state.step").replace("epoch, 3)", "epoch, 60)"))
+    undisturbed = agent.run(str(script))
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    since = agent.seen()
+    job = agent.run(str(script), "22")
+    let_go(agent, since)
+    since = agent.seen()
+    assert job.stdout is not None
+    assert any(line == "22\n" for line in job.stdout)
+    agent.suspend(Tier.HOLD)
+    assert agent.wait(JobHeld, since).step == 22
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (held.tier, held.step) == (Tier.CHECKPOINT, 22)
+    assert job.wait() == 75
+    agent.kill()
+    agent.start()
+    since = agent.seen()
+    again = agent.run(str(script), env={"HS_RESTORE": str(held.generation)})
+    let_go(agent, since)
+    end, _ = again.communicate()
+    assert end.splitlines()[-1] == expected.splitlines()[-1]
