@@ -202,6 +202,6 @@ def test_a_stream_tells_nothing_more_once_its_token_is_revoked(lasting):
                 with pytest.raises(grpc.aio.AioRpcError) as error:
                     await asyncio.wait_for(theirs.read(), 10)
                 assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            await until(lambda: here.controller._service._watchers == 0)
+            await until(lambda: not here.controller._service._watchers)
 
     asyncio.run(story())
