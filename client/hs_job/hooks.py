@@ -137,16 +137,18 @@ class Hooks:
 
         @functools.wraps(original)
         def __next__(iterator: Any) -> Any:
-            if rt.live:
-                before(iterator)
-            return original(iterator)
+            mine = rt.live and before(iterator)
+            batch = original(iterator)
+            self._amid = self._amid or mine  # not at the end of an epoch: there is no batch
+            return batch
 
         kind.__next__ = __next__
 
-    def _before_fetch(self, iterator: Any) -> None:
+    def _before_fetch(self, iterator: Any) -> bool:
+        """Whether it is one of the handed-over loader's, for training."""
         rt = self._rt
         if threading.get_ident() != rt.trainer:
-            return  # somebody fetches ahead; holding them would not hold training
+            return False  # somebody fetches ahead; holding them would not hold training
         handed = rt.keeper.handed
         data: Optional[Data] = handed.data if handed is not None else None
         trained: Optional[Trained] = iterator.__dict__.get("_hs_trained")
@@ -155,23 +157,23 @@ class Hooks:
             assert handed is not None
             handed.before_fetch(iterator)
         elif rt.by_hand:
-            return
+            return False
         elif rt.world > 1 and (
             data is not None
             or not self._torch.is_grad_enabled()
             or (rt.count and self._fetched_by_others(trained))
         ):
             self._loader = trained
-            return
+            return False
         self._loader = trained
         self._fetched = True
         adds_up = mine is not None and self._adds_up()
-        self._amid = self._amid or mine is not None
         if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
             rt.point(
                 restorable=mine is not None and not adds_up,
                 ends=mine is not None and self._ends_here(mine, iterator),
             )
+        return mine is not None
 
     def _ends_here(self, mine: Data, iterator: Any) -> bool:
         """But copies are averaged where an epoch's last batch is done and its end not seen."""

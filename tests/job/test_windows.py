@@ -90,8 +90,9 @@ def test_it_is_held_between_two_steps_and_can_leave_from_there(
     assert job.wait() == 75
 
 
-def test_one_that_is_held_where_an_epoch_ends_can_leave_from_there(agent: StubAgent) -> None:
-    """With one batch in each epoch it is nowhere else."""
+@pytest.mark.parametrize("held_before", [True, False])
+def test_one_whose_epochs_have_one_batch_can_leave(agent: StubAgent, held_before: bool) -> None:
+    """It is held where an epoch ends, and can be saved there; one that trains is saved where the next begins."""
     one = TRAIN.replace("batch_size=8", "batch_size=160").replace("% 4", "% 1").replace("/ 4", "/ 1")
     script = agent.folder / "train.py"
     script.write_text(one.replace("state.step * 4", "state.step").replace("epoch, 3)", "epoch, 60)"))
@@ -101,12 +102,13 @@ def test_one_that_is_held_where_an_epoch_ends_can_leave_from_there(agent: StubAg
     since = agent.seen()
     job = agent.run(str(script), "22")
     let_go(agent, since)
-    since = agent.seen()
     assert job.stdout is not None
     assert any(line == "22\n" for line in job.stdout)
-    agent.suspend(Tier.HOLD)
-    assert agent.wait(JobHeld, since).step == 22
     since = agent.seen()
+    if held_before:
+        agent.suspend(Tier.HOLD)
+        assert agent.wait(JobHeld, since).step == 22
+        since = agent.seen()
     agent.suspend(Tier.CHECKPOINT)
     held = agent.wait(JobHeld, since)
     assert (held.tier, held.step) == (Tier.CHECKPOINT, 22)
