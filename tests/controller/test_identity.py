@@ -500,21 +500,6 @@ def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None
     asyncio.run(story())
 
 
-def test_what_follows_ends_when_its_token_is_revoked(cluster: Cluster) -> None:
-    with grpc.insecure_channel(f"unix:{cluster.socket}") as channel, cluster.anonymous() as port:
-        admin = controller_pb2_grpc.HeteroShareStub(channel)
-        admin.SetUser(pb.SetUserRequest(key="u-follows", name="ann", tickets=10))
-        made = admin.CreateToken(pb.CreateTokenRequest(key="t-follows", user="ann"))
-        ann = controller_pb2_grpc.HeteroShareStub(port)
-        metadata = (("authorization", f"Bearer {made.token}"),)
-        followed = ann.Events(pb.EventsRequest(follow=True), metadata=metadata, timeout=60)
-        assert next(followed).kind, "it may follow what happens"
-        admin.RevokeToken(pb.RevokeTokenRequest(key="r-follows", id=made.view.id))
-        with pytest.raises(grpc.RpcError) as refused:
-            assert "token-revoked" not in [event.kind for event in followed]
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-
-
 def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn(tmp_path: Path) -> None:
     pki.init(tmp_path)
     authority = Authority.load(tmp_path)

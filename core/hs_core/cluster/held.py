@@ -65,9 +65,7 @@ class Held:
             JobId, tuple[Move, float]
         ] = {}  # moves past their point of no return, and since when
         self._given_up = GivenUp()
-        self._releasing: deque[JobId] = (
-            deque()
-        )  # that have ended in this event, and whose waiters are yet to be told
+        self._releasing = deque[JobId]()  # have ended in this event; their waiters are yet to be told
         self._doomed_before: frozenset[HostName] = frozenset()
         self._clashes: set[tuple[HostName, str, JobId, JobId]] = set()  # GPUs claimed twice, as was said
         self._sight = Sight(self._book, self._connected, self._fenced)
