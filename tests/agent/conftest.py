@@ -27,6 +27,7 @@ from hs_core.reports import JobReport
 from hs_core.wanted import Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
+from tests.agent.lending import Two
 
 PYTHON = "/usr/bin/python3" if os.geteuid() == 0 and Path("/usr/bin/python3").exists() else sys.executable
 """One that other accounts may run too."""
@@ -474,3 +475,8 @@ class Handed:
 @pytest.fixture
 def handed(place: Path) -> Handed:
     return Handed(place)
+
+
+@pytest.fixture
+def two(settings, job, place: Path) -> Two:
+    return Two(settings, job, place)
