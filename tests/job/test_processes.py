@@ -336,3 +336,26 @@ def test_a_held_job_is_saved_where_it_stands_and_a_torn_generation_is_passed_ove
     assert (job.returncode, errors) == (0, "")
     done_again = output.splitlines()[step:]
     assert end.splitlines()[: len(done_again)] == done_again
+
+
+def test_a_process_keeps_no_copy_of_what_it_was_restored_from(agent: StubAgent) -> None:
+    lines = (
+        "import torch, weakref, hs_job",
+        "class Weights:",
+        "    loaded = weakref.ref(set())",
+        "    def state_dict(self): return {'w': torch.ones(3)}",
+        "    def load_state_dict(self, state): self.loaded = weakref.ref(state['w'])",
+        "weights = Weights()",
+        "state = hs_job.state(weights=weights)",
+        "print(state.restored, weights.loaded() is None, flush=True)",
+        "while not state.restored: hs_job.step()",
+    )
+    argv = (script(agent, "\n".join(lines)),)
+    job = start(agent, *argv)
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (job.communicate()[0], held.tier) == ("False True\n", Tier.CHECKPOINT)
+    job = start(agent, *argv, env={"HS_RESTORE": str(held.generation)})
+    assert job.communicate() == ("True True\n", "")

@@ -83,6 +83,36 @@ def test_what_state_dicts_hold_survives_packing_and_weights_only(tmp_path: Path)
     assert (back["dtype"], back["half"].dtype) == (torch.float16, torch.bfloat16)
 
 
+@pytest.mark.parametrize("value", [b"", np.zeros((0, 3)), 1 - 2**2000, {"m": b""}], ids=repr)
+def test_what_can_be_saved_can_be_loaded(tmp_path: Path, value: object) -> None:
+    torch.save(pack(value, "it"), tmp_path / "f")
+    back = unpack(torch.load(tmp_path / "f", weights_only=True))
+    assert (type(back), repr(back)) == (type(value), repr(value))
+
+
+@pytest.mark.parametrize("value", [2**5000, {b"": 1}, {(b"",): 1}], ids=["long", "key", "part of a key"])
+def test_what_would_be_saved_and_not_be_loaded_is_refused(value: object) -> None:
+    with pytest.raises(PackError, match="it is"):
+        pack(value, "it")
+
+
+def test_a_module_is_told_which_version_of_it_a_state_dict_is_of(tmp_path: Path) -> None:
+    """Else it takes that for one that an old version has written: some change it, torchvision's MNASNet refuses it."""
+
+    class Second(torch.nn.Linear):
+        _version = 2
+
+        def _load_from_state_dict(self, state: Any, prefix: str, told: Any, *rest: Any) -> None:
+            found.append(told.get("version"))
+            super()._load_from_state_dict(state, prefix, told, *rest)
+
+    found: list[int | None] = []
+    module = torch.nn.Sequential(Second(1, 1), torch.nn.BatchNorm1d(1))
+    torch.save(pack(module.state_dict(), "model"), tmp_path / "f")
+    module.load_state_dict(unpack(torch.load(tmp_path / "f", weights_only=True)))
+    assert found == [2]
+
+
 def test_what_only_pickle_could_save_is_refused_by_name() -> None:
     with pytest.raises(PackError, match=r"scheduler\['lambdas'\]\[0\] is a builtins.function"):
         pack({"lambdas": [lambda epoch: epoch]}, "scheduler")
