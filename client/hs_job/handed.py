@@ -185,12 +185,12 @@ def keep_types(thing: Any, state: Any) -> None:
     numbers = [number for group in state.get("param_groups", ()) for number in group["params"]]
     parameters = [parameter for group in thing.param_groups for parameter in group["params"]]
     for number, parameter in zip(numbers, parameters):
-        own = thing.state[parameter] if parameter in thing.state else {}
+        own = thing.state.get(parameter, {})
         for name, value in (kept.get(number) or {}).items():
             loaded = own.get(name)
-            if isinstance(value, torch.Tensor) and isinstance(loaded, torch.Tensor):
-                if value.dtype != loaded.dtype and value.shape == loaded.shape:
-                    own[name] = value.to(loaded.device)
+            tensors = isinstance(value, torch.Tensor) and isinstance(loaded, torch.Tensor)
+            if tensors and value.dtype != loaded.dtype and value.shape == loaded.shape:
+                own[name] = value.to(loaded.device)
 
 
 def catch_up(schedule: Any, steps: int) -> None:

@@ -1,4 +1,6 @@
 """State dicts as values that `torch.load(weights_only=True)` takes back: no pickled classes, nothing that runs code."""
+# Versions of modules are private to torch:
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ class _Packer:
         if type(value) is bytes and not value:  # pickled as a call, which torch does not load
             return {_TAG: "bytes"}
         if type(value) is int and value.bit_length() > _MOST_BITS:
-            raise PackError(f"{where} is a whole number of {value.bit_length()} bits: at most {_MOST_BITS} can be saved")
+            raise PackError(
+                f"{where} is a whole number of {value.bit_length()} bits: at most {_MOST_BITS} can be saved"
+            )
         return value
 
     def _key(self, key: Any, where: str) -> Any:

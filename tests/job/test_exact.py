@@ -386,7 +386,9 @@ for epoch in range(20):
     ("body", "at_step"),
     [
         pytest.param(BESIDE_ANOTHER_LOADER, 7, id="whose batches are zipped with those of another loader"),
-        pytest.param(AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"),
+        pytest.param(
+            AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"
+        ),
         pytest.param(WIDE_WEIGHTS, 7, id="whose optimizer keeps 32-bit weights beside 16-bit parameters"),
         pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
     ],
