@@ -133,7 +133,7 @@ def _batches(loader: Any) -> int:
     """Of an epoch; 0: not known."""
     try:
         return len(loader)
-    except TypeError:
+    except Exception:  # a sampler of the user's own, which may know none, or say so in its own way
         return 0
 
 

@@ -381,10 +381,32 @@ for epoch in range(20):
         print(f"0:{epoch + 1} {losses!r}", flush=True)
 """
 
+OF_NO_LENGTH = """
+class Order(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(torch.randperm(40).tolist())
+
+    def __len__(self):
+        raise NotImplementedError
+
+loader = DataLoader(data, batch_size=8, sampler=Order())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
 
 @pytest.mark.parametrize(
     ("body", "at_step"),
     [
+        pytest.param(OF_NO_LENGTH, 7, id="whose sampler says in its own way that it knows no length"),
         pytest.param(BESIDE_ANOTHER_LOADER, 7, id="whose batches are zipped with those of another loader"),
         pytest.param(
             AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"

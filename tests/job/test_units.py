@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from importlib.machinery import BuiltinImporter, ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -400,6 +401,39 @@ def test_a_swap_without_host_memory_leaves_all_where_it_was(monkeypatch: pytest.
         swapper.out()
     assert swapper.parked_bytes == 0
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+class Block:
+    """Memory on a device, or its place on the host."""
+
+    def __init__(self, device: str, done: list[str]) -> None:
+        self.device, self._done, self._cdata = device, done, id(self)
+
+    def nbytes(self) -> int:
+        return 8
+
+    def copy_(self, other: "Block", _: bool) -> None:
+        self._done.append(f"{other.device} to {self.device}")
+
+    def resize_(self, size: int) -> None:
+        self._done.append(f"{self.device} resized to {size}")
+
+
+def test_a_swap_waits_for_every_device_that_memory_lies_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        synchronize=lambda device="current": done.append(f"waits for {device}"),
+        empty_cache=lambda: None,
+    )
+    swapper = Swapper(SimpleNamespace(cuda=cuda), list, lambda: None)
+    blocks = [Block("cuda:0", done), Block("cuda:1", done)]
+    monkeypatch.setattr(swapper, "_storages", lambda: blocks)
+    monkeypatch.setattr(swapper, "_host_buffer", lambda _: Block("host", done))
+    swapper.out()
+    copied, gone = done.index("cuda:1 to host"), done.index("cuda:0 resized to 0")
+    assert set(done[copied + 1 : gone]) == {"waits for cuda:0", "waits for cuda:1"}
 
 
 @pytest.mark.gpu
