@@ -109,11 +109,11 @@ class Data(Trained):
         ours = None if self._own_dice else rng.capture(torch, [])
         rng.put_back(torch, self.generators, self._made)
         iterator = original(self.loader)
-        if self._begun is not None:
-            rng.put_back(torch, self.generators, self._begun)
-        self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
         if ours is not None:
             rng.put_back(torch, [], ours)
+        elif self._begun is not None:
+            rng.put_back(torch, self.generators, self._begun)
+        self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
         return iterator
 
     def _skip(self, iterator: Any, batches: int, fetch: Callable[[Any], Any]) -> None:
