@@ -317,16 +317,25 @@ class Agent:
         self.rendezvous.release(key)
         self.leases.write(key)
         try:
-            pid = self.launcher.start(job_folder)
+            pid = await self._start_shim(job_folder, gang, sock)
         except BaseException:
             await sock.close()
             await gang.close()
             raise
-        shim = procs.identity(pid)
-        assert shim is not None, f"shim {pid} vanished before it was waited for"
         log.info("launched", job=key.job, epoch=key.epoch, run_as=who.name, gpus=list(command.gpus), shim=pid)
-        await self.jobs.watch(job_folder, shim, gang, sock)
         self._launched(key)
+
+    async def _start_shim(self, job_folder: Folder, gang: Gang, sock: JobSocket) -> int:
+        new = self.launcher.start(job_folder)
+        try:
+            shim = procs.identity(new.pid)
+            assert shim is not None, f"shim {new.pid} vanished before it was waited for"
+            await self.jobs.watch(job_folder, shim, gang, sock)
+        except BaseException:
+            new.call_off()
+            raise
+        new.begin()
+        return new.pid
 
     async def _open_socket(self, job_folder: Folder) -> tuple[Gang, JobSocket]:
         launch = job_folder.launch()
@@ -422,7 +431,7 @@ class Agent:
         elif report is None:
             await asyncio.to_thread(self.launcher.forget, job.key)
         elif has_process(report):
-            await self._adopt_ended(job)
+            self._adopt_ended(job)
 
     async def _adopt_running(self, job: Folder, shim: procs.Identity, launch: Mapping[str, Any]) -> None:
         gang, sock = await self.jobs.open_socket(job, launch)
@@ -434,19 +443,17 @@ class Agent:
             self.post(JobFroze(now_s=boot_s(), job=job.key.job, epoch=job.key.epoch))
         log.info("adopted", job=job.key.job, epoch=job.key.epoch, shim=shim.pid, frozen=running.frozen)
 
-    async def _adopt_ended(self, job: Folder) -> None:
+    def _adopt_ended(self, job: Folder) -> None:
         ended, state = job.ended(), job.shim_state()
         if ended is None and state is None:
             self._without_trace(job.key)
             return
-        if ended is None and state is not None and state.shim.boot_id != procs.boot_id():
-            ended = Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
-        elif ended is None:
-            await asyncio.to_thread(self.launcher.kill_leftovers, job.key)
-            why = "its shim was killed while no agent ran; what was left of it was killed"
-            ended = Ended(job.give_up(why), launch_failed=False)
-        self.launcher.group(job.key).remove()
         self.launcher.socket_path(job.key).unlink(missing_ok=True)
+        if ended is None and state is not None and state.shim.boot_id == procs.boot_id():
+            self.jobs.end_without_shim(job)
+            return
+        self.launcher.group(job.key).remove()
+        ended = ended or Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
         self.jobs.post_end(job.key, ended)
 
     def _without_trace(self, key: Key) -> None:

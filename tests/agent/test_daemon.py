@@ -1,6 +1,7 @@
 """hs-agent as a process, with real jobs and a scripted controller."""
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -216,6 +217,30 @@ def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed
     (event,) = asyncio.run(launched())
     assert isinstance(event, LaunchFailed)
     assert event.why == "ZeroDivisionError: division by zero"
+
+
+def test_a_launch_that_is_told_as_failed_has_left_no_process(
+    settings, job, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_descriptors_left(_: procs.Identity) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def launched() -> tuple[list[object], object]:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        told: list[object] = []
+        monkeypatch.setattr(agent, "post", told.append)
+        monkeypatch.setattr(procs, "open_pidfd", no_descriptors_left)
+        wanted = job(1, "touch", str(place / "ran"))
+        key = Key(wanted.job, wanted.epoch)
+        await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
+        return told, agent.launcher.running_shim(agent.launcher.folder(key))
+
+    (event,), shim = asyncio.run(launched())
+    assert isinstance(event, LaunchFailed)
+    assert event.why == "Too many open files"
+    assert shim is None
+    assert not (place / "ran").exists()
 
 
 def test_many_jobs_with_large_environments_do_not_cut_their_host_off(daemon, controller, job) -> None:

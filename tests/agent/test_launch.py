@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import resource
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -395,6 +396,22 @@ def test_the_units_hold(place) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "hs-agent.service" not in done.stderr
+
+
+def test_without_a_descriptor_nobody_is_taken_for_dead_and_no_file_for_missing(place) -> None:
+    made = folder.Folder(place, folder.Key(JobId(1), 1))
+    made.give_up("told")
+    me = procs.identity(os.getpid())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        for look in (lambda: procs.alive(me), made.ended):
+            with pytest.raises(OSError, match="Too many open files"):
+                look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert procs.alive(me)
+    assert made.ended().exit.why == "told"
 
 
 def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:
