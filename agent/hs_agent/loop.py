@@ -124,7 +124,6 @@ class Agent:
         found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
         self.machine = HostMachine(self.gpus, settings, now_s=boot_s(), saved=found.machine)
-        await self._look_at_memory()
         await self._adopt(found.launching)
         self.post(Woke(now_s=boot_s()))
         self._tasks = [
@@ -402,10 +401,11 @@ class Agent:
     # --- adoption ---------------------------------------------------------------------------------------------------
 
     async def _adopt(self, launching: tuple[Launch, ...]) -> None:
-        """What the machine remembers against what there is. It hears of all of it together, at the end."""
+        """What the machine remembers against what there is. It hears of all of it together, at the end: what it orders before is lost."""
         self._launching = {Key(launch.wanted.job, launch.wanted.epoch): launch for launch in launching}
         self._handling = True
         try:
+            await self._look_at_memory()
             known = {Key(report.job, report.epoch): report for report in self.reports()}
             for path in sorted(self.launcher.jobs.iterdir()):
                 key = folder.parse_key(path.name)

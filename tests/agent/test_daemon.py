@@ -21,6 +21,7 @@ from hs_core.events import Launch, LaunchFailed
 from hs_core.model import SuspendMode
 from hs_core.reports import Phase, Tier
 from hs_core.wanted import Turn, Wanted
+from hs_daemon import boot_s
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 UNSUSPENDED = {"suspend": SuspendMode.NONE}
@@ -154,6 +155,8 @@ def test_a_frozen_job_is_still_frozen_after_the_agent_was_killed(daemon, control
         lambda: [n for n in (1, 2) if controller.reports[n].phase is Phase.FROZEN], "one is frozen"
     )[0]
     daemon.kill()
+    away_s = boot_s()
+    wait_for(lambda: boot_s() > away_s + 1.0, "an edge has passed that nobody saw")
     counted = lines(daemon, frozen)
     suspends = {n: controller.reports[n].suspends for n in (1, 2)}
     daemon.start()
