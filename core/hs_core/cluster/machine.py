@@ -20,6 +20,7 @@ from hs_core.events import (
     GpusDrained,
     HostDrained,
     HostJoined,
+    HostDoubled,
     HostLeft,
     HostRemoved,
     HostReported,
@@ -123,6 +124,8 @@ class ClusterMachine(Decisions):
                 self._host_joined(event)
             case HostLeft():
                 self._host_left(event)
+            case HostDoubled():
+                self._host_doubled(event)
             case HostDrained():
                 self._host_drained(event)
             case HostUndrained():
