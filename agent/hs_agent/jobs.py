@@ -163,7 +163,7 @@ class Jobs:
 
     async def _ended(self, folder: Folder, running: RunningJob | None) -> None:
         key = folder.key
-        while (ended := await self._how_it_ended(folder)) is None:
+        while (ended := await self._how_it_ended(folder)) is None:  # noqa: ASYNC110 — nobody tells when it can be known
             await asyncio.sleep(LOOK_AGAIN_S)
         if running is not None:
             self.running.pop(key, None)
@@ -184,7 +184,7 @@ class Jobs:
                 told = "its shim was killed, so how it ended is not known; what was left of it was killed"
                 return Ended(folder.give_up(told), launch_failed=False)
         except OSError as error:  # no descriptors, no memory
-            why = error.strerror
+            why = error.strerror or str(error)
         log.warning("how a job ended is not known yet", job=key.job, epoch=key.epoch, why=why)
         return None
 

@@ -240,7 +240,10 @@ class NewShim:
 
     def begin(self) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._process.stdin as word:  # it is gone: so it will be found
+        with (
+            contextlib.suppress(BrokenPipeError),
+            self._process.stdin as word,
+        ):  # it is gone: so it will be found
             word.write(b"b")
         # It is waited for by pidfd, as an adopted one is: keep Popen from warning that nobody waits.
         self._process.returncode = 0

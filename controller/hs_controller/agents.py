@@ -24,7 +24,9 @@ log = structlog.get_logger("hs_controller.agents")
 
 HELLO_S = 10.0  # for each message of it
 HELLO_MESSAGES = 256
-STILL_HERE = 3  # so many reports may be missing of one that is connected: no machine is booted again meanwhile
+STILL_HERE = (
+    3  # so many reports may be missing of one that is connected: no machine is booted again meanwhile
+)
 DOUBLED_AGAIN_S = 600.0  # people are told no oftener
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
@@ -180,7 +182,9 @@ async def _hello(messages: AsyncIterator[agent_pb2.FromAgent], what: str) -> age
     except StopAsyncIteration:
         raise RefusedError(f"the stream ended before {what}") from None
     if message.WhichOneof("body") != "hello":
-        raise RefusedError(f"{message.WhichOneof('body') or 'nothing'} came first; {what.removeprefix('a ')} was expected")
+        raise RefusedError(
+            f"{message.WhichOneof('body') or 'nothing'} came first; {what.removeprefix('a ')} was expected"
+        )
     return message.hello
 
 

@@ -322,12 +322,11 @@ def test_nobody_but_the_user_has_the_output_file_open(shims, place, wait_for) ->
 
 def having_open(file: Path) -> list[int]:
     found = []
-    for name in os.listdir("/proc"):
+    for process in procs.everybody():
         with contextlib.suppress(OSError):
-            if name.isdigit() and any(
-                os.readlink(f"/proc/{name}/fd/{fd}") == str(file) for fd in os.listdir(f"/proc/{name}/fd")
-            ):
-                found.append(int(name))
+            there = Path(f"/proc/{process.pid}/fd")
+            if any(fd.readlink() == file for fd in there.iterdir()):
+                found.append(process.pid)
     return found
 
 

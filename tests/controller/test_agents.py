@@ -84,7 +84,9 @@ def test_two_machines_with_one_identity_do_not_push_each_other_out_and_people_ar
             first = await here.agent().join()
             async with channel_to(f"unix:{lasting.socket}") as other:
                 for _ in range(2):
-                    with pytest.raises(grpc.aio.AioRpcError, match="another machine is connected as h1") as why:
+                    with pytest.raises(
+                        grpc.aio.AioRpcError, match="another machine is connected as h1"
+                    ) as why:
                         await FakeAgent(other, boot="boot-2").join()
                     assert why.value.code() is grpc.StatusCode.ABORTED
             [job] = await here.client.submit()

@@ -42,10 +42,12 @@ def why_not_run(program: str, path: str, error: OSError) -> str:
                 if not first.startswith(b"#!"):
                     return f"{place} is there, but the loader that it was linked for is not"
                 interpreter = first[2:].strip(b" \t\n").split(b" ")[0].decode(errors="replace")
-                return f"{place} is there, but the interpreter that its first line names is not: {interpreter!r}"
+                return (
+                    f"{place} is there, but the interpreter that its first line names is not: {interpreter!r}"
+                )
     if error.errno == errno.ENOEXEC:
         return f"{error.strerror}: neither a program of this machine's kind nor a script that begins with #!"
-    return error.strerror
+    return error.strerror or str(error)
 
 
 class LaunchError(Exception):
