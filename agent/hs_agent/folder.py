@@ -96,8 +96,13 @@ class Folder:
 
     def write_lease(self, until_s: float) -> None:
         """On the host's boot clock. Its shim ends the job when that has passed."""
-        with contextlib.suppress(OSError):  # a full disk: it ends early rather than late
-            write_atomically(self.path / "lease", f"{until_s:.3f}".encode(), sync=False)
+        path, data = self.path / "lease", f"{until_s:20.3f}".encode()
+        with contextlib.suppress(OSError):  # it ends early rather than late
+            try:
+                write_atomically(path, data, sync=False)
+            except OSError:  # a full disk has no room for another, but always for one as long in its place
+                with path.open("r+b") as file:
+                    file.write(data)
 
     def shim_state(self) -> ShimState | None:
         value = read_json(self.path / "shim.json")

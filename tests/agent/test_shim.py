@@ -1,6 +1,7 @@
 """The shim with real processes."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -184,6 +185,30 @@ def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
     log.write(b"y" * 1000)
     assert log.dropped == 1000
     os.close(log.fd)
+
+
+def test_a_log_that_cannot_turn_on_a_full_disk_goes_on_once_there_is_room(tmp_path: Path, monkeypatch) -> None:
+    log = Log(str(tmp_path), 8192)
+    log.write(b"a" * 4096)
+    really, full = os.open, True
+
+    def open_if_there_is_room(path, flags, *more):
+        if full and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(path, flags, *more)
+
+    monkeypatch.setattr("hs_agent.bare.log.os.open", open_if_there_is_room)
+    for _ in range(3):
+        log.write(b"b" * 100)
+    assert log.dropped == 300
+    full = False
+    log.write(b"c" * 100)
+    os.close(log.fd)
+    assert (tmp_path / "log.1").read_bytes() == b"a" * 4096
+    assert (tmp_path / "log").read_bytes() == (
+        b"[heteroshare: 300 bytes of earlier output were dropped]\n" + b"c" * 100
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
 
 
 FULL = """
