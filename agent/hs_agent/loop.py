@@ -123,7 +123,9 @@ class Agent:
         )
         found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
-        self.machine = HostMachine(self.gpus, settings, now_s=boot_s(), saved=found.machine)
+        self.machine = HostMachine(
+            self.gpus, settings, now_s=boot_s(), saved=found.machine, rebooted=found.rebooted
+        )
         await self._adopt(found.launching)
         self.post(Woke(now_s=boot_s()))
         self._tasks = [

@@ -312,6 +312,15 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
 
 
+def test_what_was_kept_before_a_reboot_is_known_to_be_however_long_the_host_is_up_again(
+    place, monkeypatch
+) -> None:
+    memory.Memory(place).save({}, (), 100.0)
+    assert not memory.Memory(place).load().rebooted
+    monkeypatch.setattr(procs, "boot_id", lambda: "another")
+    assert memory.Memory(place).load().rebooted
+
+
 def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
     first = memory.lock(place)
     with pytest.raises(RefusedError, match=f"running \\(pid {os.getpid()}\\)"):
