@@ -193,7 +193,9 @@ class Agent:
             if isinstance(command, Launch):
                 key = Key(command.wanted.job, command.wanted.epoch)
                 self._launching[key] = command
-                self.launcher.folder(key).clear_for_start()  # what an earlier start left is not this one's
+                # What an earlier start left is not this one's. A file system that cannot be written is found out by the launch.
+                with contextlib.suppress(OSError):
+                    self.launcher.folder(key).clear_for_start()
         ordered = any(not isinstance(command, WakeHost) for command in outcome.commands)
         if ordered or outcome.changed:
             self._unsaved = True

@@ -15,11 +15,11 @@ import pytest
 
 from hs_agent import cgroup, launch, procs
 from hs_agent.devices import open_devices
-from hs_agent.folder import Key
+from hs_agent.folder import Folder, Key
 from hs_agent.loop import Agent
 from hs_core.events import Launch, LaunchFailed
 from hs_core.model import SuspendMode
-from hs_core.reports import Phase, Tier
+from hs_core.reports import JobReport, Phase, Tier
 from hs_core.wanted import Turn, Wanted
 from hs_daemon import boot_s
 
@@ -244,6 +244,30 @@ def test_a_launch_that_is_told_as_failed_has_left_no_process(
     assert event.why == "Too many open files"
     assert shim is None
     assert not (place / "ran").exists()
+
+
+def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(_: Folder) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    async def ended() -> JobReport:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        try:
+            monkeypatch.setattr(Folder, "clear_for_start", read_only)
+            agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "true"),)), 0.0)
+            async with asyncio.timeout(30):
+                while not (agent.broken.is_set() or agent.reports()[0].exit):
+                    await asyncio.sleep(0.01)
+            assert not agent.broken.is_set()
+            return agent.reports()[0]
+        finally:
+            await agent.stop()
+
+    assert asyncio.run(ended()).exit.why == "launch failed: Read-only file system"
 
 
 def test_many_jobs_with_large_environments_do_not_cut_their_host_off(daemon, controller, job) -> None:

@@ -268,6 +268,42 @@ def test_who_follows_a_log_is_not_told_of_what_it_was_shown(place) -> None:
     assert asyncio.run(go()) == b"half a line\n"
 
 
+def test_who_follows_a_log_that_turns_twice_between_two_looks_misses_nothing_that_is_there(place) -> None:
+    log = place / "log"
+    log.write_bytes(b"first\n")
+    alive = [True]
+
+    async def go() -> bytes:
+        chunks = logs.read(place, -1, follow=True, alive=lambda: alive[0])
+        said = await anext(chunks)
+        for text in (b"second\n", note(6) + b"third\n"):
+            log.rename(place / "log.1")
+            log.write_bytes(text)
+        alive[0] = False
+        async for chunk in chunks:
+            said += chunk
+        return said
+
+    assert asyncio.run(go()) == b"first\nsecond\nthird\n"
+
+
+def test_both_halves_of_a_log_are_of_one_moment(place, monkeypatch) -> None:
+    log = place / "log"
+    (place / "log.1").write_bytes(b"first\n")
+    log.write_bytes(b"second\n")
+    really, turns = logs._open, [1]
+
+    def open_as_it_turns(path: Path):
+        file = really(path)
+        if turns and turns.pop():
+            log.rename(place / "log.1")
+            log.write_bytes(b"third\n")
+        return file
+
+    monkeypatch.setattr(logs, "_open", open_as_it_turns)
+    assert collect(place, -1) == b"second\nthird\n"
+
+
 def test_the_end_of_a_log_without_lines_is_found_across_chunks(place) -> None:
     """As a progress bar writes it."""
     bar = b"epoch 1 |####    |\r" * (3 * logs.CHUNK // 16)
