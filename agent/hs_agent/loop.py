@@ -291,7 +291,7 @@ class Agent:
 
     async def _launch_job(self, key: Key, command: Launch) -> None:
         try:
-            await self._start(key, command)
+            runs = await self._start(key, command)
         except (RefusedError, OSError) as error:
             why = (
                 str(error)
@@ -303,19 +303,23 @@ class Agent:
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)
             self._launch_failed(key, f"{type(error).__name__}: {error}")
+        else:
+            if runs:
+                self._launched(key)
 
     def _launch_failed(self, key: Key, why: str) -> None:
         self._launched(key)
         self.post(LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why))
 
-    async def _start(self, key: Key, command: Launch) -> None:
+    async def _start(self, key: Key, command: Launch) -> bool:
+        """False: this agent stops, and it is one that was being launched, to the agent after it."""
         bound = tuple(gpu for gpu in self.gpus if gpu.id in command.gpus)
         # Accounts may come from a directory service that takes its time.
         job_folder, who = await asyncio.to_thread(
             self.launcher.prepare, command.wanted, bound, command.generation
         )
         if self.stopping:
-            return  # it is one that was being launched, to the agent after us
+            return False
         gang, sock = await self._open_socket(job_folder)
         self.rendezvous.release(key)
         self.leases.write(key)
@@ -326,7 +330,7 @@ class Agent:
             await gang.close()
             raise
         log.info("launched", job=key.job, epoch=key.epoch, run_as=who.name, gpus=list(command.gpus), shim=pid)
-        self._launched(key)
+        return True
 
     async def _start_shim(self, job_folder: Folder, gang: Gang, sock: JobSocket) -> int:
         new = self.launcher.start(job_folder)

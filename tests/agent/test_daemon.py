@@ -17,7 +17,7 @@ from hs_agent import cgroup, launch, procs
 from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
 from hs_agent.loop import Agent
-from hs_core.events import Launch, LaunchFailed
+from hs_core.events import Launch, LaunchFailed, Suspend
 from hs_core.model import SuspendMode
 from hs_core.reports import JobReport, Phase, Tier
 from hs_core.wanted import Turn, Wanted
@@ -244,6 +244,28 @@ def test_a_launch_that_is_told_as_failed_has_left_no_process(
     assert event.why == "Too many open files"
     assert shim is None
     assert not (place / "ran").exists()
+
+
+def test_an_order_that_breaks_right_after_a_launch_does_not_make_it_a_failed_one(
+    settings, job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def told() -> list[object]:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        said: list[object] = []
+        wanted = job(1, "sleep", "600")
+        key = Key(wanted.job, wanted.epoch)
+        monkeypatch.setattr(agent, "post", said.append)
+        monkeypatch.setattr(agent.jobs, "suspend", lambda _: 1 / 0)
+        agent._deferred[key] = [Suspend(job=key.job, epoch=key.epoch, tier=Tier.HOLD)]
+        with pytest.raises(ZeroDivisionError):
+            await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
+        assert key in agent.jobs.running
+        await agent.jobs.end_all(0.0)
+        await agent.jobs.close()
+        return said
+
+    assert not [event for event in asyncio.run(told()) if isinstance(event, LaunchFailed)]
 
 
 def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
