@@ -6,7 +6,6 @@ What a host lacks is said once, as a warning; the shim covers for it by walking 
 import contextlib
 import hashlib
 import os
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -249,14 +248,3 @@ def _made(group: Path) -> Path | None:
     except OSError:
         return None
     return group
-
-
-def wait_empty(group: JobCgroup, timeout_s: float) -> bool:
-    """Kill until nothing is left inside."""
-    end_s = time.monotonic() + timeout_s
-    while group.procs():
-        if time.monotonic() > end_s:
-            return False
-        group.kill()
-        time.sleep(0.01)
-    return True

@@ -1,6 +1,7 @@
 """A job's folder on its host (docs/job-folder.md): what the agent reads and writes there."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -48,10 +49,14 @@ def write_atomically(path: Path, data: bytes, mode: int = 0o600, *, sync: bool =
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """None: there is none, or it is not what was written there."""
+    """None: there is none, or it is not what was written there. Raises OSError where nothing can be read, for want of descriptors or memory."""
     try:
         value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except OSError as error:
+        if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+            raise
+        return None
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None
 
@@ -91,8 +96,13 @@ class Folder:
 
     def write_lease(self, until_s: float) -> None:
         """On the host's boot clock. Its shim ends the job when that has passed."""
-        with contextlib.suppress(OSError):  # a full disk: it ends early rather than late
-            write_atomically(self.path / "lease", f"{until_s:.3f}".encode(), sync=False)
+        path, data = self.path / "lease", f"{until_s:20.3f}".encode()
+        with contextlib.suppress(OSError):  # it ends early rather than late
+            try:
+                write_atomically(path, data, sync=False)
+            except OSError:  # a full disk has no room for another, but always for one as long in its place
+                with path.open("r+b") as file:
+                    file.write(data)
 
     def shim_state(self) -> ShimState | None:
         value = read_json(self.path / "shim.json")

@@ -38,6 +38,7 @@ from hs_proto.v1 import agent_pb2
 FREEZE_LIMIT_S = 5.0
 FREEZE_POLL_S = 0.005
 CONTROL_POLL_S = 0.1
+LOOK_AGAIN_S = 1.0
 
 log = structlog.get_logger("jobs")
 
@@ -139,8 +140,12 @@ class Jobs:
             await self._ended(folder, None)
             return False
         running = RunningJob(folder.key, folder, shim, pidfd, self.launcher.group(folder.key), gang, sock)
+        try:
+            asyncio.get_running_loop().add_reader(pidfd, self._shim_ended, running)
+        except OSError:
+            os.close(pidfd)
+            raise
         self.running[folder.key] = running
-        asyncio.get_running_loop().add_reader(pidfd, self._shim_ended, running)
         return True
 
     def _shim_ended(self, running: RunningJob) -> None:
@@ -152,15 +157,14 @@ class Jobs:
             running.freezing.cancel()
         self.spawn(self._ended(running.folder, running))
 
+    def end_without_shim(self, folder: Folder) -> None:
+        """Its shim was killed while no agent ran."""
+        self.spawn(self._ended(folder, None))
+
     async def _ended(self, folder: Folder, running: RunningJob | None) -> None:
         key = folder.key
-        ended = folder.ended()
-        if ended is None:
-            while not await asyncio.to_thread(self.launcher.kill_leftovers, key):
-                log.warning("a job without a shim cannot be killed yet", job=key.job, epoch=key.epoch)
-                await asyncio.sleep(1.0)
-            why = "its shim was killed, so how it ended is not known; what was left of it was killed"
-            ended = Ended(folder.give_up(why), launch_failed=False)
+        while (ended := await self._how_it_ended(folder)) is None:  # noqa: ASYNC110 — nobody tells when it can be known
+            await asyncio.sleep(LOOK_AGAIN_S)
         if running is not None:
             self.running.pop(key, None)
             await running.sock.close()
@@ -168,6 +172,21 @@ class Jobs:
             running.gone.set()
         self.launcher.group(key).remove()
         self.post_end(key, ended)
+
+    async def _how_it_ended(self, folder: Folder) -> Ended | None:
+        """None: that cannot be found out yet."""
+        key, why = folder.key, "some of its processes live still"
+        try:
+            ended = folder.ended()
+            if ended is not None:
+                return ended
+            if await asyncio.to_thread(self.launcher.kill_leftovers, key):
+                told = "its shim was killed, so how it ended is not known; what was left of it was killed"
+                return Ended(folder.give_up(told), launch_failed=False)
+        except OSError as error:  # no descriptors, no memory
+            why = error.strerror or str(error)
+        log.warning("how a job ended is not known yet", job=key.job, epoch=key.epoch, why=why)
+        return None
 
     def post_end(self, key: Key, ended: Ended) -> None:
         now_s = boot_s()

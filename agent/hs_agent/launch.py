@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Container
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from hs_core.names import JobId
 from hs_core.wanted import WantedJob
 
 MAX_ARGV, MAX_ENV, MAX_LAUNCH_BYTES = 4096, 512, 512 << 10
+FIRST_LOOK_S = 0.01  # whether they died; then after twice as long each time
 _FORGOTTEN = ".forgotten-"
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?t?")
@@ -229,6 +231,30 @@ def copy_dir(folder: Path, epoch: int, copy: int) -> Path:
     return folder / f"copy-{epoch}.{copy}"
 
 
+class NewShim:
+    """Starts its job at a word, so that no process begins that the agent could not watch."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        with (
+            contextlib.suppress(BrokenPipeError),
+            self._process.stdin as word,
+        ):  # it is gone: so it will be found
+            word.write(b"b")
+        # It is waited for by pidfd, as an adopted one is: keep Popen from warning that nobody waits.
+        self._process.returncode = 0
+
+    def call_off(self) -> None:
+        """Waits for its end, which comes at once."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
 class Launcher:
     """The folders of this host's jobs and how their shims are started."""
 
@@ -345,17 +371,14 @@ class Launcher:
         for path in self.checkpoints.glob(f"{_FORGOTTEN}*"):
             remove_tree(path)
 
-    def start(self, folder: Folder) -> int:
-        """The shim's pid. It is a child for as long as this agent lives and nobody's after that."""
+    def start(self, folder: Folder) -> "NewShim":
+        """It is a child for as long as this agent lives and nobody's after that."""
         with (folder.path / "shim.err").open("wb") as errors:
-            process = subprocess.Popen(
+            return NewShim(subprocess.Popen(
                 shim_command(folder.path),
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors,
                 start_new_session=True, close_fds=True, cwd="/", env={},
-            )  # fmt: skip
-        # It is waited for by pidfd, as an adopted one is: keep Popen from warning that nobody waits.
-        process.returncode = 0
-        return process.pid
+            ))  # fmt: skip
 
     def running_shim(self, folder: Folder) -> procs.Identity | None:
         """The job's living shim, also in its first moments when it has not said who it is."""
@@ -363,33 +386,42 @@ class Launcher:
         if state is not None:
             return state.shim if procs.alive(state.shim) else None
         script, argument = Path(shim.__file__).name.encode(), str(folder.path).encode()
+        alike: dict[int, procs.Stat] = {}
         for found in procs.everybody():
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 words = (procs.PROC / str(found.pid) / "cmdline").read_bytes().split(b"\0")
                 if (
                     len(words) > 2
                     and words[-2] == argument
                     and Path(os.fsdecode(words[-3])).name.encode() == script
                 ):
-                    return procs.Identity(found.pid, found.start, procs.boot_id())
+                    alike[found.pid] = found
+        for found in alike.values():
+            # What it has forked and has not become another program yet is in its session, or below it.
+            if found.session == found.pid and found.ppid not in alike:
+                return procs.Identity(found.pid, found.start, procs.boot_id())
         return None
 
     def group(self, key: Key) -> cgroup.JobCgroup:
         return cgroup.reopen(self.groups, str(key))
 
     def kill_leftovers(self, key: Key, timeout_s: float = 5.0) -> bool:
-        """For a job without a shim: its control groups, then whoever holds its socket's path in the environment."""
+        """For a job without a shim: its control groups, and whoever holds its socket's path in the environment. False: some live still."""
         group = self.group(key)
-        empty = cgroup.wait_empty(group, timeout_s)
         line = f"HS_AGENT_SOCKET={self.socket_path(key)}".encode()
-        for _ in range(50):
+        end_s, pause_s = time.monotonic() + timeout_s, FIRST_LOOK_S
+        while True:
+            group.kill()
             holders = [who for who in procs.with_environment(line) if procs.alive(who)]
-            if not holders:
-                break
             for who in holders:
                 procs.send(who, signal.SIGKILL)
-        group.remove()
-        return empty
+            if not holders and not group.procs():
+                group.remove()
+                return True
+            if time.monotonic() + pause_s > end_s:
+                return False
+            time.sleep(pause_s)
+            pause_s *= 2
 
     def forget(self, key: Key) -> None:
         """Remove what is left but for checkpoints; the log moves aside."""

@@ -32,6 +32,7 @@ MAX_BACKOFF_S = 5.0
 FIRST_BACKOFF_S = 0.1
 MAX_LOG_STREAMS = 64
 MAX_REPORTS_BYTES = 768 << 10  # in one message, of which the controller takes 1 MiB
+FRAME_BYTES = 4  # around each of them
 
 _Call = grpc.aio.StreamStreamCall[agent_pb2.FromAgent, agent_pb2.ToAgent]
 
@@ -172,7 +173,8 @@ class _Connection:
 
     async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> None:
         asked_s = boot_s()
-        await self._write(agent_pb2.FromAgent(hello=self._hello()))
+        for hello in self._hello():
+            await self._write(agent_pb2.FromAgent(hello=hello))
         first = await self.call.read()
         if not isinstance(first, agent_pb2.ToAgent) or first.WhichOneof("body") != "welcome":
             raise RefusedError("the controller did not begin with a welcome")
@@ -219,21 +221,29 @@ class _Connection:
             for r in (readings.get(gpu.id, Reading(gpu=gpu.id)),)
         ]
 
-    def _hello(self) -> agent_pb2.Hello:
+    def _hello(self) -> list[agent_pb2.Hello]:
+        """In as many messages as the jobs need."""
         reports = self.side.reports()
         self._sent = {report.job: report for report in reports}
         self._sent_gpus = self._gpus()
-        jobs = [convert.from_report(report) for report in reports]
-        _shorten(jobs)
-        return agent_pb2.Hello(
+        first = agent_pb2.Hello(
             host=self.config.name,
             boot_id=procs.boot_id(),
             version=version(),
             gpus=self._sent_gpus,
-            jobs=jobs,
             warnings=self.side.warnings,
             peer=self.side.peer_address,
         )
+        hello, left_bytes = [first], MAX_REPORTS_BYTES
+        for report in reports:
+            told = convert.from_report(report)
+            if told.ByteSize() > left_bytes:
+                hello[-1].more = True
+                hello.append(agent_pb2.Hello())
+                left_bytes = MAX_REPORTS_BYTES
+            left_bytes -= told.ByteSize() + FRAME_BYTES
+            hello[-1].jobs.append(told)
+        return hello
 
     def _news(self) -> agent_pb2.Report | None:
         """What differs from what this connection was told. However long the stream stood still: the present state, once."""
@@ -245,7 +255,7 @@ class _Connection:
             if self._sent.get(job) == report:
                 continue
             told = convert.from_report(report)
-            left_bytes -= told.ByteSize()
+            left_bytes -= told.ByteSize() + FRAME_BYTES
             if changed and left_bytes < 0:
                 break  # the next message says it
             changed.append(told)
@@ -348,21 +358,6 @@ class _Connection:
     async def _end_log(self, request_id: int, error: str, epochs: Iterable[int] = ()) -> None:
         data = agent_pb2.LogData(request_id=request_id, end=True, error=error, epochs=epochs)
         await self._write(agent_pb2.FromAgent(log=data))
-
-
-def _shorten(jobs: Sequence[common_pb2.JobReport]) -> None:
-    """Hello names all jobs at once: of what is for people only so much as goes in."""
-    exits = [job.exit for job in jobs if job.HasField("exit")]
-    told: tuple[tuple[Sequence[Any], str], ...] = ((exits, "log_tail"), (exits, "why"), (jobs, "note"))
-    for owners, field in told:
-        over = sum(job.ByteSize() for job in jobs) - MAX_REPORTS_BYTES
-        if over <= 0:
-            return
-        texts = [getattr(owner, field).encode() for owner in owners]
-        most = max(sum(map(len, texts)) - over, 0) // max(len(texts), 1)
-        for owner, text in zip(owners, texts, strict=True):
-            kept = text[max(len(text) - most, 0) :] if field == "log_tail" else text[:most]
-            setattr(owner, field, kept.decode(errors="ignore"))
 
 
 async def _renewed(identity: Secure) -> None:

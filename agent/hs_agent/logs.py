@@ -13,6 +13,7 @@ from hs_core.names import JobId
 
 CHUNK = 64 << 10
 POLL_S = 0.25
+MOMENTS = 100
 _NOTE = re.compile(rb"\[heteroshare: \d+ bytes of earlier output were dropped\]\n")
 _NOTE_BYTES = 128  # at most
 
@@ -39,6 +40,28 @@ def _open(path: Path) -> BinaryIO | None:
         return path.open("rb")
     except OSError:
         return None
+
+
+def _together(folder: Path) -> list[BinaryIO]:
+    """`log.1` and `log` of one moment, if it lasts for long enough: a job that floods its log turns it often."""
+    for last in range(MOMENTS):
+        newest, older = _open(folder / "log"), _open(folder / "log.1")
+        found = [file for file in (older, newest) if file]
+        if newest is None or _is_at(newest, folder / "log") or last == MOMENTS - 1:
+            break
+        for file in found:
+            file.close()
+    return found
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Still, or nothing is there just now."""
+    try:
+        found = path.stat()
+    except OSError:
+        return True
+    own = os.fstat(file.fileno())
+    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
 
 
 def tail_start(data_size: Callable[[int, int], bytes], size: int, lines: int) -> int:
@@ -68,7 +91,7 @@ class _Both:
     """`log.1` and `log` as one text, and before it the newest note of what was dropped."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = [file for file in (_open(folder / "log.1"), _open(folder / "log")) if file]
+        self.files = _together(folder)
         notes = [_note(file) for file in self.files]
         self._head = notes[-1] if notes else b""
         self._begins = [len(note) for note in notes]
@@ -134,11 +157,9 @@ async def read(
                 while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
                     offset += len(chunk)
                     yield chunk
-                offset = 0
                 if current is not None:
                     current.close()
-                    offset = len(_note(turned))  # what was dropped has been read here
-                current = turned
+                current, offset = turned
                 continue
             if not was_alive:
                 return
@@ -148,18 +169,26 @@ async def read(
             current.close()
 
 
-def _turned(current: BinaryIO | None, where: Callable[[], Path | None]) -> BinaryIO | None:
-    """The new `log`, where the one that is open has become `log.1` (or there was none yet)."""
+def _turned(
+    current: BinaryIO | None, where: Callable[[], Path | None]
+) -> tuple[BinaryIO, int] | None:
+    """What comes after the one that is open, once that is no longer `log` (or there was none yet), and where in it to go on."""
     while (folder := where()) is not None:
-        try:
-            found = (folder / "log").stat()
-        except OSError:
+        newest, older = folder / "log", folder / "log.1"
+        if not newest.exists():
             if where() != folder:
                 continue  # it moved between the two
             return None
-        if current is not None:
-            own = os.fstat(current.fileno())
-            if (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino):
-                return None
-        return _open(folder / "log")
+        if current is None:
+            return _begin(newest, skip_note=False)
+        if _is_at(current, newest):
+            return None
+        if not older.exists() or _is_at(current, older):
+            return _begin(newest, skip_note=True)  # what was dropped has been read here
+        return _begin(older, skip_note=False)  # it turned more than once, and what is gone by now is told
     return None
+
+
+def _begin(path: Path, *, skip_note: bool) -> tuple[BinaryIO, int] | None:
+    file = _open(path)
+    return None if file is None else (file, len(_note(file)) if skip_note else 0)

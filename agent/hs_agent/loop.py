@@ -123,8 +123,9 @@ class Agent:
         )
         found = self.memory.load()
         self._term = int(found.machine["term"]) if found.machine else -1
-        self.machine = HostMachine(self.gpus, settings, now_s=boot_s(), saved=found.machine)
-        await self._look_at_memory()
+        self.machine = HostMachine(
+            self.gpus, settings, now_s=boot_s(), saved=found.machine, rebooted=found.rebooted
+        )
         await self._adopt(found.launching)
         self.post(Woke(now_s=boot_s()))
         self._tasks = [
@@ -192,7 +193,9 @@ class Agent:
             if isinstance(command, Launch):
                 key = Key(command.wanted.job, command.wanted.epoch)
                 self._launching[key] = command
-                self.launcher.folder(key).clear_for_start()  # what an earlier start left is not this one's
+                # What an earlier start left is not this one's. A file system that cannot be written is found out by the launch.
+                with contextlib.suppress(OSError):
+                    self.launcher.folder(key).clear_for_start()
         ordered = any(not isinstance(command, WakeHost) for command in outcome.commands)
         if ordered or outcome.changed:
             self._unsaved = True
@@ -288,7 +291,7 @@ class Agent:
 
     async def _launch_job(self, key: Key, command: Launch) -> None:
         try:
-            await self._start(key, command)
+            runs = await self._start(key, command)
         except (RefusedError, OSError) as error:
             why = (
                 str(error)
@@ -300,33 +303,46 @@ class Agent:
         except Exception as error:
             log.exception("launch broke", job=key.job, epoch=key.epoch)
             self._launch_failed(key, f"{type(error).__name__}: {error}")
+        else:
+            if runs:
+                self._launched(key)
 
     def _launch_failed(self, key: Key, why: str) -> None:
         self._launched(key)
         self.post(LaunchFailed(now_s=boot_s(), job=key.job, epoch=key.epoch, why=why))
 
-    async def _start(self, key: Key, command: Launch) -> None:
+    async def _start(self, key: Key, command: Launch) -> bool:
+        """False: this agent stops, and it is one that was being launched, to the agent after it."""
         bound = tuple(gpu for gpu in self.gpus if gpu.id in command.gpus)
         # Accounts may come from a directory service that takes its time.
         job_folder, who = await asyncio.to_thread(
             self.launcher.prepare, command.wanted, bound, command.generation
         )
         if self.stopping:
-            return  # it is one that was being launched, to the agent after us
+            return False
         gang, sock = await self._open_socket(job_folder)
         self.rendezvous.release(key)
         self.leases.write(key)
         try:
-            pid = self.launcher.start(job_folder)
+            pid = await self._start_shim(job_folder, gang, sock)
         except BaseException:
             await sock.close()
             await gang.close()
             raise
-        shim = procs.identity(pid)
-        assert shim is not None, f"shim {pid} vanished before it was waited for"
         log.info("launched", job=key.job, epoch=key.epoch, run_as=who.name, gpus=list(command.gpus), shim=pid)
-        await self.jobs.watch(job_folder, shim, gang, sock)
-        self._launched(key)
+        return True
+
+    async def _start_shim(self, job_folder: Folder, gang: Gang, sock: JobSocket) -> int:
+        new = self.launcher.start(job_folder)
+        try:
+            shim = procs.identity(new.pid)
+            assert shim is not None, f"shim {new.pid} vanished before it was waited for"
+            await self.jobs.watch(job_folder, shim, gang, sock)
+        except BaseException:
+            new.call_off()
+            raise
+        new.begin()
+        return new.pid
 
     async def _open_socket(self, job_folder: Folder) -> tuple[Gang, JobSocket]:
         launch = job_folder.launch()
@@ -393,10 +409,11 @@ class Agent:
     # --- adoption ---------------------------------------------------------------------------------------------------
 
     async def _adopt(self, launching: tuple[Launch, ...]) -> None:
-        """What the machine remembers against what there is. It hears of all of it together, at the end."""
+        """What the machine remembers against what there is. It hears of all of it together, at the end: what it orders before is lost."""
         self._launching = {Key(launch.wanted.job, launch.wanted.epoch): launch for launch in launching}
         self._handling = True
         try:
+            await self._look_at_memory()
             known = {Key(report.job, report.epoch): report for report in self.reports()}
             for path in sorted(self.launcher.jobs.iterdir()):
                 key = folder.parse_key(path.name)
@@ -422,7 +439,7 @@ class Agent:
         elif report is None:
             await asyncio.to_thread(self.launcher.forget, job.key)
         elif has_process(report):
-            await self._adopt_ended(job)
+            self._adopt_ended(job)
 
     async def _adopt_running(self, job: Folder, shim: procs.Identity, launch: Mapping[str, Any]) -> None:
         gang, sock = await self.jobs.open_socket(job, launch)
@@ -434,19 +451,17 @@ class Agent:
             self.post(JobFroze(now_s=boot_s(), job=job.key.job, epoch=job.key.epoch))
         log.info("adopted", job=job.key.job, epoch=job.key.epoch, shim=shim.pid, frozen=running.frozen)
 
-    async def _adopt_ended(self, job: Folder) -> None:
+    def _adopt_ended(self, job: Folder) -> None:
         ended, state = job.ended(), job.shim_state()
         if ended is None and state is None:
             self._without_trace(job.key)
             return
-        if ended is None and state is not None and state.shim.boot_id != procs.boot_id():
-            ended = Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
-        elif ended is None:
-            await asyncio.to_thread(self.launcher.kill_leftovers, job.key)
-            why = "its shim was killed while no agent ran; what was left of it was killed"
-            ended = Ended(job.give_up(why), launch_failed=False)
-        self.launcher.group(job.key).remove()
         self.launcher.socket_path(job.key).unlink(missing_ok=True)
+        if ended is None and state is not None and state.shim.boot_id == procs.boot_id():
+            self.jobs.end_without_shim(job)
+            return
+        self.launcher.group(job.key).remove()
+        ended = ended or Ended(job.give_up(LOST_WITH_HOST), launch_failed=False)
         self.jobs.post_end(job.key, ended)
 
     def _without_trace(self, key: Key) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from hs_agent import procs
 from hs_agent.folder import read_json, write_atomically
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import Launch
@@ -25,6 +26,7 @@ class Found:
 
     machine: Mapping[str, Any] | None = None
     launching: tuple[Launch, ...] = ()
+    rebooted: bool = False  # since then
 
 
 class Memory:
@@ -38,7 +40,8 @@ class Memory:
             return Found()
         value = read_json(self.path) or {}
         try:
-            return Found(value["machine"], tuple(revive(Launch, launch) for launch in value["launching"]))
+            launching = tuple(revive(Launch, launch) for launch in value["launching"])
+            return Found(value["machine"], launching, rebooted=value["boot_id"] != procs.boot_id())
         except (KeyError, TypeError, ValueError) as error:
             damaged = self.path.with_suffix(".damaged")
             self.path.rename(damaged)
@@ -51,7 +54,11 @@ class Memory:
 
     def save(self, machine: Mapping[str, Any], launching: Iterable[Launch], now_s: float) -> None:
         """Whole or not at all. A kill needs no fsync, a power cut ends the jobs as well: once a second is enough."""
-        value = {"machine": machine, "launching": [plain(launch) for launch in launching]}
+        value = {
+            "machine": machine,
+            "launching": [plain(launch) for launch in launching],
+            "boot_id": procs.boot_id(),
+        }
         data = json.dumps(value, separators=(",", ":")).encode()
         if data == self._last:
             return

@@ -32,10 +32,10 @@ def boot_id() -> str:
 
 
 def stat(pid: int) -> Stat | None:
-    """None: there is no such process."""
+    """None: there is no such process, or none that is ours to see. Raises OSError where nobody can be looked at, for want of descriptors."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # The name may hold spaces and parentheses; the fields begin after the last one.
     fields = text[text.rindex(")") + 2 :].split()
@@ -111,7 +111,7 @@ def with_environment(line: bytes) -> list[Identity]:
     for found in everybody():
         try:
             environ = (PROC / str(found.pid) / "environ").read_bytes()
-        except OSError:
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
         if line in environ.split(b"\0"):
             holders.append(Identity(found.pid, found.start, boot_id()))

@@ -1,6 +1,6 @@
 """One per job: starts it as its user, copies its output into a capped log, holds its exit status, leaves nothing behind.
 
-Run as `python -I -S shim.py <folder>` (docs/job-folder.md). Standard library only and on its own: it outlives the agent,
+Run as `python -I -S shim.py <folder>` (docs/job-folder.md); begins at a byte on its standard input. Standard library only and on its own: it outlives the agent,
 and may be an older one than the agent that adopts it.
 """
 # pathlib would add to the memory of every job:
@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 if __name__ == "__main__":  # by its path, without a way to its neighbours
@@ -26,11 +26,15 @@ from hs_agent.bare.family import read_stat, signal_all
 from hs_agent.bare.files import keep_room, replace_json, write_file
 from hs_agent.bare.kernel import PR_SET_CHILD_SUBREAPER, prctl
 from hs_agent.bare.log import Log
+from hs_agent.bare.output import Output
 
 CHUNK = 64 << 10
 # A job that floods its output is slowed by its full pipe, so that copying it cannot eat the host's processors.
 FLOOD_BYTES, FLOOD_WINDOW_S = 4 << 20, 0.1
-PURGE_EVERY_S = 0.02
+PURGE_EVERY_S, PURGE_AT_MOST_S = (
+    0.02,
+    1.0,
+)  # the longer the oftener it was in vain: who does not die at once is waiting for a device or a file system
 MAX_LINE = 4096
 EXIT_BYTES = 4096  # of the record of an exit, that a full disk must not take
 LEASE_LOOK_S = 5.0  # at least so often, where there is one: it may have become shorter
@@ -42,18 +46,18 @@ class Shim:
         with open(os.path.join(folder, "launch.json"), encoding="utf-8") as file:
             self.launch: dict[str, Any] = json.load(file)
         self.log = Log(folder, self.launch["log_limit"])
-        self.poll = select.poll()
         self.job = 0
         self.job_start = 0
         self.status: int | None = None  # of the job's main process
         self.childless = False
-        self.purging = False
+        self.doomed: set[tuple[int, int]] = set()  # who was killed last
+        self.purge_at_s, self.purge_pause_s = 0.0, PURGE_EVERY_S
         self.frozen = False
         self.deadline_s: float | None = None
         self.launch_error = ""
         self.fenced = ""
         self.lease_look_s = 0.0 if self.launch["lease"] else float("inf")
-        self.output = -1  # the user's own file
+        self.output: Output | None = None
         self.pipe = -1
         self.channel: socket.socket | None = None
         self.control = -1
@@ -98,6 +102,8 @@ class Shim:
     # life
 
     def begin(self) -> None:
+        if self.launch["output"]:
+            self.output = Output(self.launch["identity"])
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         keep_room(self.folder, "exit.json", EXIT_BYTES)
         if self.launch["identity"] is not None:
@@ -114,10 +120,6 @@ class Shim:
             signal.signal(number, signal.SIG_IGN)
         self.wake = wake
         self.fork()
-        for fd in (self.wake, self.control, self.pipe):
-            self.poll.register(fd, select.POLLIN)
-        assert self.channel is not None
-        self.poll.register(self.channel.fileno(), select.POLLIN)
         self.tell()
 
     def open_control(self) -> int:
@@ -145,19 +147,36 @@ class Shim:
     def run(self) -> None:
         self.begin()
         while not (self.childless and self.status is not None):
-            ready = {fd for fd, _ in self.poll.poll(self.wait_ms())}
-            self.serve(ready)
+            poll = select.poll()
+            for fd, events in self.watched():
+                poll.register(fd, events)
+            self.serve({fd for fd, _ in poll.poll(self.wait_ms())})
             self.reap()
             now_s = time.monotonic()
             if now_s >= self.lease_look_s:
                 self.look_at_lease()
-            if self.paused and now_s - self.window_s >= FLOOD_WINDOW_S:
-                self.resume_reading()
-            if self.status is not None or (self.deadline_s is not None and now_s >= self.deadline_s):
+            self.paused = self.paused and now_s - self.window_s < FLOOD_WINDOW_S
+            if self.status is not None and (self.deadline_s is None or self.deadline_s > now_s):
+                self.deadline_s = now_s  # of those whom it leaves behind
+            if self.deadline_s is not None and now_s >= max(self.deadline_s, self.purge_at_s):
                 self.purge()
         self.hear()
         self.drain()
+        if self.output is not None:
+            self.output.finish()
+            self.tell_trouble()
         self.finish(self.launch_error or self.fenced)
+
+    def watched(self) -> Iterator[tuple[int, int]]:
+        yield self.wake, select.POLLIN
+        yield self.control, select.POLLIN
+        if self.channel is not None:
+            yield self.channel.fileno(), select.POLLIN
+        if self.output is not None:
+            yield self.output.polled
+        # Who writes faster than its file takes it waits for its file.
+        if self.pipe >= 0 and not self.paused and not (self.output is not None and self.output.is_behind):
+            yield self.pipe, select.POLLIN
 
     def serve(self, ready: Iterable[int]) -> None:
         for fd in ready:
@@ -168,22 +187,23 @@ class Shim:
                 self.obey()
             elif fd == self.pipe:
                 self.copy()
+            elif self.output is not None and fd == self.output.polled[0]:
+                self.output.go_on()
+                self.tell_trouble()
             else:
                 self.hear()
 
     def wait_ms(self) -> int | None:
-        if self.status is not None and not self.childless:
-            return int(PURGE_EVERY_S * 1000)
         waits = []
         if self.paused:
             waits.append(self.window_s + FLOOD_WINDOW_S)
         if self.deadline_s is not None:
-            waits.append(self.deadline_s + (PURGE_EVERY_S if self.purging else 0.0))
+            waits.append(max(self.deadline_s, self.purge_at_s))
         if self.lease_look_s < float("inf"):
             waits.append(self.lease_look_s)
         if not waits:
             return None
-        return max(int((min(waits) - time.monotonic()) * 1000) + 1, 20 if self.purging else 0)
+        return max(int((min(waits) - time.monotonic()) * 1000) + 1, 0)
 
     def reap(self) -> None:
         while True:
@@ -208,34 +228,29 @@ class Shim:
         except BlockingIOError:
             return
         if not data:  # every writer closed it; the job may live on
-            self.poll.unregister(self.pipe)
+            os.close(self.pipe)
+            self.pipe = -1
             return
         self.keep(data)
         self.window_bytes += len(data)
-        if self.window_bytes >= FLOOD_BYTES:
-            self.poll.unregister(self.pipe)
-            self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-        self.poll.register(self.pipe, select.POLLIN)
+        self.paused = self.window_bytes >= FLOOD_BYTES
 
     def keep(self, data: bytes) -> None:
         self.log.write(data)
-        if self.output >= 0:
-            try:
-                while data:
-                    data = data[os.write(self.output, data) :]
-            except OSError as error:
-                self.log.write(
-                    f"[heteroshare: output file: {error.strerror}; the rest is only here]\n".encode()
-                )
-                os.close(self.output)
-                self.output = -1
+        if self.output is not None:
+            self.output.keep(data)
+            self.tell_trouble()
+
+    def tell_trouble(self) -> None:
+        if self.output is not None and self.output.trouble:
+            note = f"[heteroshare: output file: {self.output.trouble}; the rest is only here]\n"
+            self.log.write(note.encode())
+            self.output.close()
+            self.output = None
 
     def drain(self) -> None:
         """What is still in the pipe; bounded, for a stranger may have been handed its other end."""
-        for _ in range(64):
+        for _ in range(64 if self.pipe >= 0 else 0):
             try:
                 data = os.read(self.pipe, CHUNK)
             except BlockingIOError:
@@ -255,12 +270,14 @@ class Shim:
                 data, ancillary = b"", []
             for level, kind, payload in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    self.output = array.array("i", payload[:4])[0]
-                    os.set_inheritable(self.output, False)
+                    fd = array.array("i", payload[:4])[0]
+                    if self.output is None:
+                        os.close(fd)
+                    else:
+                        self.output.take(fd)
             if data.startswith(b"error "):
                 self.launch_error = data[6:].decode(errors="replace")
             elif not data:
-                self.poll.unregister(self.channel.fileno())
                 self.channel.close()
                 self.channel = None
 
@@ -307,7 +324,7 @@ class Shim:
 
     def freeze(self) -> None:
         for _ in range(100):  # whoever forks while we list comes up in the next round
-            if signal_all(signal.SIGSTOP, skip="ZTt") == 0:
+            if not signal_all(signal.SIGSTOP, skip="ZTt"):
                 break
             time.sleep(0.002)
         self.frozen = True
@@ -329,7 +346,6 @@ class Shim:
 
     def purge(self) -> None:
         """Everything at once, however it hid; called until waitpid says that nobody is left."""
-        self.purging = True
         if self.childless:
             return
         if self.launch["cgroup"]["kill"]:
@@ -337,23 +353,29 @@ class Shim:
                 write_file(self.launch["cgroup"]["kill"], "1")
         else:
             signal_all(signal.SIGSTOP, skip="ZTt")  # nobody forks away between being listed and being killed
-        signal_all(signal.SIGKILL)
+        killed = signal_all(signal.SIGKILL)
         self.thaw_cgroup()  # a frozen process (v1) dies when it thaws
+        again = killed <= self.doomed
+        self.doomed = killed
+        self.purge_pause_s = min(2 * self.purge_pause_s, PURGE_AT_MOST_S) if again else PURGE_EVERY_S
+        self.purge_at_s = time.monotonic() + self.purge_pause_s
 
 
 def main(folder: str) -> None:
     if os.path.exists(os.path.join(folder, "exit.json")):
         return
+    if not os.read(0, 1):
+        return  # its agent cannot watch it, so it is not to be
     os.chdir("/")
     shim = Shim(folder)
     try:
         shim.run()
     except BaseException as error:
-        with contextlib.suppress(BaseException):
-            while not shim.childless:
+        while not shim.childless:
+            with contextlib.suppress(Exception):  # whatever is short: its end is told when it has one
                 shim.purge()
-                shim.reap()
-                time.sleep(PURGE_EVERY_S)
+            shim.reap()
+            time.sleep(shim.purge_pause_s)
         shim.finish(f"its shim failed: {type(error).__name__}: {error}")
         raise
 

@@ -14,7 +14,7 @@ from hs_controller.links import Hub, Link
 from hs_controller.loop import Loop
 from hs_controller.permissions import Caller, Reach
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import HostJoined, HostLeft, HostReported
+from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.names import HostName
 from hs_daemon import boot_s
 from hs_proto import convert
@@ -22,7 +22,12 @@ from hs_proto.v1 import agent_pb2, agent_pb2_grpc
 
 log = structlog.get_logger("hs_controller.agents")
 
-HELLO_S = 10.0
+HELLO_S = 10.0  # for each message of it
+HELLO_MESSAGES = 256
+STILL_HERE = (
+    3  # so many reports may be missing of one that is connected: no machine is booted again meanwhile
+)
+DOUBLED_AGAIN_S = 600.0  # people are told no oftener
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
 
@@ -31,6 +36,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
     def __init__(self, loop: Loop, hub: Hub) -> None:
         self._loop = loop
         self._hub = hub
+        self._doubled_s: dict[HostName, float] = {}  # when people were told last
 
     # grpc.aio takes handlers that write as well as those that yield; the stubs know only the latter.
     async def Connect(  # type: ignore[override]  # noqa: N802
@@ -38,7 +44,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
     ) -> None:
         messages = aiter(request_iterator)
         link = await self._greeted(messages)
-        _must_be_its_own(CALLER.get(), link.host.name)
+        self._refuse_double(link, context)
         self._hub.attach(link)
         why = "the connection ended"
         try:
@@ -56,16 +62,34 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
                 self._loop.tell(lambda now_s, _machine: [HostLeft(now_s=now_s, host=link.host.name)])
 
     async def _greeted(self, messages: AsyncIterator[agent_pb2.FromAgent]) -> Link:
-        try:
-            async with asyncio.timeout(HELLO_S):
-                first = await anext(messages)
-        except TimeoutError:
-            raise RefusedError(f"no Hello within {HELLO_S:.0f} s") from None
-        except StopAsyncIteration:
-            raise RefusedError("the stream ended before a Hello") from None
-        if first.WhichOneof("body") != "hello":
-            raise RefusedError(f"{first.WhichOneof('body') or 'nothing'} came first; Hello was expected")
-        return Link(first.hello, convert.to_host(first.hello), self._loop.clock.now_s())
+        hello = await _hello(messages, "a Hello")
+        link = Link(hello, convert.to_host(hello), self._loop.clock.now_s())
+        _must_be_its_own(CALLER.get(), link.host.name)
+        for _ in range(HELLO_MESSAGES - 1):
+            if not hello.more:
+                return link
+            hello = await _hello(messages, "the rest of the Hello")
+            link.heard(hello.jobs, (), self._loop.clock.now_s())
+        raise RefusedError(f"a Hello of more than {HELLO_MESSAGES} messages")
+
+    def _refuse_double(self, link: Link, context: Context) -> None:
+        """Two machines with one identity, as copies of a disk have, would push each other out for ever: who is here stays."""
+        host, now_s = link.host, self._loop.clock.now_s()
+        here = self._hub.link(host.name)
+        if here is None or here.host.boot_id == host.boot_id:
+            return
+        if now_s > here.last_report_s + STILL_HERE * self._loop.config.heartbeat_s:
+            return  # it is the same machine, booted again
+        if now_s >= self._doubled_s.get(host.name, -DOUBLED_AGAIN_S) + DOUBLED_AGAIN_S:
+            self._doubled_s[host.name] = now_s
+            address = context.peer()
+            log.warning("host-doubled", host=host.name, address=address, boot_id=host.boot_id)
+            self._loop.tell(lambda now_s, _: [HostDoubled(now_s=now_s, host=host.name, address=address)])
+        raise RefusedError(
+            f"another machine is connected as {host.name}: it was booted as {here.host.boot_id}, this one as {host.boot_id}."
+            " If its disk is a copy, give this one a name of its own and join anew",
+            Kind.CONFLICT,
+        )
 
     async def _serve(self, link: Link, messages: AsyncIterator[agent_pb2.FromAgent], context: Context) -> str:
         """Until one side ends; says why."""
@@ -147,6 +171,21 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
         if time.time() >= until_s:
             return f"the certificate of {link.host.name} has expired: connect with the new one"
         return f"{link.host.name} said nothing for {lease_s:g} s"
+
+
+async def _hello(messages: AsyncIterator[agent_pb2.FromAgent], what: str) -> agent_pb2.Hello:
+    try:
+        async with asyncio.timeout(HELLO_S):
+            message = await anext(messages)
+    except TimeoutError:
+        raise RefusedError(f"no {what.removeprefix('a ')} within {HELLO_S:.0f} s") from None
+    except StopAsyncIteration:
+        raise RefusedError(f"the stream ended before {what}") from None
+    if message.WhichOneof("body") != "hello":
+        raise RefusedError(
+            f"{message.WhichOneof('body') or 'nothing'} came first; {what.removeprefix('a ')} was expected"
+        )
+    return message.hello
 
 
 def _must_be_its_own(caller: Caller, host: HostName) -> None:

@@ -92,6 +92,14 @@ class HostLeft(At):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostDoubled(At):
+    """Another machine said that it is this host, which is connected: it was refused."""
+
+    host: HostName
+    address: str = ""  # where it came from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostDrained(At):
     """Again with another deadline or reason: the newest stands."""
 
@@ -143,6 +151,7 @@ ClusterEvent = (
     | HostJoined
     | HostReported
     | HostLeft
+    | HostDoubled
     | HostDrained
     | HostUndrained
     | HostRemoved

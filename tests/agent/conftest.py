@@ -88,6 +88,13 @@ class Started:
         wait_for(said, f"{text!r} in the log")
 
 
+def begin(process: subprocess.Popen[bytes]) -> None:
+    """A new shim waits for this word."""
+    assert process.stdin is not None
+    with process.stdin as word:
+        word.write(b"b")
+
+
 class Shims:
     """Starts shims by hand, as the launcher would."""
 
@@ -127,12 +134,13 @@ class Shims:
         with (folder.path / "shim.err").open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", shim.__file__, str(folder.path)],
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=errors,
                 stderr=errors,
                 start_new_session=True,
                 env={},
             )
+        begin(process)
         started = Started(folder, process)
         self.started.append(started)
         return started

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import resource
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -267,6 +268,42 @@ def test_who_follows_a_log_is_not_told_of_what_it_was_shown(place) -> None:
     assert asyncio.run(go()) == b"half a line\n"
 
 
+def test_who_follows_a_log_that_turns_twice_between_two_looks_misses_nothing_that_is_there(place) -> None:
+    log = place / "log"
+    log.write_bytes(b"first\n")
+    alive = [True]
+
+    async def go() -> bytes:
+        chunks = logs.read(place, -1, follow=True, alive=lambda: alive[0])
+        said = await anext(chunks)
+        for text in (b"second\n", note(6) + b"third\n"):
+            log.rename(place / "log.1")
+            log.write_bytes(text)
+        alive[0] = False
+        async for chunk in chunks:
+            said += chunk
+        return said
+
+    assert asyncio.run(go()) == b"first\nsecond\nthird\n"
+
+
+def test_both_halves_of_a_log_are_of_one_moment(place, monkeypatch) -> None:
+    log = place / "log"
+    (place / "log.1").write_bytes(b"first\n")
+    log.write_bytes(b"second\n")
+    really, turns = logs._open, [1]
+
+    def open_as_it_turns(path: Path):
+        file = really(path)
+        if turns and turns.pop():
+            log.rename(place / "log.1")
+            log.write_bytes(b"third\n")
+        return file
+
+    monkeypatch.setattr(logs, "_open", open_as_it_turns)
+    assert collect(place, -1) == b"second\nthird\n"
+
+
 def test_the_end_of_a_log_without_lines_is_found_across_chunks(place) -> None:
     """As a progress bar writes it."""
     bar = b"epoch 1 |####    |\r" * (3 * logs.CHUNK // 16)
@@ -309,6 +346,15 @@ def test_logs_of_ended_jobs_stay_up_to_a_number(settings) -> None:
     assert sorted(path.name for path in launcher.ended.iterdir()) == ["3-1", "4-1"]
     assert logs.found(JobId(4), launcher.jobs, launcher.ended) == {1: launcher.ended / "4-1"}
     assert logs.found(JobId(0), launcher.jobs, launcher.ended) == {}
+
+
+def test_what_was_kept_before_a_reboot_is_known_to_be_however_long_the_host_is_up_again(
+    place, monkeypatch
+) -> None:
+    memory.Memory(place).save({}, (), 100.0)
+    assert not memory.Memory(place).load().rebooted
+    monkeypatch.setattr(procs, "boot_id", lambda: "another")
+    assert memory.Memory(place).load().rebooted
 
 
 def test_the_second_holder_of_a_state_folder_is_told_who_has_it(place) -> None:
@@ -395,6 +441,22 @@ def test_the_units_hold(place) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "hs-agent.service" not in done.stderr
+
+
+def test_without_a_descriptor_nobody_is_taken_for_dead_and_no_file_for_missing(place) -> None:
+    made = folder.Folder(place, folder.Key(JobId(1), 1))
+    made.give_up("told")
+    me = procs.identity(os.getpid())
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        for look in (lambda: procs.alive(me), made.ended):
+            with pytest.raises(OSError, match="Too many open files"):
+                look()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert procs.alive(me)
+    assert made.ended().exit.why == "told"
 
 
 def test_leftovers_without_control_groups_are_found_by_their_socket(settings, wait_for) -> None:

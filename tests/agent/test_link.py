@@ -10,6 +10,7 @@ from hs_agent import link
 from hs_core.names import JobId
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Wanted
+from hs_proto import convert
 from hs_proto.v1 import agent_pb2
 
 QUANTUM_S = 60.0
@@ -113,27 +114,21 @@ def connection_of(reports: list[JobReport]) -> link._Connection:
     return link._Connection(config, side, None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("why", "note"), [("", ""), ("", "disk full " * 100), ("no such program " * 100, "")]
-)
-def test_however_many_jobs_ended_with_much_to_say_hello_goes_into_one_message(why: str, note: str) -> None:
-    ended = Exit(code=1, why=why, log_tail="\N{GREEK SMALL LETTER ALPHA}" * 4000 + "the end")
+@pytest.mark.parametrize(("jobs", "log_tail"), [(0, ""), (10, "the end"), (1500, "α" * 4000), (20_000, "")])
+def test_a_hello_comes_in_messages_that_the_controller_takes_and_leaves_nothing_out(
+    jobs: int, log_tail: str
+) -> None:
+    ended = Exit(code=1, why="no such program", log_tail=log_tail)
     reports = [
-        JobReport(job=JobId(number), epoch=1, phase=Phase.EXITED, exit=ended, note=note)
-        for number in range(1500)
+        JobReport(job=JobId(number), epoch=1, phase=Phase.EXITED, exit=ended, note="disk full")
+        for number in range(jobs)
     ]
     hello = connection_of(reports)._hello()
-    assert hello.ByteSize() < 1 << 20
-    assert [job.job_id for job in hello.jobs] == list(range(1500))
-    assert (
-        why
-        or note
-        or all(job.exit.log_tail.endswith("\N{GREEK SMALL LETTER ALPHA}the end") for job in hello.jobs)
-    )
-    assert all(job.note == note[: len(job.note)] for job in hello.jobs)
-    assert all(job.exit.why == why[: len(job.exit.why)] for job in hello.jobs)
-    few = connection_of(reports[:10])._hello()
-    assert all((job.exit.log_tail, job.exit.why, job.note) == (ended.log_tail, why, note) for job in few.jobs)
+    assert all(agent_pb2.FromAgent(hello=part).ByteSize() < 1 << 20 for part in hello)
+    assert [part.more for part in hello] == [True] * (len(hello) - 1) + [False]
+    assert [part.host for part in hello] == ["host-a"] + [""] * (len(hello) - 1)
+    assert [convert.to_report(job) for part in hello for job in part.jobs] == reports
+    assert (len(hello) > 1) == (jobs > 10)
 
 
 def test_what_ends_at_one_time_is_told_in_messages_that_the_controller_takes() -> None:

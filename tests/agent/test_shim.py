@@ -1,6 +1,7 @@
 """The shim with real processes."""
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # importlib mode leaves it out
+
+from conftest import PYTHON, Started, begin
 from hs_agent import procs, shim
 from hs_agent.bare import family, files
 from hs_agent.bare.log import Log
@@ -111,7 +115,7 @@ def test_the_shim_outlives_whoever_started_it(shims, wait_for) -> None:
     folder = shims.launch("/bin/sh", "-c", "sleep 0.3; exit 5")
     starter = (
         "import subprocess, sys, time\n"
-        f"subprocess.Popen([sys.executable, '-I', '-S', {shim.__file__!r}, {str(folder.path)!r}], start_new_session=True)\n"
+        f"subprocess.Popen([sys.executable, '-I', '-S', {shim.__file__!r}, {str(folder.path)!r}], start_new_session=True, stdin=subprocess.PIPE).communicate(b'b')\n"
         "time.sleep(600)"
     )
     parent = subprocess.Popen([sys.executable, "-c", starter])
@@ -171,6 +175,7 @@ def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
         capture_output=True,
         timeout=120,
         check=False,
+        input=b"b",
     )
     assert done.returncode != 0
     (started.path / "log").unlink()
@@ -182,11 +187,35 @@ def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
     os.close(log.fd)
 
 
+def test_a_log_that_cannot_turn_on_a_full_disk_goes_on_once_there_is_room(tmp_path: Path, monkeypatch) -> None:
+    log = Log(str(tmp_path), 8192)
+    log.write(b"a" * 4096)
+    really, full = os.open, True
+
+    def open_if_there_is_room(path, flags, *more):
+        if full and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return really(path, flags, *more)
+
+    monkeypatch.setattr("hs_agent.bare.log.os.open", open_if_there_is_room)
+    for _ in range(3):
+        log.write(b"b" * 100)
+    assert log.dropped == 300
+    full = False
+    log.write(b"c" * 100)
+    os.close(log.fd)
+    assert (tmp_path / "log.1").read_bytes() == b"a" * 4096
+    assert (tmp_path / "log").read_bytes() == (
+        b"[heteroshare: 300 bytes of earlier output were dropped]\n" + b"c" * 100
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1"]
+
+
 FULL = """
 set -e
 mount -t tmpfs -o size=256k none "$1"
 printf %s "$2" > "$1/launch.json"
-"$3" -I -S "$4" "$1" &
+printf b | "$3" -I -S "$4" "$1" &
 until [ -e "$1/shim.json" ]; do sleep 0.02; done
 until ! dd if=/dev/zero bs=4k of="$1/more" oflag=append conv=notrunc 2> /dev/null; do :; done
 printf 'freeze\nthaw\n' > "$1/control"
@@ -299,6 +328,87 @@ def test_output_is_never_written_through_a_link_nor_with_roots_rights(shims, pla
 
 
 @needs_root
+def test_nobody_but_the_user_has_the_output_file_open(shims, place, wait_for) -> None:
+    work = place / "work"
+    work.mkdir()
+    os.chown(work, 65534, 65534)
+    started = shims.python(
+        "import time; print('up', flush=True); time.sleep(600)",
+        identity=NOBODY, workdir=str(work), output="out.txt",
+    )  # fmt: skip
+    wait_for(lambda: (work / "out.txt").exists() and (work / "out.txt").read_text() == "up\n", "written")
+    holders = having_open(work / "out.txt")
+    assert [Path(f"/proc/{pid}").stat().st_uid for pid in holders if not is_of(pid, NOBODY)] == []
+    assert len(holders) == 1
+    started.folder.control("term 0")
+    started.wait()
+    wait_for(lambda: having_open(work / "out.txt") == [], "who wrote it has left")
+
+
+def having_open(file: Path) -> list[int]:
+    found = []
+    for process in procs.everybody():
+        with contextlib.suppress(OSError):
+            there = Path(f"/proc/{process.pid}/fd")
+            if any(fd.readlink() == file for fd in there.iterdir()):
+                found.append(process.pid)
+    return found
+
+
+def is_of(pid: int, identity: dict) -> bool:
+    """In its credentials: of a process that others must not look into `/proc` is root's."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("Uid:")).split()[1:] == [str(identity["uid"])] * 4
+
+
+STUCK = """
+import os
+from hs_agent import shim
+from hs_agent.bare import child, output
+
+output.LAST_S = 0.2
+child.open_output = lambda path: os.open(path, os.O_RDWR)
+shim.main({folder!r})
+"""
+
+
+def test_a_job_whose_output_file_takes_no_more_can_be_told_to_end(shims, place: Path) -> None:
+    os.mkfifo(place / "stuck")  # stands in for a file on a file system that hangs
+    folder = shims.launch(PYTHON, "-c", "print('x' * 1_000_000)", output=str(place / "stuck"))
+    process = subprocess.Popen(
+        [sys.executable, "-c", STUCK.format(folder=str(folder.path))],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
+    )
+    begin(process)
+    started = Started(folder, process)
+    shims.started.append(started)
+    started.says("x" * 65536)
+    assert folder.ended() is None
+    assert folder.control("term 0.1")
+    assert started.wait(20)["signal"] in (signal.SIGTERM, signal.SIGKILL)
+    assert "output file: it took no more for 0.2 s; the rest is only here" in started.log()
+
+
+def test_who_does_not_die_at_once_is_looked_for_ever_more_rarely(shims, monkeypatch) -> None:
+    one = shim.Shim(str(shims.launch("/bin/true").path))
+    there = {(1, 1)}
+    monkeypatch.setattr(shim, "signal_all", lambda *_args, **_more: set(there))
+    one.deadline_s = time.monotonic()
+
+    def pause_ms() -> int | None:
+        one.purge()
+        return one.wait_ms()
+
+    assert pause_ms() <= 21
+    for _ in range(10):
+        last_ms = pause_ms()
+    assert 900 < last_ms <= 1001
+    there.add((2, 2))
+    assert pause_ms() <= 21
+
+
+@needs_root
 def test_a_working_folder_is_entered_as_the_user(shims, place) -> None:
     closed = place / "closed"
     closed.mkdir(mode=0o700)
@@ -314,11 +424,37 @@ def test_a_program_that_is_not_there_is_a_failed_launch(shims) -> None:
     assert "No such file" in record["why"]
 
 
+def test_a_script_whose_interpreter_is_missing_is_not_called_missing_itself(shims, place) -> None:
+    script = place / "train"
+    for first, named in (("#!/no/such/python -u\n", "'/no/such/python'"), ("#!/bin/sh\r\n", r"'/bin/sh\r'")):
+        script.write_text(f"{first}echo up\n")
+        script.chmod(0o755)
+        for argv, env in (((str(script),), {}), (("train",), {"PATH": f"/usr/bin:{place}"})):
+            record = shims.start(*argv, env=env).wait()
+            assert record["launch_failed"]
+            assert record["why"].endswith(
+                f": {script} is there, but the interpreter that its first line names is not: {named}"
+            )
+    script.write_text("echo up\n")
+    assert "nor a script that begins with #!" in shims.start(str(script)).wait()["why"]
+
+
+def test_a_shim_whose_agent_cannot_go_on_starts_nothing(shims) -> None:
+    folder = shims.launch("/bin/touch", str(shims.place / "ran"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", shim.__file__, str(folder.path)],
+        check=False, timeout=120, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert not (folder.path / "exit.json").exists()
+    assert not (shims.place / "ran").exists()
+
+
 def test_a_shim_that_was_given_up_starts_nothing(shims) -> None:
     folder = shims.launch("/bin/touch", str(shims.place / "ran"))
     folder.give_up("its shim did not come up")
     done = subprocess.run(
-        [sys.executable, "-I", "-S", shim.__file__, str(folder.path)], check=False, timeout=120
+        [sys.executable, "-I", "-S", shim.__file__, str(folder.path)], check=False, timeout=120, input=b"b"
     )
     assert done.returncode == 0
     assert not (shims.place / "ran").exists()

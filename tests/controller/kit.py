@@ -77,14 +77,17 @@ class FakeAgent:
         self._call = self._link.Connect()
         self._reading: asyncio.Task[None] | None = None
 
-    async def join(self, jobs: tuple[common_pb2.JobReport, ...] = ()) -> "FakeAgent":
-        """Until the controller wants something of it: what is asked meanwhile would come first."""
-        hello = agent_pb2.Hello(
-            host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, jobs=jobs, peer=self.peer
+    async def join(self, *parts: tuple[common_pb2.JobReport, ...]) -> "FakeAgent":
+        """Until the controller wants something of it: what is asked meanwhile would come first. `parts`: jobs, by message."""
+        hello = [agent_pb2.Hello(jobs=jobs, more=True) for jobs in parts or ((),)]
+        hello[-1].more = False
+        hello[0].MergeFrom(
+            agent_pb2.Hello(host=self.name, boot_id=self.boot, version="t", gpus=self.gpus, peer=self.peer)
         )
         while True:
             try:
-                await self._call.write(agent_pb2.FromAgent(hello=hello))
+                for part in hello:
+                    await self._call.write(agent_pb2.FromAgent(hello=part))
                 break
             except grpc.aio.AioRpcError as error:
                 if error.code() is not grpc.StatusCode.INTERNAL:

@@ -67,13 +67,84 @@ def test_the_newest_connection_of_a_host_takes_the_place_of_the_one_before(lasti
         async with started(lasting) as here:
             old = await here.agent().join()
             async with channel_to(f"unix:{lasting.socket}") as other:
-                new = await FakeAgent(other, boot="boot-2").join()
+                new = await FakeAgent(other).join()
                 await old.until(lambda: old.error is not None)
                 assert "took its place" in old.error.details()
                 assert here.loop.mind.machine.connected == {"h1"}, "the old one's end is not the host's"
                 [job] = await here.client.submit()
                 await new.until(lambda: new.wants(job) is not None)
                 await new.leave()
+
+    asyncio.run(story())
+
+
+def test_two_machines_with_one_identity_do_not_push_each_other_out_and_people_are_told(lasting):
+    async def story():
+        async with started(lasting) as here:
+            first = await here.agent().join()
+            async with channel_to(f"unix:{lasting.socket}") as other:
+                for _ in range(2):
+                    with pytest.raises(
+                        grpc.aio.AioRpcError, match="another machine is connected as h1"
+                    ) as why:
+                        await FakeAgent(other, boot="boot-2").join()
+                    assert why.value.code() is grpc.StatusCode.ABORTED
+            [job] = await here.client.submit()
+            await first.until(lambda: first.wants(job) is not None)
+            told = [event async for event in here.client.stub.Events(pb.EventsRequest())]
+            assert [event.host for event in told if event.kind == "host-doubled"] == ["h1"]
+            await first.leave()
+
+    asyncio.run(story())
+
+
+def test_a_machine_that_was_booted_again_takes_the_place_of_a_connection_that_has_gone_quiet(
+    lasting, monkeypatch
+):
+    monkeypatch.setattr("hs_controller.agents.STILL_HERE", -1e9)  # it is quiet at once
+
+    async def story():
+        async with started(lasting) as here:
+            old = await here.agent().join()
+            async with channel_to(f"unix:{lasting.socket}") as other:
+                new = await FakeAgent(other, boot="boot-2").join()
+                await old.until(lambda: old.error is not None)
+                assert "took its place" in old.error.details()
+                await new.leave()
+
+    asyncio.run(story())
+
+
+def test_what_a_host_has_may_come_in_several_messages(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            jobs = [*await here.client.submit(), *await here.client.submit()]
+            for job in jobs:
+                await agent.until(lambda job=job: agent.wants(job) is not None)
+                await agent.report(job, "running", gpu_s=1.0)
+                await here.client.until(job, lambda view: view.state == "running")
+            await agent.leave()
+            parts = [
+                (common_pb2.JobReport(job_id=job, phase="running", gpu_s=gpu_s, checkpoint_step=-1),)
+                for job, gpu_s in zip(jobs, (2.0, 3.0), strict=True)
+            ]
+            async with channel_to(f"unix:{lasting.socket}") as other:
+                back = await FakeAgent(other).join(*parts)
+                for job, gpu_s in zip(jobs, (2.0, 3.0), strict=True):
+                    await here.client.until(job, lambda view, gpu_s=gpu_s: view.gpu_s == gpu_s)
+                await back.leave()
+
+    asyncio.run(story())
+
+
+def test_a_hello_without_an_end_is_not_listened_to(lasting, monkeypatch):
+    monkeypatch.setattr("hs_controller.agents.HELLO_MESSAGES", 3)
+
+    async def story():
+        async with started(lasting) as here:
+            with pytest.raises(grpc.aio.AioRpcError, match="a Hello of more than 3 messages"):
+                await here.agent().join((), (), (), ())
 
     asyncio.run(story())
 

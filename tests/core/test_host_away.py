@@ -69,9 +69,9 @@ def test_a_host_that_rebooted_starts_nothing_that_wants_to_be_fenced_before_it_h
     sim.send()
     sim.run(5.0)
     saved = sim.machine.saved()
-    machine = type(sim.machine)(sim.gpus, sim.config, now_s=3.0, saved=saved)
+    machine = type(sim.machine)(sim.gpus, sim.config, now_s=3.0, saved=saved, rebooted=True)
     machine.handle(ControllerHeard(now_s=3.5))
     assert machine.report(JobId(3)).exit is None
-    machine = type(sim.machine)(sim.gpus, sim.config, now_s=3.0, saved=saved)
+    machine = type(sim.machine)(sim.gpus, sim.config, now_s=3.0, saved=saved, rebooted=True)
     machine.handle(Woke(now_s=4.0))
     assert machine.report(JobId(3)).exit is not None

@@ -103,15 +103,16 @@ def test_the_time_without_an_agent_is_not_taken_for_that_of_a_switch(lost: str, 
     assert saved["quantum_s"] == sim.quantum_s
 
 
-def test_a_reboot_charges_until_the_last_word():
+@pytest.mark.parametrize("now_s", [5.0, 5000.0])
+def test_a_reboot_charges_until_the_last_word(now_s: float):
     sim = HostSim(1)
     job = sim.job(1)
     sim.send()
     sim.run(30)
     sim.tell(JobWentOn(now_s=sim.now_s, job=job, epoch=1, step=1))
     saved = json.loads(json.dumps(sim.machine.saved()))
-    machine = HostMachine(sim.gpus, sim.config, now_s=5.0, saved=saved)
-    machine.handle(JobExited(now_s=6.0, job=job, epoch=1, exit=Exit(why="lost with its host")))
+    machine = HostMachine(sim.gpus, sim.config, now_s=now_s, saved=saved, rebooted=True)
+    machine.handle(JobExited(now_s=now_s + 1.0, job=job, epoch=1, exit=Exit(why="lost with its host")))
     assert machine.report(job).gpu_s == pytest.approx(31, abs=1e-6)
 
 

@@ -4,10 +4,11 @@ import pytest
 from fakejob import Ways
 from hostsim import GIB, HostSim
 
+from hs_core.events import JobExited
 from hs_core.host import HostConfig
 from hs_core.model import SuspendMode
 from hs_core.names import JobId
-from hs_core.reports import Phase
+from hs_core.reports import Exit, Phase
 
 QUICK = {"hook_s": 0.01, "ready_s": 0.02}
 
@@ -197,6 +198,13 @@ def test_a_full_disk_leaves_the_job_going_on():
     assert sim.running() == {1}
     assert sim.trained(JobId(1)) > 300
     assert orders(sim, "kill") == []
+
+
+def test_what_a_job_survived_is_not_held_against_it_once_it_succeeded():
+    sim = memory_sim(Ways(can_checkpoint=True, disk_full=True))
+    assert "checkpoint failed: disk full" in sim.machine.report(JobId(1)).note
+    sim.machine.handle(JobExited(now_s=sim.now_s, job=JobId(1), epoch=1, exit=Exit()))
+    assert sim.machine.report(JobId(1)).note == ""
 
 
 def test_measured_memory_counts():

@@ -1,6 +1,6 @@
 """Between fork and exec: the child turns into the job."""
 # pathlib would add to the memory of every job:
-# ruff: noqa: PTH103, PTH208
+# ruff: noqa: PTH103, PTH118, PTH123, PTH208
 
 import array
 import contextlib
@@ -15,6 +15,7 @@ from hs_agent.bare.files import write_file
 from hs_agent.bare.kernel import PR_SET_PDEATHSIG, become, prctl
 
 MAX_WORD = 64 << 10
+MAX_FIRST_LINE = 256  # of a script: the kernel looks no further
 
 
 def open_output(path: str) -> int:
@@ -29,6 +30,26 @@ def open_output(path: str) -> int:
     return fd
 
 
+def why_not_run(program: str, path: str, error: OSError) -> str:
+    """The kernel says "no such file" also of a program that is there, where what is to load it is not."""
+    places = (
+        [program] if "/" in program else [os.path.join(folder, program) for folder in path.split(os.pathsep)]
+    )
+    if error.errno == errno.ENOENT:
+        for place in places:
+            with contextlib.suppress(OSError), open(place, "rb") as file:
+                first = file.readline(MAX_FIRST_LINE)
+                if not first.startswith(b"#!"):
+                    return f"{place} is there, but the loader that it was linked for is not"
+                interpreter = first[2:].strip(b" \t\n").split(b" ")[0].decode(errors="replace")
+                return (
+                    f"{place} is there, but the interpreter that its first line names is not: {interpreter!r}"
+                )
+    if error.errno == errno.ENOEXEC:
+        return f"{error.strerror}: neither a program of this machine's kind nor a script that begins with #!"
+    return error.strerror or str(error)
+
+
 class LaunchError(Exception):
     """What could not be done before the job's first instruction."""
 
@@ -40,9 +61,6 @@ def prepare(launch: dict[str, Any], channel: socket.socket, parent: int) -> None
             write_file(path, "0")
         except OSError as error:
             raise LaunchError(f"cannot enter control group {path}: {error.strerror}") from None
-    if launch["identity"] is not None:
-        with contextlib.suppress(OSError):
-            write_file("/proc/self/oom_score_adj", "0")
     try:
         become(launch["identity"])
     except OSError as error:
@@ -94,8 +112,10 @@ def execute(launch: dict[str, Any], channel: socket.socket, pipe: int, parent: i
         try:
             os.execvpe(program, launch["argv"], launch["env"])  # noqa: S606 — argv as it is: no shell
         except OSError as error:
-            where = "" if "/" in program else f" on PATH={launch['env'].get('PATH', os.defpath)}"
-            raise LaunchError(f"cannot run {program}{where} as uid {os.getuid()}: {error.strerror}") from None
+            path = launch["env"].get("PATH", os.defpath)
+            where = "" if "/" in program else f" on PATH={path}"
+            why = why_not_run(program, path, error)
+            raise LaunchError(f"cannot run {program}{where} as uid {os.getuid()}: {why}") from None
     except LaunchError as error:
         channel.send(f"error {error}".encode()[: MAX_WORD - 1])
     except BaseException as error:

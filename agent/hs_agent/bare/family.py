@@ -50,11 +50,11 @@ def send(pid: int, start: int, number: int) -> None:
         os.close(pidfd)
 
 
-def signal_all(number: int, skip: str = "Z") -> int:
-    """How many were signalled; those in a state named by `skip` are left alone."""
-    count = 0
+def signal_all(number: int, skip: str = "Z") -> set[tuple[int, int]]:
+    """Who was signalled, by pid and start time; those in a state named by `skip` are left alone."""
+    signalled = set()
     for pid, state, start in descendants():
         if state not in skip:
             send(pid, start, number)
-            count += 1
-    return count
+            signalled.add((pid, start))
+    return signalled

@@ -6,13 +6,10 @@ import errno
 import os
 from typing import Any
 
-PR_SET_PDEATHSIG, PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = (
-    1,
-    24,
-    36,
-    38,
-    47,
-)
+from hs_agent.bare.files import write_file
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 CAPABILITY_VERSION_3 = 0x20080522
 
@@ -58,6 +55,8 @@ def drop_bounding_set() -> None:
 def become(identity: dict[str, Any] | None) -> None:
     """Turn into the user for good. Without an identity (the agent is not root) it is that user already."""
     if identity is not None:
+        with contextlib.suppress(OSError):
+            write_file("/proc/self/oom_score_adj", "0")
         uid, gid = int(identity["uid"]), int(identity["gid"])
         os.setgroups([int(group) for group in identity["groups"]])
         os.setresgid(gid, gid, gid)

@@ -13,22 +13,27 @@ class Log:
         self.path, self.older = os.path.join(folder, "log"), os.path.join(folder, "log.1")
         self.half = max(limit // 2, 4096)
         self.dropped = 0
-        self.fd = -1
-        self.size = 0
-        self.open()
-
-    def open(self) -> None:
-        self.fd = os.open(
-            self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        self.fd = self.open(self.path)
         self.size = os.fstat(self.fd).st_size
 
+    def open(self, path: str) -> int:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.open(path, flags, 0o600)
+
     def turn(self) -> None:
+        """The new one is made before the old one is given up: where a full disk has no room for it, all stays as it is until it has."""
+        fresh, pushed_out = self.open(f"{self.path}.next"), 0
         with contextlib.suppress(OSError):
-            self.dropped += os.stat(self.older).st_size
-        os.rename(self.path, self.older)
+            pushed_out = os.stat(self.older).st_size
+        try:
+            os.rename(self.path, self.older)
+            os.rename(f"{self.path}.next", self.path)
+        except OSError:
+            os.close(fresh)
+            raise
         os.close(self.fd)
-        self.open()
+        self.fd, self.size = fresh, 0
+        self.dropped += pushed_out
         if self.dropped:
             self.append(f"[heteroshare: {self.dropped} bytes of earlier output were dropped]\n".encode())
 

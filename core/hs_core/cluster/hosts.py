@@ -8,7 +8,7 @@ from hs_core.cluster.given_up import accounted
 from hs_core.cluster.moves import Moves
 from hs_core.cluster.states import Happening
 from hs_core.errors import Kind, RefusedError
-from hs_core.events import HostJoined, HostLeft, HostReported
+from hs_core.events import HostDoubled, HostJoined, HostLeft, HostReported
 from hs_core.model import Gpu, Host, Job, OnPartition, Stored
 from hs_core.names import GpuId, HostName
 from hs_core.reports import JobReport, Phase
@@ -177,6 +177,11 @@ class Hosts(Moves):
         go_on = "1 job goes on" if jobs == 1 else f"{jobs} jobs go on"
         text = f"{name} is away; {go_on} there" if jobs else f"{name} is away"
         self._fact(event.now_s, "host-left", text, host=name)
+
+    def _host_doubled(self, event: HostDoubled) -> None:
+        there = f" at {event.address}" if event.address else ""
+        text = f"a second machine{there} says that it is {event.host}, and is refused: was a disk copied?"
+        self._fact(event.now_s, "host-doubled", text, host=event.host)
 
     # --- given up ---------------------------------------------------------------------------------------------------
 

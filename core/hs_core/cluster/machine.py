@@ -18,6 +18,7 @@ from hs_core.events import (
     ClusterEvent,
     Direct,
     GpusDrained,
+    HostDoubled,
     HostDrained,
     HostJoined,
     HostLeft,
@@ -123,6 +124,8 @@ class ClusterMachine(Decisions):
                 self._host_joined(event)
             case HostLeft():
                 self._host_left(event)
+            case HostDoubled():
+                self._host_doubled(event)
             case HostDrained():
                 self._host_drained(event)
             case HostUndrained():

@@ -277,6 +277,8 @@ class Board:
             exit_ = Exit(code=exit_.code, signal=exit_.signal, why=why, log_tail=exit_.log_tail)
         self.gone(job)
         job.phase, job.exit = Phase.EXITED, exit_
+        if exit_.ok:
+            job.trouble = ""
         ending = exit_.why or (f"signal {exit_.signal}" if exit_.signal else f"code {exit_.code}")
         self.tell("exited", f"ended: {ending}", job)
         if job.id in self.turn.gangs:

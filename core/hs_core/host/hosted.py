@@ -275,6 +275,8 @@ class HostedJob:
     def note(self, can_freeze: bool) -> str:
         mode = self.wanted.spec.suspend
         parts = []
+        if self.phase is Phase.EXITED:
+            return self.trouble
         if self.phase is Phase.KILLING and self.stuck:
             parts.append(self.stuck)
         elif mode is SuspendMode.NONE:

@@ -87,7 +87,9 @@ class HostMachine:
         *,
         now_s: float,
         saved: Mapping[str, Any] | None = None,
+        rebooted: bool = False,
     ) -> None:
+        """`rebooted`: since it was saved. Every process is gone then, and the clock began anew, however far it has got."""
         by_index = {gpu.id: gpu for gpu in sorted(gpus, key=lambda g: g.index)}
         if len(by_index) != len(gpus):
             raise BrokenError(f"two GPUs of this host have the same id: {[g.id for g in gpus]}")
@@ -102,7 +104,7 @@ class HostMachine:
         self._said: dict[JobId, JobReport] = {}  # since something touched them
         if saved is not None:
             self._term, self._seq = saved["term"], saved["seq"]
-            memory.load(self._board, saved)
+            memory.load(self._board, saved, rebooted=rebooted)
             self._resend = True
 
     # --- events

@@ -51,7 +51,7 @@ def save(board: Board) -> dict[str, Any]:
     }
 
 
-def load(board: Board, saved: Mapping[str, Any]) -> None:
+def load(board: Board, saved: Mapping[str, Any], *, rebooted: bool) -> None:
     if saved.get("version") != VERSION:
         raise BrokenError(f"the saved state has version {saved.get('version')}; this agent reads {VERSION}")
     for name in _NUMBERS:
@@ -71,12 +71,12 @@ def load(board: Board, saved: Mapping[str, Any]) -> None:
     board.queue = StrideQueue.load(saved["queue"])
     jobs = [revive(HostedJob, job) for job in saved["jobs"]]
     board.jobs = {job.id: job for job in jobs}
-    if board.now_s < saved["now_s"]:
+    if rebooted:
         _reboot(board, saved["now_s"])
 
 
 def _reboot(board: Board, then_s: float) -> None:
-    """The clock began anew: every process is gone (the daemon says so next); what is known is charged until the last word.
+    """The daemon says next which processes are gone; what is known is charged until the last word.
 
     Nobody knows for how long the controller was not heard: too long, for jobs that want to be fenced.
     """

@@ -89,7 +89,7 @@ Global___ToAgent: _TypeAlias = ToAgent  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """Everything the agent has: one message for first start, restart and heal."""
+    """Everything the agent has, alike at first start, restart and heal. In as many messages as its jobs need, each within the limit of one."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,11 +100,14 @@ class Hello(_message.Message):
     JOBS_FIELD_NUMBER: _builtins.int
     WARNINGS_FIELD_NUMBER: _builtins.int
     PEER_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     host: _builtins.str
     boot_id: _builtins.str
     version: _builtins.str
     peer: _builtins.str
     """where this agent serves its peers; empty: nowhere"""
+    more: _builtins.bool
+    """another Hello follows, of which `jobs` and `more` count"""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Gpu]: ...
     @_builtins.property
@@ -121,10 +124,11 @@ class Hello(_message.Message):
         jobs: _abc.Iterable[_common_pb2.JobReport] | None = ...,
         warnings: _abc.Iterable[_builtins.str] | None = ...,
         peer: _builtins.str = ...,
+        more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "gpus", b"gpus", "host", b"host", "jobs", b"jobs", "more", b"more", "peer", b"peer", "version", b"version", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

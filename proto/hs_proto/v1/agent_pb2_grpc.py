@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AgentLinkStub(object):
-    """The agent dials; one stream for its whole connection. The first message up is Hello, the first down Welcome.
+    """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class AgentLinkStub(object):
 
 
 class AgentLinkServicer(object):
-    """The agent dials; one stream for its whole connection. The first message up is Hello, the first down Welcome.
+    """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome.
     """
 
     def Connect(self, request_iterator, context):
@@ -69,7 +69,7 @@ def add_AgentLinkServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AgentLink(object):
-    """The agent dials; one stream for its whole connection. The first message up is Hello, the first down Welcome.
+    """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome.
     """
 
     @staticmethod

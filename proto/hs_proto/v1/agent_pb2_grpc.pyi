@@ -27,7 +27,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AgentLinkStub:
-    """The agent dials; one stream for its whole connection. The first message up is Hello, the first down Welcome."""
+    """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -37,13 +37,13 @@ class AgentLinkStub:
 
 @_typing.type_check_only
 class AgentLinkAsyncStub(AgentLinkStub):
-    """The agent dials; one stream for its whole connection. The first message up is Hello, the first down Welcome."""
+    """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_agent_pb2.FromAgent, _agent_pb2.ToAgent]  # type: ignore[assignment]
 
 class AgentLinkServicer(metaclass=_abc_1.ABCMeta):
-    """The agent dials; one stream for its whole connection. The first message up is Hello, the first down Welcome."""
+    """The agent dials; one stream for its whole connection. The first message up is Hello (in parts, where it is large), the first down Welcome."""
 
     @_abc_1.abstractmethod
     def Connect(
