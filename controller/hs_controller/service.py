@@ -18,10 +18,10 @@ from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
 from hs_controller.rows import Event
 from hs_controller.token_service import TokenCalls
-from hs_core.cluster import ClusterMachine, Outcome, State
+from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
-from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode, User
+from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode
 from hs_core.names import JobId, UserName
 from hs_daemon import boot_s, version
 from hs_proto import convert
@@ -57,7 +57,7 @@ class Service(AdminCalls, TokenCalls):
             if machine.user(user) is not None:
                 return [submitted]
             self._may_be_added(caller, user)
-            with_user(machine, user).validate(user, specs)  # refused: then nobody was added either
+            machine.validate(user, specs, newcomer=True)  # refused: then nobody was added either
             return [UserSet(now_s=now_s, name=user), submitted]
 
         def render(outcomes: Sequence[Outcome]) -> bytes:
@@ -72,10 +72,10 @@ class Service(AdminCalls, TokenCalls):
         machine = await self._loop.settled()
         if recalled:
             self._loop.mind.recall(recalled)
-        if machine.user(user) is None:
+        newcomer = machine.user(user) is None
+        if newcomer:
             self._may_be_added(CALLER.get(), user)
-            machine = with_user(machine, user)
-        machine.validate(user, specs)
+        machine.validate(user, specs, newcomer=newcomer)
         return pb.SubmitReply(notes=self._notes(specs))
 
     def _submits_as(self, caller: Caller, as_user: str) -> UserName:
@@ -384,13 +384,6 @@ class _Cursor:
 
 
 # --- small parts ------------------------------------------------------------------------------------------------------
-
-
-def with_user(machine: ClusterMachine, user: UserName) -> ClusterMachine:
-    """The same servers, and this user, who has nothing yet: to ask it what would happen."""
-    hosts = {host.name: host for host in machine.hosts()}
-    state = State(hosts=hosts, users={user: User(name=user)}, next_job_id=machine.next_job_id)
-    return ClusterMachine(machine.policy, machine.settings, state)
 
 
 def _specs(request: pb.SubmitRequest) -> tuple[JobSpec, ...]:

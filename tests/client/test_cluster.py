@@ -174,6 +174,7 @@ def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
         )
     ]
     assert "placed" in hsctl("events").out
+    assert hsctl("events", "--no-header").out == hsctl("events").out
     assert json.loads(hsctl("events", "--jsonl").out)["data"] == {"gpus": "2"}
     assert json.loads(hsctl("events", "--json").out)[0]["seq"] == 5
     hsctl("events", "-j", "3", "-u", "ann", "-n", "7", "--after", "4")

@@ -62,7 +62,7 @@ def test_a_node_is_drained_and_undrained_once_however_often_it_is_asked(config: 
             refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "idempotency key")
             with pytest.raises(grpc.aio.AioRpcError) as error:
                 await stub.DrainNode(pb.DrainNodeRequest(key="y", node="h1", deadline_s=1e12))
-            refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "deadline_s: 1e+12: at most")  # no date
+            refused_as(error, grpc.StatusCode.INVALID_ARGUMENT, "days): at most 366 days")  # no date
 
     asyncio.run(story())
 

@@ -1,6 +1,7 @@
 """The controller over a real unix socket, with an agent that follows a script."""
 
 import asyncio
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -69,6 +70,20 @@ def test_requests_that_make_no_sense_are_refused_and_leave_nothing(lasting):
                 await stub.Shares(pb.SharesRequest(window_s=float("nan")))
             assert (await stub.ListJobs(pb.ListJobsRequest(all=True))).jobs == []
             assert here.loop.mind.machine.users() == (), "nobody was added for a request that was refused"
+
+    asyncio.run(story())
+
+
+def test_who_is_refused_as_the_cluster_is_full_is_not_added_either(lasting):
+    async def story():
+        async with started(replace(lasting, limits=replace(lasting.limits, live_jobs=1))) as here:
+            stub = here.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="u", name="ann"))
+            await here.client.submit(as_user="ann")
+            for dry_run in (True, False):
+                async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "the cluster takes 1"):
+                    await here.client.submit(dry_run=dry_run)
+            assert [user.name for user in here.loop.mind.machine.users()] == ["ann"]
 
     asyncio.run(story())
 

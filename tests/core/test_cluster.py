@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, UserSet
+from hs_core.events import Direct, HostDrained, HostJoined, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic
 from hs_core.model import Drain, JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
@@ -201,6 +201,18 @@ def test_requests_about_several_jobs_are_carried_out_whole_or_not_at_all() -> No
     before = at.machine.state
     assert at.do("pause alice 2 1") == ["refused, conflict: job 1 is succeeded and cannot be paused"]
     assert at.machine.state == before
+
+
+def test_a_drain_said_again_keeps_the_reason_and_deadline_that_it_does_not_say() -> None:
+    at = world()
+    at.handle(HostDrained(now_s=1.0, by=ALICE, host=N1, reason="new fans", deadline_s=600.0))
+    drained = at.machine.host(N1)
+    at.handle(HostDrained(now_s=2.0, by=UserName("bob"), host=N1))
+    assert at.machine.host(N1) is drained
+    assert at.outcome.facts == ()
+    at.handle(HostDrained(now_s=3.0, by=UserName("bob"), host=N1, deadline_s=900.0))
+    drain = at.machine.host(N1).drain
+    assert (drain.by, drain.since_s, drain.reason, drain.deadline_s) == ("bob", 1.0, "new fans", 900.0)
 
 
 def test_a_user_is_made_changed_and_told_to_hosts() -> None:
