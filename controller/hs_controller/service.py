@@ -156,16 +156,16 @@ class Service(AdminCalls, TokenCalls):
                 _must_be_visible(machine.find(job), job, caller, method)
             return [event(now_s=now_s, by=UserName(caller.name), jobs=ids)]
 
-        def render(outcomes: Sequence[Outcome]) -> bytes:
-            machine, now_s = self._loop.mind.machine, self._loop.clock.now_s()
-            rows = [machine.job(job) for job in dict.fromkeys(outcomes[-1].answer)]
-            return pb.JobsReply(
-                jobs=[views.job_view(machine, row, now_s, mine=True) for row in rows]
-            ).SerializeToString()
-
         machine = await self._loop.settled()
         old = await self._from_store([job for job in ids if machine.find(job) is None])
-        return pb.JobsReply.FromString(await self._loop.ask(make, render, key, old))
+        # The request says whom it was about, so nothing of the answer is kept for one that is sent again.
+        await self._loop.ask(make, lambda _outcomes: b"", key, old)
+        pieces, reply = Pieces(self._loop.settled), pb.JobsReply()
+        for job in dict.fromkeys(ids):
+            machine, row = await self._job(job)
+            reply.jobs.append(views.job_view(machine, row, self._loop.clock.now_s(), mine=True))
+            await pieces.rest()
+        return reply
 
     # --- jobs, looked at ---------------------------------------------------------------------------------------------
 

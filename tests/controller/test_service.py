@@ -158,6 +158,14 @@ def test_pause_unpause_and_cancel_answer_with_the_jobs_as_they_are_then(lasting)
                 await stub.Pause(pb.JobsRequest(key="4", job_ids=jobs))
             again = await stub.Cancel(pb.JobsRequest(key="5", job_ids=jobs))
             assert {view.state for view in again.jobs} == {"cancelled"}, "what has ended is left as it is"
+            assert await stub.Cancel(pb.JobsRequest(key="3", job_ids=jobs)) == again, (
+                "sent again: as they are now"
+            )
+            kept = (await here.loop.store.read(lambda journal: journal.load())).answered
+            assert [answered.key for answered in kept if answered.answer] != [], "the submit's numbers"
+            assert not any(answered.answer for answered in kept if answered.key in "1235"), (
+                "a job is kept once"
+            )
             await agent.leave()
 
     asyncio.run(story())
