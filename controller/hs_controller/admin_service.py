@@ -33,6 +33,8 @@ DEADLINE_MOST_S = 366 * DAY_S
 
 
 class AdminCalls(Calls):
+    _copies: backup.Copies
+
     # --- users ------------------------------------------------------------------------------------------------------
 
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
@@ -198,9 +200,9 @@ class AdminCalls(Calls):
 
     async def Backup(self, request: pb.BackupRequest, context: Context) -> AsyncIterator[pb.BackupChunk]:
         caller = CALLER.get()
-        if self._copying.locked():
+        if self._copies.sending.locked():
             raise RefusedError("a backup is under way; try again when it is done", Kind.UNAVAILABLE)
-        async with self._copying:
+        async with self._copies.sending:
 
             def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
                 fact = audit(now_s, "backup", f"{caller.name} takes a backup", by=caller.name)
@@ -208,7 +210,7 @@ class AdminCalls(Calls):
 
             await self._loop.ask(make, lambda _outcomes: b"", None)
             try:
-                copy = await asyncio.to_thread(backup.take, self._loop.config.state_dir)
+                copy = await self._copies.take()
             except StoreError as error:
                 raise RefusedError(f"no backup could be made: {error}", Kind.UNAVAILABLE) from None
             with copy:

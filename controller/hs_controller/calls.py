@@ -1,6 +1,5 @@
 """What all services share: the loop that they ask, and how a request is told from a repeated one."""
 
-import asyncio
 import hashlib
 import math
 from typing import Any, TypeAlias
@@ -26,7 +25,6 @@ class Calls(controller_pb2_grpc.HeteroShareServicer):
     def __init__(self, loop: Loop, hub: Hub) -> None:
         self._loop = loop
         self._hub = hub
-        self._copying = asyncio.Lock()
 
 
 def key_of(caller: Caller, method: str, request: Any) -> Key:

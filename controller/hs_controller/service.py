@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hs_controller import views
 from hs_controller.admin_service import AdminCalls
+from hs_controller.backup import Copies
 from hs_controller.calls import Context, key_of, reaches_all, seconds
 from hs_controller.gate import CALLER, ResyncError
 from hs_controller.links import Hub
@@ -39,6 +40,7 @@ LOG_LINES_MOST = 10_000_000
 class Service(AdminCalls, TokenCalls):
     def __init__(self, loop: Loop, hub: Hub, authority: Authority | None, secret: str) -> None:
         super().__init__(loop, hub, authority, secret)
+        self._copies = Copies(loop.config.state_dir)
         self._watchers = Counter[str]()  # open streams, by whose they are
         self._started_s = boot_s()
 
