@@ -287,8 +287,13 @@ def test_shares_say_who_is_entitled_to_and_receives_what(config):
             assert (share.user, share.gpu_model, share.tickets) == ("root", "V100", 100)
             assert (share.demand_gpus, share.entitled_gpus) == (4, 4)
             [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
-            assert (pool.gpus, pool.healthy, pool.busy) == (4, 4, 4)
+            assert (pool.gpus, pool.healthy, pool.busy, pool.away) == (4, 4, 4, 0)
             await agent.leave()
+            await until(lambda: not here.loop.mind.machine.connected)
+            [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
+            assert (pool.gpus, pool.healthy, pool.busy, pool.away) == (4, 0, 0, 4), (
+                "nobody knows what runs there"
+            )
 
     asyncio.run(story())
 
