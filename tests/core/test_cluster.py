@@ -8,6 +8,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
+from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, HostDrained, HostJoined, JobsSubmitted, QuantumEnded, UserSet
@@ -169,6 +170,19 @@ def test_limits_on_how_many_jobs() -> None:
     assert refusal(at, *[a_spec()] * 3).kind is Kind.UNAVAILABLE
     submit(at, a_spec(), a_spec())
     assert "one user may have 2" in str(refusal(at, a_spec()))
+
+
+def test_about_very_many_jobs_of_one_request_is_decided_in_an_event_of_its_own() -> None:
+    at = world(settings=replace(SETTINGS, settle_s=0.5))
+    at.now_s = 100.0
+    [few] = submit(at, a_spec())
+    assert at.machine.job(few).hosts == (N1,)
+    at.now_s = 200.0
+    many = submit(at, *[a_spec()] * (BURST + 1))
+    assert (at.machine.job(many[0]).hosts, at.wake_s) == ((), 200.5)
+    at.now_s = 200.5
+    submit(at, *[a_spec()] * (BURST + 1))
+    assert at.machine.job(many[0]).hosts == (N1,), "put off once, not for ever"
 
 
 def test_an_array_is_one_by_its_first_job() -> None:

@@ -79,6 +79,7 @@ class Held:
         # when to decide
         self._stale = True  # something changed that the policy should know
         self._decided_s: float | None = None
+        self._put_off = False  # a decision was, as if one had just been made
         self._wake_s: float | None = None  # what the driver was last told
         self._sampled = 0  # rows that were checked, of all
         # whom to tell
