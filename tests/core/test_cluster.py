@@ -10,13 +10,15 @@ from pydantic import TypeAdapter
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.cluster.told import MOST
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import Direct, HostDrained, HostJoined, JobsSubmitted, QuantumEnded, UserSet
+from hs_core.events import Direct, HostDrained, HostJoined, HostReported, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic
 from hs_core.model import Drain, JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Turn
 
 ALICE = UserName("alice")
@@ -183,6 +185,23 @@ def test_about_very_many_jobs_of_one_request_is_decided_in_an_event_of_its_own()
     at.now_s = 200.5
     submit(at, *[a_spec()] * (BURST + 1))
     assert at.machine.job(many[0]).hosts == (N1,), "put off once, not for ever"
+
+
+def test_what_a_server_is_remembered_to_have_been_told_is_bounded_however_long_it_stays() -> None:
+    at = world()
+    for _ in range(MOST + 3):
+        [job] = submit(at, a_spec())
+        at.do(f"report n1 {job}:0=exited code=0")
+    assert at.machine.job(job).state is JobState.SUCCEEDED
+    assert len(at.machine._told) == MOST
+    assert Direct not in map(type, at.handle(said(at, job)).commands), "what it says again needs no answer"
+    assert Direct in map(type, at.handle(said(at, JobId(1))).commands)
+    assert Direct not in map(type, at.handle(said(at, JobId(1))).commands)
+
+
+def said(at: World, job: JobId) -> HostReported:
+    report = JobReport(job=job, epoch=0, phase=Phase.EXITED, exit=Exit())
+    return HostReported(now_s=at.now_s, host=N1, reports=(report,))
 
 
 def test_an_array_is_one_by_its_first_job() -> None:

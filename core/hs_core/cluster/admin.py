@@ -121,7 +121,7 @@ class Admin(Hosts):
         self._away.pop(name, None)
         self._fenced.discard(name)
         self._sent.pop(name, None)
-        self._told = {told for told in self._told if told[0] != name}
+        self._told.forget(name)
         self._stale = True
         self._confirmed(name, now_s)
         lenders = sorted(self._book.lent.get(name, ()))
