@@ -105,9 +105,9 @@ def test_what_is_wrong_is_named(changes, says) -> None:
 
 
 def test_a_mistyped_key_is_named_where_the_one_that_was_meant_is_missed() -> None:
-    with pytest.raises(RefusedError, match="controller is not set.*unknown key 'controler': did you mean"):
+    with pytest.raises(RefusedError, match=r"controller is not set.*unknown key 'controler': did you mean"):
         config.parse({"controler": "gpu-head:7443"})
-    with pytest.raises(RefusedError, match="controller is not set: [^;]*$"):
+    with pytest.raises(RefusedError, match=r"controller is not set: [^;]*$"):
         config.parse({"name": "v1"})
 
 
