@@ -287,8 +287,9 @@ class DrainNodeRequest(_message.Message):
     key: _builtins.str
     node: _builtins.str
     reason: _builtins.str
+    """empty: as it is"""
     deadline_s: _builtins.float
-    """seconds from now, 0: none"""
+    """seconds from now; 0: as it is"""
     def __init__(
         self,
         *,
