@@ -70,8 +70,7 @@ def share(reply: wire.SharesReply) -> Table:
         for row in sorted(reply.shares, key=lambda s: (s.gpu_model, s.user))
     ]  # fmt: skip
     pools = ", ".join(
-        f"{p.gpu_model}: {p.busy} of {p.healthy} busy"
-        + (f" ({p.gpus - p.healthy} unhealthy)" if p.gpus > p.healthy else "")
+        f"{p.gpu_model}: {p.busy} of {p.healthy} busy" + (f" ({out})" if (out := out_of_use(p)) else "")
         for p in reply.pools
     )
     return Table(
@@ -93,6 +92,12 @@ def share(reply: wire.SharesReply) -> Table:
         spare=("wants", "base", "tickets", "received | entitled"),
         long={"user": 12},
     )
+
+
+def out_of_use(pool: wire.Pool) -> str:
+    """GPUs of it that nobody has just now, and why."""
+    out = pool.gpus - pool.away - pool.healthy
+    return ", ".join(f"{gpus} {why}" for gpus, why in ((out, "not usable"), (pool.away, "away")) if gpus)
 
 
 def traded(row: wire.ShareView) -> str:

@@ -250,7 +250,7 @@ class Hub:
 
     def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
         link = self._links.get(host)
-        return [] if link is None else [link.joined(now_s)]
+        return [] if link is None or link.closed.is_set() else [link.joined(now_s)]
 
     def close(self, why: str) -> None:
         if self._pumping is not None:

@@ -264,7 +264,7 @@ def test_share_shows_base_and_what_trades_changed(hsctl, fake):
 @pytest.mark.usefixtures("traded")
 def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes):
     two_nodes.shares = wire.SharesReply(
-        pools=[wire.Pool(gpu_model="V100", gpus=4, healthy=4, busy=2)],
+        pools=[wire.Pool(gpu_model="V100", gpus=8, healthy=4, busy=2, away=4)],
         shares=[
             wire.ShareView(
                 user="ann", gpu_model="V100", tickets=100, base_gpus=2, entitled_gpus=1, received_gpus=1
@@ -283,6 +283,7 @@ def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes)
         "moving to k1",
         "ann gives 1 V100",
         "lost work 0",
+        "4 away",
     ):
         assert words in shown, words
 

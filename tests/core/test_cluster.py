@@ -8,14 +8,17 @@ import pytest
 from pydantic import TypeAdapter
 
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
+from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.cluster.told import MOST
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, UserSet
+from hs_core.events import Direct, HostDrained, HostJoined, HostReported, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic
 from hs_core.model import Drain, JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Turn
 
 ALICE = UserName("alice")
@@ -171,6 +174,36 @@ def test_limits_on_how_many_jobs() -> None:
     assert "one user may have 2" in str(refusal(at, a_spec()))
 
 
+def test_about_very_many_jobs_of_one_request_is_decided_in_an_event_of_its_own() -> None:
+    at = world(settings=replace(SETTINGS, settle_s=0.5))
+    at.now_s = 100.0
+    [few] = submit(at, a_spec())
+    assert at.machine.job(few).hosts == (N1,)
+    at.now_s = 200.0
+    many = submit(at, *[a_spec()] * (BURST + 1))
+    assert (at.machine.job(many[0]).hosts, at.wake_s) == ((), 200.5)
+    at.now_s = 200.5
+    submit(at, *[a_spec()] * (BURST + 1))
+    assert at.machine.job(many[0]).hosts == (N1,), "put off once, not for ever"
+
+
+def test_what_a_server_is_remembered_to_have_been_told_is_bounded_however_long_it_stays() -> None:
+    at = world()
+    for _ in range(MOST + 3):
+        [job] = submit(at, a_spec())
+        at.do(f"report n1 {job}:0=exited code=0")
+    assert at.machine.job(job).state is JobState.SUCCEEDED
+    assert len(at.machine._told) == MOST
+    assert Direct not in map(type, at.handle(said(at, job)).commands), "what it says again needs no answer"
+    assert Direct in map(type, at.handle(said(at, JobId(1))).commands)
+    assert Direct not in map(type, at.handle(said(at, JobId(1))).commands)
+
+
+def said(at: World, job: JobId) -> HostReported:
+    report = JobReport(job=job, epoch=0, phase=Phase.EXITED, exit=Exit())
+    return HostReported(now_s=at.now_s, host=N1, reports=(report,))
+
+
 def test_an_array_is_one_by_its_first_job() -> None:
     at = world("submit alice single")
     ids = submit(at, *[a_spec(array_index=i, array_limit=2) for i in (5, 6)])
@@ -201,6 +234,18 @@ def test_requests_about_several_jobs_are_carried_out_whole_or_not_at_all() -> No
     before = at.machine.state
     assert at.do("pause alice 2 1") == ["refused, conflict: job 1 is succeeded and cannot be paused"]
     assert at.machine.state == before
+
+
+def test_a_drain_said_again_keeps_the_reason_and_deadline_that_it_does_not_say() -> None:
+    at = world()
+    at.handle(HostDrained(now_s=1.0, by=ALICE, host=N1, reason="new fans", deadline_s=600.0))
+    drained = at.machine.host(N1)
+    at.handle(HostDrained(now_s=2.0, by=UserName("bob"), host=N1))
+    assert at.machine.host(N1) is drained
+    assert at.outcome.facts == ()
+    at.handle(HostDrained(now_s=3.0, by=UserName("bob"), host=N1, deadline_s=900.0))
+    drain = at.machine.host(N1).drain
+    assert (drain.by, drain.since_s, drain.reason, drain.deadline_s) == ("bob", 1.0, "new fans", 900.0)
 
 
 def test_a_user_is_made_changed_and_told_to_hosts() -> None:

@@ -145,6 +145,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
 )
 @click.option("--jsonl", is_flag=True, help="one JSON object a line")
 @json_option
+@click.option("--no-header", is_flag=True, expose_value=False, help="as every list; there is none")
 @click.pass_context
 def events(
     ctx: click.Context, /, *, follow: bool, job: str | None, of_user: str | None, me: bool,

@@ -35,7 +35,7 @@ class Hosts(Moves):
             self._away.pop(host.name, None)
         self._fenced.discard(host.name)
         self._sent.pop(host.name, None)
-        self._told = {told for told in self._told if told[0] != host.name}
+        self._told.forget(host.name)
         self._restless.add(host.name)
         if old is None or old.peer != host.peer:
             self._restless |= self._orders.peer_changed(host.name)
@@ -114,8 +114,7 @@ class Hosts(Moves):
                 self._job_reported(row, event.host, report, event.now_s)
                 continue
             self._written_since(event.host, report, event.now_s)
-            if (told := (event.host, report.job, report.epoch)) not in self._told:
-                self._told.add(told)
+            if self._told.add(event.host, report.job, report.epoch):
                 self._sent.pop(event.host, None)  # what is wanted is said again, without it
                 self._restless.add(event.host)
         if turned:

@@ -335,7 +335,7 @@ class Lives(Views):
         """Another incarnation may start; what this one received is kept in its account."""
         report = row.report
         self._stale = True
-        self._told |= {(host, row.id, row.epoch) for host in row.hosts}
+        self._told.over(row, row.hosts)
         return replace(
             row,
             epoch=self._backup.epoch_after(row),
@@ -356,7 +356,7 @@ class Lives(Views):
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
         state = states.after(row, happening)
         self._stale = self._stale or self.policy.needs.ends
-        self._told |= {(host, row.id, row.epoch) for host in row.hosts}  # the next Wanted says so anyway
+        self._told.over(row, row.hosts)  # the next Wanted says so anyway
         self._put(replace(row, state=state, exit=ended, ended_s=now_s, move=None, stored=None), now_s)
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)
