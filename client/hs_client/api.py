@@ -7,6 +7,7 @@
 Answers are the protocol's own messages (docs/hsctl.md lists their fields). A Client is for one thread or several.
 """
 
+import math
 import os
 import secrets
 import threading
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from hs_client.jobfile import Job, Origins
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
+QUIET_S = 0.5
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
 MAX_REPLY_BYTES = 64 << 20
 LISTED = 1000  # jobs that a controller lists where nobody says how many
@@ -321,19 +323,24 @@ class Client:
         timeout_s: float | None = None,
         stop: threading.Event | None = None,
     ) -> Any:
+        """Until it ends, or `stop` is set and nothing comes for a moment to who waits for it."""
         call = method(request, timeout=timeout_s, metadata=self._metadata)
         done = threading.Event()
+        waits_since = time.monotonic()
         if stop is not None:
 
             def cancel() -> None:
-                while not done.is_set():
-                    if stop.wait(0.5):
+                while not done.wait(QUIET_S):
+                    if stop.is_set() and time.monotonic() - waits_since > QUIET_S:
                         call.cancel()
                         return
 
             threading.Thread(target=cancel, daemon=True).start()
         try:
-            yield from call
+            for item in call:
+                waits_since = math.inf  # who takes it slowly is not the one to be cut off
+                yield item
+                waits_since = time.monotonic()
         finally:
             done.set()
             call.cancel()

@@ -238,7 +238,7 @@ def test_bytes_that_are_no_text_and_files_that_are_too_large_are_refused(tmp_pat
     large.write_text("run: x\n#" + "x" * (256 << 10))
     with pytest.raises(InvalidError, match="at most 256 KiB"):
         yamlfile.read(large)
-    with pytest.raises(InvalidError, match="regular file"):
+    with pytest.raises(InvalidError, match="Is a directory: expected a job file"):
         yamlfile.read(tmp_path)
 
 

@@ -128,7 +128,7 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         (["--sweep", "lr=1,2", "-o", "all.out", "echo", "{lr}"], "expected %j"),
         (["--wait", "--detach", "true"], "one of them"),
         (["-f", "none.yaml"], "none.yaml: No such file"),
-        (["-f", "/dev/zero"], "regular file"),
+        (["-f", "/dev/zero"], "/dev/zero: expected at most 256 KiB"),
     ],
 )
 def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_path, words, text):
@@ -143,6 +143,15 @@ def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_p
         assert ran.code == 2
     assert ran.out == ""
     assert not fake.requests["Submit"]
+
+
+def test_a_job_file_may_come_through_a_pipe(hsctl, fake):
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as file:
+        file.write("run: echo piped")
+    assert hsctl("submit", "-f", f"/dev/fd/{reads}").code == 0
+    os.close(reads)
+    assert fake.requests["Submit"][0].jobs[0].command[-1] == "echo piped"
 
 
 def test_too_much_for_one_message_is_refused_before_it_is_sent(hsctl, fake):
