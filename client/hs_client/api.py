@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 os.environ.setdefault(
@@ -106,14 +107,17 @@ class Client:
         origins: "Origins | None" = None,
     ) -> Submitted:
         """All of them are accepted, or none. Sent again with the same key, it is the same request."""
-        from hs_client import compose  # checks jobs with pydantic, which only those who submit pay for
+        from hs_client import (
+            compose,
+            job_words,
+        )  # checks jobs with pydantic, which only those who submit pay for
 
         specs: list[common.JobSpec] = []
         for job in jobs:
             specs += (
                 [job]
                 if isinstance(job, common.JobSpec)
-                else compose.specs(job, compose.Place.here(), origins)
+                else compose.specs(job, compose.Place.here(), origins, partial(job_words.job_ids, self))
             )
         request = wire.SubmitRequest(key=key or new_key(), as_user=self.user, jobs=specs, dry_run=dry_run)
         reply = self._call(self._stub.Submit, request)

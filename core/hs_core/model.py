@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread, strategy_of
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.newest import Kept
-from hs_core.reports import Exit, JobReport, Phase, as_one, copies_as_one
+from hs_core.reports import Exit, JobReport, as_one, copies_as_one
 from hs_core.strategy import Strategy
 
 

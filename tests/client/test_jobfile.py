@@ -43,7 +43,7 @@ def read(text: str) -> Job:
 
 def specs(text: str, tmp_path: Path, **env: str):
     place = compose.Place(folder=tmp_path, env={"PATH": "/usr/bin:/bin", **env})
-    return compose.specs(read(text), place)
+    return compose.specs(read(text), place, None, lambda words: list(map(int, words)))
 
 
 def test_a_whole_file_arrives(tmp_path):

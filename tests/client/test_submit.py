@@ -164,6 +164,16 @@ def test_too_much_for_one_message_is_refused_before_it_is_sent(hsctl, fake):
     assert not fake.requests["Submit"]
 
 
+def test_a_job_may_wait_for_a_task_or_all_of_an_array(sent, hsctl, fake):
+    for index in range(3):
+        fake.add(id=10 + index, array_id=10, array_index=index)
+    [spec] = sent("-d", "10_all:any,10_1", "-d", "10:fail", "true")
+    waits = [(after.job_id, after.condition) for after in spec.after]
+    assert waits == [(10, "any"), (11, "any"), (12, "any"), (11, "ok"), (10, "fail")]
+    ran = hsctl("submit", "-d", "10_7", "true")
+    assert (ran.code, ran.err) == (4, "hsctl: no such job: 10_7 (array 10 has no task 7)\n")
+
+
 def test_an_array_is_one_request_with_a_spec_for_each_task(sent):
     specs = sent("-a", "0-15:5%4", "-o", "out-%a.txt", "true")
     assert [spec.array_index for spec in specs] == [0, 5, 10, 15]
