@@ -312,7 +312,9 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
 
     def log_of(self, job: int, request: int = 1, tail_lines: int = -1, *, follow: bool = False) -> bytes:
         self.send(
-            log=agent_pb2.LogRequest(request_id=request, job_id=job, tail_lines=tail_lines, follow=follow)
+            log=agent_pb2.LogRequest(
+                request_id=request, job_id=job, tail_lines=tail_lines, follow=follow, window_bytes=1 << 30
+            )
         )
         wait_for(lambda: any(data.end for data in self.logs.get(request, [])), "the log ends")
         assert not self.logs[request][-1].error, self.logs[request][-1].error

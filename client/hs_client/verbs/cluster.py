@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hs_client import forms, quantities, screen, tables
+from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
@@ -158,7 +158,7 @@ def events(
         raise InvalidError("--me and --of: expected one of them")
     with connected(ctx) as client:
         found = client.events(
-            job_id=common.one_job(client, job) if job else 0,
+            job_id=job_words.one_job(client, job) if job else 0,
             user=client.whoami() if me else of_user or "",
             after_seq=after_seq or 0,
             tail=tail or 0,
