@@ -24,7 +24,7 @@ from hs_core.job_tickets import JobTickets
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
-from hs_sim.cluster import keep_to_what_runs
+from hs_sim.cluster import check_all_end, keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.ledger import as_floats
@@ -55,6 +55,7 @@ def run_quanta(
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
+    check_all_end(experiment)
     if policy is None:
         policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
     with rare_collections():
@@ -331,6 +332,8 @@ class _Run(Running):
         if self._fleet.started[job]:
             self._move(job, home, now_s, copies, shape)
         elif job not in self._moving:
+            if self._fleet.running[job]:
+                self._stop(job, now_s)  # it held GPUs while its process came up
             self._place(job, home, now_s, copies, shape)
 
     def _settle_in(self, now_s: float) -> None:
