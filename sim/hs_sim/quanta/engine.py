@@ -35,6 +35,7 @@ from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
+ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
 LEARNT_JOBS = (
     2_000  # the same for rates that became known: classes are many there, and each is known at another time
 )
@@ -205,9 +206,7 @@ class _Run(Running):
 
     def _goes_on(self, now_s: float) -> bool:
         """Whether there is nothing to decide about the quantum that begins."""
-        changed = self._stale or self._stale_at_edge
-        changed = changed or (self._since.turnover and not (self._sequel and self._sequel.turnover))
-        if (changed and not self._waits(APART_JOBS)) or (self._learnt and not self._waits(LEARNT_JOBS)):
+        if self._is_due():
             return False
         if not (self._policy.needs.every_quantum or self._turns.spanned):
             self._turns.take()
@@ -221,6 +220,16 @@ class _Run(Running):
             return False
         self._go_on(onward, now_s)
         return True
+
+    def _is_due(self) -> bool:
+        """Something has changed, and has waited for as long as it can."""
+        told = self._sequel is None or not self._sequel.turnover  # else the sequel knows who came and ended
+        changed = self._stale or self._stale_at_edge or (told and self._since.came)
+        return (
+            (changed and not self._waits(APART_JOBS))
+            or (told and bool(self._since.gone) and not self._waits(ENDED_JOBS))
+            or (self._learnt and not self._waits(LEARNT_JOBS))
+        )
 
     def _go_on(self, onward: Onward, now_s: float) -> None:
         if self._sequel is not None and self._sequel.turnover:
@@ -264,6 +273,9 @@ class _Run(Running):
         self._since.told()
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
+        # Asked in every quantum it would have made these moves in them.
+        waited = self._quantum - self._decided_at if self._sequel is not None else 0
+        self._budget.hold(waited * self._quantum_s)
         facts = fleet.facts(now_s, movable=self._movable)
         snapshot = Snapshot(
             now_s=now_s,
