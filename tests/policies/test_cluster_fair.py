@@ -286,6 +286,35 @@ def test_jobs_that_were_not_started_move_without_a_budget() -> None:
     assert where(verdict) == {"a": 4, "b": 4}
 
 
+def test_gpus_that_idle_are_filled_from_a_server_with_a_job_that_is_due_all_the_time() -> None:
+    """B's gang is due all the time on a and b. Without one of D's five b is needed for as long yet, but for one of its GPUs only."""
+    gangs = at("c", *sweep(20, 4, "D", 4, migrate=Migrate.NEVER))
+    jobs = [*at("a+b", job(1, "B", 2, nodes=2)), *at("b", *sweep(2, 5, "D")), *gangs]
+    world = run([host(name) for name in "abc"], jobs)
+    assert where(world.go(3)) == {"a+b": 1, "a": 2, "b": 3, "c": 4}
+    world.gpus.clear()
+    world.go(100)
+    assert len(world.moved) == 2
+    assert world.by_user() == {"B": 200, "D": 900}, "one GPU idles: nobody is left who could use it"
+
+
+def test_small_jobs_do_not_go_to_and_fro_beside_jobs_that_are_due_all_the_time() -> None:
+    hosts = [host("a", 8), host("b", 8)]
+    jobs = [
+        *at("a+b", job(1, "C", 2, nodes=2)),
+        *at("a", *sweep(2, 3, "C", 2), *sweep(5, 3, "A"), job(8, "B")),
+        *at("b", job(9, "C", 2), job(10, "A"), job(11, "A", 4), *sweep(12, 2, "B", 4)),
+    ]
+    world = run(hosts, jobs, tickets={"A": 100, "B": 100, "C": 300})
+    world.go(200)
+    assert world.moved == []
+    assert sum(world.idle.values()) < 200 * 16 / 1000
+    assert all(
+        world.by_user()[user] == pytest.approx(gpus * 200, rel=0.05)
+        for user, gpus in {"A": 3.2, "B": 3.2, "C": 9.6}.items()
+    )
+
+
 def test_gpus_that_idle_beside_a_gang_are_filled() -> None:
     """The paper's 3.3: a 1-GPU and a 4-GPU job on 4 GPUs leave 3 idle every other quantum; two such servers need not."""
     jobs = [*at("a", job(1, "A"), job(2, "B", 4)), *at("b", job(3, "A"), job(4, "B", 4))]
