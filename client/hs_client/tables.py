@@ -170,7 +170,7 @@ def nodes(views: Sequence[wire.NodeView]) -> Table:
 
 def _in_use(view: wire.NodeView) -> str:
     """Busy and usable ones; of a server that is away nobody knows."""
-    if view.state != "up":
+    if view.state == "away":
         return "-/-"
     usable = sum(gpu.healthy and gpu.index not in view.drained_gpus for gpu in view.gpus)
     return f"{sum(1 for use in view.uses if use.running_job)}/{usable}"
