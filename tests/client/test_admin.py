@@ -129,6 +129,12 @@ def test_a_drain_that_takes_too_long_is_a_timeout_and_goes_on(hsctl):
     assert hsctl("node", "drain", "v1", "--timeout", "1m").code == 2
 
 
+def test_who_waits_for_a_drain_is_told_that_the_server_is_away(hsctl, two_nodes):
+    two_nodes.nodes[0].state = "away"
+    ran = hsctl("node", "drain", "v1", "--wait", "--timeout", "0.1s")
+    assert (ran.code, "the server is away, and until it is back nothing leaves it" in ran.err) == (124, True)
+
+
 def test_a_drain_that_somebody_ends_is_no_longer_waited_for(hsctl, two_nodes):
     two_nodes.hooks["ListNodes"] = lambda _: setattr(two_nodes.nodes[0], "draining", False)
     assert hsctl("node", "drain", "v1", "--wait").code == 1

@@ -167,6 +167,14 @@ def test_nodes_tells_warnings_on_stderr(hsctl):
     assert ran.out.splitlines()[1].split()[:4] == ["n1", "up", "V100", "1/3/4"]
 
 
+def test_of_a_server_that_is_away_nobody_says_what_is_busy(hsctl, busy):
+    busy.nodes[0].state = "away"
+    assert hsctl("nodes").out.splitlines()[1].split()[:4] == ["n1", "away", "V100", "-/-/4"]
+    rows = json.loads(hsctl("gpus", "--json").out)
+    assert {row["state"] for row in rows} == {"away"}
+    assert rows[0]["running_job"] == 7, "who was there may be there still"
+
+
 def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
     fake.events = [
         wire.Event(

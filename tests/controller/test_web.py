@@ -58,30 +58,23 @@ def test_who_is_not_signed_in_is_sent_to_the_form_and_gets_nothing_else(config: 
 
 
 def test_a_refusal_waits_until_the_request_was_sent_but_not_for_what_never_ends(config: Config) -> None:
-    def scope(*headers: tuple[bytes, bytes]) -> dict:
-        told = {
-            "type": "http",
-            "method": "POST",
-            "path": "/api/Info",
-            "query_string": b"",
-            "headers": headers,
-        }
-        return {**told, "http_version": "1.1", "scheme": "http", "server": None, "client": None}
+    told = {"type": "http", "method": "POST", "path": "/api/Info", "query_string": b""}
+    told |= {"http_version": "1.1", "scheme": "http", "server": None, "client": None}
 
     async def asked(page, chunks, *headers) -> list[object]:
         """How large each piece was that was taken in, and the code of the answer, in their order."""
-        told = list[object]()
+        seen = list[object]()
 
         async def receive():
             more, size = next(chunks)
-            told.append(size)
+            seen.append(size)
             return {"type": "http.request", "body": b"x" * size, "more_body": more}
 
         async def send(message) -> None:
-            told.extend([message["status"]] if message["type"] == "http.response.start" else [])
+            seen.extend([message["status"]] if message["type"] == "http.response.start" else [])
 
-        await page(scope(*headers), receive, send)
-        return told
+        await page({**told, "headers": headers}, receive, send)
+        return seen
 
     async def story() -> None:
         async with opened(config) as cluster:
