@@ -8,6 +8,7 @@ import pytest
 import structlog
 
 from hs_controller.config import Config
+from tests.controller.secured import Cluster
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +34,13 @@ def config(tmp_path: Path) -> Config:
 def lasting(config: Config) -> Config:
     """Long quanta: nothing happens but what the test does."""
     return replace(config, quantum_s=600.0)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One for all: each test has nodes of its own."""
+    one = Cluster(tmp_path_factory.mktemp("cluster"))
+    one.start()
+    yield one
+    if one.process is not None and one.process.poll() is None:
+        one.kill()

@@ -1,18 +1,14 @@
 """Who may be a node: the real daemon with TLS, real `hs-agent join`, and everything that must not work."""
 
 import asyncio
-import contextlib
 import os
 import pwd
 import socket
-import sqlite3
 import ssl
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,69 +30,8 @@ from hs_core.names import HostName
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 from tests.controller.kit import FakeAgent, channel_to, until
+from tests.controller.secured import Cluster, free_port, run_init
 from tests.controller.test_daemon import Daemon
-
-
-def run_init(file: Path) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "hs_controller", "init", "--config", str(file)]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
-class Cluster(Daemon):
-    """A daemon with certificates that listens on a port."""
-
-    def __init__(self, folder: Path, *, more: str = "") -> None:
-        self.address = f"127.0.0.1:{free_port()}"
-        super().__init__(folder, more=f'listen = "{self.address}"\n{more}')
-        done = run_init(self.file)
-        assert done.returncode == 0, done.stderr
-        self.ca_sha256 = done.stdout.split()[-1]
-
-    def enroll(self, node: str, *, key: str = "", valid_s: float = 0.0) -> pb.EnrollNodeReply:
-        with grpc.insecure_channel(f"unix:{self.socket}") as channel:
-            stub = controller_pb2_grpc.HeteroShareStub(channel)
-            return stub.EnrollNode(
-                pb.EnrollNodeRequest(key=key or f"{node}-{time.time()}", node=node, valid_s=valid_s)
-            )
-
-    def join(self, token: str, node: str, **more: object) -> Identity:
-        return identity.join(
-            **{
-                "controller": self.address,
-                "token": token,
-                "ca_sha256": self.ca_sha256,
-                "name": node,
-                "folder": self.folder / f"identity-{node}",
-                **more,
-            }
-        )
-
-    def joined(self, node: str) -> Identity:
-        return self.join(self.enroll(node).token, node)
-
-    def channel(self, one: Identity) -> grpc.aio.Channel:
-        options = [identity.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.aio.secure_channel(self.address, identity.channel_credentials(one), options)
-
-    def anonymous(self) -> grpc.Channel:
-        ca = (self.folder / "state" / "pki" / "ca.pem").read_bytes()
-        options = [identity.expects_controller(), ("grpc.use_local_subchannel_pool", 1)]
-        return grpc.secure_channel(self.address, grpc.ssl_channel_credentials(ca), options)
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One for all: each test has nodes of its own."""
-    one = Cluster(tmp_path_factory.mktemp("cluster"))
-    one.start()
-    yield one
-    if one.process is not None and one.process.poll() is None:
-        one.kill()
 
 
 def test_init_makes_what_only_its_owner_can_read_and_never_again(tmp_path: Path) -> None:
@@ -342,120 +277,6 @@ def test_who_is_connected_with_an_older_certificate_is_cut_off_when_the_node_joi
     asyncio.run(story())
 
 
-CONNECTED = '"event": "connected"'
-
-
-class Host:
-    """One with a real agent, which may have joined."""
-
-    def __init__(self, cluster: Cluster, node: str) -> None:
-        self.cluster, self.node = cluster, node
-        place = cluster.folder / node
-        self.identity, self.config, self.log = place / "state/identity", place / "agent.toml", place / "log"
-        place.mkdir()
-        self.config.write_text(
-            f'controller = "{cluster.address}"\nname = "{node}"\ndevices = "emulated"\nemulated = ["V100:1"]\n'
-            f'state_dir = "{place}/state"\nrun_dir = "{place}/run"\n'
-        )
-
-    def join(self, *, replace: bool = False) -> Identity:
-        invited = self.cluster.enroll(self.node)
-        return self.cluster.join(invited.token, self.node, folder=self.identity, replace=replace)
-
-    def doctor(self) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "hs_agent", "doctor", "--config", str(self.config)]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        with self.log.open("wb") as out:
-            argv = [sys.executable, "-m", "hs_agent", "--config", str(self.config)]
-            agent = subprocess.Popen(argv, stdout=out, stderr=out)
-        try:
-            yield
-        finally:
-            agent.terminate()
-            assert agent.wait(30) == 0
-
-    def said(self, text: str) -> int:
-        """How often its log has that."""
-        return self.log.read_text().count(text)
-
-    def says(self, text: str, times: int = 1) -> None:
-        """It is waited for."""
-        asyncio.run(until(lambda: self.said(text) >= times))
-
-
-def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_anew(
-    cluster: Cluster,
-) -> None:
-    """With the one before it would be refused: nothing but the new one lets it in again."""
-    host = Host(cluster, "v18")
-    old = host.join()
-    with host.running():
-        host.says(CONNECTED)
-        new = host.join(replace=True)
-        host.says(CONNECTED, 2)
-    assert host.said(CONNECTED) == 2
-    assert old.chain_pem != new.chain_pem == (host.identity / "cert.pem").read_bytes()
-
-
-def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
-    host = Host(cluster, "v19")
-    none = host.doctor()
-    assert none.returncode == 1
-    assert "fail  certificate" in none.stdout
-    assert "this host has no certificate: `hsctl node enroll v19`" in none.stdout
-    mine = host.join()
-    assert "ok    certificate     good until" in host.doctor().stdout
-    authority = Authority.load(cluster.folder / "state")
-    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
-    assert authority is not None
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    past = authority.issue("v19", identity._csr("v19", key), time.time() - pki.LEAF_S - 60)
-    (host.identity / "cert.pem").write_bytes(past.chain_pem)
-    ended = host.doctor()
-    assert ended.returncode == 1
-    assert "fail  certificate     this host's certificate ended on" in ended.stdout
-    assert "`hsctl node enroll v19`" in ended.stdout
-    with host.running():
-        host.says("this host's certificate ended on")
-        host.join(replace=True)
-        host.says(CONNECTED)
-
-
-def test_a_host_whose_clock_is_behind_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
-    host = Host(cluster, "v20")
-    mine = host.join()
-    authority = Authority.load(cluster.folder / "state")
-    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
-    assert authority is not None
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    coming = authority.issue("v20", identity._csr("v20", key), time.time() + 3600)
-    (host.identity / "cert.pem").write_bytes(coming.chain_pem)
-    looked = host.doctor()
-    assert looked.returncode == 1
-    assert "fail  certificate     the clock of this host says" in looked.stdout
-    assert "set the clock" in looked.stdout
-    with host.running():
-        host.says("set the clock")
-
-
-def test_a_host_whose_clock_is_wrong_is_told_so_when_it_joins(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    token = cluster.enroll("v21").token
-    now_s = time.time()
-    for wrong_s in (now_s - 30 * 86_400.0, now_s + 30 * 86_400.0):
-        with monkeypatch.context() as clock:
-            clock.setattr(identity.time, "time", lambda wrong_s=wrong_s: wrong_s)
-            with pytest.raises(RefusedError, match="but the clock of this host says") as refused:
-                cluster.join(token, "v21")
-        assert refused.value.kind is Kind.UNAVAILABLE
-        assert "set the clock" in str(refused.value)
-    assert cluster.join(token, "v21").node == "v21", "the token was not used up"
-
-
 def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None:
     account = pwd.getpwuid(os.geteuid()).pw_name
 
@@ -505,46 +326,6 @@ def test_a_user_comes_with_a_token_that_can_be_revoked(cluster: Cluster) -> None
         assert made.token.encode() not in database
 
     asyncio.run(story())
-
-
-def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn(tmp_path: Path) -> None:
-    pki.init(tmp_path)
-    authority = Authority.load(tmp_path)
-    assert authority is not None
-    due_s = authority.own_due_s(time.time())
-    assert 0.6 * pki.LEAF_S < due_s - time.time() < 0.7 * pki.LEAF_S
-    (tmp_path / "pki" / "server.key").write_bytes((tmp_path / "pki" / "ca.key").read_bytes())
-    assert authority.own_due_s(time.time()) == 0.0, "a crash between the two files is seen"
-    authority.renew_own(time.time() + 3600)
-    assert authority.own_due_s(time.time()) == 0.0, (
-        "nobody believes it yet: the clock was wrong when it was made"
-    )
-    authority.renew_own(time.time())
-    authority.server_context()
-    assert authority.own_due_s(time.time()) > time.time()
-
-
-def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    host = Host(cluster.start(), "v30")
-    mine = host.join()
-    assert cluster.end() == 0
-    ahead_s = time.time() + 365 * 86_400.0
-    authority = Authority.load(tmp_path / "state")
-    assert authority is not None
-    authority.renew_own(ahead_s)
-    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "journal.db", isolation_level=None)) as db:
-        db.execute("UPDATE events SET at_s = ?", (ahead_s,))
-    cluster.start()
-    try:
-        with host.running():
-            host.says(CONNECTED)
-        assert '"clock-behind-journal"' in cluster.log.read_text()
-        again = asyncio.run(Keeper(mine, cluster.address).renew())
-        assert again.not_before_s < time.time() < again.not_after_s
-        assert cluster.joined("v31").not_before_s < time.time()
-    finally:
-        assert cluster.end() == 0
 
 
 def test_whoever_takes_the_port_for_browsers_for_the_other_one_is_told_so(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 from tests.controller.browser import fetch, opened
 from tests.controller.kit import spec
-from tests.controller.test_identity import Cluster, free_port
+from tests.controller.secured import Cluster, free_port
 from tests.controller.test_loop import Commits, disk_error
 
 

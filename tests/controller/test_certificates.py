@@ -1,0 +1,127 @@
+"""What becomes of certificates: they end, are renewed and replaced, and clocks are wrong."""
+
+import asyncio
+import contextlib
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from hs_agent import identity
+from hs_agent.identity import Keeper
+from hs_controller import pki
+from hs_controller.pki import Authority
+from hs_core.errors import Kind, RefusedError
+from tests.controller.secured import CONNECTED, Cluster, Host
+
+
+def test_an_agent_that_runs_takes_up_the_certificate_with_which_its_host_joined_anew(
+    cluster: Cluster,
+) -> None:
+    """With the one before it would be refused: nothing but the new one lets it in again."""
+    host = Host(cluster, "v18")
+    old = host.join()
+    with host.running():
+        host.says(CONNECTED)
+        new = host.join(replace=True)
+        host.says(CONNECTED, 2)
+    assert host.said(CONNECTED) == 2
+    assert old.chain_pem != new.chain_pem == (host.identity / "cert.pem").read_bytes()
+
+
+def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
+    host = Host(cluster, "v19")
+    none = host.doctor()
+    assert none.returncode == 1
+    assert "fail  certificate" in none.stdout
+    assert "this host has no certificate: `hsctl node enroll v19`" in none.stdout
+    mine = host.join()
+    assert "ok    certificate     good until" in host.doctor().stdout
+    authority = Authority.load(cluster.folder / "state")
+    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+    assert authority is not None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    past = authority.issue("v19", identity._csr("v19", key), time.time() - pki.LEAF_S - 60)
+    (host.identity / "cert.pem").write_bytes(past.chain_pem)
+    ended = host.doctor()
+    assert ended.returncode == 1
+    assert "fail  certificate     this host's certificate ended on" in ended.stdout
+    assert "`hsctl node enroll v19`" in ended.stdout
+    with host.running():
+        host.says("this host's certificate ended on")
+        host.join(replace=True)
+        host.says(CONNECTED)
+
+
+def test_a_host_whose_clock_is_behind_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
+    host = Host(cluster, "v20")
+    mine = host.join()
+    authority = Authority.load(cluster.folder / "state")
+    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+    assert authority is not None
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    coming = authority.issue("v20", identity._csr("v20", key), time.time() + 3600)
+    (host.identity / "cert.pem").write_bytes(coming.chain_pem)
+    looked = host.doctor()
+    assert looked.returncode == 1
+    assert "fail  certificate     the clock of this host says" in looked.stdout
+    assert "set the clock" in looked.stdout
+    with host.running():
+        host.says("set the clock")
+
+
+def test_a_host_whose_clock_is_wrong_is_told_so_when_it_joins(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = cluster.enroll("v21").token
+    now_s = time.time()
+    for wrong_s in (now_s - 30 * 86_400.0, now_s + 30 * 86_400.0):
+        with monkeypatch.context() as clock:
+            clock.setattr(identity.time, "time", lambda wrong_s=wrong_s: wrong_s)
+            with pytest.raises(RefusedError, match="but the clock of this host says") as refused:
+                cluster.join(token, "v21")
+        assert refused.value.kind is Kind.UNAVAILABLE
+        assert "set the clock" in str(refused.value)
+    assert cluster.join(token, "v21").node == "v21", "the token was not used up"
+
+
+def test_the_controllers_own_certificate_is_renewed_when_due_and_when_it_is_torn(tmp_path: Path) -> None:
+    pki.init(tmp_path)
+    authority = Authority.load(tmp_path)
+    assert authority is not None
+    due_s = authority.own_due_s(time.time())
+    assert 0.6 * pki.LEAF_S < due_s - time.time() < 0.7 * pki.LEAF_S
+    (tmp_path / "pki" / "server.key").write_bytes((tmp_path / "pki" / "ca.key").read_bytes())
+    assert authority.own_due_s(time.time()) == 0.0, "a crash between the two files is seen"
+    authority.renew_own(time.time() + 3600)
+    assert authority.own_due_s(time.time()) == 0.0, (
+        "nobody believes it yet: the clock was wrong when it was made"
+    )
+    authority.renew_own(time.time())
+    authority.server_context()
+    assert authority.own_due_s(time.time()) > time.time()
+
+
+def test_a_clock_that_was_wrong_once_keeps_nobody_out_when_it_is_right_again(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    host = Host(cluster.start(), "v30")
+    mine = host.join()
+    assert cluster.end() == 0
+    ahead_s = time.time() + 365 * 86_400.0
+    authority = Authority.load(tmp_path / "state")
+    assert authority is not None
+    authority.renew_own(ahead_s)
+    with contextlib.closing(sqlite3.connect(tmp_path / "state" / "journal.db", isolation_level=None)) as db:
+        db.execute("UPDATE events SET at_s = ?", (ahead_s,))
+    cluster.start()
+    try:
+        with host.running():
+            host.says(CONNECTED)
+        assert '"clock-behind-journal"' in cluster.log.read_text()
+        again = asyncio.run(Keeper(mine, cluster.address).renew())
+        assert again.not_before_s < time.time() < again.not_after_s
+        assert cluster.joined("v31").not_before_s < time.time()
+    finally:
+        assert cluster.end() == 0
