@@ -356,7 +356,7 @@ class Agent:
             self._order(command)
 
     def _forget(self, key: Key) -> None:
-        self.rendezvous.release(key)
+        self.rendezvous.forget(key)
 
         async def forget() -> None:
             await asyncio.to_thread(self.launcher.forget, key)

@@ -1,4 +1,5 @@
-"""Ports where jobs over several servers find one another: held from the promise until just before the launch.
+"""Ports where jobs over several servers find one another: held from the promise until just before the launch, and nobody else's until the job is
+forgotten, since it is launched there again after it has left through a checkpoint.
 
 Outside the range that the kernel gives to outgoing connections, so that in the moment between nobody gets it by chance.
 """
@@ -8,6 +9,7 @@ import fcntl
 import random
 import socket
 import struct
+from collections.abc import Iterable
 
 from hs_agent.config import split_address
 from hs_agent.folder import Key
@@ -20,6 +22,7 @@ class Rendezvous:
     def __init__(self, ports: range) -> None:
         self._ports = ports
         self._held: dict[Key, socket.socket] = {}
+        self._given: dict[Key, int] = {}
 
     def reserve(self, key: Key, peer_address: str) -> str:
         """ "address:port", at the address where peers reach this host; the same one for the same incarnation."""
@@ -27,15 +30,17 @@ class Rendezvous:
         if place is None:
             raise RefusedError("peer_listen is not set: no job over several servers can begin here")
         if key not in self._held:
-            self._held[key] = self._bind()
+            self._held[key] = self._bind([self._given[key]] if key in self._given else self._free())
+            self._given[key] = self._held[key].getsockname()[1]
         host = f"[{place[0]}]" if ":" in place[0] else place[0]
-        return f"{host}:{self._held[key].getsockname()[1]}"
+        return f"{host}:{self._given[key]}"
 
-    def _bind(self) -> socket.socket:
-        taken = {held.getsockname()[1] for held in self._held.values()}
-        for port in random.sample(self._ports, len(self._ports)):
-            if port in taken:
-                continue
+    def _free(self) -> list[int]:
+        taken = set(self._given.values())
+        return [port for port in random.sample(self._ports, len(self._ports)) if port not in taken]
+
+    def _bind(self, ports: Iterable[int]) -> socket.socket:
+        for port in ports:
             held = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             try:
                 held.bind(("", port))  # torch listens at all addresses
@@ -48,9 +53,14 @@ class Rendezvous:
         )
 
     def release(self, key: Key) -> None:
+        """To its processes."""
         held = self._held.pop(key, None)
         if held is not None:
             held.close()
+
+    def forget(self, key: Key) -> None:
+        self.release(key)
+        self._given.pop(key, None)
 
     def close(self) -> None:
         for key in list(self._held):

@@ -15,7 +15,7 @@ from hs_job.inject import hook_torch
 from hs_job.pack import pack, unpack
 from hs_job.position import Data
 from hs_job.runtime import Runtime
-from hs_job.shards import Layouts
+from hs_job.shards import Layouts, tensors_in
 
 FORMAT = 1
 
@@ -140,7 +140,7 @@ class Handed:
         layouts = Layouts(self.objects)
         for name, thing in self.objects.items():
             saved = self._content["objects"][name]
-            state = unpack(copy.deepcopy(saved) if again else saved, layouts)
+            state = unpack(apart(saved, thing) if again else saved, layouts)
             thing.load_state_dict(state)
             keep_types(thing, state)
             if self._content["step"] and hasattr(thing, "param_groups"):
@@ -173,6 +173,21 @@ class Handed:
             self._content = None
         if not self._fetched:
             self.data.begins()
+
+
+def apart(saved: Any, thing: Any) -> Any:
+    """What it may take up as it is, and change, as a copy of its own. What is large on a device gets its own memory there, and need not lie here twice."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return copy.deepcopy(saved)
+    if isinstance(thing, torch.nn.Module):
+        return saved
+    kept: Dict[int, Any] = {}
+    if isinstance(thing, torch.optim.Optimizer):
+        parameters = [each for group in thing.param_groups for each in group["params"]]
+        if all(each.device.type != "cpu" for each in parameters):
+            kept = {id(each): each for each in tensors_in(saved, torch) if each.dim()}
+    return copy.deepcopy(saved, kept)
 
 
 def keep_types(thing: Any, state: Any) -> None:

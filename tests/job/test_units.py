@@ -19,6 +19,7 @@ import torch
 
 from hs_job import inject, place
 from hs_job.checkpoint import CheckpointError, Folder
+from hs_job.handed import apart
 from hs_job.link import Frames, frame
 from hs_job.pack import PackError, pack, unpack
 from hs_job.swap import Swapper
@@ -112,6 +113,16 @@ def test_a_module_is_told_which_version_of_it_a_state_dict_is_of(tmp_path: Path)
     torch.save(pack(module.state_dict(), "model"), tmp_path / "f")
     module.load_state_dict(unpack(torch.load(tmp_path / "f", weights_only=True)))
     assert found == [2]
+
+
+def test_what_goes_to_a_device_is_not_copied_on_the_host_before_it_is_loaded() -> None:
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.empty(3, device="meta"))])
+    group = {"lr": torch.tensor(0.1), "params": [0]}
+    saved = {"state": {0: {"exp_avg": torch.ones(3), "step": torch.tensor(1.0)}}, "param_groups": [group]}
+    found = apart(saved, optimizer)
+    assert found["state"][0]["exp_avg"] is saved["state"][0]["exp_avg"]
+    assert found["state"][0]["step"] is not saved["state"][0]["step"]
+    assert found["param_groups"][0]["lr"] is not group["lr"]
 
 
 def test_what_only_pickle_could_save_is_refused_by_name() -> None:
