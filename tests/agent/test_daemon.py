@@ -268,6 +268,23 @@ def test_an_order_that_breaks_right_after_a_launch_does_not_make_it_a_failed_one
     assert not [event for event in asyncio.run(told()) if isinstance(event, LaunchFailed)]
 
 
+def test_a_job_that_nobody_remembers_has_ended_when_the_agent_begins(settings, shims, place: Path) -> None:
+    (place / "state/jobs").mkdir(parents=True)
+    shims.place = place / "state/jobs"
+    started = shims.start("/bin/sleep", "600")
+    who = started.job()
+
+    async def start() -> tuple[bool, bool]:
+        config = settings()
+        agent = Agent(config, open_devices(config), cgroup.Cgroups())
+        await agent.start()
+        found = procs.alive(who), started.folder.path.exists()
+        await agent.stop()
+        return found
+
+    assert asyncio.run(start()) == (False, False)
+
+
 def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
     settings, job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
