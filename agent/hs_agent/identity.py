@@ -392,7 +392,9 @@ class Keeper:
                 continue
             except RefusedError as refused:
                 log.warning("certificate not renewed", why=str(refused), ends_at_s=self.identity.not_after_s)
-            except Exception:  # it is asked for again all the same: without one the host is cut off in the end
+            except (
+                Exception
+            ):  # it is asked for again all the same: without one the host is cut off in the end
                 log.exception("certificate not renewed", ends_at_s=self.identity.not_after_s)
             await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — spread, not secret
             pause_s = min(2 * pause_s, RETRY_S[1])

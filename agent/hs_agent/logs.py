@@ -42,16 +42,15 @@ def _open(path: Path) -> BinaryIO | None:
         return None
 
 
-def _together(folder: Path) -> list[BinaryIO]:
+def _together(folder: Path, tries: int = MOMENTS) -> list[BinaryIO]:
     """`log.1` and `log` of one moment, if it lasts for long enough: a job that floods its log turns it often."""
-    for last in range(MOMENTS):
-        newest, older = _open(folder / "log"), _open(folder / "log.1")
-        found = [file for file in (older, newest) if file]
-        if newest is None or _is_at(newest, folder / "log") or last == MOMENTS - 1:
-            break
-        for file in found:
-            file.close()
-    return found
+    newest, older = _open(folder / "log"), _open(folder / "log.1")
+    found = [file for file in (older, newest) if file]
+    if tries == 1 or newest is None or _is_at(newest, folder / "log"):
+        return found
+    for file in found:
+        file.close()
+    return _together(folder, tries - 1)
 
 
 def _is_at(file: BinaryIO, path: Path) -> bool:
@@ -169,9 +168,7 @@ async def read(
             current.close()
 
 
-def _turned(
-    current: BinaryIO | None, where: Callable[[], Path | None]
-) -> tuple[BinaryIO, int] | None:
+def _turned(current: BinaryIO | None, where: Callable[[], Path | None]) -> tuple[BinaryIO, int] | None:
     """What comes after the one that is open, once that is no longer `log` (or there was none yet), and where in it to go on."""
     while (folder := where()) is not None:
         newest, older = folder / "log", folder / "log.1"

@@ -299,7 +299,7 @@ def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
             monkeypatch.setattr(Folder, "clear_for_start", read_only)
             agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "true"),)), 0.0)
             async with asyncio.timeout(30):
-                while not (agent.broken.is_set() or agent.reports()[0].exit):
+                while not (agent.broken.is_set() or agent.reports()[0].exit):  # noqa: ASYNC110 — nobody tells
                     await asyncio.sleep(0.01)
             assert not agent.broken.is_set()
             return agent.reports()[0]

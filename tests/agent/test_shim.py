@@ -187,7 +187,9 @@ def test_a_full_disk_loses_output_and_never_the_job(shims) -> None:
     os.close(log.fd)
 
 
-def test_a_log_that_cannot_turn_on_a_full_disk_goes_on_once_there_is_room(tmp_path: Path, monkeypatch) -> None:
+def test_a_log_that_cannot_turn_on_a_full_disk_goes_on_once_there_is_room(
+    tmp_path: Path, monkeypatch
+) -> None:
     log = Log(str(tmp_path), 8192)
     log.write(b"a" * 4096)
     really, full = os.open, True
