@@ -147,10 +147,7 @@ class Shim:
     def run(self) -> None:
         self.begin()
         while not (self.childless and self.status is not None):
-            poll = select.poll()
-            for fd, events in self.watched():
-                poll.register(fd, events)
-            self.serve({fd for fd, _ in poll.poll(self.wait_ms())})
+            self.serve(self.wait())
             self.reap()
             now_s = time.monotonic()
             if now_s >= self.lease_look_s:
@@ -166,6 +163,14 @@ class Shim:
             self.output.finish()
             self.tell_trouble()
         self.finish(self.launch_error or self.fenced)
+
+    def wait(self) -> list[int]:
+        """Who is ready, in the order of `watched`: of the output file is heard before any output is read."""
+        poll = select.poll()
+        for fd, events in self.watched():
+            poll.register(fd, events)
+        ready = {fd for fd, _ in poll.poll(self.wait_ms())}
+        return [fd for fd, _ in self.watched() if fd in ready]
 
     def watched(self) -> Iterator[tuple[int, int]]:
         yield self.wake, select.POLLIN
