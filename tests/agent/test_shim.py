@@ -531,6 +531,14 @@ def test_a_shim_needs_little_memory(shims) -> None:
     assert rss_kib < 20_000
 
 
+def test_a_job_whose_host_is_shut_down_is_lost_with_it_and_has_not_failed(shims) -> None:
+    started = shims.python("import time; print('up', flush=True); time.sleep(600)")
+    started.says("up")
+    for who in (started.folder.shim_state().shim, started.job()):  # all processes are told
+        procs.send(who, signal.SIGTERM)
+    assert started.wait()["why"] == "lost with its host: it was shut down"
+
+
 def test_a_lease_that_has_run_out_ends_the_job_without_any_agent(shims) -> None:
     started = shims.python("import time\nwhile True: time.sleep(0.05)", lease=True)
     started.job()
