@@ -12,6 +12,7 @@ from pathlib import Path
 from hs_agent.config import CgroupUse
 
 LIMITS = ("cpu", "memory", "pids")
+NO_LIMIT_BYTES = 1 << 60  # what control groups of version 1 say where there is none is about 2⁶³
 CPU_PERIOD_US = 100_000
 OWN_SUBGROUP = "agent"  # as in systemd/hs-agent.service
 PIDS_MAX = 32_768  # a fork bomb stops here and leaves the host its own processes
@@ -91,6 +92,20 @@ class JobCgroup:
                     return sum(int(counted.get(name, "0")) for name in names)
         return None
 
+    def ran_out(self) -> str:
+        """That the kernel has killed a process in it to get memory, and under which limit; empty: it has not."""
+        for group, events, limit in (
+            (self.v2, "memory.events", "memory.max"),
+            (self.v1.get("memory"), "memory.oom_control", "memory.limit_in_bytes"),
+        ):
+            if group is None:
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                counted = dict(line.split(" ", 1) for line in (group / events).read_text().splitlines())
+                if int(counted.get("oom_kill", "0")):
+                    return f"out of memory: the kernel killed a process of it{_within(group / limit)}"
+        return ""
+
     def kill(self) -> None:
         """SIGKILL to all that is inside, frozen or not. Repeat until `procs()` is empty."""
         with contextlib.suppress(OSError):
@@ -106,6 +121,13 @@ class JobCgroup:
     def remove(self) -> None:
         for group in ([self.v2] if self.v2 else []) + list(self.v1.values()):
             _remove(group)
+
+
+def _within(limit: Path) -> str:
+    text = limit.read_text().strip()
+    if not text.isdecimal() or int(text) >= NO_LIMIT_BYTES:
+        return "; the server had none left"
+    return f"; its limit is {int(text) >> 20} MiB"
 
 
 def _remove(group: Path) -> None:

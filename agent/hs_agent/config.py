@@ -138,6 +138,12 @@ class _Table:
         value = found if found is not None else self.data.get(key)
         return RefusedError(f"{self.file}: {self.where}{key} = {value!r}: expected {expected}")
 
+    def missing(self, key: str, expected: str) -> RefusedError:
+        """Looked at before unknown keys are: one of these may be it, mistyped."""
+        near = difflib.get_close_matches(key, self.data.keys() - self.known, n=1)
+        hint = f"; unknown key {self.where + near[0]!r}: did you mean {key!r}?" if near else ""
+        return RefusedError(f"{self.file}: {self.where}{key} is not set: expected {expected}{hint}")
+
     def raw(self, key: str) -> Any:
         self.known.add(key)
         return self.data.get(key)
@@ -313,7 +319,7 @@ def _controller(top: _Table, *, dev: bool) -> str:
     expected = '"unix:/path/to/socket" or "host:port"'
     value = top.text("controller", "", expected)
     if not value:
-        raise RefusedError(f"{top.file}: controller is not set: expected {expected}")
+        raise top.missing("controller", expected)
     if value.startswith("unix:"):
         path = value.removeprefix("unix:").removeprefix("//")
         if not path.startswith("/"):
@@ -337,7 +343,7 @@ def _token_file(top: _Table, controller: str, *, dev: bool) -> Path | None:
         return Path(value)
     if dev and not controller.startswith("unix:"):
         expected = "a file that holds the agent's token: the controller wants one on a loopback port"
-        raise RefusedError(f"{top.file}: token_file is not set: expected {expected}")
+        raise top.missing("token_file", expected)
     return None
 
 
@@ -461,7 +467,7 @@ def _pace(file: str, where: str, item: object) -> Pace:
     table = _Table(file, f"{where}.", item)
     job_class = table.text("job_class", "*", 'a pattern such as "*digits*"')
     if "base_s" not in item:
-        raise RefusedError(f"{file}: {where}.base_s is not set: expected seconds per step, e.g. 0.05")
+        raise table.missing("base_s", "seconds per step, e.g. 0.05")
     base_s = table.number("base_s", 0.0, low=0.0, high=3600.0)
     speedup = table.raw("speedup") or {}
     expected = "a table of positive numbers by GPU model, e.g. {V100 = 1.0, K80 = 0.2}"

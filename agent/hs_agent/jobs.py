@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -171,7 +171,10 @@ class Jobs:
             await running.sock.close()
             await running.gang.close()
             running.gone.set()
-        self.launcher.group(key).remove()
+        group = self.launcher.group(key)
+        if not (ended.exit.ok or ended.exit.why or (running is not None and running.killing)):
+            ended = replace(ended, exit=replace(ended.exit, why=group.ran_out()))
+        group.remove()
         self.post_end(key, ended)
 
     async def _how_it_ended(self, folder: Folder) -> Ended | None:

@@ -160,6 +160,25 @@ class Link:
         return (("authorization", f"Bearer {token}"),)
 
 
+class _Window:
+    """How much of a log may be sent just now: who reads it has room for so much."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self._room_bytes = room_bytes
+        self._more = asyncio.Event()
+
+    def taken(self, more_bytes: int) -> None:
+        self._room_bytes += more_bytes
+        self._more.set()
+
+    async def room(self, needed_bytes: int) -> None:
+        """Once there is so much room; then it is taken up."""
+        while self._room_bytes < needed_bytes:
+            self._more.clear()
+            await self._more.wait()
+        self._room_bytes -= needed_bytes
+
+
 class _Connection:
     def __init__(self, config: Config, side: Side, call: _Call) -> None:
         self.config, self.side, self.call = config, side, call
@@ -169,6 +188,7 @@ class _Connection:
         self._writing = asyncio.Lock()  # one write at a time on a stream
         self._writes: set[asyncio.Task[None]] = set()
         self._logs: dict[int, asyncio.Task[None]] = {}
+        self._windows: dict[int, _Window] = {}
         self._delay = Delay()
 
     async def run(self, welcomed: Callable[[agent_pb2.Welcome], None], identity: Secure | None) -> None:
@@ -294,6 +314,8 @@ class _Connection:
                     self._wanted(message.wanted, late_s)
                 case "log":
                     await self._log_wanted(message.log)
+                case "log_taken":
+                    self._log_taken(message.log_taken)
                 case "log_cancel":
                     task = self._logs.get(message.log_cancel.request_id)
                     if task is not None:
@@ -322,11 +344,20 @@ class _Connection:
             )
             await self._end_log(request.request_id, why)
             return
-        task = asyncio.create_task(self._send_log(request))
+        window = self._windows[request.request_id] = _Window(request.window_bytes)
+        task = asyncio.create_task(self._send_log(request, window))
         self._logs[request.request_id] = task
-        task.add_done_callback(lambda _: self._logs.pop(request.request_id, None))
+        task.add_done_callback(lambda _: self._forget_log(request.request_id))
 
-    async def _send_log(self, request: agent_pb2.LogRequest) -> None:
+    def _log_taken(self, taken: agent_pb2.LogTaken) -> None:
+        window = self._windows.get(taken.request_id)
+        if window is not None:  # else its end was under way
+            window.taken(taken.bytes)
+
+    def _forget_log(self, request_id: int) -> None:
+        del self._logs[request_id], self._windows[request_id]
+
+    async def _send_log(self, request: agent_pb2.LogRequest, window: "_Window") -> None:
         job = JobId(request.job_id)
         if request.which:
             await self._end_log(request.request_id, "", self.side.logs_of(job))
@@ -349,6 +380,7 @@ class _Connection:
                 )
                 async with contextlib.aclosing(chunks):
                     async for chunk in chunks:
+                        await window.room(len(chunk))
                         data = agent_pb2.LogData(request_id=request.request_id, data=chunk)
                         await self._write(agent_pb2.FromAgent(log=data))
         except OSError as broken:

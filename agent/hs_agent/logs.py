@@ -5,6 +5,7 @@ import contextlib
 import os
 import re
 from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,8 +14,7 @@ from hs_core.names import JobId
 
 CHUNK = 64 << 10
 POLL_S = 0.25
-MOMENTS = 100
-_NOTE = re.compile(rb"\[heteroshare: \d+ bytes of earlier output were dropped\]\n")
+_NOTE = re.compile(rb"\[heteroshare: (\d+) bytes of earlier output were dropped\]\n")
 _NOTE_BYTES = 128  # at most
 
 
@@ -38,29 +38,8 @@ def found(job: JobId, *roots: Path) -> dict[int, Path]:
 def _open(path: Path) -> BinaryIO | None:
     try:
         return path.open("rb")
-    except OSError:
+    except FileNotFoundError:
         return None
-
-
-def _together(folder: Path, tries: int = MOMENTS) -> list[BinaryIO]:
-    """`log.1` and `log` of one moment, if it lasts for long enough: a job that floods its log turns it often."""
-    newest, older = _open(folder / "log"), _open(folder / "log.1")
-    found = [file for file in (older, newest) if file]
-    if tries == 1 or newest is None or _is_at(newest, folder / "log"):
-        return found
-    for file in found:
-        file.close()
-    return _together(folder, tries - 1)
-
-
-def _is_at(file: BinaryIO, path: Path) -> bool:
-    """Still, or nothing is there just now."""
-    try:
-        found = path.stat()
-    except OSError:
-        return True
-    own = os.fstat(file.fileno())
-    return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
 
 
 def tail_start(data_size: Callable[[int, int], bytes], size: int, lines: int) -> int:
@@ -80,18 +59,32 @@ def tail_start(data_size: Callable[[int, int], bytes], size: int, lines: int) ->
     return 0
 
 
-def _note(file: BinaryIO) -> bytes:
-    """The line at its head that says how much was dropped: of what came before `log.1`."""
+def _note(file: BinaryIO) -> tuple[bytes, int]:
+    """The line at its head that says how much was dropped, of what came before the file before it; and how much."""
     found = _NOTE.match(os.pread(file.fileno(), _NOTE_BYTES, 0))
-    return found[0] if found else b""
+    return (found[0], int(found[1])) if found else (b"", 0)
+
+
+def _halves(folder: Path) -> list[BinaryIO]:
+    """`log.1` and `log`, those that are there, and nothing that was said between the two is missing."""
+    while True:
+        files = [file for file in (_open(folder / "log.1"), _open(folder / "log")) if file]
+        try:
+            older: os.stat_result | None = (folder / "log.1").stat()
+        except OSError:
+            older = None
+        if older is None or (files and os.path.samestat(os.fstat(files[0].fileno()), older)):
+            return files
+        for file in files:  # it turned between the two
+            file.close()
 
 
 class _Both:
     """`log.1` and `log` as one text, and before it the newest note of what was dropped."""
 
     def __init__(self, folder: Path) -> None:
-        self.files = _together(folder)
-        notes = [_note(file) for file in self.files]
+        self.files = _halves(folder)
+        notes = [_note(file)[0] for file in self.files]
         self._head = notes[-1] if notes else b""
         self._begins = [len(note) for note in notes]
         self.sizes = [os.fstat(file.fileno()).st_size for file in self.files]
@@ -114,6 +107,80 @@ class _Both:
             file.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """A file of a log that is read on."""
+
+    file: BinaryIO
+    before: int  # bytes of all files before it
+    note: bytes
+    dropped: int  # of what came before the file before it
+
+
+class _Follower:
+    """What a log still grows by, file after file, however often it turns meanwhile."""
+
+    def __init__(self, both: _Both, where: Callable[[], Path | None]) -> None:
+        self._where = where
+        self._now: _Half | None = None
+        self._next: _Half | None = None
+        self._offset = 0
+        if both.files:
+            self._now = _kept(both.files, len(both.files) - 1)
+            self._offset = both.sizes[-1]
+
+    def look(self) -> bool:
+        """Whether another file has come after this one: then this one grows no more."""
+        while (folder := self._where()) is not None:
+            if files := _halves(folder):
+                self._look_in(files)
+                break
+            if self._where() == folder:
+                break
+            # It moved between the two.
+        return self._next is not None
+
+    def _look_in(self, files: list[BinaryIO]) -> None:
+        own = None if self._now is None else os.fstat(self._now.file.fileno())
+        is_open = [own is not None and os.path.samestat(os.fstat(file.fileno()), own) for file in files]
+        at = is_open.index(True) + 1 if True in is_open else 0
+        # An empty one is about to get its note.
+        if at < len(files) and os.fstat(files[at].fileno()).st_size:
+            self._next = _kept(files, at)
+        for file in files:
+            file.close()
+
+    def read(self) -> bytes:
+        """The next of the file that is open."""
+        if self._now is None:
+            return b""
+        chunk = os.pread(self._now.file.fileno(), CHUNK, self._offset)
+        self._offset += len(chunk)
+        return chunk
+
+    def turn(self) -> None:
+        """Over to the file that was found, all of this one having been read."""
+        assert self._next is not None
+        read = 0 if self._now is None else self._now.before
+        # What it says was dropped has been read here, unless that is more.
+        self._offset = len(self._next.note) if self._next.dropped == read else 0
+        if self._now is not None:
+            self._now.file.close()
+        self._now, self._next = self._next, None
+
+    def close(self) -> None:
+        for half in (self._now, self._next):
+            if half is not None:
+                half.file.close()
+
+
+def _kept(files: list[BinaryIO], at: int) -> _Half:
+    """One of the two, of its own."""
+    dropped = _note(files[-1])[1]
+    before = dropped + sum(os.fstat(file.fileno()).st_size for file in files[:-1]) * at
+    return _Half(os.fdopen(os.dup(files[at].fileno()), "rb"), before, *_note(files[at]))
+
+
 async def read(
     folder: Path,
     tail_lines: int,
@@ -122,70 +189,37 @@ async def read(
     alive: Callable[[], bool],
     where: Callable[[], Path | None] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Chunks of at most 64 KiB. Following ends when the job has ended and all was read.
+    """Chunks of at most 64 KiB, as fast as they are taken. Following ends when the job has ended and all was read.
 
+    What the job's log drops while nobody takes more of it is told by a line in its place.
     `where`: the job's folder as it is now: it moves when the job has ended, and that may be before there was a log to open.
     """
     both = _Both(folder)
-    current: BinaryIO | None = (
-        os.fdopen(os.dup(both.files[-1].fileno()), "rb") if follow and both.files else None
-    )
+    follower = _Follower(both, where or (lambda: folder)) if follow else None
     try:
-        size = both.size
-        position = (
-            0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
-        )
-        while position < size:
-            chunk = both.read(position, min(CHUNK, size - position))
-            if not chunk:
-                break
-            position += len(chunk)
-            yield chunk
-        offset = both.sizes[-1] if both.sizes else 0
-    finally:
-        both.close()
-    try:
-        while follow:
-            was_alive = alive()
-            while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
-                offset += len(chunk)
+        try:
+            size = both.size
+            position = (
+                0 if tail_lines < 0 else size if tail_lines == 0 else tail_start(both.read, size, tail_lines)
+            )
+            while position < size:
+                chunk = both.read(position, min(CHUNK, size - position))
+                if not chunk:
+                    break
+                position += len(chunk)
                 yield chunk
-            turned = _turned(current, where or (lambda: folder))
-            if turned is not None:
-                # Read the rest of the old one first: it may have grown since.
-                while current is not None and (chunk := os.pread(current.fileno(), CHUNK, offset)):
-                    offset += len(chunk)
-                    yield chunk
-                if current is not None:
-                    current.close()
-                current, offset = turned
+        finally:
+            both.close()
+        while follower is not None:
+            was_alive, turned = alive(), follower.look()
+            while chunk := follower.read():
+                yield chunk
+            if turned:
+                follower.turn()
                 continue
             if not was_alive:
                 return
             await asyncio.sleep(POLL_S)
     finally:
-        if current is not None:
-            current.close()
-
-
-def _turned(current: BinaryIO | None, where: Callable[[], Path | None]) -> tuple[BinaryIO, int] | None:
-    """What comes after the one that is open, once that is no longer `log` (or there was none yet), and where in it to go on."""
-    while (folder := where()) is not None:
-        newest, older = folder / "log", folder / "log.1"
-        if not newest.exists():
-            if where() != folder:
-                continue  # it moved between the two
-            return None
-        if current is None:
-            return _begin(newest, skip_note=False)
-        if _is_at(current, newest):
-            return None
-        if not older.exists() or _is_at(current, older):
-            return _begin(newest, skip_note=True)  # what was dropped has been read here
-        return _begin(older, skip_note=False)  # it turned more than once, and what is gone by now is told
-    return None
-
-
-def _begin(path: Path, *, skip_note: bool) -> tuple[BinaryIO, int] | None:
-    file = _open(path)
-    return None if file is None else (file, len(_note(file)) if skip_note else 0)
+        if follower is not None:
+            follower.close()

@@ -7,12 +7,14 @@
 Answers are the protocol's own messages (docs/hsctl.md lists their fields). A Client is for one thread or several.
 """
 
+import math
 import os
 import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 os.environ.setdefault(
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from hs_client.jobfile import Job, Origins
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
+QUIET_S = 0.5
 RETRY_DELAYS_S = (0.1, 0.3, 0.8, 1.5)
 MAX_REPLY_BYTES = 64 << 20
 LISTED = 1000  # jobs that a controller lists where nobody says how many
@@ -104,14 +107,17 @@ class Client:
         origins: "Origins | None" = None,
     ) -> Submitted:
         """All of them are accepted, or none. Sent again with the same key, it is the same request."""
-        from hs_client import compose  # checks jobs with pydantic, which only those who submit pay for
+        from hs_client import (
+            compose,
+            job_words,
+        )  # checks jobs with pydantic, which only those who submit pay for
 
         specs: list[common.JobSpec] = []
         for job in jobs:
             specs += (
                 [job]
                 if isinstance(job, common.JobSpec)
-                else compose.specs(job, compose.Place.here(), origins)
+                else compose.specs(job, compose.Place.here(), origins, partial(job_words.job_ids, self))
             )
         request = wire.SubmitRequest(key=key or new_key(), as_user=self.user, jobs=specs, dry_run=dry_run)
         reply = self._call(self._stub.Submit, request)
@@ -321,19 +327,24 @@ class Client:
         timeout_s: float | None = None,
         stop: threading.Event | None = None,
     ) -> Any:
+        """Until it ends, or `stop` is set and nothing comes for a moment to who waits for it."""
         call = method(request, timeout=timeout_s, metadata=self._metadata)
         done = threading.Event()
+        waits_since = time.monotonic()
         if stop is not None:
 
             def cancel() -> None:
-                while not done.is_set():
-                    if stop.wait(0.5):
+                while not done.wait(QUIET_S):
+                    if stop.is_set() and time.monotonic() - waits_since > QUIET_S:
                         call.cancel()
                         return
 
             threading.Thread(target=cancel, daemon=True).start()
         try:
-            yield from call
+            for item in call:
+                waits_since = math.inf  # who takes it slowly is not the one to be cut off
+                yield item
+                waits_since = time.monotonic()
         finally:
             done.set()
             call.cancel()

@@ -5,7 +5,7 @@ import itertools
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,19 +45,33 @@ def _here() -> Path:
         ) from None
 
 
-def specs(job: Job, place: Place, origins: Origins | None = None) -> list[common.JobSpec]:
+Whom = Callable[[Sequence[str]], Sequence[int]]
+"""The numbers of jobs as people name them."""
+
+
+def specs(job: Job, place: Place, origins: Origins | None, whom: Whom) -> list[common.JobSpec]:
     """Every job of the request, in order."""
     origins = origins or {}
     workdir = _workdir(job, place, origins)
     env = _environment(job, place, origins)
     argv = _argv(job)
     base = _base(job, str(workdir), env)
+    base.after.extend(_after(job, whom))
     made = [_one(job, base, variant, argv) for variant in _variants(job, argv, env)]
     if place.check:
         for spec in made:
             spec.command[0] = _find_program(spec, workdir, origins)
     _limits(made)
     return made
+
+
+def _after(job: Job, whom: Whom) -> list[common.After]:
+    named = [quantities.after(text) for text in job.after]
+    return [
+        common.After(job_id=number, condition=condition)
+        for word, condition in named
+        for number in whom([word])
+    ]
 
 
 def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
@@ -71,7 +85,6 @@ def _base(job: Job, workdir: str, env: Mapping[str, str]) -> common.JobSpec:
         memory_bytes=ours.memory or 0,
         max_duration_s=job.max_duration or 0.0,
         priority=job.priority,
-        after=[common.After(job_id=i, condition=c) for i, c in map(quantities.after, job.after)],
         env=env,
         workdir=workdir,
         torchrun=job.torchrun,

@@ -163,7 +163,7 @@ def gpus(view: wire.NodeView, epochs: dict[int, int]) -> list[Row]:
         running = [job for job in (use.running_job, use.second_job) if job]
         jobs = running + [job for job in use.bound_jobs if job not in running]
         state = "busy" if use.running_job else "drained" if gpu.index in drained else "idle"
-        state = state if gpu.healthy else "unhealthy"
+        state = "away" if view.state == "away" else state if gpu.healthy else "unhealthy"
         rows.append(
             {"index": gpu.index, "uuid": gpu.id, "model": gpu.model, "state": state,
              "jobs": [{"id": j, "epoch": epochs.get(j)} for j in jobs],

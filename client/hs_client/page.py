@@ -92,10 +92,9 @@ def _head(seen: Seen, at: float) -> Text:
 def _pools(reply: wire.SharesReply) -> Fitting:
     rows = []
     for pool in reply.pools:
-        sick = f"{pool.gpus - pool.healthy} not usable" if pool.gpus > pool.healthy else ""
         whole = max(pool.gpus, 1)
         filled = "█" * round(pool.busy / whole * tables.BAR_WIDTH)
-        bar = f"{filled:·<{tables.BAR_WIDTH}} {sick}".rstrip()
+        bar = f"{filled:·<{tables.BAR_WIDTH}} {tables.out_of_use(pool)}".rstrip()
         rows.append((pool.gpu_model, str(pool.gpus), str(pool.busy), bar))
     return Fitting(("pool", "GPUs", "busy", ""), rows, right={"GPUs", "busy"}, long={"": 20})
 

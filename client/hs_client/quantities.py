@@ -18,7 +18,7 @@ _SPAN = re.compile(
 _CLOCK = re.compile(r"(?:(\d{1,4})-)?(\d{1,6})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _GPUS = re.compile(r"(?:([A-Za-z][\w.-]*):)?(-?\d{1,9})")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?")
-_AFTER = re.compile(r"(\d{1,18})(?::(\w+))?")
+_AFTER = re.compile(r"(\d{1,18}(?:_(?:\d{1,18}|all))?)(?::(\w+))?")
 CONDITIONS = ("ok", "any", "fail")
 DEGREES = ("dp", "tp", "pp")
 _DEGREE = re.compile(r"(dp|tp|pp)=([1-9]\d{0,5})|layers=([1-9]\d{0,5}(?:\+[1-9]\d{0,5})*)")
@@ -122,12 +122,13 @@ def array(text: str) -> tuple[tuple[int, ...], int]:
     return tuple(indices), int(limit_text or 0)
 
 
-def after(text: str) -> tuple[int, str]:
+def after(text: str) -> tuple[str, str]:
+    """The job, as people name it, and the condition."""
     match = _AFTER.fullmatch(text.strip())
     condition = match[2] or "ok" if match else ""
     if match is None or condition not in CONDITIONS:
         raise ValueError(f"expected JOB or JOB:CONDITION with a condition of {', '.join(CONDITIONS)}")
-    return int(match[1]), condition
+    return match[1], condition
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -70,8 +70,7 @@ def share(reply: wire.SharesReply) -> Table:
         for row in sorted(reply.shares, key=lambda s: (s.gpu_model, s.user))
     ]  # fmt: skip
     pools = ", ".join(
-        f"{p.gpu_model}: {p.busy} of {p.healthy} busy"
-        + (f" ({p.gpus - p.healthy} unhealthy)" if p.gpus > p.healthy else "")
+        f"{p.gpu_model}: {p.busy} of {p.healthy} busy" + (f" ({out})" if (out := out_of_use(p)) else "")
         for p in reply.pools
     )
     return Table(
@@ -93,6 +92,12 @@ def share(reply: wire.SharesReply) -> Table:
         spare=("wants", "base", "tickets", "received | entitled"),
         long={"user": 12},
     )
+
+
+def out_of_use(pool: wire.Pool) -> str:
+    """GPUs of it that nobody has just now, and why."""
+    out = pool.gpus - pool.away - pool.healthy
+    return ", ".join(f"{gpus} {why}" for gpus, why in ((out, "not usable"), (pool.away, "away")) if gpus)
 
 
 def traded(row: wire.ShareView) -> str:
@@ -141,15 +146,13 @@ def nodes(views: Sequence[wire.NodeView]) -> Table:
     rows = []
     for view in views:
         models = sorted({gpu.model for gpu in view.gpus})
-        usable = sum(gpu.healthy and gpu.index not in view.drained_gpus for gpu in view.gpus)
-        busy = sum(1 for use in view.uses if use.running_job)
         ago = (
             span_text(max(0.0, time.time() - view.last_report_at)) + " ago"
             if view.last_report_at
             else "never"
         )
         rows.append(
-            (view.name, node_state(view), ",".join(models) or "-", f"{busy}/{usable}/{len(view.gpus)}", str(view.jobs), _memory(view),
+            (view.name, node_state(view), ",".join(models) or "-", f"{_in_use(view)}/{len(view.gpus)}", str(view.jobs), _memory(view),
              view.version, ago, _certificate(view), str(len(view.warnings)))
         )  # fmt: skip
     footer = [f"{view.name}: {draining(view)}" for view in views if view.draining or view.drained_gpus]
@@ -163,6 +166,14 @@ def nodes(views: Sequence[wire.NodeView]) -> Table:
         spare=("version", "certificate", "last report", "memory left"),
         long={"name": 16},
     )  # fmt: skip
+
+
+def _in_use(view: wire.NodeView) -> str:
+    """Busy and usable ones; of a server that is away nobody knows."""
+    if view.state == "away":
+        return "-/-"
+    usable = sum(gpu.healthy and gpu.index not in view.drained_gpus for gpu in view.gpus)
+    return f"{sum(1 for use in view.uses if use.running_job)}/{usable}"
 
 
 def _memory(view: wire.NodeView) -> str:

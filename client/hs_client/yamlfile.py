@@ -3,8 +3,6 @@
 Values below `env` and `sweep` keep the text that was written (`lr: [1e-3]`, `DEBUG: on`): they go into strings anyway.
 """
 
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +57,10 @@ def scalar(text: str) -> Any:
 
 def _bytes(path: Path) -> bytes:
     try:
-        # A FIFO or device would block or never end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with path.open("rb") as file:  # or a pipe, as of `-f <(…)`
+            raw = file.read(MAX_SPEC_BYTES + 1)
     except OSError as error:
         raise InvalidError(f"{path}: {error.strerror}: expected a job file") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise InvalidError(f"{path}: expected a regular file")
-    with os.fdopen(descriptor, "rb") as file:
-        raw = file.read(MAX_SPEC_BYTES + 1)
     if len(raw) > MAX_SPEC_BYTES:
         raise InvalidError(f"{path}: expected at most {MAX_SPEC_BYTES // 1024} KiB")
     return raw

@@ -20,6 +20,8 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
+from hs_job.pack import versions, with_versions
+
 if TYPE_CHECKING:
     from hs_job.checkpoint import Folder
 
@@ -110,7 +112,9 @@ def as_copy(content: Content, copy: int, copies: int) -> Content:
     found = {**content, "rng": _reseed(content["rng"], content["step"], copy)}
     data = content["data"]
     if data is not None:
-        moved = {**data, "made": _reseed(data["made"], content["step"], copy)} if data["made"] else dict(data)
+        moved = dict(data)
+        if data["made"]:
+            moved.update(made=_reseed(data["made"], content["step"], copy), begun=None)
         if data.get("in_order") and data.get("batches"):
             moved["fetched"] += copy * max(0, data["batches"] - data["fetched"]) // copies
         found["data"] = moved
@@ -134,10 +138,11 @@ def _mean(values: List[Any], weights: Sequence[float], busiest: int, where: str,
         if any(value.keys() != first.keys() for value in values):
             odd = sorted({str(key) for value in values for key in value.keys() ^ first.keys()})
             raise ValueError(f"the copies differ in entries {odd} of {where}")
-        return kind(
+        means = kind(
             (key, _mean([value[key] for value in values], weights, busiest, f"{where}[{key!r}]", torch))
             for key in first
         )
+        return with_versions(means, versions(first))
     if kind in (list, tuple):
         if any(len(value) != len(first) for value in values):
             return first  # a list that grows is no parameter
@@ -163,7 +168,7 @@ def _mean_tensor(values: List[Any], weights: Sequence[float], first: Any, where:
 
 def _mean_array(values: List[Any], weights: Sequence[float], first: Any, where: str) -> Any:
     numpy = importlib.import_module("numpy")
-    if numpy.dtype(first["type"]).kind not in "fc":
+    if numpy.dtype(first["type"]).kind not in "fc" or "bytes" not in first:
         return first
     if any((value.get("type"), value.get("shape")) != (first["type"], first["shape"]) for value in values):
         raise ValueError(f"{where} has several types or shapes in the copies")
@@ -203,8 +208,8 @@ def _position(kept: Sequence[Content], first: Content) -> Optional[Dict[str, Any
     if fetched == 0 and epoch > 0:
         epoch, fetched = epoch - 1, each  # the epoch's last batch is done, its end not seen
     # Another epoch is shuffled anew: from where the busiest copy's generators stand.
-    made = data["made"] if epoch == max(0, data["epoch"]) else first["rng"]
-    return {**data, "epoch": epoch, "fetched": fetched, "made": made}
+    generators = {} if epoch == max(0, data["epoch"]) else {"made": first["rng"], "begun": None}
+    return {**data, "epoch": epoch, "fetched": fetched, **generators}
 
 
 def schedules(content: Content) -> Dict[str, int]:

@@ -1,9 +1,11 @@
 """What the script handed over with `hs_job.state`: captured as plain values, loaded into the same objects of a new process."""
 # Torch's iterator says only there how far it is:
-# ruff: noqa: SLF001
+# Python 3.9 has no strict:
+# ruff: noqa: SLF001, B905
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -59,6 +61,11 @@ class Handed:
         self._loop_begun = False
         self._rounds = 0
 
+    @property
+    def passes_by(self) -> bool:
+        """The script's loop is in what was done before this process: whatever it does to the objects is undone at the first batch that is new."""
+        return self._content is not None and self.data is not None
+
     # --- saving ----------------------------------------------------------------------------------------------------
 
     def capture(self, step: int, host_of: Optional[Callable[[Any], Any]]) -> Dict[str, Any]:
@@ -92,10 +99,12 @@ class Handed:
             self.restored = True
             self.start_step = rt.count = int(content["step"])
             rt.mark = (rt.count, 0.0)
-            self._load()
             if self.data is not None:
+                self._load(again=True)
                 self.data.aim(content["data"], own_dice=content["rank"] == rt.rank)
             else:
+                self._load()
+                self._content = {**content, "objects": {}}  # what is loaded need not be kept
                 self._draw_on()
         rt.tell_restored(rt.count, generation, note)
 
@@ -125,11 +134,15 @@ class Handed:
                 f"the checkpoint holds {sorted(saved)}{' and a loader' if content['data'] else ''}"
             )
 
-    def _load(self) -> None:
+    def _load(self, *, again: bool = False) -> None:
+        """`again`: it will be loaded once more, and who takes up its tensors themselves may change them until then."""
         assert self._content is not None
         layouts = Layouts(self.objects)
         for name, thing in self.objects.items():
-            thing.load_state_dict(unpack(self._content["objects"][name], layouts))
+            saved = self._content["objects"][name]
+            state = unpack(copy.deepcopy(saved) if again else saved, layouts)
+            thing.load_state_dict(state)
+            keep_types(thing, state)
             if self._content["step"] and hasattr(thing, "param_groups"):
                 # It has stepped, in the process before: torch would warn of a scheduler that steps first.
                 thing._opt_called = True
@@ -152,11 +165,32 @@ class Handed:
 
     def before_fetch(self, iterator: Any) -> None:
         """At the loader's first real batch once more: epochs passed by in between may have moved a scheduler."""
+        assert self.data is not None
         self._fetched = iterator._num_yielded
         if self._content is not None:
             self._load()
             self._draw_on()
             self._content = None
+        if not self._fetched:
+            self.data.begins()
+
+
+def keep_types(thing: Any, state: Any) -> None:
+    """What an optimizer keeps for a parameter is of the type that it was of: torch's `load_state_dict` gives it the parameter's, which would round
+    32-bit weights beside 16-bit parameters with each move."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(thing, torch.optim.Optimizer):
+        return
+    kept = state.get("state") or {}
+    numbers = [number for group in state.get("param_groups", ()) for number in group["params"]]
+    parameters = [parameter for group in thing.param_groups for parameter in group["params"]]
+    for number, parameter in zip(numbers, parameters):
+        own = thing.state.get(parameter, {})
+        for name, value in (kept.get(number) or {}).items():
+            loaded = own.get(name)
+            tensors = isinstance(value, torch.Tensor) and isinstance(loaded, torch.Tensor)
+            if tensors and value.dtype != loaded.dtype and value.shape == loaded.shape:
+                own[name] = value.to(loaded.device)
 
 
 def catch_up(schedule: Any, steps: int) -> None:

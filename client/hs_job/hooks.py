@@ -86,7 +86,8 @@ class Hooks:
         if key not in self._known:  # unpickled or copied: its constructor never ran
             self._known.add(key)
             self.optimizers.add(optimizer)
-        if rt.by_hand:
+        handed = rt.keeper.handed
+        if rt.by_hand or (handed is not None and handed.passes_by):
             return
         done = self._round
         if done and key not in done:  # another optimizer of the same mini-batch

@@ -1,4 +1,6 @@
 """State dicts as values that `torch.load(weights_only=True)` takes back: no pickled classes, nothing that runs code."""
+# Versions of modules are private to torch:
+# ruff: noqa: SLF001
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from hs_job import shards
 
 _TAG = "__heteroshare__"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
+_MOST_BITS = 255 * 8 - 1  # longer ones are pickled in a way that torch does not load
 
 
 class PackError(TypeError):
@@ -33,7 +36,7 @@ class _Packer:
     def pack(self, value: Any, where: str) -> Any:
         kind = type(value)
         if kind in _PLAIN:
-            return value
+            return self._plain(value, where)
         torch = self._torch
         if torch is not None:
             if isinstance(value, torch.Tensor):
@@ -41,9 +44,10 @@ class _Packer:
             if kind in (torch.dtype, torch.device, torch.Size):
                 return value
         if kind in (dict, OrderedDict):
-            return kind(
+            packed = kind(
                 (self._key(key, where), self.pack(each, f"{where}[{key!r}]")) for key, each in value.items()
             )
+            return with_versions(packed, self.pack(versions(value), where))
         if kind in (list, tuple):
             return kind(self.pack(each, f"{where}[{index}]") for index, each in enumerate(value))
         return self._tagged(kind, value, where)
@@ -61,18 +65,26 @@ class _Packer:
         if numpy is not None and isinstance(value, numpy.generic) and isinstance(value.item(), _PLAIN):
             return value.item()
         if numpy is not None and kind is numpy.ndarray and value.dtype.kind in "biufc":
-            return {
-                _TAG: "array",
-                "type": value.dtype.str,
-                "shape": list(value.shape),
-                "bytes": value.tobytes(),
-            }
+            array = {_TAG: "array", "type": value.dtype.str, "shape": list(value.shape)}
+            return {**array, "bytes": value.tobytes()} if value.size else array
         raise PackError(
             f"{where} is a {kind.__module__}.{kind.__qualname__}: only tensors, numbers, text and containers of them can be saved"
         )
 
+    def _plain(self, value: Any, where: str) -> Any:
+        if type(value) is bytes and not value:  # pickled as a call, which torch does not load
+            return {_TAG: "bytes"}
+        if type(value) is int and value.bit_length() > _MOST_BITS:
+            raise PackError(
+                f"{where} is a whole number of {value.bit_length()} bits: at most {_MOST_BITS} can be saved"
+            )
+        return value
+
     def _key(self, key: Any, where: str) -> Any:
         if type(key) in _PLAIN or (type(key) is tuple and all(type(each) in _PLAIN for each in key)):
+            for each in key if type(key) is tuple else (key,):
+                if self._plain(each, f"a key of {where}") is not each:
+                    raise PackError(f"a key of {where} is {each!r}: expected numbers or text")
             return key
         raise PackError(f"a key of {where} is a {type(key).__qualname__}: expected numbers or text")
 
@@ -118,7 +130,10 @@ def unpack(value: Any, layouts: Optional[shards.Layouts] = None) -> Any:
         return value
     tag = value.get(_TAG)
     if tag is None:
-        return kind((key, unpack(each, layouts)) for key, each in value.items())
+        found = kind((key, unpack(each, layouts)) for key, each in value.items())
+        return with_versions(found, unpack(versions(value)))
+    if tag == "bytes":
+        return b""
     if tag == "counter":
         return Counter(dict(value["items"]))
     if tag in ("set", "frozenset"):
@@ -129,7 +144,20 @@ def unpack(value: Any, layouts: Optional[shards.Layouts] = None) -> Any:
         import importlib
 
         numpy = importlib.import_module("numpy")
+        if "bytes" not in value:
+            return numpy.empty(value["shape"], value["type"])
         return numpy.frombuffer(value["bytes"], dtype=value["type"]).reshape(value["shape"]).copy()
     if tag == shards.TAG and layouts is not None:
         return layouts.put(value["part"], value)
     raise ValueError(f"unknown mark {tag!r} in a checkpoint")
+
+
+def versions(value: Any) -> Any:
+    """Of the modules that a module's `state_dict` is of: by these they tell what earlier ones of them have written. None: it is not of one."""
+    return getattr(value, "_metadata", None)
+
+
+def with_versions(state: Any, found: Any) -> Any:
+    if found is not None:
+        state._metadata = found
+    return state

@@ -1,4 +1,5 @@
-"""Where a DataLoader stands, and how a new one gets there: state of the generators when its iterator was made, and batches fetched.
+"""Where a DataLoader stands, and how a new one gets there: state of the generators when its iterator was made and when that was first asked
+for a batch (torch's samplers draw only then), and batches fetched.
 
 Without workers the indices are skipped and nothing is loaded; with workers, or an iterable dataset, the batches are fetched again, since
 only that leaves the workers' own generators where they were.
@@ -32,6 +33,7 @@ class Data(Trained):
         self.starts_at_epoch = False  # the script's loop does (it read state.epoch)
         self._epoch = -1  # of the newest iterator
         self._made: Dict[str, Any] = {}
+        self._begun: Optional[Dict[str, Any]] = None
         self._reused = False  # persistent workers: the iterator is set back, not made anew
         self._goal: Optional[Dict[str, Any]] = None
         self._passed_by = 0
@@ -52,6 +54,7 @@ class Data(Trained):
             "fetched": fetched,
             "stride": self._stride(),
             "made": self._made,
+            "begun": self._begun,
             "reused": self._reused,
             "batches": _batches(self.loader),
             "in_order": _in_order(self.loader),
@@ -72,26 +75,35 @@ class Data(Trained):
         if goal is None:
             self._epoch += 1
             self._reused = getattr(self.loader, "_iterator", None) is not None
-            self._made = rng.capture(sys.modules.get("torch"), self.generators)
+            self._made = self._dice()
             iterator = original(self.loader)
         elif not self.starts_at_epoch and self._passed_by < goal["epoch"]:
             self._passed_by += 1
             return _nothing()
         else:
             self._goal = None
-            self._epoch, self._made, self._reused = goal["epoch"], goal["made"], goal["reused"]
-            iterator = self._make_again(original)
-            self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
+            iterator = self._make_again(original, fetch, goal)
         iterator.__dict__["_hs_trained"] = self
         return iterator
+
+    def begins(self) -> None:
+        """The newest iterator is asked for its first batch. The script may have drawn numbers since it was made."""
+        self._begun = self._dice()
+
+    def _dice(self) -> Dict[str, Any]:
+        return rng.capture(sys.modules.get("torch"), self.generators)
 
     def _batches(self, fetched: int, stride: int) -> int:
         """As many examples as those, in batches of now: an elastic job may have others. Less than one batch of them is trained on again."""
         now = self._stride()
         return fetched if stride == now or not stride or not now else fetched * stride // now
 
-    def _make_again(self, original: Callable[[Any], Any]) -> Any:
+    def _make_again(
+        self, original: Callable[[Any], Any], fetch: Callable[[Any], Any], goal: Dict[str, Any]
+    ) -> Any:
         torch = sys.modules.get("torch")
+        self._epoch, self._reused = goal["epoch"], goal["reused"]
+        self._made, self._begun = goal["made"], goal["begun"]
         if self._reused and self.loader.persistent_workers:
             original(self.loader)
         ours = None if self._own_dice else rng.capture(torch, [])
@@ -99,6 +111,9 @@ class Data(Trained):
         iterator = original(self.loader)
         if ours is not None:
             rng.put_back(torch, [], ours)
+        elif self._begun is not None:
+            rng.put_back(torch, self.generators, self._begun)
+        self._skip(iterator, self._batches(goal["fetched"], goal["stride"]), fetch)
         return iterator
 
     def _skip(self, iterator: Any, batches: int, fetch: Callable[[Any], Any]) -> None:
@@ -118,7 +133,7 @@ def _batches(loader: Any) -> int:
     """Of an epoch; 0: not known."""
     try:
         return len(loader)
-    except TypeError:
+    except Exception:  # a sampler of the user's own, which may know none, or say so in its own way
         return 0
 
 

@@ -9,7 +9,7 @@ buffers of every module handed over. Views and tied weights share a storage, so 
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from hs_job import shards
 
@@ -61,17 +61,17 @@ class Swapper:
     def out(self) -> None:
         """All or nothing: what fails half-way is put back."""
         assert not self._parked, "swapped out twice"
-        self._synchronize()
         storages = list(self._storages())
+        self._synchronize(storages)
         buffers: List[Any] = []
         try:
             for storage in storages:
                 buffer = self._take(storage.nbytes())
                 buffers.append(buffer)
                 buffer.copy_(storage, True)
-            self._synchronize()
+            self._synchronize(storages)
         except BaseException:
-            self._synchronize()
+            self._synchronize(storages)
             for buffer in buffers:
                 self._give(buffer)
             raise
@@ -99,7 +99,7 @@ class Swapper:
                     time.sleep(pause_s)
                     pause_s = min(_LAST_PAUSE_S, pause_s * 2)
             storage.copy_(buffer, True)
-        self._synchronize()
+        self._synchronize([storage for storage, _, _ in self._parked.values()])
         for _, buffer, _ in self._parked.values():
             self._give(buffer)
         self._parked.clear()
@@ -169,9 +169,11 @@ class Swapper:
         cuda = self._torch.cuda
         return "cuda" in self._kinds and cuda.is_available() and cuda.is_initialized()
 
-    def _synchronize(self) -> None:
+    def _synchronize(self, storages: Sequence[Any]) -> None:
+        """With every device that they lie on: torch means the current one alone."""
         if self._on_cuda():
-            self._torch.cuda.synchronize()
+            for device in {storage.device for storage in storages}:
+                self._torch.cuda.synchronize(device)
 
 
 def _identity(storage: Any) -> int:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from hs_controller import backup, views
 from hs_controller.accounts import check_account
-from hs_controller.calls import Calls, Context, audit, key_of, seconds
+from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, seconds
 from hs_controller.gate import CALLER
 from hs_controller.loop import Make
 from hs_controller.permissions import Caller
@@ -29,10 +29,12 @@ from hs_core.policies import POLICIES
 from hs_proto.v1 import controller_pb2 as pb
 
 TRADES_DEFAULT, TRADES_MOST = 1000, 10_000
-DEADLINE_MOST_S = 366 * 86_400.0
+DEADLINE_MOST_S = 366 * DAY_S
 
 
 class AdminCalls(Calls):
+    _copies: backup.Copies
+
     # --- users ------------------------------------------------------------------------------------------------------
 
     async def SetUser(self, request: pb.SetUserRequest, context: Context) -> pb.UserView:
@@ -58,9 +60,7 @@ class AdminCalls(Calls):
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Context) -> pb.NodeView:
         caller, node = CALLER.get(), HostName(request.node)
-        deadline_s = seconds(request.deadline_s, "deadline_s")
-        if deadline_s > DEADLINE_MOST_S:
-            raise RefusedError(f"deadline_s: {deadline_s:g}: at most {DEADLINE_MOST_S:g} was expected")
+        deadline_s = seconds(request.deadline_s, "deadline_s", DEADLINE_MOST_S)
 
         def make(now_s: float, _machine: ClusterMachine) -> Sequence[ClusterEvent]:
             return [
@@ -200,9 +200,9 @@ class AdminCalls(Calls):
 
     async def Backup(self, request: pb.BackupRequest, context: Context) -> AsyncIterator[pb.BackupChunk]:
         caller = CALLER.get()
-        if self._copying.locked():
+        if self._copies.sending.locked():
             raise RefusedError("a backup is under way; try again when it is done", Kind.UNAVAILABLE)
-        async with self._copying:
+        async with self._copies.sending:
 
             def make(now_s: float, _machine: ClusterMachine) -> Sequence[Kept]:
                 fact = audit(now_s, "backup", f"{caller.name} takes a backup", by=caller.name)
@@ -210,7 +210,7 @@ class AdminCalls(Calls):
 
             await self._loop.ask(make, lambda _outcomes: b"", None)
             try:
-                copy = await asyncio.to_thread(backup.take, self._loop.config.state_dir)
+                copy = await self._copies.take()
             except StoreError as error:
                 raise RefusedError(f"no backup could be made: {error}", Kind.UNAVAILABLE) from None
             with copy:

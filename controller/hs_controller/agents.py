@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -51,7 +52,7 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             term = self._loop.mind.machine.term
             welcome = agent_pb2.Welcome(term=term, report_interval_s=self._loop.config.heartbeat_s)
             await context.write(agent_pb2.ToAgent(sent_s=boot_s(), welcome=welcome))
-            await self._take_in(link.joined)
+            await self._take_in(partial(self._joined, CALLER.get(), link))
             why = await self._serve(link, messages, context)
         except RefusedError as refused:
             why = str(refused)
@@ -60,6 +61,13 @@ class AgentService(agent_pb2_grpc.AgentLinkServicer):
             if self._hub.detach(link, why):
                 log.info("agent-away", host=link.host.name, why=why)
                 self._loop.tell(lambda now_s, _machine: [HostLeft(now_s=now_s, host=link.host.name)])
+
+    def _joined(self, caller: Caller, link: Link, now_s: float) -> HostJoined:
+        """Looked at once more where nothing comes between: it may have been removed while it said Hello, and would be there again."""
+        why = self._loop.mind.registry.why_refused(caller, time.time()) if caller.node else ""
+        if why:
+            raise RefusedError(why, Kind.NOT_ALLOWED)
+        return link.joined(now_s)
 
     async def _greeted(self, messages: AsyncIterator[agent_pb2.FromAgent]) -> Link:
         hello = await _hello(messages, "a Hello")

@@ -1,5 +1,6 @@
 """A consistent copy of the journal while it is written to, and how one is put back."""
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -46,6 +47,9 @@ class Copy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self._file.close()
 
     def chunks(self) -> Iterator[Chunk]:
@@ -75,6 +79,35 @@ def take(folder: Path) -> Copy:
         raise StoreUnavailableError(f"{file}: {error}") from None
     finally:
         file.unlink(missing_ok=True)
+
+
+class Copies:
+    """Made one after the other, in a thread: that of a caller who has gone is made to its end first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.sending = asyncio.Lock()  # held by who is being sent one
+        self._folder = folder
+        self._making: asyncio.Task[Copy] | None = None
+
+    async def take(self) -> Copy:
+        """As `take`."""
+        while self._making is not None:
+            await asyncio.wait({self._making})
+        making = self._making = asyncio.create_task(asyncio.to_thread(take, self._folder))
+        making.add_done_callback(self._made)
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            making.add_done_callback(_let_go)
+            raise
+
+    def _made(self, _: "asyncio.Task[Copy]") -> None:
+        self._making = None
+
+
+def _let_go(made: "asyncio.Task[Copy]") -> None:
+    if not made.cancelled() and made.exception() is None:
+        made.result().close()
 
 
 def restore(folder: Path, source: Path, *, force: bool) -> tuple[int, Path | None]:

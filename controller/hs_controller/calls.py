@@ -1,6 +1,5 @@
 """What all services share: the loop that they ask, and how a request is told from a repeated one."""
 
-import asyncio
 import hashlib
 import math
 from typing import Any, TypeAlias
@@ -17,6 +16,7 @@ from hs_core.names import HostName, UserName
 from hs_proto.v1 import controller_pb2_grpc
 
 KEY_CHARS = 128
+DAY_S = 86_400.0
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in the stubs only
 
@@ -25,7 +25,6 @@ class Calls(controller_pb2_grpc.HeteroShareServicer):
     def __init__(self, loop: Loop, hub: Hub) -> None:
         self._loop = loop
         self._hub = hub
-        self._copying = asyncio.Lock()
 
 
 def key_of(caller: Caller, method: str, request: Any) -> Key:
@@ -48,9 +47,14 @@ def reaches_all(caller: Caller, method: str) -> bool:
     return permissions.reach(caller, f"/hs.v1.HeteroShare/{method}") is Reach.ALL
 
 
-def seconds(value: float, field: str) -> float:
+def seconds(value: float, field: str, most_s: float = math.inf) -> float:
+    """Raises RefusedError."""
     if not math.isfinite(value) or value < 0:
         raise RefusedError(f"{field}: {value!r}: seconds from 0 up were expected")
+    if value > most_s:
+        raise RefusedError(
+            f"{field}: {value:.0f} seconds ({value / DAY_S:.4g} days): at most {most_s / DAY_S:g} days were expected"
+        )
     return value
 
 

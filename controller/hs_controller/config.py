@@ -39,7 +39,7 @@ class Limits:
     watchers: int = 256  # open WatchJob, Events and Logs streams
     queued_requests: int = 4096  # waiting for the next commit
     live_jobs: int = 20_000
-    log_buffer_bytes: int = 8 << 20  # per reader of a job's log
+    log_buffer_bytes: int = 1 << 20  # of a job's log, sent by its agent and not taken yet by who reads it
     message_bytes: int = 1 << 20
 
 

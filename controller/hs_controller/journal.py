@@ -6,10 +6,12 @@ everything that reads from another, `checkpoint` from a third (each has a connec
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -22,6 +24,7 @@ from hs_controller.rows import (
     Batch,
     Event,
     Loaded,
+    Sample,
     Usage,
     after_of,
 )
@@ -38,6 +41,7 @@ from hs_controller.sqlite import (
 from hs_controller.tables import (
     COARSE,
     CREDENTIALS,
+    DROP_STALE_SAMPLES,
     EVENTS,
     FINE,
     HOSTS,
@@ -58,11 +62,11 @@ from hs_controller.tables import (
     figures,
     insert,
     job_row,
+    nearest_samples,
     of_array,
     put_meta,
     read_meta,
     sample_of,
-    stale_samples,
     tail,
     upsert,
     usage_of,
@@ -187,6 +191,7 @@ class Journal:
         events: int,
         ended: int,
         awaited: AbstractSet[JobId],
+        requests: int,
         requests_before_s: float,
         fine_before_s: float,
         coarse_before_s: float,
@@ -199,9 +204,11 @@ class Journal:
             over = sa.select(JOBS.c.id).where(JOBS.c.ended, ~among(JOBS.c.id, awaited))
             spare = over.order_by(JOBS.c.id.desc()).offset(ended).limit(2_000)
             db.execute(sa.delete(JOBS).where(JOBS.c.id.in_(spare)))
-            db.execute(sa.delete(REQUESTS).where(REQUESTS.c.at_s < requests_before_s))
+            beyond = sa.select(REQUESTS.c.at_s).order_by(REQUESTS.c.at_s.desc()).offset(requests).limit(1)
+            old = (REQUESTS.c.at_s < requests_before_s) | (REQUESTS.c.at_s <= beyond.scalar_subquery())
+            db.execute(sa.delete(REQUESTS).where(old))
             for tier, before_s in ((FINE, fine_before_s), (COARSE, coarse_before_s)):
-                db.execute(stale_samples(tier, before_s))
+                db.execute(DROP_STALE_SAMPLES, {"tier": tier, "before_s": before_s})
 
     # --- the write-ahead log ----------------------------------------------------------------------------------------
 
@@ -321,19 +328,22 @@ class Journal:
         return tuple(event_of(row) for row in (reversed(rows) if newest else rows))
 
     def usage_at(self, at_s: float) -> dict[Account, Usage]:
-        """What each account had received by then, as the newest sample before it says; accounts that had nothing are absent."""
-        newest = (
-            sa.select(SAMPLES.c.user, SAMPLES.c.model, sa.func.max(SAMPLES.c.at_s).label("at_s"))
-            .where(SAMPLES.c.at_s <= at_s)
-            .group_by(SAMPLES.c.user, SAMPLES.c.model)
-            .subquery()
-        )
-        same = (
-            (SAMPLES.c.user == newest.c.user)
-            & (SAMPLES.c.model == newest.c.model)
-            & (SAMPLES.c.at_s == newest.c.at_s)
-        )
+        """What each account had received by then, on a straight line between samples; accounts that had nothing are absent."""
         with self._read() as db:
-            return {
-                account_of(row): usage_of(row) for row in db.execute(sa.select(SAMPLES).join(newest, same))
-            }
+            before = _by_account(db.execute(nearest_samples(later=False), {"at_s": at_s}), max)
+            after = _by_account(db.execute(nearest_samples(later=True), {"at_s": at_s}), min)
+        found: dict[Account, Usage] = {}
+        for who, was in before.items():
+            then = after.get(who)
+            part = 0.0 if then is None else (at_s - was.at_s) / (then.at_s - was.at_s)
+            found[who] = was.usage if then is None else was.usage.towards(then.usage, part)
+        return found
+
+
+def _by_account(rows: Iterable[Any], which: Callable[..., Sample]) -> dict[Account, Sample]:
+    """Of each account the latest (`max`) or earliest (`min`), whatever tier it is of."""
+    found: dict[Account, Sample] = {}
+    for sample in map(sample_of, rows):
+        known = found.get(sample.account, sample)
+        found[sample.account] = which(known, sample, key=attrgetter("at_s"))
+    return found

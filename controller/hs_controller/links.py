@@ -25,14 +25,15 @@ CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
 
 
 class LogReader:
-    """One caller's view of a job's log: what the agent sent and the caller has not taken yet, within a limit."""
+    """One caller's view of a job's log. The agent sends only as much as the caller has not taken yet, within a window."""
 
-    def __init__(self, link: "Link", request: int, limit_bytes: int) -> None:
+    def __init__(self, link: "Link", request: int, window_bytes: int) -> None:
         self.request = request
         self._link = link
-        self._limit = limit_bytes
+        self._window = window_bytes
         self._chunks: deque[bytes] = deque()
         self._bytes = 0
+        self._taken = 0  # bytes of which the agent has not been told
         self._more = asyncio.Event()
         self._end: RefusedError | None = None
         self._ended = False
@@ -40,11 +41,9 @@ class LogReader:
     def put(self, data: bytes) -> None:
         if self._ended:
             return
-        if self._bytes + len(data) > self._limit:
+        if self._bytes + len(data) > self._window:
             self._link.cancel_log(self)
-            self.end(
-                "reading too slowly: the log was dropped; ask for fewer lines", Kind.UNAVAILABLE, keep=True
-            )
+            self.end(f"{self._link.host.name} sends more of the log than it was asked for", keep=True)
             return
         if data:
             self._chunks.append(data)
@@ -73,6 +72,10 @@ class LogReader:
             await self._more.wait()
         data = self._chunks.popleft()
         self._bytes -= len(data)
+        self._taken += len(data)
+        if self._taken >= self._window // 4 and not self._ended:
+            self._link.taken_log(self, self._taken)
+            self._taken = 0
         return data
 
 
@@ -124,13 +127,18 @@ class Link:
         self._something.set()
 
     def log(
-        self, job: JobId, *, tail_lines: int, follow: bool, limit_bytes: int, epoch: int | None = None
+        self, job: JobId, *, tail_lines: int, follow: bool, window_bytes: int, epoch: int | None = None
     ) -> LogReader:
         """`epoch`: of that incarnation; None: the newest that was there."""
-        reader = LogReader(self, next(self._requests), limit_bytes)
+        reader = LogReader(self, next(self._requests), window_bytes)
         self.logs[reader.request] = reader
         request = agent_pb2.LogRequest(
-            request_id=reader.request, job_id=job, tail_lines=tail_lines, follow=follow, epoch=epoch
+            request_id=reader.request,
+            job_id=job,
+            tail_lines=tail_lines,
+            follow=follow,
+            epoch=epoch,
+            window_bytes=window_bytes,
         )
         self._send(agent_pb2.ToAgent(log=request))
         return reader
@@ -154,6 +162,12 @@ class Link:
         """Nobody reads it any more."""
         if self.logs.pop(reader.request, None) is not None and not self.closed.is_set():
             self._send(agent_pb2.ToAgent(log_cancel=agent_pb2.LogCancel(request_id=reader.request)))
+
+    def taken_log(self, reader: LogReader, taken_bytes: int) -> None:
+        """So much more of it may be sent."""
+        self._send(
+            agent_pb2.ToAgent(log_taken=agent_pb2.LogTaken(request_id=reader.request, bytes=taken_bytes))
+        )
 
     def log_data(self, data: agent_pb2.LogData) -> None:
         asked = self._which.get(data.request_id)
@@ -250,7 +264,7 @@ class Hub:
 
     def joined(self, host: HostName, now_s: float) -> Sequence[HostJoined]:
         link = self._links.get(host)
-        return [] if link is None else [link.joined(now_s)]
+        return [] if link is None or link.closed.is_set() else [link.joined(now_s)]
 
     def close(self, why: str) -> None:
         if self._pumping is not None:

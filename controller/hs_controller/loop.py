@@ -24,7 +24,7 @@ from hs_controller.clock import Clock
 from hs_controller.config import Config
 from hs_controller.journal import Journal
 from hs_controller.meters import Meters
-from hs_controller.mind import FLUSH_S, KEYS_KEPT_S, Draft, Mind, refuse_other_body
+from hs_controller.mind import FLUSH_S, KEYS_KEPT, KEYS_KEPT_S, Draft, Mind, refuse_other_body
 from hs_controller.rows import Answered, Event, Kept
 from hs_controller.sqlite import StoreUnavailableError
 from hs_controller.store import Store
@@ -424,6 +424,7 @@ class Loop:
                     events=config.event_limit,
                     ended=config.ended_limit,
                     awaited=awaited,
+                    requests=KEYS_KEPT,
                     requests_before_s=now_s - KEYS_KEPT_S,
                     fine_before_s=now_s - 7200.0,
                     coarse_before_s=now_s - config.usage_days * 86_400.0,

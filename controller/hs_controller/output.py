@@ -124,8 +124,8 @@ class Output:
     async def _from(
         self, link: Link, job: JobId, tail: int, *, follow: bool = False, epoch: int | None = None
     ) -> AsyncIterator[bytes]:
-        limit = self._loop.config.limits.log_buffer_bytes
-        reader = link.log(job, tail_lines=tail, follow=follow, epoch=epoch, limit_bytes=limit)
+        window = self._loop.config.limits.log_buffer_bytes
+        reader = link.log(job, tail_lines=tail, follow=follow, epoch=epoch, window_bytes=window)
         try:
             async for data in reader:
                 yield data

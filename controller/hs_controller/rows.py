@@ -40,6 +40,15 @@ class Usage:
             jobs=self.jobs - other.jobs,
         )
 
+    def towards(self, later: "Usage", part: float) -> "Usage":
+        """On the straight line to a later one: 0 is here, 1 there."""
+        return Usage(
+            gpu_s=self.gpu_s + part * (later.gpu_s - self.gpu_s),
+            lost_gpu_s=self.lost_gpu_s + part * (later.lost_gpu_s - self.lost_gpu_s),
+            suspends=self.suspends + round(part * (later.suspends - self.suspends)),
+            jobs=self.jobs + round(part * (later.jobs - self.jobs)),
+        )
+
 
 Account = tuple[UserName, str]
 """User and GPU model."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hs_controller import views
 from hs_controller.admin_service import AdminCalls
+from hs_controller.backup import Copies
 from hs_controller.calls import Context, key_of, reaches_all, seconds
 from hs_controller.gate import CALLER, ResyncError
 from hs_controller.links import Hub
@@ -18,10 +19,10 @@ from hs_controller.pieces import Pieces
 from hs_controller.pki import Authority
 from hs_controller.rows import Event
 from hs_controller.token_service import TokenCalls
-from hs_core.cluster import ClusterMachine, Outcome, State
+from hs_core.cluster import ClusterMachine, Outcome
 from hs_core.errors import Kind, RefusedError
 from hs_core.events import ClusterEvent, JobsCancelled, JobsPaused, JobsSubmitted, JobsUnpaused, UserSet
-from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode, User
+from hs_core.model import ENDED_STATES, Job, JobSpec, JobState, SuspendMode
 from hs_core.names import JobId, UserName
 from hs_daemon import boot_s, version
 from hs_proto import convert
@@ -39,6 +40,7 @@ LOG_LINES_MOST = 10_000_000
 class Service(AdminCalls, TokenCalls):
     def __init__(self, loop: Loop, hub: Hub, authority: Authority | None, secret: str) -> None:
         super().__init__(loop, hub, authority, secret)
+        self._copies = Copies(loop.config.state_dir)
         self._watchers = Counter[str]()  # open streams, by whose they are
         self._started_s = boot_s()
 
@@ -57,7 +59,7 @@ class Service(AdminCalls, TokenCalls):
             if machine.user(user) is not None:
                 return [submitted]
             self._may_be_added(caller, user)
-            with_user(machine, user).validate(user, specs)  # refused: then nobody was added either
+            machine.validate(user, specs, newcomer=True)  # refused: then nobody was added either
             return [UserSet(now_s=now_s, name=user), submitted]
 
         def render(outcomes: Sequence[Outcome]) -> bytes:
@@ -72,10 +74,10 @@ class Service(AdminCalls, TokenCalls):
         machine = await self._loop.settled()
         if recalled:
             self._loop.mind.recall(recalled)
-        if machine.user(user) is None:
+        newcomer = machine.user(user) is None
+        if newcomer:
             self._may_be_added(CALLER.get(), user)
-            machine = with_user(machine, user)
-        machine.validate(user, specs)
+        machine.validate(user, specs, newcomer=newcomer)
         return pb.SubmitReply(notes=self._notes(specs))
 
     def _submits_as(self, caller: Caller, as_user: str) -> UserName:
@@ -156,16 +158,16 @@ class Service(AdminCalls, TokenCalls):
                 _must_be_visible(machine.find(job), job, caller, method)
             return [event(now_s=now_s, by=UserName(caller.name), jobs=ids)]
 
-        def render(outcomes: Sequence[Outcome]) -> bytes:
-            machine, now_s = self._loop.mind.machine, self._loop.clock.now_s()
-            rows = [machine.job(job) for job in dict.fromkeys(outcomes[-1].answer)]
-            return pb.JobsReply(
-                jobs=[views.job_view(machine, row, now_s, mine=True) for row in rows]
-            ).SerializeToString()
-
         machine = await self._loop.settled()
         old = await self._from_store([job for job in ids if machine.find(job) is None])
-        return pb.JobsReply.FromString(await self._loop.ask(make, render, key, old))
+        # The request says whom it was about, so nothing of the answer is kept for one that is sent again.
+        await self._loop.ask(make, lambda _outcomes: b"", key, old)
+        pieces, reply = Pieces(self._loop.settled), pb.JobsReply()
+        for job in dict.fromkeys(ids):
+            machine, row = await self._job(job)
+            reply.jobs.append(views.job_view(machine, row, self._loop.clock.now_s(), mine=True))
+            await pieces.rest()
+        return reply
 
     # --- jobs, looked at ---------------------------------------------------------------------------------------------
 
@@ -384,13 +386,6 @@ class _Cursor:
 
 
 # --- small parts ------------------------------------------------------------------------------------------------------
-
-
-def with_user(machine: ClusterMachine, user: UserName) -> ClusterMachine:
-    """The same servers, and this user, who has nothing yet: to ask it what would happen."""
-    hosts = {host.name: host for host in machine.hosts()}
-    state = State(hosts=hosts, users={user: User(name=user)}, next_job_id=machine.next_job_id)
-    return ClusterMachine(machine.policy, machine.settings, state)
 
 
 def _specs(request: pb.SubmitRequest) -> tuple[JobSpec, ...]:

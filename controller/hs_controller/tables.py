@@ -153,19 +153,39 @@ def tail(count: int) -> Any:
     return sa.select(sa.func.coalesce(sa.func.max(EVENTS.c.seq), 0) - count).scalar_subquery()
 
 
-def stale_samples(tier: int, before_s: float) -> sa.Delete:
-    """Older than `before_s`, but for the newest such one of each account: it says what had been received by then."""
-    newer = SAMPLES.alias()
-    return sa.delete(SAMPLES).where(
-        SAMPLES.c.tier == tier,
-        SAMPLES.c.at_s < before_s,
-        sa.exists().where(
-            newer.c.tier == tier,
-            newer.c.user == SAMPLES.c.user,
-            newer.c.model == SAMPLES.c.model,
-            newer.c.at_s > SAMPLES.c.at_s,
-            newer.c.at_s < before_s,
-        ),
+DROP_STALE_SAMPLES = sa.text(
+    """
+    DELETE FROM samples WHERE rowid IN (
+        SELECT old.rowid FROM usage CROSS JOIN samples AS old
+        WHERE old.tier = :tier AND old.user = usage.user AND old.model = usage.model AND old.at_s < (
+            SELECT max(at_s) FROM samples AS newest
+            WHERE newest.tier = :tier AND newest.user = usage.user AND newest.model = usage.model
+                AND newest.at_s < :before_s
+        )
+        LIMIT 20000
+    )
+    """
+)
+"""Older than `before_s`, but for the newest such one of each account: it says what had been received by then.
+
+Account by account, in the order that CROSS JOIN fixes, so that it looks at nothing but what it drops: a tier has millions.
+"""
+
+
+def nearest_samples(*, later: bool) -> sa.TextClause:
+    """Of each account and tier the newest sample until `at_s`, or the oldest after it; looked up account by account."""
+    which = (
+        "min(at_s) FROM samples AS other WHERE at_s >"
+        if later
+        else "max(at_s) FROM samples AS other WHERE at_s <="
+    )
+    return sa.text(
+        f"""
+        SELECT found.* FROM usage CROSS JOIN (SELECT {FINE} AS tier UNION SELECT {COARSE}) AS of CROSS JOIN samples AS found
+        WHERE found.tier = of.tier AND found.user = usage.user AND found.model = usage.model AND found.at_s = (
+            SELECT {which} :at_s AND other.tier = of.tier AND other.user = usage.user AND other.model = usage.model
+        )
+        """  # noqa: S608 — two words of our own
     )
 
 

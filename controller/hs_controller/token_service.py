@@ -9,7 +9,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hs_controller.calls import Calls, Context, audit, key_of, reaches_all, seconds
+from hs_controller.calls import DAY_S, Calls, Context, audit, key_of, reaches_all, seconds
 from hs_controller.config import USER_NAME
 from hs_controller.gate import CALLER
 from hs_controller.links import Hub
@@ -24,7 +24,6 @@ from hs_core.names import HostName, UserName
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 
-DAY_S = 86_400.0
 TOKEN_S, TOKEN_MOST_S = 90 * DAY_S, 3650 * DAY_S
 INVITATION_S, INVITATION_MOST_S = 3600.0, 30 * DAY_S
 LABEL_CHARS = 100
@@ -44,7 +43,7 @@ class TokenCalls(Calls):
         caller = CALLER.get()
         key = key_of(caller, "CreateToken", request)
         user = self._token_user(caller, request.user)
-        valid_s = _valid_s(request.valid_s, TOKEN_S, TOKEN_MOST_S)
+        valid_s = seconds(request.valid_s, "valid_s", TOKEN_MOST_S) or TOKEN_S
         if len(request.label) > LABEL_CHARS or not request.label.isprintable():
             raise RefusedError(f"label: at most {LABEL_CHARS} printable characters were expected")
         token = self._token(key, "hs_")
@@ -133,7 +132,7 @@ class TokenCalls(Calls):
         key = key_of(caller, "EnrollNode", request)
         authority = must_have(self._authority)
         node = node_name(request.node)
-        valid_s = _valid_s(request.valid_s, INVITATION_S, INVITATION_MOST_S)
+        valid_s = seconds(request.valid_s, "valid_s", INVITATION_MOST_S) or INVITATION_S
         token = self._token(key, "hsj_")
         reached_at = await asyncio.to_thread(self._loop.config.reached_at)  # which may ask for our own name
 
@@ -237,10 +236,3 @@ def _token_view(row: UserToken) -> pb.TokenView:
         last_used_at=row.last_used_s,
         revoked=row.revoked,
     )
-
-
-def _valid_s(asked_s: float, default_s: float, most_s: float) -> float:
-    valid_s = seconds(asked_s, "valid_s") or default_s
-    if valid_s > most_s:
-        raise RefusedError(f"valid_s: {valid_s:g}: at most {most_s:g} was expected")
-    return valid_s

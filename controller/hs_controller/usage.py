@@ -47,7 +47,8 @@ class Ledger:
         self._every_s = every_s
         self._fine_s: float | None = None  # when samples were last taken
         self._coarse_s = now_s
-        self._coarse: dict[Account, Usage] = dict(totals)
+        self._coarse = dict(totals)  # as of then
+        self._coarse_taken: dict[Account, float] = {}  # when each was last written, since this process began
         self._since_s = min((ring[0][0] for ring in self._rings.values()), default=now_s)
 
     def _ring(self, account: Account) -> deque[tuple[float, Usage]]:
@@ -116,11 +117,15 @@ class Ledger:
         return tuple(taken)
 
     def _sample_coarse(self, now_s: float) -> Iterable[Sample]:
-        self._coarse_s = now_s
+        looked_s, self._coarse_s = self._coarse_s, now_s
         for account, usage in sorted(self.totals.items()):
-            if self._coarse.get(account) != usage:
-                self._coarse[account] = usage
-                yield Sample(tier=COARSE, at_s=now_s, account=account, usage=usage)
+            old = self._coarse.get(account, Usage())
+            if old == usage:
+                continue
+            if self._coarse_taken.get(account) != looked_s:  # as in `sample`: nothing until then
+                yield Sample(tier=COARSE, at_s=looked_s, account=account, usage=old)
+            yield Sample(tier=COARSE, at_s=now_s, account=account, usage=usage)
+            self._coarse[account], self._coarse_taken[account] = usage, now_s
 
     def covered_s(self, window_s: float, now_s: float) -> float:
         """How much of the window there are samples for."""

@@ -226,23 +226,23 @@ async def shares(mind: Mind, window_s: float, now_s: float, pieces: Pieces) -> c
 
 
 async def pools(machine: ClusterMachine, pieces: Pieces) -> list[controller_pb2.Pool]:
-    gpus: dict[str, list[int]] = {}
+    found: dict[str, controller_pb2.Pool] = {}
     for host in machine.hosts():
+        pool = found.setdefault(host.model, controller_pb2.Pool(gpu_model=host.model))
+        pool.gpus += len(host.gpus)
+        if host.name not in machine.connected:
+            pool.away += len(host.gpus)
+            continue
         busy = {
             gpu
             for row in machine.jobs_at(host.name)
             if (report := row.reports.get(host.name)) is not None and report.occupies
             for gpu in report.gpus
         }
-        pool = gpus.setdefault(host.model, [0, 0, 0])
-        pool[0] += len(host.gpus)
-        pool[1] += len(host.healthy_gpus)
-        pool[2] += len(busy & {gpu.id for gpu in host.gpus}) if host.name in machine.connected else 0
+        pool.healthy += len(host.healthy_gpus)
+        pool.busy += len(busy & {gpu.id for gpu in host.gpus})
         await pieces.rest()
-    return [
-        controller_pb2.Pool(gpu_model=model, gpus=all_, healthy=healthy, busy=busy)
-        for model, (all_, healthy, busy) in sorted(gpus.items())
-    ]
+    return [found[model] for model in sorted(found)]
 
 
 def usage_rows(totals: Mapping[tuple[UserName, str], Usage], user: str) -> controller_pb2.UsageReply:

@@ -101,7 +101,7 @@ class HostDoubled(At):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDrained(At):
-    """Again with another deadline or reason: the newest stands."""
+    """Again with another deadline or reason: the newest stands; where none is said, the one before."""
 
     by: UserName
     host: HostName

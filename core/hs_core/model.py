@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from hs_core.forms import Elastic, Form, NoiseScale, Shape, Spread, strategy_of
 from hs_core.names import GpuId, HostName, JobId, UserName
 from hs_core.newest import Kept
-from hs_core.reports import Exit, JobReport, Phase, as_one, copies_as_one
+from hs_core.reports import Exit, JobReport, as_one, copies_as_one
 from hs_core.strategy import Strategy
 
 
@@ -466,11 +466,11 @@ class Job:
 
     @property
     def step(self) -> int:
-        """Of one that has not come up again: of the checkpoint that it goes on from, which its servers can't tell before they have it."""
+        """Of one that has not taken up the checkpoint that it goes on from: of that, which its process can't tell before."""
         report, stored = self.report, self.stored
         if report is None:
             return stored.step if stored is not None else self.base_step
-        if stored is not None and not self.portions and report.phase in _NOT_UP:
+        if stored is not None and not self.portions:
             return max(report.step, stored.step)
         return report.step
 
@@ -478,7 +478,6 @@ class Job:
 # Asked for a dozen times between two reports.
 _parts_as_one = Kept[JobReport, JobReport | None](lambda reports, nodes, _: as_one(reports, nodes))
 _copies_as_one = Kept[JobReport, JobReport | None](copies_as_one)
-_NOT_UP = (Phase.WAITING, Phase.STARTING)
 
 
 def class_over(job_class: str, before: int, nodes: int) -> str:

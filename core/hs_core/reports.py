@@ -24,7 +24,7 @@ class Exit:
 
     code: int = 0
     signal: int = 0
-    why: str = ""  # "", "launch failed: …", "time limit", "lost with its host"
+    why: str = ""  # "", "launch failed: …", "time limit", "lost with its host", "out of memory: …"
     log_tail: str = ""
 
     @property

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf
 from typing import NoReturn
 
 from hs_core.digits import whole
 from hs_core.errors import Kind, RefusedError
 from hs_core.names import HostName
 from hs_core.shares import NEWEST_FIRST
-from hs_sim.model import ClusterSpec, Pool, SimJob, Workload
+from hs_sim.model import ClusterSpec, Experiment, Pool, SimJob, Workload
 from hs_sim.reading import Sieve
 
+LAST_S = 1e9  # some 30 years: whoever means more says when to stop
 _CANONICAL = {model.casefold(): model for model in NEWEST_FIRST}
 _EXPECTED = "expected pools as MODEL:GPUS, then perhaps @GPUS_PER_SERVER and /GIB_OF_A_GPU, such as v100:12,p100:24,k80:64@8/12"
 
@@ -114,6 +116,29 @@ def keep_to_what_runs(workload: Workload, cluster: ClusterSpec) -> Workload:
     return replace(workload, jobs=tuple(_keep(job, workload, models) for job in workload.jobs))
 
 
+def check_all_end(experiment: Experiment) -> None:
+    """Of a run until every job has ended."""
+    if experiment.until_s is None:
+        for job in experiment.workload.jobs:
+            check_ends(job, experiment.workload, experiment.cluster)
+
+
+def check_ends(job: SimJob, workload: Workload, cluster: ClusterSpec) -> None:
+    """Refuses one that would be simulated for ever, however fast it runs."""
+    fastest = [
+        (steps, max(workload.rates.get((job_class, pool.model), 0.0) for pool in cluster.pools))
+        for job_class, steps in job.parts
+    ]
+    took_s = sum(steps / rate if rate > 0 else inf for steps, rate in fastest)
+    for field, value, end_s in (
+        ("arrival_s", job.arrival_s, job.arrival_s),
+        ("steps", job.steps, job.arrival_s + took_s),
+    ):
+        if end_s > LAST_S:
+            expected = f"an end within {LAST_S:g} s (not after {end_s:.3g} s), or a time to stop at (--until)"
+            raise RefusedError(f"{name_of(job, workload)}: {field}: {value:g}; expected {expected}")
+
+
 def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
     allowed = [model for model in models if not job.gpu_types or model in job.gpu_types]
     classes = set(job.classes)
@@ -128,8 +153,10 @@ def _keep(job: SimJob, workload: Workload, models: tuple[str, ...]) -> SimJob:
     return job if len(good) == len(allowed) else replace(job, gpu_types=good)
 
 
-def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve, *, mixed: bool = False) -> Workload:
-    """The jobs that this cluster could run (`mixed`: gangs on several models), as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
+def runnable(
+    workload: Workload, cluster: ClusterSpec, sieve: Sieve, *, mixed: bool = False, ends: bool = False
+) -> Workload:
+    """The jobs that this cluster could run (`mixed`: gangs on several models; `ends`: until they end), as `keep_to_what_runs` has them; others are refused, or left out as the sieve says."""
     models = tuple(pool.model for pool in cluster.pools)
     jobs = []
     for job in workload.jobs:
@@ -137,6 +164,8 @@ def runnable(workload: Workload, cluster: ClusterSpec, sieve: Sieve, *, mixed: b
             check_fits(job, workload, cluster, mixed=mixed)
             kept = _keep(job, workload, models)
             check_fits(kept, workload, cluster, mixed=mixed)
+            if ends:
+                check_ends(kept, workload, cluster)
             jobs.append(kept)
     if not jobs:
         raise RefusedError(

@@ -20,6 +20,7 @@ COLUMNS = (
     "sliceable", "priority", "stages", "growth", "gpu_memory_fixed_bytes", "accumulation_max", "elastic", "noise_scale", "dataset", "dataset_bytes", "strategies",
     "topology",
 )  # fmt: skip
+MOST_STEPS = 10**15
 NEEDED = ("user", "arrival_s", "steps", "job_class")
 Word = TypeVar("Word", bound=StrEnum)
 _STAGES = "`EPOCH/STEPS_OF_AN_EPOCH CLASS | …`"
@@ -106,7 +107,8 @@ def job_of(where: Where, fields: Mapping[str, Any], lines: Mapping[str, int] | N
 
 
 def _check(said: _Fields, job: SimJob) -> None:
-    """Fields that do not go with one another."""
+    """What no live job may say, and fields that do not go with one another."""
+    said.expect(job.steps <= MOST_STEPS, "steps", job.steps, f"at most {MOST_STEPS}, as of a live job")
     rigid = job.elastic is None
     said.expect(
         bool(job.dataset) or not job.dataset_bytes,

@@ -1,5 +1,6 @@
 """Pictures of results. matplotlib is imported with this module, so import it only where a picture is wanted."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hs_core.names import UserName
 from hs_sim.compare import Outcome
 from hs_sim.metrics import utilization
 from hs_sim.model import Result
+from hs_sim.writers import write_bytes
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#17becf", "#7f7f7f")
 DPI = 120
@@ -42,10 +44,11 @@ def _step(result: Result) -> int:
 
 
 def _save(figure: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    drawn = io.BytesIO()
     # No date and no version inside: same input, same bytes.
-    figure.savefig(path, dpi=DPI, bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(drawn, format="png", dpi=DPI, bbox_inches="tight", metadata={"Software": None})
     plt.close(figure)
+    write_bytes(path, drawn.getvalue())
 
 
 def _dress(axes: Any, title: str, y: str, x: str = "hours") -> None:

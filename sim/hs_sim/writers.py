@@ -1,4 +1,4 @@
-"""Results as files: JSON, CSV. Written whole or not at all; the same result gives the same bytes but for what was measured of this machine."""
+"""Results as files: JSON, CSV, pictures. Written whole or not at all; the same result gives the same bytes but for what was measured of this machine."""
 
 import csv
 import io
@@ -71,10 +71,14 @@ def write_jobs_csv(path: Path, results: Sequence[Result]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(text, encoding="utf-8")
+        scratch.write_bytes(data)
         scratch.replace(path)
     except OSError as error:
         scratch.unlink(missing_ok=True)

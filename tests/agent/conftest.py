@@ -27,6 +27,7 @@ from hs_core.reports import JobReport
 from hs_core.wanted import Turn, Wanted, WantedJob
 from hs_proto import convert
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc
+from tests.agent.lending import Two
 
 PYTHON = "/usr/bin/python3" if os.geteuid() == 0 and Path("/usr/bin/python3").exists() else sys.executable
 """One that other accounts may run too."""
@@ -311,7 +312,9 @@ class FakeController(agent_pb2_grpc.AgentLinkServicer):
 
     def log_of(self, job: int, request: int = 1, tail_lines: int = -1, *, follow: bool = False) -> bytes:
         self.send(
-            log=agent_pb2.LogRequest(request_id=request, job_id=job, tail_lines=tail_lines, follow=follow)
+            log=agent_pb2.LogRequest(
+                request_id=request, job_id=job, tail_lines=tail_lines, follow=follow, window_bytes=1 << 30
+            )
         )
         wait_for(lambda: any(data.end for data in self.logs.get(request, [])), "the log ends")
         assert not self.logs[request][-1].error, self.logs[request][-1].error
@@ -482,3 +485,8 @@ class Handed:
 @pytest.fixture
 def handed(place: Path) -> Handed:
     return Handed(place)
+
+
+@pytest.fixture
+def two(settings, job, place: Path) -> Two:
+    return Two(settings, job, place)

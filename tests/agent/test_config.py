@@ -104,6 +104,13 @@ def test_what_is_wrong_is_named(changes, says) -> None:
     assert says in refused(**changes)
 
 
+def test_a_mistyped_key_is_named_where_the_one_that_was_meant_is_missed() -> None:
+    with pytest.raises(RefusedError, match=r"controller is not set.*unknown key 'controler': did you mean"):
+        config.parse({"controler": "gpu-head:7443"})
+    with pytest.raises(RefusedError, match=r"controller is not set: [^;]*$"):
+        config.parse({"name": "v1"})
+
+
 def test_paces_go_by_class_and_model_and_the_catch_all_comes_last() -> None:
     made = config.parse(
         GOOD

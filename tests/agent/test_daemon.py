@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hs_agent import cgroup, launch, procs
+from hs_agent.config import CgroupUse
 from hs_agent.devices import open_devices
 from hs_agent.folder import Folder, Key
 from hs_agent.loop import Agent
@@ -186,6 +187,19 @@ def test_emulated_memory_is_what_jobs_declare(daemon, controller, job, wait_for)
     assert controller.gpus[0].utilization_percent == 100
     controller.want()
     wait_for(lambda: [gpu.memory_used_bytes for gpu in controller.gpus] == [0], "it is free again")
+
+
+def test_a_job_that_ran_out_of_memory_is_told_so(daemon, controller, job) -> None:
+    groups = cgroup.probe(CgroupUse.AUTO, daemon.place)
+    if "memory" not in groups.v1 and "memory" not in groups.v2_limits:
+        pytest.skip("no control group for memory can be made here")
+    daemon.start()
+    takes = "import subprocess, sys; sys.exit(subprocess.call(['/bin/sh', '-c', 'x=x; while :; do x=$x$x; done']) != 0)"
+    controller.want(job(1, *python(takes), memory_bytes=64 << 20, **UNSUSPENDED))
+    report = controller.wait_report(1, lambda r: r.exit, "an exit")
+    assert report.exit.code == 1
+    assert "out of memory" in report.exit.why
+    assert "its limit is 64 MiB" in report.exit.why
 
 
 def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:

@@ -78,6 +78,22 @@ def test_a_control_group_says_what_is_held_in_it(place: Path) -> None:
     assert JobCgroup(v2=v2, v1={"memory": v1}).memory_bytes() == 730
 
 
+def test_a_control_group_says_that_its_memory_ran_out(place: Path) -> None:
+    v2 = place / "v2"
+    v2.mkdir()
+    assert JobCgroup(v2=v2, v1={}).ran_out() == ""
+    (v2 / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 0\n")
+    (v2 / "memory.max").write_text("max\n")
+    assert JobCgroup(v2=v2, v1={}).ran_out() == ""
+    (v2 / "memory.events").write_text("low 0\nhigh 0\nmax 7\noom 1\noom_kill 1\n")
+    assert JobCgroup(v2=v2, v1={}).ran_out().endswith("; the server had none left")
+    v1 = place / "v1"
+    v1.mkdir()
+    (v1 / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    (v1 / "memory.limit_in_bytes").write_text(f"{1 << 30}\n")
+    assert JobCgroup(v2=None, v1={"memory": v1}).ran_out().endswith("; its limit is 1024 MiB")
+
+
 def test_a_real_control_group_counts_the_processes_in_it(place: Path) -> None:
     groups = probe(CgroupUse.AUTO, place)
     if "memory" not in groups.v1 and "memory" not in groups.v2_limits:

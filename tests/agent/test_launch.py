@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hs_agent import cgroup, folder, launch, logs, memory, procs
+from hs_agent.bare.log import Log
 from hs_agent.config import CgroupUse, DeviceKind
 from hs_core.errors import RefusedError
 from hs_core.forms import Elastic, Shape
@@ -252,6 +253,7 @@ def test_what_was_dropped_is_said_before_what_is_kept_and_not_amid_it(place) -> 
 
 def test_who_follows_a_log_is_not_told_of_what_it_was_shown(place) -> None:
     log = place / "log"
+    (place / "log.1").write_bytes(b"seen\n")
     log.write_bytes(b"half a li")
     alive = [True]
 
@@ -259,13 +261,39 @@ def test_who_follows_a_log_is_not_told_of_what_it_was_shown(place) -> None:
         chunks = logs.read(place, -1, follow=True, alive=lambda: alive[0])
         said = await anext(chunks)
         log.rename(place / "log.1")
-        log.write_bytes(note(99) + b"ne\n")
+        log.write_bytes(note(5) + b"ne\n")
         alive[0] = False
         async for chunk in chunks:
             said += chunk
         return said
 
-    assert asyncio.run(go()) == b"half a line\n"
+    assert asyncio.run(go()) == b"seen\nhalf a line\n"
+
+
+@pytest.mark.parametrize("lines", [3, 6, 11, 100])
+def test_who_follows_a_log_slowly_misses_what_was_dropped_meanwhile_and_is_told_so(place, lines: int) -> None:
+    kept = Log(str(place), 2 * 4096)  # four lines, and `log` turns
+    said = [b"%04d" % number + b"." * 1019 + b"\n" for number in range(lines)]
+    alive = [True]
+
+    async def go() -> bytes:
+        kept.write(said[0])
+        chunks = logs.read(place, -1, follow=True, alive=lambda: alive[0])
+        heard = await anext(chunks)
+        for line in said[1:]:
+            kept.write(line)
+        alive[0] = False
+        async for chunk in chunks:
+            heard += chunk
+        return heard
+
+    heard = asyncio.run(go())
+    if lines < 12:
+        assert heard == b"".join(said)
+    else:
+        older, newest = (place / "log.1").read_bytes(), (place / "log").read_bytes()
+        assert older.startswith(b"[heteroshare: ")
+        assert heard == b"".join(said[:4]) + older + newest.partition(b" dropped]\n")[2]
 
 
 def test_who_follows_a_log_that_turns_twice_between_two_looks_misses_nothing_that_is_there(place) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from hs_agent import link
+from hs_agent import link, logs
 from hs_core.names import JobId
 from hs_core.reports import Exit, JobReport, Phase
 from hs_core.wanted import Wanted
@@ -106,6 +107,45 @@ def test_who_wants_no_more_of_a_log_does_not_end_the_stream_to_the_controller() 
         return stream.written
 
     assert asyncio.run(write()) == [1, 2]
+
+
+class Sent:
+    """The stream itself: of a log, how much has gone over it."""
+
+    def __init__(self) -> None:
+        self.data, self.ended = b"", False
+
+    async def write(self, message: agent_pb2.FromAgent) -> None:
+        self.data += message.log.data
+        self.ended = message.log.end
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_log_is_read_only_as_far_as_its_reader_has_room(tmp_path: Path, follow: bool) -> None:
+    said = b"".join(b"%07d\n" % number for number in range(10 * logs.CHUNK // 8))
+    (tmp_path / "log").write_bytes(said)
+    side = SimpleNamespace(log_folder=lambda _job, _epoch: tmp_path, is_running=lambda _job, _epoch: False)
+
+    async def send() -> None:
+        stream = Sent()
+        connection = link._Connection(SimpleNamespace(report_interval_s=1.0), side, stream)  # type: ignore[arg-type]
+        request = agent_pb2.LogRequest(
+            request_id=1, job_id=1, tail_lines=-1, follow=follow, window_bytes=2 * logs.CHUNK
+        )
+        await connection._log_wanted(request)
+        sending = connection._logs[1]
+        for chunks in (2, 3, 6):
+            for _ in range(1000):  # as long as it has something to do, and longer
+                await asyncio.sleep(0)
+            assert len(stream.data) == chunks * logs.CHUNK
+            more = {2: 1, 3: 3, 6: 9}[chunks] * logs.CHUNK
+            connection._log_taken(agent_pb2.LogTaken(request_id=1, bytes=more))
+        await sending
+        assert (stream.data, stream.ended) == (said, True)
+        await asyncio.sleep(0)
+        connection._log_taken(agent_pb2.LogTaken(request_id=1, bytes=1))  # the end was on its way
+
+    asyncio.run(asyncio.wait_for(send(), 30))
 
 
 def connection_of(reports: list[JobReport]) -> link._Connection:

@@ -1,157 +1,21 @@
 """Checkpoints between agents: whole or not at all, only to who was granted them, never through a link."""
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
-import random
-import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hs_agent import cgroup, launch, peers, transfer
-from hs_agent.config import Config
+from hs_agent import launch, transfer
 from hs_agent.folder import Key
-from hs_core.events import CheckpointFetched, Fetch, FetchFailed
+from hs_core.events import CheckpointFetched, FetchFailed
 from hs_core.names import HostName, JobId
-from hs_core.wanted import NOBODY, Lend, Peer, Source, SourcePart, Turn, Wanted, WantedJob
-
-GENERATION, STEP = 4, 120
-MIB = 1 << 20
-
-
-def run(work: Awaitable[Any]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(60):
-            return await work
-
-    return asyncio.run(bounded())
-
-
-def write(folder: Path, sizes: dict[str, int], seed: int = 1, manifest: str = "manifest.json") -> None:
-    here = folder / f"gen-{GENERATION}"
-    here.mkdir(parents=True, exist_ok=True)
-    dice, files = random.Random(seed), []
-    for name, size in sizes.items():
-        data = dice.randbytes(size)
-        (here / name).write_bytes(data)
-        files.append({"name": name, "size": size, "sha256": hashlib.sha256(data).hexdigest()})
-    value = {"generation": GENERATION, "step": STEP, "world": len(files), "files": files}
-    (here / manifest).write_text(json.dumps(value))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (folder / f"gen-{GENERATION}").iterdir()}
-
-
-class Two:
-    """The host that lends, and the one that fetches; between them a proxy that can be told to cut."""
-
-    def __init__(self, settings: Callable[..., Config], job: Callable[..., WantedJob], place: Path) -> None:
-        self.configs = [
-            settings(name=f"host-{name}", state_dir=f"{place}/{name}", dev=True, peer_listen="127.0.0.1:0")
-            for name in "ab"
-        ]
-        self.launchers = [launch.Launcher(config, cgroup.Cgroups()) for config in self.configs]
-        self.folders = [launcher.checkpoints / "7" for launcher in self.launchers]
-        self.job = job(7, "train.py", epoch=1)
-        self.grants = peers.Grants()
-        self.events: list[Any] = []
-        self.cut_after: int | None = None
-        self.carried: list[int] = []
-        self.give_up_s = 20.0
-        self.sender: transfer.Sender | None = None
-        self.parts: Callable[[Peer], tuple[SourcePart, ...]] | None = None  # of an average
-        self.written_by = (0, 1)  # node, of so many
-        self.lost = False  # the host that has it: nobody can be asked
-        self.onto = 1  # the host that fetches; 0: the one that has it
-        who = launch.account(self.job.run_as, self.configs[0])
-        self.launchers[0].make_checkpoint_dir(self.job, who)
-
-    def lend(self, grant: str = "sesame", copy: int = -1) -> None:
-        lend = Lend(job=JobId(7), epoch=1, generation=GENERATION, grant=grant, copy=copy)
-        self.grants.take(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(), lends=(lend,)))
-
-    @contextlib.asynccontextmanager
-    async def proxy(self, port: int) -> AsyncIterator[int]:
-        async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, down: bool) -> None:
-            try:
-                while data := await reader.read(MIB):
-                    if down:
-                        self.carried[-1] += len(data)
-                        if self.cut_after is not None and self.carried[-1] > self.cut_after:
-                            self.cut_after = None
-                            break
-                    writer.write(data)
-                    await writer.drain()
-            except OSError:
-                pass
-            finally:
-                writer.transport.abort()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.add(task)
-            self.carried.append(0)
-            up_reader, up_writer = await asyncio.open_connection("127.0.0.1", port)
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.gather(pump(reader, up_writer, False), pump(up_reader, writer, True))
-
-        tasks: set[asyncio.Task[Any]] = set()
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks)
-            await asyncio.sleep(0)  # closed transports say so
-
-    def wanted(self, address: str, grant: str = "sesame", **changes: Any) -> WantedJob:
-        source = Source(
-            peer=NOBODY if self.lost else Peer(host=HostName("host-a"), address=address),
-            epoch=1,
-            generation=GENERATION,
-            step=STEP,
-            rank=self.written_by[0],
-            nodes=self.written_by[1],
-        )
-        if self.parts:
-            source = replace(source, generation=9, parts=self.parts(source.peer))
-        return replace(self.job, epoch=2, source=source, grant=grant, **changes)
-
-    async def fetch(self, grant: str = "sesame", **changes: Any) -> Any:
-        sender = self.sender or transfer.Sender(self.launchers[0])
-        door = peers.PeerDoor(self.configs[0], self.grants, sender, lambda _: None, None)
-        await door.start()
-        heard = asyncio.Event()
-
-        def post(event: Any) -> None:
-            self.events.append(event)
-            heard.set()
-
-        dial = peers.PeerDialer(self.configs[self.onto], None)
-        fetches = transfer.Fetches(self.launchers[self.onto], dial, post, give_up_s=self.give_up_s)
-        try:
-            async with self.proxy(int(door.address.rpartition(":")[2])) as port:
-                fetches.start(Fetch(wanted=self.wanted(f"127.0.0.1:{port}", grant, **changes)))
-                await heard.wait()
-        finally:
-            await fetches.close()
-            await door.stop()
-        return self.events[-1]
-
-
-@pytest.fixture
-def two(settings, job, place: Path) -> Two:
-    return Two(settings, job, place)
+from hs_core.wanted import Peer, SourcePart
+from tests.agent.lending import GENERATION, MIB, STEP, Two, contents, run, write
 
 
 def test_a_checkpoint_arrives_whole_and_belongs_to_the_jobs_user(two: Two) -> None:
@@ -360,97 +224,6 @@ def test_on_a_shared_folder_nothing_is_copied(two: Two, place: Path) -> None:
     assert isinstance(run(two.fetch()), CheckpointFetched)
     assert sum(two.carried) < 2 * MIB
     assert (shared / "gen-3").exists(), "what a user keeps in a folder of theirs is theirs"
-
-
-def looked(two: Two, folder: Path, **changes: Any) -> Any:
-    """What the second host says of a checkpoint whose servers are lost, written into the folder that both see."""
-    two.job = replace(two.job, spec=replace(two.job.spec, checkpoint_dir=str(folder)))
-    two.lost = True
-    return run(two.fetch(**changes))
-
-
-def test_what_a_lost_server_wrote_is_found_in_the_folder_that_the_user_named(two: Two, place: Path) -> None:
-    shared = place / "shared/job-7-1"
-    write(shared, {"rank0.pt": 20, "rank1.pt": 0})
-    event = looked(two, shared)
-    assert isinstance(event, CheckpointFetched), event
-    assert (event.generation, event.step) == (GENERATION, STEP)
-    assert not two.carried, "nobody was asked for it"
-
-
-def test_each_node_finds_the_part_of_the_lost_one_of_its_rank(two: Two, place: Path) -> None:
-    nodes = tuple(Peer(host=HostName(f"host-{name}"), address="127.0.0.1:1") for name in "ab")
-    two.written_by = (1, 2)
-    write(place / "shared", {"rank0.pt": 20}, manifest="manifest-0.json")
-    event = looked(two, place / "shared", nodes=nodes, node_rank=1)
-    assert isinstance(event, FetchFailed), "one node's part is no checkpoint"
-    two.events.clear()
-    write(place / "shared", {"rank1.pt": 30}, manifest="manifest-1.json")
-    assert isinstance(looked(two, place / "shared", nodes=nodes, node_rank=1), CheckpointFetched)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (lambda _: None, ""),
-        (lambda here: (here / "manifest.json").unlink(), "No such file"),
-        (lambda here: (here / "rank0.pt").unlink(), "No such file"),
-        (lambda here: (here / "rank0.pt").write_bytes(b"torn"), "rank0.pt has 4 bytes; expected 20"),
-        (lambda here: (here / "manifest.json").write_text("{"), "its manifest makes no sense"),
-        (lambda here: swapped_for_a_link(here / "rank0.pt"), "Too many levels of symbolic links"),
-        (lambda here: here.rename(here.parent / "gen-3"), f"no generation from {GENERATION} on"),
-        (lambda here: of_step(here, STEP - 1), f"is of steps [{STEP - 1}]; expected {STEP} or more"),
-    ],
-)
-def test_what_is_found_is_whole_and_the_one_that_was_looked_for_or_there_is_no_hope(
-    two: Two, place: Path, spoil: Callable[[Path], None], why: str
-) -> None:
-    write(place / "shared", {"rank0.pt": 20})
-    spoil(place / "shared" / f"gen-{GENERATION}")
-    event = looked(two, place / "shared")
-    if not why:
-        assert isinstance(event, CheckpointFetched), event
-        return
-    assert isinstance(event, FetchFailed), event
-    assert event.hopeless, "looking again would not find it"
-    assert why in event.why
-    assert str(place / "shared") in event.why
-
-
-def newer(shared: Path, step: int) -> Path:
-    """A generation beyond the one that is known, as of a server that wrote on while nobody heard it."""
-    here = shutil.copytree(shared / f"gen-{GENERATION}", shared / f"gen-{GENERATION + 1}")
-    of_step(here, step)
-    return here
-
-
-def test_what_a_lost_server_wrote_unheard_is_gone_on_from(two: Two, place: Path) -> None:
-    """The one that was heard of may be gone by then: two are kept."""
-    write(place / "shared", {"rank0.pt": 20})
-    newer(place / "shared", STEP + 30)
-    shutil.rmtree(place / "shared" / f"gen-{GENERATION}")
-    event = looked(two, place / "shared")
-    assert isinstance(event, CheckpointFetched), event
-    assert (event.generation, event.step) == (GENERATION + 1, STEP + 30)
-
-
-def test_what_it_left_half_written_is_not(two: Two, place: Path) -> None:
-    write(place / "shared", {"rank0.pt": 20})
-    (newer(place / "shared", STEP + 30) / "rank0.pt").write_bytes(b"half")
-    event = looked(two, place / "shared")
-    assert isinstance(event, CheckpointFetched), event
-    assert (event.generation, event.step) == (GENERATION, STEP)
-
-
-def swapped_for_a_link(file: Path) -> None:
-    elsewhere = file.rename(file.parent.parent / "elsewhere")
-    file.symlink_to(elsewhere)
-
-
-def of_step(here: Path, step: int) -> None:
-    manifest = json.loads((here / "manifest.json").read_text())
-    generation = int(here.name.removeprefix("gen-"))
-    (here / "manifest.json").write_text(json.dumps(manifest | {"step": step, "generation": generation}))
 
 
 def test_each_node_of_a_job_gets_its_own_part(two: Two) -> None:

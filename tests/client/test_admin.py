@@ -129,6 +129,12 @@ def test_a_drain_that_takes_too_long_is_a_timeout_and_goes_on(hsctl):
     assert hsctl("node", "drain", "v1", "--timeout", "1m").code == 2
 
 
+def test_who_waits_for_a_drain_is_told_that_the_server_is_away(hsctl, two_nodes):
+    two_nodes.nodes[0].state = "away"
+    ran = hsctl("node", "drain", "v1", "--wait", "--timeout", "0.1s")
+    assert (ran.code, "the server is away, and until it is back nothing leaves it" in ran.err) == (124, True)
+
+
 def test_a_drain_that_somebody_ends_is_no_longer_waited_for(hsctl, two_nodes):
     two_nodes.hooks["ListNodes"] = lambda _: setattr(two_nodes.nodes[0], "draining", False)
     assert hsctl("node", "drain", "v1", "--wait").code == 1
@@ -264,7 +270,7 @@ def test_share_shows_base_and_what_trades_changed(hsctl, fake):
 @pytest.mark.usefixtures("traded")
 def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes):
     two_nodes.shares = wire.SharesReply(
-        pools=[wire.Pool(gpu_model="V100", gpus=4, healthy=4, busy=2)],
+        pools=[wire.Pool(gpu_model="V100", gpus=8, healthy=4, busy=2, away=4)],
         shares=[
             wire.ShareView(
                 user="ann", gpu_model="V100", tickets=100, base_gpus=2, entitled_gpus=1, received_gpus=1
@@ -283,6 +289,7 @@ def test_top_is_one_page_with_pools_users_servers_jobs_and_why(hsctl, two_nodes)
         "moving to k1",
         "ann gives 1 V100",
         "lost work 0",
+        "4 away",
     ):
         assert words in shown, words
 

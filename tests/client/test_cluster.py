@@ -37,7 +37,7 @@ def busy(fake):
     fake.shares = wire.SharesReply(
         window_s=60,
         pools=[
-            wire.Pool(gpu_model="V100", gpus=4, healthy=3, busy=2),
+            wire.Pool(gpu_model="V100", gpus=6, healthy=3, busy=2, away=2),
             wire.Pool(gpu_model="K80", gpus=2, healthy=2),
         ],
         shares=[
@@ -80,7 +80,7 @@ def test_share_shows_a_line_per_user_and_model_with_a_bar(hsctl, busy):
     ran = hsctl("share", "--window", "10m")
     assert busy.last("Shares").window_s == 600
     lines = ran.out.splitlines()
-    assert "V100: 2 of 3 busy (1 unhealthy)" in lines[0]
+    assert "V100: 2 of 3 busy (1 not usable, 2 away)" in lines[0]
     assert lines[2].split()[:8] == ["ann", "K80", "100", "1", "0.75", "+0.25", "1.00", "0.95"]
     assert len(hsctl("share", "--me", "--no-header").out.splitlines()) == 2
 
@@ -167,6 +167,14 @@ def test_nodes_tells_warnings_on_stderr(hsctl):
     assert ran.out.splitlines()[1].split()[:4] == ["n1", "up", "V100", "1/3/4"]
 
 
+def test_of_a_server_that_is_away_nobody_says_what_is_busy(hsctl, busy):
+    busy.nodes[0].state = "away"
+    assert hsctl("nodes").out.splitlines()[1].split()[:4] == ["n1", "away", "V100", "-/-/4"]
+    rows = json.loads(hsctl("gpus", "--json").out)
+    assert {row["state"] for row in rows} == {"away"}
+    assert rows[0]["running_job"] == 7, "who was there may be there still"
+
+
 def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
     fake.events = [
         wire.Event(
@@ -174,6 +182,7 @@ def test_events_are_lines_for_people_and_objects_for_scripts(hsctl, fake):
         )
     ]
     assert "placed" in hsctl("events").out
+    assert hsctl("events", "--no-header").out == hsctl("events").out
     assert json.loads(hsctl("events", "--jsonl").out)["data"] == {"gpus": "2"}
     assert json.loads(hsctl("events", "--json").out)[0]["seq"] == 5
     hsctl("events", "-j", "3", "-u", "ann", "-n", "7", "--after", "4")

@@ -43,7 +43,7 @@ def read(text: str) -> Job:
 
 def specs(text: str, tmp_path: Path, **env: str):
     place = compose.Place(folder=tmp_path, env={"PATH": "/usr/bin:/bin", **env})
-    return compose.specs(read(text), place)
+    return compose.specs(read(text), place, None, lambda words: list(map(int, words)))
 
 
 def test_a_whole_file_arrives(tmp_path):
@@ -238,7 +238,7 @@ def test_bytes_that_are_no_text_and_files_that_are_too_large_are_refused(tmp_pat
     large.write_text("run: x\n#" + "x" * (256 << 10))
     with pytest.raises(InvalidError, match="at most 256 KiB"):
         yamlfile.read(large)
-    with pytest.raises(InvalidError, match="regular file"):
+    with pytest.raises(InvalidError, match="Is a directory: expected a job file"):
         yamlfile.read(tmp_path)
 
 

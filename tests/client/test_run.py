@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from hs_client import Client
+from hs_client import Client, api
 
 
 @pytest.fixture
@@ -181,3 +181,26 @@ def test_followed_logs_are_whole_after_a_restart_of_the_controller(serving, fake
     fake.end(1)
     reading.join(20)
     assert b"".join(got) == b"one\ntwo\n"
+
+
+def test_who_takes_the_output_slowly_gets_all_of_it_though_the_job_has_ended(serving, fake, monkeypatch):
+    monkeypatch.setattr(api, "QUIET_S", 0.01)
+    fake.add(state="succeeded", host="n1")
+    fake.logs[1] = [b"%d\n" % number for number in range(100)]
+    looks = threading.Semaphore(0)
+
+    class Ended(threading.Event):
+        def is_set(self) -> bool:
+            looks.release()
+            return super().is_set()
+
+    ended = Ended()
+    ended.set()
+    with Client(f"unix:{serving.socket}") as client:
+        output = client.logs(1, follow=True, stop=ended)
+        got = [next(output)]
+        for _ in range(5):
+            assert looks.acquire(timeout=20)
+        monkeypatch.setattr(api, "QUIET_S", 60.0)
+        got += output
+    assert got == fake.logs[1]

@@ -128,7 +128,7 @@ def test_torchrun_of_a_plain_script_needs_no_x_bit(sent, tmp_path):
         (["--sweep", "lr=1,2", "-o", "all.out", "echo", "{lr}"], "expected %j"),
         (["--wait", "--detach", "true"], "one of them"),
         (["-f", "none.yaml"], "none.yaml: No such file"),
-        (["-f", "/dev/zero"], "regular file"),
+        (["-f", "/dev/zero"], "/dev/zero: expected at most 256 KiB"),
     ],
 )
 def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_path, words, text):
@@ -145,6 +145,15 @@ def test_bad_submissions_are_refused_here_and_nothing_is_sent(hsctl, fake, tmp_p
     assert not fake.requests["Submit"]
 
 
+def test_a_job_file_may_come_through_a_pipe(hsctl, fake):
+    reads, writes = os.pipe()
+    with os.fdopen(writes, "w") as file:
+        file.write("run: echo piped")
+    assert hsctl("submit", "-f", f"/dev/fd/{reads}").code == 0
+    os.close(reads)
+    assert fake.requests["Submit"][0].jobs[0].command[-1] == "echo piped"
+
+
 def test_too_much_for_one_message_is_refused_before_it_is_sent(hsctl, fake):
     ran = hsctl("submit", "-e", "BIG=" + "x" * 300_000, "true")
     assert ran.code == 2
@@ -153,6 +162,16 @@ def test_too_much_for_one_message_is_refused_before_it_is_sent(hsctl, fake):
     assert ran.code == 2
     assert "in parts" in ran.err
     assert not fake.requests["Submit"]
+
+
+def test_a_job_may_wait_for_a_task_or_all_of_an_array(sent, hsctl, fake):
+    for index in range(3):
+        fake.add(id=10 + index, array_id=10, array_index=index)
+    [spec] = sent("-d", "10_all:any,10_1", "-d", "10:fail", "true")
+    waits = [(after.job_id, after.condition) for after in spec.after]
+    assert waits == [(10, "any"), (11, "any"), (12, "any"), (11, "ok"), (10, "fail")]
+    ran = hsctl("submit", "-d", "10_7", "true")
+    assert (ran.code, ran.err) == (4, "hsctl: no such job: 10_7 (array 10 has no task 7)\n")
 
 
 def test_an_array_is_one_request_with_a_spec_for_each_task(sent):

@@ -70,6 +70,7 @@ class FakeAgent:
         self.logs: dict[int, list[bytes]] = {}
         self.cancelled: set[int] = set()
         self.on_log: Callable[[agent_pb2.LogRequest], list[agent_pb2.LogData]] = lambda _request: []
+        self.on_taken: Callable[[agent_pb2.LogTaken], list[agent_pb2.LogData]] = lambda _taken: []
         self.error: grpc.aio.AioRpcError | None = None
         self.on_any: Callable[[agent_pb2.ToAgent], None] = lambda _message: None
         self._changed = asyncio.Condition()
@@ -110,6 +111,9 @@ class FakeAgent:
                         self.wanted.append(message.wanted)
                     case "log":
                         for data in self.on_log(message.log):
+                            await self._call.write(agent_pb2.FromAgent(log=data))
+                    case "log_taken":
+                        for data in self.on_taken(message.log_taken):
                             await self._call.write(agent_pb2.FromAgent(log=data))
                     case "log_cancel":
                         self.cancelled.add(message.log_cancel.request_id)

@@ -1,10 +1,14 @@
 """An agent at the controller's door: what it has to say first, and what is believed of what it says."""
 
 import asyncio
+from types import SimpleNamespace
 
 import grpc
 import pytest
 
+from hs_controller.links import Hub
+from hs_controller.permissions import Caller, Role
+from hs_controller.rows import Kept, NodeIdentity
 from hs_proto.v1 import agent_pb2, agent_pb2_grpc, common_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
@@ -35,6 +39,32 @@ def test_an_agent_that_says_nothing_is_sent_away(lasting, monkeypatch):
             call = agent_pb2_grpc.AgentLinkStub(here.channel).Connect()
             async with refused(*INVALID, "no Hello"):
                 await call.read()
+
+    asyncio.run(story())
+
+
+def test_a_server_that_is_removed_while_it_says_hello_is_not_there_again(lasting, monkeypatch):
+    node = Caller(name="h1", node="h1", serial="1", roles=frozenset({Role.NODE}), account=False)
+    monkeypatch.setattr("hs_controller.agents.CALLER", SimpleNamespace(get=lambda: node))
+
+    async def story():
+        async with started(lasting) as here:
+            stub, attach = here.client.stub, Hub.attach
+            await here.loop.tell(
+                lambda now_s, _machine: [
+                    Kept(now_s=now_s, rows=(NodeIdentity(node="h1", serials={"1": 9e9}),))
+                ]
+            )
+
+            def removed_meanwhile(hub, link):
+                attach(hub, link)
+                gone = here.loop.mind.registry.removed("h1", here.loop.clock.now_s())
+                here.loop.tell(lambda now_s, _machine: [Kept(now_s=now_s, rows=(gone,))])
+
+            monkeypatch.setattr(Hub, "attach", removed_meanwhile)
+            with pytest.raises(grpc.aio.AioRpcError, match="h1 was removed from the cluster"):
+                await here.agent().join()
+            assert list((await stub.ListNodes(pb.ListNodesRequest())).nodes) == []
 
     asyncio.run(story())
 

@@ -229,6 +229,13 @@ def test_an_expired_token_is_refused(cluster: Cluster) -> None:
     assert refused.value.kind is Kind.NOT_ALLOWED
 
 
+def test_an_invitation_for_longer_than_may_be_is_refused_in_days(cluster: Cluster) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        cluster.enroll("v11", valid_s=365 * 86_400.0)
+    said = "valid_s: 31536000 seconds (365 days): at most 30 days were expected"
+    assert refused.value.details() == said
+
+
 def test_a_token_survives_kill_9_and_the_same_request_gives_the_same_one(cluster: Cluster) -> None:
     token = cluster.enroll("v12", key="once").token
     cluster.kill()

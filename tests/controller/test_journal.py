@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hs_controller.journal import Journal
 from hs_controller.rows import JOB, Answered, Batch, Event, Sample, Usage
 from hs_controller.sqlite import SCHEMA, StoreBrokenError, StoreRefusedError, StoreUnavailableError, wal
-from hs_controller.tables import COARSE, FINE
+from hs_controller.tables import COARSE, DROP_STALE_SAMPLES, FINE, nearest_samples
 from hs_core.events import Fact
 from hs_core.forms import Form, Shape, Spread
 from hs_core.model import After, AfterCondition, Gpu, Host, Job, JobSpec, JobState, Migrate, User
@@ -312,6 +313,7 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
             jobs=(*ended, job(11)),
             events=tuple(event(seq) for seq in range(1, 101)),
             samples=samples,
+            usage={account: Usage(gpu_s=9.0)},
             answered=tuple(
                 Answered(caller="c", key=str(n), digest=b"", answer=b"", at_s=float(n)) for n in range(10)
             ),
@@ -321,6 +323,7 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
         events=10,
         ended=3,
         awaited={JobId(2), JobId(9)},
+        requests=4,
         requests_before_s=5.0,
         fine_before_s=5.5,
         coarse_before_s=0.0,
@@ -329,11 +332,24 @@ def test_pruning_keeps_what_was_promised(journal: Journal) -> None:
     assert [row.id for row in journal.ended_jobs(limit=99)] == [10, 9, 8, 7, 2]
     loaded = journal.load()
     assert [row.id for row in loaded.jobs] == [11]
-    assert [a.key for a in loaded.answered] == ["5", "6", "7", "8", "9"]
+    assert [a.key for a in loaded.answered] == ["6", "7", "8", "9"]
     assert [s.at_s for s in loaded.samples] == [5.0, 6.0, 7.0, 8.0, 9.0], (
         "the newest before the cut still says what was"
     )
-    assert journal.usage_at(3.5)[account].gpu_s == 3.0, "the coarse tier was not cut"
+    assert journal.usage_at(3.5)[account].gpu_s == 3.5, "the coarse tier was not cut"
+
+
+@pytest.mark.parametrize(
+    "what", [DROP_STALE_SAMPLES, nearest_samples(later=False), nearest_samples(later=True)]
+)
+def test_of_samples_each_account_is_looked_up_and_none_walked_through(journal: Journal, what) -> None:
+    asked = sa.text(f"EXPLAIN QUERY PLAN {what.text}")
+    steps = [row.detail for row in journal._writer.execute(asked, dict.fromkeys(what.compile().params, 0))]
+    journal._writer.rollback()
+    looked = [step for step in steps if "samples" in step or " old " in step or " found " in step]
+    assert looked, steps
+    one = ("(rowid=?)", "(tier=? AND user=? AND model=? AND at_s")
+    assert all(any(by in step for by in one) for step in looked), looked
 
 
 def test_events_are_found_by_job_user_and_place(journal: Journal) -> None:

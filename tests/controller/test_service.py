@@ -1,6 +1,7 @@
 """The controller over a real unix socket, with an agent that follows a script."""
 
 import asyncio
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -69,6 +70,20 @@ def test_requests_that_make_no_sense_are_refused_and_leave_nothing(lasting):
                 await stub.Shares(pb.SharesRequest(window_s=float("nan")))
             assert (await stub.ListJobs(pb.ListJobsRequest(all=True))).jobs == []
             assert here.loop.mind.machine.users() == (), "nobody was added for a request that was refused"
+
+    asyncio.run(story())
+
+
+def test_who_is_refused_as_the_cluster_is_full_is_not_added_either(lasting):
+    async def story():
+        async with started(replace(lasting, limits=replace(lasting.limits, live_jobs=1))) as here:
+            stub = here.client.stub
+            await stub.SetUser(pb.SetUserRequest(key="u", name="ann"))
+            await here.client.submit(as_user="ann")
+            for dry_run in (True, False):
+                async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "the cluster takes 1"):
+                    await here.client.submit(dry_run=dry_run)
+            assert [user.name for user in here.loop.mind.machine.users()] == ["ann"]
 
     asyncio.run(story())
 
@@ -143,6 +158,14 @@ def test_pause_unpause_and_cancel_answer_with_the_jobs_as_they_are_then(lasting)
                 await stub.Pause(pb.JobsRequest(key="4", job_ids=jobs))
             again = await stub.Cancel(pb.JobsRequest(key="5", job_ids=jobs))
             assert {view.state for view in again.jobs} == {"cancelled"}, "what has ended is left as it is"
+            assert await stub.Cancel(pb.JobsRequest(key="3", job_ids=jobs)) == again, (
+                "sent again: as they are now"
+            )
+            kept = (await here.loop.store.read(lambda journal: journal.load())).answered
+            assert [answered.key for answered in kept if answered.answer] != [], "the submit's numbers"
+            assert not any(answered.answer for answered in kept if answered.key in "1235"), (
+                "a job is kept once"
+            )
             await agent.leave()
 
     asyncio.run(story())
@@ -264,8 +287,13 @@ def test_shares_say_who_is_entitled_to_and_receives_what(config):
             assert (share.user, share.gpu_model, share.tickets) == ("root", "V100", 100)
             assert (share.demand_gpus, share.entitled_gpus) == (4, 4)
             [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
-            assert (pool.gpus, pool.healthy, pool.busy) == (4, 4, 4)
+            assert (pool.gpus, pool.healthy, pool.busy, pool.away) == (4, 4, 4, 0)
             await agent.leave()
+            await until(lambda: not here.loop.mind.machine.connected)
+            [pool] = (await here.client.stub.Shares(pb.SharesRequest())).pools
+            assert (pool.gpus, pool.healthy, pool.busy, pool.away) == (4, 0, 0, 4), (
+                "nobody knows what runs there"
+            )
 
     asyncio.run(story())
 

@@ -1,12 +1,15 @@
 """Totals charged from cumulative counters: repeats charge nothing, new incarnations nothing twice."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hs_controller.rows import Sample, Usage
+from hs_controller.journal import Journal
+from hs_controller.rows import Batch, Sample, Usage
+from hs_controller.tables import COARSE
 from hs_controller.usage import Ledger
 from hs_core.model import Job, JobSpec, JobState
 from hs_core.names import HostName, JobId, UserName
@@ -98,3 +101,16 @@ def test_samples_that_were_kept_go_on_after_a_restart() -> None:
     again = Ledger(book.totals, (with_counters(4.0 * 59),), kept, now_s=60.0, every_s=1.0)
     again.charge(with_counters(4.0 * 65))
     assert again.received_gpus(V100, 30.0, 65.0) == pytest.approx(4.0)
+
+
+def test_usage_between_two_coarse_samples_is_on_the_line_between_them(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "state")
+    book = ledger(every_s=10.0)
+    for minute in range(601):  # one GPU but for a pause from 100 to 500
+        now_s = 60.0 * minute
+        book.charge(with_counters(now_s - 60.0 * max(0, min(minute, 500) - 100)))
+        samples = tuple(sample for sample in book.sample(now_s) if sample.tier == COARSE)
+        journal.commit(Batch(samples=samples, usage=book.take()))
+    for minute, gpu_s in ((95, 5700.0), (303, 6000.0), (507.5, 6450.0), (555, 9300.0)):
+        assert journal.usage_at(60.0 * minute)[V100].gpu_s == pytest.approx(gpu_s)
+    journal.close()

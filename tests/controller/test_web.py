@@ -6,6 +6,7 @@ import json
 import re
 import uuid
 from http.cookies import SimpleCookie
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -52,6 +53,36 @@ def test_who_is_not_signed_in_is_sent_to_the_form_and_gets_nothing_else(config: 
             for call in CALLS:
                 answer = await cluster.post(f"/api/{call}", {})
                 assert (answer.code, "hsctl token create" in answer.json["error"]) == (401, True), call
+
+    asyncio.run(story())
+
+
+def test_a_refusal_waits_until_the_request_was_sent_but_not_for_what_never_ends(config: Config) -> None:
+    told = {"type": "http", "method": "POST", "path": "/api/Info", "query_string": b""}
+    told |= {"http_version": "1.1", "scheme": "http", "server": None, "client": None}
+
+    async def asked(page, chunks, *headers) -> list[object]:
+        """How large each piece was that was taken in, and the code of the answer, in their order."""
+        seen = list[object]()
+
+        async def receive():
+            more, size = next(chunks)
+            seen.append(size)
+            return {"type": "http.request", "body": b"x" * size, "more_body": more}
+
+        async def send(message) -> None:
+            seen.extend([message["status"]] if message["type"] == "http.response.start" else [])
+
+        await page({**told, "headers": headers}, receive, send)
+        return seen
+
+    async def story() -> None:
+        async with opened(config) as cluster:
+            page = cluster.controller._web._server.config.app
+            assert await asked(page, iter([(True, 3), (True, 4), (False, 5)])) == [3, 4, 5, 401]
+            assert await asked(page, iter([(False, 0)])) == [0, 401]
+            assert await asked(page, repeat((True, 1 << 18))) == [1 << 18] * 4 + [401]
+            assert await asked(page, iter([]), (b"expect", b"100-continue")) == [401], "nothing was sent yet"
 
     asyncio.run(story())
 

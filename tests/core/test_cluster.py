@@ -8,11 +8,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
-from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.cluster.decisions import BURST
+from hs_core.cluster.harness import World, a_spec, plain_policy
 from hs_core.errors import BrokenError, Kind, RefusedError
-from hs_core.events import Direct, HostJoined, JobsSubmitted, QuantumEnded, UserSet
+from hs_core.events import Direct, JobsSubmitted, QuantumEnded, UserSet
 from hs_core.forms import Elastic
-from hs_core.model import Drain, JobSpec, JobState, SuspendMode, Topology
+from hs_core.model import JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
 from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
@@ -171,6 +172,19 @@ def test_limits_on_how_many_jobs() -> None:
     assert "one user may have 2" in str(refusal(at, a_spec()))
 
 
+def test_about_very_many_jobs_of_one_request_is_decided_in_an_event_of_its_own() -> None:
+    at = world(settings=replace(SETTINGS, settle_s=0.5))
+    at.now_s = 100.0
+    [few] = submit(at, a_spec())
+    assert at.machine.job(few).hosts == (N1,)
+    at.now_s = 200.0
+    many = submit(at, *[a_spec()] * (BURST + 1))
+    assert (at.machine.job(many[0]).hosts, at.wake_s) == ((), 200.5)
+    at.now_s = 200.5
+    submit(at, *[a_spec()] * (BURST + 1))
+    assert at.machine.job(many[0]).hosts == (N1,), "put off once, not for ever"
+
+
 def test_an_array_is_one_by_its_first_job() -> None:
     at = world("submit alice single")
     ids = submit(at, *[a_spec(array_index=i, array_limit=2) for i in (5, 6)])
@@ -215,94 +229,6 @@ def test_a_user_is_made_changed_and_told_to_hosts() -> None:
     assert (user.tickets, user.run_as) == (7.0, "al")
     at.handle(UserSet(now_s=3.0, name=ALICE, tickets=7.0))
     assert not at.outcome.touched, "nothing was changed"
-
-
-# --- hosts --------------------------------------------------------------------------------------------------------
-
-
-def test_a_host_without_gpus_or_with_two_models_is_refused() -> None:
-    at = world()
-    mixed = replace(a_host("n2"), gpus=(*a_host("n2").gpus, *a_host("n2b", "K80", 1).gpus))
-    for host in (mixed, replace(mixed, gpus=())):
-        with pytest.raises(RefusedError, match="GPUs of one model were expected"):
-            at.handle(HostJoined(now_s=0.0, host=host, reports=()))
-
-
-def test_a_host_that_has_what_is_not_wanted_is_told_once_more() -> None:
-    at = world("submit alice a")
-    first = at.do("report n1 9:0=running")
-    assert first == ["→ n1 (1, 3): 1:0 with 100"]
-    assert at.do("report n1 9:0=running") == []
-    assert at.do("report n1 9:1=running") == ["→ n1 (1, 4): 1:0 with 100"]
-
-
-def test_each_connection_is_told_everything_even_if_nothing_changed() -> None:
-    at = world("submit alice a")
-    seq = at.wanted[N1].seq
-    at.do("host n1 V100:4 1:0=running")
-    assert at.wanted[N1].seq == seq + 1
-    assert [job.job for job in at.wanted[N1].jobs] == [1]
-
-
-def test_an_order_that_never_arrived_is_repeated_under_the_same_epoch() -> None:
-    at = world("submit alice a", "leave n1", "host n1 V100:4 boot=b2")
-    assert [(job.job, job.epoch) for job in at.wanted[N1].jobs] == [(1, 0)]
-
-
-def test_an_administrators_drain_survives_the_agents_word() -> None:
-    at = world()
-    state = at.machine.state
-    drained = {N1: replace(state.hosts[N1], drain=Drain(by=ALICE, since_s=0.0))}
-    at.start(replace(state, hosts=drained))
-    at.do("host n1 V100:4")
-    submit(at, a_spec())
-    assert at.machine.job(JobId(1)).host is None
-
-
-def test_work_since_the_checkpoint_counts_as_lost_when_the_host_is() -> None:
-    at = world("submit alice a")
-    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=150 checkpoint_generation=1")
-    at.do("host n1 V100:4 boot=b2")
-    row = at.machine.job(JobId(1))
-    assert (row.epoch, row.gpu_s, row.past_lost_gpu_s) == (1, 100.0, 25.0)
-    assert row.host == "n1", "its checkpoint is there"
-
-
-def test_work_counts_as_lost_with_a_checkpoint_that_was_not_gone_on_from_yet() -> None:
-    at = world("submit alice a")
-    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=200 checkpoint_generation=1")
-    at.do("host n1 V100:4 boot=b2")
-    at.do("leave n1")
-    at.do("remove n1")
-    row = at.machine.job(JobId(1))
-    assert (row.epoch, row.stored, row.gpu_s, row.past_lost_gpu_s) == (2, None, 100.0, 100.0)
-    lost = [fact.text for fact in at.machine.story(JobId(1)) if fact.kind == "lost"]
-    assert lost[-1] == "it was lost: n1 was removed; no checkpoint of it is left to be had, it starts afresh"
-
-
-def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
-    at = world("submit alice a")
-    at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")
-    row = at.machine.job(JobId(1))
-    assert (row.epoch, row.retries, row.exit, row.gpu_s, row.past_lost_gpu_s) == (1, 0, None, 3.0, 3.0)
-
-
-def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
-    at = world("submit alice a retry_max=3")
-    at.do("report n1 1:0=exited gpu_s=10 code=1")
-    at.do("leave n1")
-    at.do("report n1 1:1=exited gpu_s=5 code=1")
-    at.do("host n2 K80:4")
-    at.do("report n2 1:2=running gpu_s=7")
-    row = at.machine.job(JobId(1))
-    assert dict(row.gpu_s_by_model) == {"V100": 15.0, "K80": 7.0}
-    assert at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 7.0}
-    at.now_s = 10.0
-    at.do("report n2 1:2=running gpu_s=17")
-    means, covered_s = at.machine.received_gpus(5.0, 10.0)
-    assert (dict(means), covered_s) == ({("alice", "V100"): 0.0, ("alice", "K80"): 1.0}, 5.0)
-    again = ClusterMachine(at.policy, SETTINGS, at.machine.state)
-    assert again.usage() == at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 17.0}
 
 
 # --- decisions ----------------------------------------------------------------------------------------------------

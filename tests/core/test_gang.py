@@ -209,16 +209,48 @@ def test_a_resume_before_the_commit_lets_all_go_on() -> None:
     assert kinds(gang.events) == [JobWentOn]
 
 
-def test_a_resume_after_the_commit_waits_until_all_have_stopped() -> None:
+def test_a_resume_after_the_commit_lets_go_who_stands_though_others_never_get_to_that_step() -> None:
+    """As ranks that have run out of data, and take part in the collectives of those that have not."""
     gang = Gang(2)
     gang.suspend()
-    at = gang.agree()
+    gang.held(0, gang.agree())
+    gang.forget()
     gang.order(Resume(job=JOB, epoch=1))
-    assert len([m for _, m in gang.told if m["type"] == "go"]) == 2, "only those of the start"
-    gang.held(0, at)
-    gang.held(1, at)
-    assert JobHeld in kinds(gang.events)
-    assert len([m for _, m in gang.told if m["type"] == "go"]) == 4
+    assert gang.newest("go") == {0: {"type": "go"}, 1: {"type": "go"}}
+    for rank in range(2):
+        gang.say(rank, type="going", step=1 - rank, seconds=0.0)
+    assert kinds(gang.events) == [JobWentOn]
+
+
+def test_a_checkpoint_that_not_all_ranks_get_to_is_given_up_when_the_job_is_to_go_on() -> None:
+    gang = Gang(2)
+    gang.suspend(CHECKPOINT)
+    at = gang.agree()
+    gang.say(0, type="progress", step=at, steps=at, seconds=1.0)
+    gang.forget()
+    gang.order(Resume(job=JOB, epoch=1))
+    stop = gang.machine._last_id
+    assert gang.newest("drop") == {rank: {"type": "drop", "id": stop} for rank in range(2)}
+    assert gang.newest("go") == {0: {"type": "go"}, 1: {"type": "go"}}
+    gang.say(0, type="failed", id=stop, what="checkpoint", why="another rank could not write its part")
+    for rank in range(2):
+        gang.say(rank, type="going", step=at - rank, seconds=0.0)
+    assert CheckpointFailed in kinds(gang.events)
+    assert kinds(gang.events)[-1] is JobWentOn
+
+
+def test_a_resume_after_the_commit_of_a_checkpoint_waits_where_all_are_there_and_write() -> None:
+    gang = Gang(2)
+    gang.suspend(CHECKPOINT)
+    at = gang.agree()
+    for rank in range(2):
+        gang.say(rank, type="progress", step=at, steps=at, seconds=1.0)
+    gang.forget()
+    gang.order(Resume(job=JOB, epoch=1))
+    assert gang.told == []
+    for rank in range(2):
+        gang.held(rank, at, "checkpoint", generation=0, id=gang.machine._last_id)
+    assert set(gang.newest("leave")) == {0, 1}
 
 
 def test_a_rank_alone_is_not_asked_first_and_can_be_called_back() -> None:

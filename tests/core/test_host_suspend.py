@@ -93,6 +93,47 @@ def test_without_a_freezer_a_script_without_the_hook_is_unsliceable():
     ]  # nothing is started ahead that could not be kept off the GPU
 
 
+def test_a_script_without_the_hook_that_is_paused_while_it_starts_keeps_its_gpus_until_it_is_frozen():
+    sim = HostSim(1)
+    plain = sim.job(1, ways=Ways(hooks=False))
+    sim.send()
+    sim.run(5)
+    sim.job(2)
+    sim.change(plain, paused=True)
+    sim.send()
+    sim.run(20)
+    assert sim.phases() == {1: "starting", 2: "held"}
+    assert sim.machine.report(plain).gpu_s == pytest.approx(25, abs=1)
+    sim.run(30)
+    assert sim.phases() == {1: "frozen", 2: "running"}
+
+
+def test_without_a_freezer_a_script_without_the_hook_that_is_paused_while_it_starts_keeps_its_gpus():
+    sim = HostSim(1, config=HostConfig(can_freeze=False))
+    plain = sim.job(1, ways=Ways(hooks=False))
+    sim.send()
+    sim.run(5)
+    sim.job(2)
+    sim.change(plain, paused=True)
+    sim.send()
+    sim.quanta(3)
+    assert orders(sim, "launch") == ["launch 1 on 0"]
+    report = sim.machine.report(plain)
+    assert (report.phase, report.sliceable, report.in_turn) == (Phase.RUNNING, False, True)
+
+
+def test_a_job_with_the_hook_that_is_paused_while_it_starts_stands_at_its_first_step():
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(hook_s=8.0, ready_s=20.0))
+    sim.send()
+    sim.run(5)
+    sim.change(job, paused=True)
+    sim.send()
+    sim.run(30)
+    assert sim.phases() == {1: "held"}
+    assert sim.gpu_s(job) == pytest.approx(8, abs=0.1)  # then it is known to stop by itself
+
+
 def test_transparent_jobs_are_frozen_only():
     sim = HostSim(1)
     for n in (1, 2):

@@ -50,3 +50,18 @@ def test_one_that_a_policy_lets_run_and_its_server_has_no_memory_for_waits_for_t
     at.do("submit alice a gpus=4")
     at.do("report n1 1:0=waiting note=waits_for_host_memory_of_its_server")
     assert at.machine.why(JobId(1), 0.0).text == "it waits for host memory of its server"
+
+
+def test_one_that_its_owner_paused_and_that_cannot_be_stopped_is_said_to_run_and_keeps_its_gpus() -> None:
+    at = world(policy=find("las"))
+    at.do("submit alice a gpus=4 count=2")
+    at.do("report n1 1:0=running sliceable=no note=no_step_hook:_runs_unsliced")
+    assert not any("placed" in line for line in at.do("pause alice 1"))
+    why = at.machine.why(JobId(1), 0.0)
+    assert (
+        why.text
+        == "it was paused by its owner, but runs on n1: it cannot be stopped (no step hook: runs unsliced)"
+    )
+    assert why.next_step == "`hsctl cancel 1` ends it"
+    assert any("job 2 placed" in line for line in at.do("report n1 1:0=held"))
+    assert at.machine.why(JobId(1), 0.0).text == "it is paused by its owner"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from job_stub import StubAgent
@@ -15,6 +16,7 @@ from hs_core.events import JobCheckpointed, JobHeld, JobReady, JobRestored, JobW
 from hs_core.reports import Tier
 from hs_job import average
 from hs_job.checkpoint import Folder
+from hs_job.pack import pack, unpack
 
 TRAIN = str(Path(__file__).parent / "train.py")
 HANDED = ("--handed", "epoch", "--epochs", "4")  # 80 steps: 20 an epoch
@@ -201,6 +203,22 @@ def test_weights_go_by_the_steps_done_and_schedules_take_the_steps_of_all() -> N
     assert found["objects"]["model"]["seen"] == 6
     assert (found["step"], found["data"]["epoch"], found["data"]["fetched"]) == (10, 0, 10)
     assert found["behind"] == {"schedule": 2}, "8 steps of its own, 2 of the other's"
+
+
+def test_an_average_is_of_the_versions_of_modules_that_its_parts_are_of() -> None:
+    parts = [saved(4, weight, fetched=4, began=2, count=4) for weight in (1.0, 2.0)]
+    for part in parts:
+        part["objects"]["model"] = torch.nn.BatchNorm1d(1).state_dict()
+    found = average.merged(parts, [2, 2], 6)["objects"]["model"]
+    assert found._metadata == {"": {"version": 2}}
+
+
+def test_arrays_without_elements_have_an_average() -> None:
+    parts = [saved(4, weight, fetched=4, began=2, count=4) for weight in (1.0, 2.0)]
+    for part in parts:
+        part["objects"]["model"]["none"] = pack(np.zeros((0, 3)), "none")
+    found = average.merged(parts, [2, 2], 6)["objects"]["model"]
+    assert unpack(found["none"]).shape == (0, 3)
 
 
 def test_a_copy_that_did_nothing_has_no_weight() -> None:

@@ -289,3 +289,136 @@ def test_what_a_script_does_once_an_epoch_has_ended_it_does_in_the_process_that_
     let_go(agent)
     expected, _ = undisturbed.communicate()
     assert lines(move(agent, (script, "10"), at_step=10)) == lines(expected)
+
+
+PREAMBLE = """
+import torch, hs_job
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.manual_seed(1)
+x = torch.randn(40, 4)
+data = TensorDataset(x, x.sum(1, keepdim=True))
+loader = DataLoader(data, batch_size=8, shuffle=True)
+model = nn.Linear(4, 1)
+
+def train(xs, ys):
+    loss = nn.functional.mse_loss(model(xs.to(model.weight.dtype)), ys)
+    loss.backward()
+    return loss.item()
+"""
+
+BESIDE_ANOTHER_LOADER = """
+other = DataLoader(data, batch_size=8)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for (xs, ys), _ in zip(loader, other):
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
+AVERAGED_EACH_EPOCH = """
+class Average:
+    def __init__(self):
+        self.weight = model.weight.detach().clone()
+
+    def state_dict(self):
+        return {"weight": self.weight}
+
+    def load_state_dict(self, state):
+        self.weight = state["weight"]
+
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+average = Average()
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader, average=average)
+step = state.step
+for epoch in range(5):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r} {average.weight.tolist()}", flush=True)
+    average.weight.lerp_(model.weight.detach(), 0.5)
+"""
+
+WIDE_WEIGHTS = """
+class Wide(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            wide = state.setdefault("wide", parameter.float().clone())
+            wide.add_(parameter.grad.float(), alpha=-0.001)
+            parameter.copy_(wide)
+
+model.bfloat16()
+optimizer = Wide(model.parameters(), {})
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r} {optimizer.state[model.weight]['wide'].tolist()}", flush=True)
+"""
+
+A_STEP_FOR_EACH_EPOCH = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+for epoch in range(20):
+    losses = [train(xs, ys) for xs, ys in loader]
+    optimizer.step()
+    optimizer.zero_grad()
+    if losses:
+        print(f"0:{epoch + 1} {losses!r}", flush=True)
+"""
+
+OF_NO_LENGTH = """
+class Order(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter(torch.randperm(40).tolist())
+
+    def __len__(self):
+        raise NotImplementedError
+
+loader = DataLoader(data, batch_size=8, sampler=Order())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+state = hs_job.state(model=model, optimizer=optimizer, loader=loader)
+step = state.step
+for epoch in range(state.epoch, 4):
+    for xs, ys in loader:
+        loss = train(xs, ys)
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+        print(f"0:{step} {loss!r}", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "at_step"),
+    [
+        pytest.param(OF_NO_LENGTH, 7, id="whose sampler says in its own way that it knows no length"),
+        pytest.param(BESIDE_ANOTHER_LOADER, 7, id="whose batches are zipped with those of another loader"),
+        pytest.param(
+            AVERAGED_EACH_EPOCH, 12, id="whose average takes up what it is loaded with, and changes it"
+        ),
+        pytest.param(WIDE_WEIGHTS, 7, id="whose optimizer keeps 32-bit weights beside 16-bit parameters"),
+        pytest.param(A_STEP_FOR_EACH_EPOCH, 4, id="that steps once an epoch, also where it passes that by"),
+    ],
+)
+def test_a_script_is_moved_bit_for_bit(agent: StubAgent, body: str, at_step: int) -> None:
+    (agent.folder / "train.py").write_text(PREAMBLE + body)
+    script = str(agent.folder / "train.py")
+    undisturbed = agent.run(script)
+    let_go(agent)
+    expected, _ = undisturbed.communicate()
+    assert lines(move(agent, (script,), at_step)) == lines(expected)

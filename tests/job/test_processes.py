@@ -82,6 +82,23 @@ for epoch in range(6):
 print("done", flush=True)
 """
 
+UNEVEN = """
+import os, torch
+from torch.distributed.algorithms.join import Join
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+o = torch.optim.SGD(model.parameters(), lr=0.01)
+with Join([model]):
+    for (x,) in DataLoader(TensorDataset(torch.randn((100, 5)[rank], 4)), batch_size=1):
+        o.zero_grad(); model(x).sum().backward(); o.step()
+print("done", flush=True)
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
 
 def script(agent: StubAgent, text: str) -> str:
     path = agent.folder / "script.py"
@@ -336,3 +353,47 @@ def test_a_held_job_is_saved_where_it_stands_and_a_torn_generation_is_passed_ove
     assert (job.returncode, errors) == (0, "")
     done_again = output.splitlines()[step:]
     assert end.splitlines()[: len(done_again)] == done_again
+
+
+def test_a_process_keeps_no_copy_of_what_it_was_restored_from(agent: StubAgent) -> None:
+    lines = (
+        "import torch, weakref, hs_job",
+        "class Weights:",
+        "    loaded = weakref.ref(set())",
+        "    def state_dict(self): return {'w': torch.ones(3)}",
+        "    def load_state_dict(self, state): self.loaded = weakref.ref(state['w'])",
+        "weights = Weights()",
+        "state = hs_job.state(weights=weights)",
+        "print(state.restored, weights.loaded() is None, flush=True)",
+        "while not state.restored: hs_job.step()",
+    )
+    argv = (script(agent, "\n".join(lines)),)
+    job = start(agent, *argv)
+    agent.wait(JobWentOn)
+    since = agent.seen()
+    agent.suspend(Tier.CHECKPOINT)
+    held = agent.wait(JobHeld, since)
+    assert (job.communicate()[0], held.tier) == ("False True\n", Tier.CHECKPOINT)
+    job = start(agent, *argv, env={"HS_RESTORE": str(held.generation)})
+    assert job.communicate() == ("True True\n", "")
+
+
+def test_a_gang_one_of_whose_ranks_has_run_out_of_data_goes_on_after_a_stop(agent: StubAgent) -> None:
+    """It is in the collectives of the others, and never gets to the step at which these stand."""
+    agent.kill()
+    agent._machine_args = {"pace_s": 0.02, "progress_s": 0.05}
+    agent.start()
+    job = agent.run(script(agent, UNEVEN), ranks=2)
+    agent.wait(JobReady)
+    agent.resume()
+    agent.until(
+        lambda: any(message["step"] > 10 for message in agent.messages("progress")) or None,
+        "ten steps of the rank that has more data",
+    )
+    since = agent.seen()
+    agent.suspend()
+    agent.until(lambda: agent.messages("held") or None, "a rank that stands")
+    agent.resume()
+    agent.wait(JobWentOn, since)
+    output, errors = job.communicate()
+    assert (job.returncode, output.count("done"), errors) == (0, 2, "")

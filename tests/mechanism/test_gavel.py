@@ -186,6 +186,24 @@ def test_a_fifo_entity_serves_its_first_job_first() -> None:
     assert found.alone[:, 0] == pytest.approx([1, 0.5, 0, 0.75, 0.75])
 
 
+def test_users_of_very_unlike_tickets_are_filled_to_the_brim() -> None:
+    for seed in range(60):
+        dice = np.random.default_rng(seed)
+        users = int(dice.integers(1, 30))
+        jobs = users + int(dice.integers(0, 30))
+        tickets = dice.choice([0.001, 0.01, 1, 100, 1e4, 1e6], users)
+        asked = Question(
+            speed=dice.choice([0.5, 1.0, 3.0], (jobs, 2)),
+            gang=dice.choice([1, 2, 4], jobs),
+            gpus=dice.choice([4, 8, 16], 2),
+        )
+        of = np.concatenate([np.arange(users), dice.integers(0, users, jobs - users)])
+        found = hierarchical(asked, of, [Entity(weight=float(one)) for one in tickets / tickets.sum()])
+        keeps_within(asked, found)
+        busy = found.used_gpus(asked)
+        assert busy.sum() == pytest.approx(min(asked.gpus.sum(), asked.gang.sum()), rel=1e-5), seed
+
+
 def test_hierarchical_refuses_what_it_cannot_read() -> None:
     asked = Question(speed=np.ones((1, 1)), gang=np.ones(1, int), gpus=np.array([1]))
     with pytest.raises(BrokenError, match="entity names 2; expected 0 to 0"):

@@ -46,3 +46,12 @@ def test_the_level_among_many_is_found_as_among_few(
     if sum(asks):
         gpus = data.draw(st.integers(0, sum(asks) - 1))
         assert one_by_one(gpus, asks, entitled) == pytest.approx(at_once(gpus, asks, entitled))
+
+
+def test_what_everybody_gets_does_not_go_by_the_order_in_which_users_are_named() -> None:
+    """Else the last digit would go by what the process has decided before: equal mappings count as one question."""
+    asked = {UserName(f"u{at}"): at + 1 for at in range(8)}
+    entitled = {user: gpus / 7 for user, gpus in asked.items()}  # all stand at the same line
+    backwards = dict(reversed(entitled.items()))
+    for gpus in range(1, 36):
+        assert Level(gpus, backwards, asked).parts() == Level(gpus, entitled, asked).parts()

@@ -33,7 +33,15 @@ def test_jobs_that_all_run_at_once_need_no_more_than_their_tickets_per_gpu() -> 
 
 def test_a_job_that_lacks_much_cannot_run_more_than_all_the_time() -> None:
     lacks, others = jobs(1, user="lacks"), jobs(1, 1, 1, 1)
-    assert time_load(4, weighed([*lacks, *others], {UserName("lacks"): 1.5, UserName("u"): 0.5})) == 1.0
+    weights = {UserName("lacks"): 1.5, UserName("u"): 0.5}
+    # All together need 3.5 GPUs of 4, and the one its own for the rest of the time, too.
+    assert time_load(4, weighed([*lacks, *others], weights)) == pytest.approx(3.5 / 4 + (1 - 3.5 / 4) / 4)
+
+
+def test_a_gang_waits_for_the_small_job_that_needs_most_and_small_ones_do_not() -> None:
+    small = ((1, 0.9), (1, 0.2), (1, 0.2))
+    assert time_load(2, ((2, 0.5), *small)) == pytest.approx(0.5 + 0.9)
+    assert time_load(2, small) == pytest.approx(0.65 + 0.25 / 2)
 
 
 def test_gangs_of_more_than_half_run_one_after_the_other() -> None:
@@ -77,8 +85,11 @@ def literal(gpus: int, there: Weighed) -> float:
     alone = max(
         sum(takes[width] * weight for width, weight in small) / gpus,
         (sum(width * weight for width, weight in small) + left_over(small, gpus)) / gpus,
-        max((min(1.0, weight) for _, weight in small), default=0.0),
     )
+    if big:
+        alone = max(alone, max((min(1.0, weight) for _, weight in small), default=0.0))
+    else:
+        alone += sum(width * max(0.0, min(1.0, weight) - alone) for width, weight in small) / gpus
     for width, weight in big if small else ():
         room = gpus - width
         for other in widths:

@@ -198,6 +198,32 @@ def test_jobs_follow_the_trades_and_users_gain() -> None:
     assert got["C"] > 45
 
 
+def of_two_classes(few: float) -> dict[tuple[str, str], float]:
+    """A's: two jobs so many times as fast on a V100, and sixty that are no faster there."""
+    known = {"A/few": {"V100": few, "K80": 1.0}, "A/many": {"V100": 1.0, "K80": 1.0}}
+    return {(name, model): rate for name, of in known.items() for model, rate in of.items()}
+
+
+def test_a_user_keeps_fast_gpus_for_those_of_its_jobs_that_are_worth_more_there_than_its_bid_says() -> None:
+    few, many = sweep(1, 2, "A", of="A/few"), sweep(100, 60, "A", of="A/many")
+    speeds = of_two_classes(5.0) | rates(B={"V100": 6.0, "K80": 1.0})
+    verdict = decide(TABLE_3_HOSTS, [*few, *many, *sweep(200, 60, "B")], rates=speeds)
+    assert verdict.base["A", "V100"] == 6
+    assert verdict.entitled["A", "V100"] == 2
+    more = [*few, *sweep(50, 2, "A", of="A/few"), *many, *sweep(200, 60, "B")]
+    after = GANDIVA_FAIR.decide(ask(TABLE_3_HOSTS, more, rates=speeds, quantum=1), verdict.memory)
+    assert [news.why for news in after.news if news.undone] == [
+        "taken back: for some of A's jobs a V100 has another worth"
+    ]
+    assert after.entitled["A", "V100"] == 4
+
+
+def test_a_user_takes_no_fast_gpus_for_jobs_that_are_worth_less_there_than_its_bid_says() -> None:
+    jobs = [*sweep(1, 2, "A", of="A/few"), *sweep(100, 60, "A", of="A/many"), *sweep(200, 60, "B")]
+    speeds = of_two_classes(20.0) | rates(B={"V100": 1.0, "K80": 1.0})
+    assert decide(TABLE_3_HOSTS, jobs, rates=speeds).trades == ()
+
+
 def test_a_user_who_comes_takes_back_what_the_others_no_longer_have() -> None:
     world = run(TABLE_3_HOSTS, table_3(), rates=TABLE_3_RATES)
     first = world.step()
@@ -284,6 +310,35 @@ def test_jobs_that_were_not_started_move_without_a_budget() -> None:
     waiting = [replace(one, started=False) for one in at("a", *sweep(1, 8, "A"))]
     verdict = decide([host("a"), host("b")], waiting, migrations_left=0)
     assert where(verdict) == {"a": 4, "b": 4}
+
+
+def test_gpus_that_idle_are_filled_from_a_server_with_a_job_that_is_due_all_the_time() -> None:
+    """B's gang is due all the time on a and b. Without one of D's five b is needed for as long yet, but for one of its GPUs only."""
+    gangs = at("c", *sweep(20, 4, "D", 4, migrate=Migrate.NEVER))
+    jobs = [*at("a+b", job(1, "B", 2, nodes=2)), *at("b", *sweep(2, 5, "D")), *gangs]
+    world = run([host(name) for name in "abc"], jobs)
+    assert where(world.go(3)) == {"a+b": 1, "a": 2, "b": 3, "c": 4}
+    world.gpus.clear()
+    world.go(100)
+    assert len(world.moved) == 2
+    assert world.by_user() == {"B": 200, "D": 900}, "one GPU idles: nobody is left who could use it"
+
+
+def test_small_jobs_do_not_go_to_and_fro_beside_jobs_that_are_due_all_the_time() -> None:
+    hosts = [host("a", 8), host("b", 8)]
+    jobs = [
+        *at("a+b", job(1, "C", 2, nodes=2)),
+        *at("a", *sweep(2, 3, "C", 2), *sweep(5, 3, "A"), job(8, "B")),
+        *at("b", job(9, "C", 2), job(10, "A"), job(11, "A", 4), *sweep(12, 2, "B", 4)),
+    ]
+    world = run(hosts, jobs, tickets={"A": 100, "B": 100, "C": 300})
+    world.go(200)
+    assert world.moved == []
+    assert sum(world.idle.values()) < 200 * 16 / 1000
+    assert all(
+        world.by_user()[user] == pytest.approx(gpus * 200, rel=0.05)
+        for user, gpus in {"A": 3.2, "B": 3.2, "C": 9.6}.items()
+    )
 
 
 def test_gpus_that_idle_beside_a_gang_are_filled() -> None:

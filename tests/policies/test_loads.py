@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from hs_core.mechanism.loads import Board, find_levels
+from hs_core.mechanism.time_load import time_load, weighed
 from hs_core.mechanism.world import look
 from hs_core.names import HostName
 
@@ -72,3 +73,22 @@ def test_room_beside_gangs_is_what_the_jobs_of_each_server_leave(seed: int) -> N
         assert pool.room(at) == (left if beside and 0 < left < gpus else 0)
     board.remove(jobs[0], jobs[0].hosts)
     assert pool.room(pool.index[jobs[0].hosts[0]]) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_loads_found_of_all_servers_at_once_are_those_found_one_by_one(seed: int) -> None:
+    dice = Random(seed)
+    names = [f"h{at}" for at in range(30)]
+    jobs = [
+        job(at, dice.choice("ABC"), dice.choice((1, 1, 2, 4)), host=dice.choice(names)) for at in range(1, 90)
+    ]
+    jobs += [job(at, "A", gang, nodes=2, hosts=dice.sample(names, 2)) for at, gang in enumerate((2, 8), 90)]
+    world = look(snapshot(list(map(host, names)), jobs), {})
+    shares = {at: dice.choice((0.0, 0.3, 1.0)) * gpus for at, gpus in world.gpus.items()}
+    (pool,) = Board(world, shares, find_levels(world, shares), {}).pools()
+    loads, odd = pool.time_loads()
+    for at, name in enumerate(pool.names):
+        there = [one for one in jobs if name in one.hosts]
+        if at not in odd:
+            assert loads[at] == pytest.approx(time_load(4, weighed(there, pool.per_gpu)))
+    assert len(odd) < len(names) / 2

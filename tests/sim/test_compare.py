@@ -142,6 +142,31 @@ def test_bad_usage_is_refused(words: list[str], said: str, capsys: pytest.Captur
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--json", "--csv", "--plot"])
+def test_a_run_begins_only_if_what_it_is_to_write_can_be_written_and_is_not_what_it_reads(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = tmp_path / ("w.yaml" if option != "--plot" else "w.png")
+    load.write_text("not a workload")
+    monkeypatch.setattr("hs_sim.cli.run.workload_of", lambda *_: pytest.fail("it is read"))
+    folder = tmp_path / "folder.png"
+    folder.mkdir()
+    for path, said in (
+        (load, "is read; expected another file"),
+        (tmp_path / "folder.png" / ".." / load.name, "is read; expected another file"),
+        (folder, "is a folder; expected a place that can be written"),
+        (load / "below.png", f"{load} is no folder; expected a place that can be written"),
+    ):
+        assert main(["run", str(load), option, str(path)]) == 2
+        assert f"{option}: {str(path)!r}" in (shown := capsys.readouterr().err)
+        assert said in shown
+    assert load.read_text() == "not a workload"
+    out = str(tmp_path / "out.png")
+    assert main(["run", str(load), "--json", out, "--plot", out]) == 2
+    assert "--plot: " in (shown := capsys.readouterr().err)
+    assert "is written by --json; expected another file" in shown
+
+
 def test_jobs_are_drawn_as_other_simulators_draw_them(tmp_path: Path) -> None:
     rows = compare(tmp_path, "--policies", "fifo", "--like", "gavel", "--small", "--round-s", "3600")
     assert rows[0]["finished"] == 12

@@ -16,7 +16,9 @@ from hs_sim.cluster import nodes_of, parse_cluster, runnable
 from hs_sim.drawn import gavel_like, shockwave_like
 from hs_sim.export import dump_csv, dump_yaml
 from hs_sim.generate import Recipe, gang_rates, generate
-from hs_sim.model import GAVEL, SHOCKWAVE, Growth, Stage
+from hs_sim.machines import run_machines
+from hs_sim.model import GAVEL, SHOCKWAVE, Experiment, Growth, Stage
+from hs_sim.quanta import run_quanta
 from hs_sim.reading import Sieve
 from hs_sim.sources import read
 
@@ -91,6 +93,7 @@ BAD = [
     ("csv", "ann,60,900,nett,2,1\n", "job_class", "'nett'", "did you mean net"),
     ("csv", "ann,60,900,net,0,1\n", "gpus", "'0'", "at least 1"),
     ("csv", "ann,60,1e400,net,1,1\n", "steps", "'1e400'", "a whole number"),
+    ("csv", "ann,60,1e18,net,1,1\n", "steps", "1000000000000000000", "at most 1000000000000000"),
     ("philly", "2017-10-03 06:48:36,500.0\n", "num_gpus", "'nothing'", "as many fields"),
     ("philly", "yesterday,500.0,2,1000.0,a\n", "timestamp", "'yesterday'", "a time such as"),
     ("philly", "2017-10-03 06:48:36,-5,2,1000.0,a\n", "duration", "'-5'", "above 0"),
@@ -250,6 +253,25 @@ def test_exit_status_is_2_for_a_bad_file_3_for_what_cannot_run_and_4_for_none(
     assert main(["run", str(big), "--cluster", "v100:4"]) == 3
     assert f"{big}:3: gpus: 1 x 64" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "none.yaml")]) == 4
+
+
+@pytest.mark.parametrize("depth", ["quanta", "machines"])
+@pytest.mark.parametrize(("field", "job"), [("steps", "0,1e15,net"), ("arrival_s", "1e18,900,net")])
+def test_a_job_that_would_be_simulated_for_ever_is_refused_unless_it_is_said_when_to_stop(
+    field: str, job: str, depth: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, _ = put(tmp_path, "csv", f"ann,{job},2,1\n")
+    words = ["run", str(path), "--cluster", "v100:4", "--policy", "fifo", "--depth", depth]
+    assert main(words) == 2
+    assert (
+        f"{path}:4: {field}: 1e+1{'5' if field == 'steps' else '8'}; expected an end within 1e+09 s"
+        in capsys.readouterr().err
+    )
+    assert main([*words, "--until", "600"]) == 0
+    load = read(path)
+    run = run_quanta if depth == "quanta" else run_machines
+    with pytest.raises(RefusedError, match=f"{field}: 1e.1[58]; expected an end"):
+        run(Experiment(cluster=parse_cluster("v100:4"), workload=load))
 
 
 def test_bad_jobs_that_were_left_out_are_counted_in_the_results(

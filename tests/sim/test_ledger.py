@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hs_core.names import UserName
 from hs_sim.cluster import parse_cluster
 from hs_sim.generate import Recipe, generate
-from hs_sim.model import Experiment, Result, SimJob, Workload
+from hs_sim.model import Costs, Experiment, Noise, Result, SimJob, Workload
 from hs_sim.quanta import run_quanta
 from hs_sim.quanta.ledger import FewOfMany, Sums
 
@@ -69,3 +69,24 @@ def test_who_comes_up_across_an_edge_takes_its_gpus_once() -> None:
     (there,) = [sample for sample in result.samples if sample.at_s == 120.0]
     assert sum(there.gpus.values()) == pytest.approx(3.0, abs=0.01)
     assert gpu_s_of_samples(result) == pytest.approx(fsum(job.gpu_s["V100"] for job in result.jobs))
+
+
+@pytest.mark.parametrize("suspend_s", [0.1, 20.0])
+@pytest.mark.parametrize("policy", ["gandiva-fair", "las", "srtf"])
+def test_in_no_sample_users_have_more_gpus_than_there_are(policy: str, suspend_s: float) -> None:
+    """Whoever begins waits until those before it have stopped; one that is placed anew while it comes up leaves its GPUs."""
+    cluster = parse_cluster("v100:8,p100:12,k80:20")
+    recipe = Recipe(jobs=80, users=5, jobs_per_hour=30, service_s=2400.0, service_spread=1.0, seed=4)
+    experiment = Experiment(
+        cluster=cluster,
+        workload=generate(recipe),
+        policy=policy,
+        seed=4,
+        noise=Noise(rate_cv=0.1),
+        costs=Costs(suspend_s=suspend_s, start_s=2.0),
+        until_s=4 * 3600.0,
+    )
+    for sample in run_quanta(experiment).samples:
+        for pool in cluster.pools:
+            had = fsum(gpus for (_, model), gpus in sample.gpus.items() if model == pool.model)
+            assert had <= pool.gpus * (1 + 1e-9), (sample.at_s, pool.model)

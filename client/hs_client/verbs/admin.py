@@ -103,10 +103,11 @@ def _until_empty(client: Client, view: wire.NodeView, timeout_s: float) -> wire.
 
 def _what_is_left(client: Client, view: wire.NodeView) -> str:
     """Jobs; then checkpoints that others are yet to fetch."""
+    away = "; the server is away, and until it is back nothing leaves it" if view.state == "away" else ""
     if view.jobs:
-        return f"{view.jobs} job{'s' * (view.jobs != 1)} left: {_who_is_left(client, view.name)}"
+        return f"{view.jobs} job{'s' * (view.jobs != 1)} left: {_who_is_left(client, view.name)}{away}"
     if view.needed_by:
-        return f"job{'s' * (len(view.needed_by) > 1)} {tables.numbers(view.needed_by)} yet to fetch a checkpoint that only it has"
+        return f"job{'s' * (len(view.needed_by) > 1)} {tables.numbers(view.needed_by)} yet to fetch a checkpoint that only it has{away}"
     return ""
 
 

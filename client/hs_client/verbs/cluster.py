@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hs_client import forms, quantities, screen, tables
+from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import MOST_JOBS, Client
 from hs_client.errors import FAILED, InvalidError
 from hs_client.verbs import common
@@ -145,6 +145,7 @@ def trades(ctx: click.Context, /, *, undone: bool, me: bool, limit: int | None, 
 )
 @click.option("--jsonl", is_flag=True, help="one JSON object a line")
 @json_option
+@click.option("--no-header", is_flag=True, expose_value=False, help="as every list; there is none")
 @click.pass_context
 def events(
     ctx: click.Context, /, *, follow: bool, job: str | None, of_user: str | None, me: bool,
@@ -157,7 +158,7 @@ def events(
         raise InvalidError("--me and --of: expected one of them")
     with connected(ctx) as client:
         found = client.events(
-            job_id=common.one_job(client, job) if job else 0,
+            job_id=job_words.one_job(client, job) if job else 0,
             user=client.whoami() if me else of_user or "",
             after_seq=after_seq or 0,
             tail=tail or 0,

@@ -5,11 +5,10 @@ from typing import Any
 
 import click
 
-from hs_client import forms, quantities, screen, tables
+from hs_client import forms, job_words, quantities, screen, tables
 from hs_client.api import ENDED, LISTED, MOST_JOBS, Client, exit_code
 from hs_client.errors import InvalidError
 from hs_client.follow import outcome, wait_all, write_chunk
-from hs_client.verbs import common
 from hs_client.verbs.common import connected, json_option, list_options, out, present, warn, watch_options
 from hs_proto.v1 import controller_pb2 as wire
 
@@ -83,7 +82,7 @@ def _states(words: Sequence[str]) -> list[str]:
 def show(ctx: click.Context, /, *, job: str, as_json: bool, with_env: bool) -> None:
     """Show everything about a job."""
     with connected(ctx) as client:
-        found = client.job(common.one_job(client, job))
+        found = client.job(job_words.one_job(client, job))
     if as_json:
         out(forms.text(forms.detail(found), indent=2))
         return
@@ -254,7 +253,7 @@ def _checkpoint(view: wire.JobView) -> str:
 def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
     """Say why a job is where it is: one reason, its evidence, and what comes next."""
     with connected(ctx) as client:
-        reply = client.why(common.one_job(client, job))
+        reply = client.why(job_words.one_job(client, job))
     if as_json:
         out(forms.text(forms.why(reply), indent=2))
         return
@@ -277,7 +276,7 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
 def logs(ctx: click.Context, /, *, job: str, following: bool, tail: int | None) -> None:
     """Print a job's output."""
     with connected(ctx) as client:
-        job_id = common.one_job(client, job)
+        job_id = job_words.one_job(client, job)
         for chunk in client.output(job_id, tail_lines=-1 if tail is None else tail, follow=following):
             write_chunk(chunk, warn)
 
@@ -291,7 +290,7 @@ def _changing(
     @click.pass_context
     def verb(ctx: click.Context, /, *, jobs: tuple[str, ...], as_json: bool) -> None:
         with connected(ctx) as client:
-            views = change(client, common.job_ids(client, jobs))
+            views = change(client, job_words.job_ids(client, jobs))
         if as_json:
             out(forms.text([forms.job(view) for view in views], indent=2))
         for view in views if not as_json else ():
@@ -327,7 +326,7 @@ def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool,
             if ids and not yes and not click.confirm(f"cancel {len(ids)} jobs?", err=True):
                 return
         else:
-            ids = common.job_ids(client, jobs)
+            ids = job_words.job_ids(client, jobs)
         views = client.cancel(*ids) if ids else []
     if as_json:
         out(forms.text([forms.job(view) for view in views], indent=2))
@@ -353,7 +352,7 @@ def wait(ctx: click.Context, /, *, jobs: tuple[str, ...], timeout: str | None, a
     except ValueError as error:
         raise InvalidError(f"--timeout {timeout!r}: {error}") from None
     with connected(ctx) as client:
-        ids = common.job_ids(client, jobs)
+        ids = job_words.job_ids(client, jobs)
         code = wait_all(client, ids, report=warn, timeout_s=timeout_s)
         if as_json:
             out(forms.text([forms.job(client.job(job_id).view) for job_id in ids], indent=2))

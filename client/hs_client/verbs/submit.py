@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from hs_client import compose, forms, jobfile, quantities, script, yamlfile
+from hs_client import compose, forms, job_words, jobfile, quantities, script, yamlfile
 from hs_client.api import Client, Submitted, new_key
 from hs_client.errors import InvalidError, UnavailableError
 from hs_client.follow import follow, wait_all
@@ -84,7 +84,11 @@ def job_options(function: F) -> F:
         ),
         click.option("-a", "--array", metavar="TASKS", help="0-15, or 0-15%4 for four at once"),
         click.option(
-            "-d", "--after", metavar="JOB[:ok|any|fail]", multiple=True, help="wait for that job  [ok]"
+            "-d",
+            "--after",
+            metavar="JOB[:ok|any|fail]",
+            multiple=True,
+            help="wait for that job (12, 12_3, 12_all)  [ok]",
         ),
         click.option(
             "-p", "--priority", type=int, metavar="N", help="among your own jobs; higher first  [0]"
@@ -185,8 +189,8 @@ def submit(
         raise InvalidError("--wait and --detach: expected one of them")
     if dry_run and wait:
         raise InvalidError("--wait and --dry-run: expected one of them")
-    specs = request(flags)
     with connected(ctx) as client:
+        specs = request(flags, client)
         done = send(client, specs, dry_run=dry_run)
         _tell(done, specs, dry_run=dry_run, parsable=parsable, as_json=as_json)
         return wait_all(client, done.job_ids, report=warn) if wait else 0
@@ -203,10 +207,10 @@ def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> in
 
     After Ctrl-C the job goes on (exit status 130); `hsctl logs -f JOB` takes its output up again.
     """
-    specs = request(flags)
-    if len(specs) != 1:
-        raise InvalidError(f"{len(specs)} jobs: expected one; arrays and sweeps are for `hsctl submit`")
     with connected(ctx) as client:
+        specs = request(flags, client)
+        if len(specs) != 1:
+            raise InvalidError(f"{len(specs)} jobs: expected one; arrays and sweeps are for `hsctl submit`")
         done = send(client, specs)
         if detach:
             _tell(done, specs, dry_run=False, parsable=False, as_json=False)
@@ -223,7 +227,7 @@ def run(ctx: click.Context, /, *, detach: bool, quiet: bool, **flags: Any) -> in
             return 130
 
 
-def request(flags: dict[str, Any]) -> list[Any]:
+def request(flags: dict[str, Any], client: Client) -> list[Any]:
     """The JobSpecs that flags, file and script come to."""
     layers = Layers()
     if flags["file"]:
@@ -234,7 +238,8 @@ def request(flags: dict[str, Any]) -> list[Any]:
         raise InvalidError("nothing to run: expected a command, a script, or a job file with -f")
     _lay_flags(layers, flags, lambda flag: flag)
     job = jobfile.parse(layers.data, layers.origins)
-    return compose.specs(job, compose.Place.here(check=_files_are_here()), layers.origins)
+    place = compose.Place.here(check=_files_are_here())
+    return compose.specs(job, place, layers.origins, partial(job_words.job_ids, client))
 
 
 def _files_are_here() -> bool:

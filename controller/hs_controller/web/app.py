@@ -1,6 +1,7 @@
 """The routes, and what every answer carries. Default deny: but for the form to sign in and its looks, everything asks who is there."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,7 @@ PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
 }
+UNREAD_BYTES, UNREAD_S = 1 << 20, 2.0  # of a request that was answered already are still taken in
 SCRAPES = 2  # at once: each looks at every job
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; form-action 'none';"
@@ -114,7 +116,7 @@ def application(
             *(Route(path, show_page) for path in PAGE),
             *(Route(path, show_file) for path in FILES),
         ],
-        middleware=[Middleware(_Headers)],
+        middleware=[Middleware(_Headers), Middleware(_Heard)],
         exception_handlers={HTTPException: _refused, Exception: _broken},
     )
     app.router.redirect_slashes = False
@@ -149,3 +151,34 @@ class _Headers:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+class _Heard:
+    """An answer that is given before the request has been read, a refusal, waits until it has: who is still sending when the connection is closed may lose it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        heard = scope["type"] != "http" or any(name == b"expect" for name, _ in scope["headers"])
+
+        async def hear() -> Message:
+            nonlocal heard
+            message = await receive()
+            heard = heard or not message.get("more_body", False)
+            return message
+
+        async def hear_all() -> None:
+            left = UNREAD_BYTES
+            while not heard and left > 0:
+                left -= len((await hear()).get("body", b""))
+
+        async def answer(message: Message) -> None:
+            nonlocal heard
+            if not heard:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(hear_all(), UNREAD_S)
+                heard = True
+            await send(message)
+
+        await self._app(scope, hear, answer)

@@ -45,15 +45,15 @@ class Admin(Hosts):
             raise RefusedError(f"deadline_s: {event.deadline_s} is not a time")
         if len(event.reason) > _TEXT_CHARS:
             raise RefusedError(f"reason: {len(event.reason)} characters; at most {_TEXT_CHARS} were expected")
-        old = host.drain
-        if old is not None and (old.reason, old.deadline_s) == (event.reason, event.deadline_s):
+        old = host.drain or Drain(by=event.by, since_s=event.now_s)
+        deadline_s = old.deadline_s if event.deadline_s is None else event.deadline_s
+        drain = replace(old, reason=event.reason or old.reason, deadline_s=deadline_s)
+        if drain == host.drain:
             return
-        since_s = old.since_s if old is not None else event.now_s
-        drain = Drain(by=event.by, since_s=since_s, reason=event.reason, deadline_s=event.deadline_s)
-        self._set_host(replace(host, drain=drain))
-        left_s = None if event.deadline_s is None else max(0.0, event.deadline_s - event.now_s)
+        self._set_host(replace(host, drain=replace(drain, by=event.by)))
+        left_s = None if deadline_s is None else max(0.0, deadline_s - event.now_s)
         until = "" if left_s is None else f"; what is left there in {left_s:.0f} s is ended and queued again"
-        reason = f" ({event.reason})" if event.reason else ""
+        reason = f" ({drain.reason})" if drain.reason else ""
         text = f"{event.by} drains {host.name}{reason}{until}"
         self._fact(event.now_s, "host-drained", text, user=event.by, host=host.name, data={"by": event.by})
 
@@ -121,7 +121,7 @@ class Admin(Hosts):
         self._away.pop(name, None)
         self._fenced.discard(name)
         self._sent.pop(name, None)
-        self._told = {told for told in self._told if told[0] != name}
+        self._told.forget(name)
         self._stale = True
         self._confirmed(name, now_s)
         lenders = sorted(self._book.lent.get(name, ()))

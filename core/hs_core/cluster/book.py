@@ -132,8 +132,9 @@ class Book:
         self.changed.add(job)
         if row.spec.array_id is not None:
             self._recount.add(row.spec.array_id)
-        verdicts = {self.dependency(row, i) for i in range(len(row.spec.after))}
-        if verdicts <= {Dependency.MET}:
+        # Of an array the last ones end last.
+        waits = reversed(range(len(row.spec.after)))
+        if all(self.dependency(row, i) is Dependency.MET for i in waits):
             self.blocked.discard(job)
         else:
             self.blocked.add(job)

@@ -12,6 +12,11 @@ class Budget:
         self._most = max(LEAST, self._per_s * BURST_S) if per_hour > 0 else 0.0
         self.saved = saved
 
+    def hold(self, seconds: float) -> None:
+        """As many at once as come in this time, from now on, and no fewer than in `BURST_S`: for who could not ask for so long."""
+        if self._most > 0:
+            self._most = max(LEAST, self._per_s * max(BURST_S, seconds))
+
     def left(self, now_s: float) -> int:
         return int(self._tokens(now_s) + 1e-9)
 

@@ -19,6 +19,7 @@ from hs_core.names import HostName, JobId, UserName
 from hs_core.policy import Plan, Snapshot, Trade, TradeNews, Trial, Verdict
 from hs_core.wanted import Turn, Wanted, WantedJob
 
+BURST = 256  # rows that one event changes: what is decided about them comes later, once, so that nobody waits for both
 _as_said = copier(Wanted)
 
 
@@ -49,7 +50,11 @@ class Decisions(Requests):
         if not self._stale:
             return False
         # A clock that was set back must not put decisions off.
-        return self._decided_s is None or not 0 <= now_s - self._decided_s < self._settle_s() - SLACK_S
+        early = self._decided_s is not None and 0 <= now_s - self._decided_s < self._settle_s() - SLACK_S
+        if not early and len(self._event.before) > BURST and not self._put_off:
+            self._put_off, self._decided_s = True, now_s
+            return self._settle_s() == 0
+        return not early
 
     def _settle_s(self) -> float:
         """Decisions are at least so far apart."""
@@ -115,7 +120,7 @@ class Decisions(Requests):
         return {account: float(gpus) for account, gpus in sorted(verdict.entitled.items())}
 
     def _decide(self, now_s: float) -> None:
-        self._stale = False
+        self._stale = self._put_off = False
         self._decided_s = now_s
         snapshot = self._snapshot(now_s)
         if not snapshot.jobs:

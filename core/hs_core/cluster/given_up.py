@@ -1,7 +1,7 @@
-"""Incarnations that were taken for lost, and went on unheard while their server was cut off.
+"""Incarnations that were taken for lost, or for not started yet, and went on unheard while their server was cut off.
 
-What the controller knew of one may be gone there by then: of its checkpoints the newest are kept. Once its server is back, a job that has no place
-yet goes on from what is there, and what it has received meanwhile is its own.
+What the controller knew of one may be gone there by then: of its checkpoints the newest are kept. Once its server is back, a job that has not begun
+elsewhere goes on from what is there, and what it has received meanwhile is its own.
 """
 
 from collections.abc import Set as AbstractSet
@@ -24,7 +24,7 @@ class Unheard:
 
 
 class GivenUp:
-    """Mutable; of each job its last incarnation, as far as it was lost and not its own failure."""
+    """Mutable; of each job the last incarnation that may have run, as far as its end was not its own failure."""
 
     def __init__(self) -> None:
         self._last: dict[JobId, Job] = {}
@@ -33,15 +33,20 @@ class GivenUp:
         """`row`: with its reports, before they are forgotten."""
         self._last[row.id] = row
 
+    def rehomed(self, row: Job) -> None:
+        """`row`: as it was on the home that it had not started on. One that waited for the word of a home before never ran."""
+        if not row.unconfirmed:
+            self._last[row.id] = row
+
     def forget(self, job: JobId) -> None:
         self._last.pop(job, None)
 
     def heard(self, row: Job, host: HostName, report: JobReport, gpus: AbstractSet[GpuId]) -> Unheard | None:
         """None: it is not of the last incarnation, or that cannot be told."""
-        if row.hosts or row.cancelled_by:
+        if row.cancelled_by or any(map(reports.has_process, row.reports.values())):
             return None
         was = self._last.get(row.id)
-        known = was or _alone_there(row, host)
+        known = was or (None if row.hosts else _alone_there(row, host))
         if known is None or known.portions or known.epoch != report.epoch or host not in known.hosts:
             return None
         part = reports.merge(known.reports.get(host), report, gpus)
@@ -75,15 +80,17 @@ def accounted(row: Job, said: Unheard) -> Job:
 def _alone_there(row: Job, host: HostName) -> Job | None:
     """Its last incarnation, if that was on this server alone, by what the row still says."""
     stored = row.stored
-    if len(row.gpu_models) != 1 or (stored is not None and (stored.hosts != (host,) or stored.ranks)):
+    if len(row.gpu_models) != 1:
+        return None
+    if stored is not None and (stored.hosts != (host,) or stored.ranks or stored.copies):
         return None
     return replace(row, hosts=(host,), epoch=row.epoch - 1 if stored is None else stored.epoch, reports={})
 
 
 def _newer(row: Job, now: Job) -> Stored | None:
     found, stored = reports.kept(now), row.stored
-    if found is None or (stored is not None and (stored.copies or found.generation <= stored.generation)):
-        return None
+    if found is None or (stored is not None and found.generation <= stored.generation):
+        return None  # of an average: it may have fetched no more than the parts
     # The other servers of a gang keep what they were told to, and that with it: else it may be gone there.
     told = stored is not None and (stored.hosts, stored.epoch) == (found.hosts, found.epoch)
     return found if told or len(found.hosts) == 1 else None

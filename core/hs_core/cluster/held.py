@@ -15,6 +15,7 @@ from hs_core.cluster.restored import Backup, as_restored
 from hs_core.cluster.sight import Sight
 from hs_core.cluster.slowdowns import Slowdowns
 from hs_core.cluster.state import Settings, State
+from hs_core.cluster.told import Told
 from hs_core.cluster.underway import Underway
 from hs_core.events import Fact
 from hs_core.ledger import Ledger
@@ -48,7 +49,7 @@ class Held:
         self._away: dict[HostName, float] | None = None  # since when; None: the term has seen no event yet
         self._fenced: set[HostName] = set()  # away for so long that nothing goes on there that said `fence`
         self._sent: dict[HostName, Wanted] = {}
-        self._told: set[tuple[HostName, JobId, int]] = set()  # incarnations a host was told to drop
+        self._told = Told()
         self._turns: Mapping[HostName, Turn] = {}  # of the quantum that is now
         self._planned_turns: Mapping[HostName, Turn] = {}  # of the one after it
         self._tickets: dict[JobId, float] = {}
@@ -79,6 +80,7 @@ class Held:
         # when to decide
         self._stale = True  # something changed that the policy should know
         self._decided_s: float | None = None
+        self._put_off = False  # a decision was, as if one had just been made
         self._wake_s: float | None = None  # what the driver was last told
         self._sampled = 0  # rows that were checked, of all
         # whom to tell

@@ -35,7 +35,7 @@ class Hosts(Moves):
             self._away.pop(host.name, None)
         self._fenced.discard(host.name)
         self._sent.pop(host.name, None)
-        self._told = {told for told in self._told if told[0] != host.name}
+        self._told.forget(host.name)
         self._restless.add(host.name)
         if old is None or old.peer != host.peer:
             self._restless |= self._orders.peer_changed(host.name)
@@ -68,7 +68,7 @@ class Hosts(Moves):
                 self._await_end(host.name, report, now_s)
 
     def _written_since(self, host: HostName, report: JobReport, now_s: float) -> None:
-        """Of an incarnation that was given up: a job that has no place yet goes on from what it wrote unheard."""
+        """Of an incarnation that was given up: a job that has not begun elsewhere goes on from what it wrote unheard."""
         row = self._book.live.get(report.job)
         if row is None:
             return
@@ -112,8 +112,9 @@ class Hosts(Moves):
                     and (before is None or before.phase is not Phase.RUNNING or before.gpus != report.gpus)
                 )
                 self._job_reported(row, event.host, report, event.now_s)
-            elif (told := (event.host, report.job, report.epoch)) not in self._told:
-                self._told.add(told)
+                continue
+            self._written_since(event.host, report, event.now_s)
+            if self._told.add(event.host, report.job, report.epoch):
                 self._sent.pop(event.host, None)  # what is wanted is said again, without it
                 self._restless.add(event.host)
         if turned:

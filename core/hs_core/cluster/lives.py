@@ -36,6 +36,8 @@ class Lives(Views):
             new = replace(new, noise=NoiseScale(examples=part.noise_scale, samples=part.noise_samples))
         if whole_before is None or not _weighs_alike(whole_before, whole):
             self._stale = self._stale or whole.exit is None or self.policy.needs.ends
+        if reports.fell_back(before, part):
+            new = self._fell_back(new, row, part, now_s)
         self._tell_state(row, new, now_s)
         account = self._account(now_s)
         for model, gpu_s in new.now_gpu_s_by_model.items():
@@ -47,8 +49,6 @@ class Lives(Views):
             self._stale = True
         if row.spec.dataset and reports.begins_to_train(before, part):
             self._data_read(row, host)
-        if reports.fell_back(before, part):
-            new = self._fell_back(new, row, part, now_s)
         settled = self._settled(new, now_s)
         alike = (
             settled is new and state is row.state and before is not None and _shown(before) == _shown(part)
@@ -192,7 +192,7 @@ class Lives(Views):
         kind, text = _STATE_FACTS[new.state]
         if new.state is JobState.SUSPENDED and new.first_run_s is None:
             kind, text = "ready", "it is up and waits for its first turn"
-        self._fact(now_s, kind, f"{text} on {', '.join(new.hosts)} at step {new.report.step}", job=new.id)
+        self._fact(now_s, kind, f"{text} on {', '.join(new.hosts)} at step {new.step}", job=new.id)
 
     # --- its end, or another beginning ------------------------------------------------------------------------------
 
@@ -335,7 +335,7 @@ class Lives(Views):
         """Another incarnation may start; what this one received is kept in its account."""
         report = row.report
         self._stale = True
-        self._told |= {(host, row.id, row.epoch) for host in row.hosts}
+        self._told.over(row, row.hosts)
         return replace(
             row,
             epoch=self._backup.epoch_after(row),
@@ -356,7 +356,7 @@ class Lives(Views):
     def _end(self, row: Job, happening: Happening, ended: Exit, now_s: float) -> None:
         state = states.after(row, happening)
         self._stale = self._stale or self.policy.needs.ends
-        self._told |= {(host, row.id, row.epoch) for host in row.hosts}  # the next Wanted says so anyway
+        self._told.over(row, row.hosts)  # the next Wanted says so anyway
         self._put(replace(row, state=state, exit=ended, ended_s=now_s, move=None, stored=None), now_s)
         self._forget_job(row, now_s)
         self._fact(now_s, str(state), f"it {_ENDED_WORDS[state]} ({exit_text(ended)})", job=row.id)

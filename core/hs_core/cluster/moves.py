@@ -84,6 +84,7 @@ class Moves(Lives):
         state = states.after(row, Happening.MOVED)
         models = self._models(to)
         told = {host for host in row.hosts if self._may_know(row, host)}
+        self._given_up.rehomed(row)
         before = tuple(sorted({*row.unconfirmed, *told} - {*to}))
         new = replace(
             self._next_epoch(row),

@@ -130,6 +130,13 @@ def has_process(report: JobReport | None) -> bool:
     return report is not None and report.phase is not Phase.WAITING
 
 
+def cannot_pause(row: Job) -> bool:
+    """Paused by its owner it runs on: a server of it cannot stop it."""
+    return row.paused and any(
+        part.phase is Phase.RUNNING and not part.sliceable for part in row.reports.values()
+    )
+
+
 def taken_up(row: Job) -> bool:
     """What it goes on from is needed no more: every part has a process that has it; of copies, which go on without one another, one has."""
     parts = [row.reports.get(name) for name in row.hosts]

@@ -13,10 +13,16 @@ from hs_core.names import JobId, UserName
 
 
 class Requests(Admin):
-    def validate(self, user: UserName, specs: Sequence[JobSpec]) -> None:
-        """All that would make a submit be refused (`--dry-run` asks only this)."""
+    def validate(self, user: UserName, specs: Sequence[JobSpec], *, newcomer: bool = False) -> None:
+        """All that would make a submit be refused (`--dry-run` asks only this). `newcomer`: a user who would be added with it.
+
+        Raises RefusedError.
+        """
         limits = self.settings.limits
-        self._known_user(user)
+        if newcomer:
+            admission.check_user(user, None, None, limits)
+        else:
+            self._known_user(user)
         if not 1 <= len(specs) <= limits.jobs_per_request:
             raise RefusedError(
                 f"jobs: {len(specs)} in one request; 1 to {limits.jobs_per_request} were expected"

@@ -108,7 +108,7 @@ class Sight:
         self._classes.pop(job, None)
 
     def jobs(self, doomed: frozenset[HostName] = frozenset()) -> tuple[JobFacts, ...]:
-        """Those that could run now, by id: not paused, blocked or ending, nor larger than the GPUs they may use.
+        """Those that could run now, by id: not paused (or not to be stopped), blocked or ending, nor larger than the GPUs they may use.
 
         What they have received and done is as of now only for a policy that goes by it.
         """
@@ -193,7 +193,7 @@ class Sight:
 
     def _could_run(self, row: Job) -> bool:
         book = self._book
-        if row.paused or row.cancelled_by or row.id in book.blocked:
+        if (row.paused and not reports.cannot_pause(row)) or row.cancelled_by or row.id in book.blocked:
             return False
         if row.hosts:
             there = self._counted(row) if row.portions else row.hosts
@@ -261,7 +261,7 @@ class Sight:
         elif row.portions and not self._copies:
             hosts, stays = hosts[:1], True
         leaves = not started or all(map(reports.can_leave, parts))
-        free = here and row.move is None and not stays and leaves
+        free = here and row.move is None and not row.paused and not stays and leaves
         return _facts(
             id=row.id,
             user=row.user,

@@ -25,7 +25,7 @@ class Limits:
     name_chars: int = 128
     path_chars: int = 4096
     gpus: int = 1024
-    after: int = 64
+    after: int = 1000  # all of an array
     gpu_types: int = 16
     cpus: int = 4096
     memory_bytes: int = 1 << 50

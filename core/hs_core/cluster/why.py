@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from hs_core.cluster import gpus_out
+from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName
@@ -82,11 +82,7 @@ def explain(scene: Scene) -> Why:
     if job.state is JobState.CANCELLING:
         return _ending(scene, f"was cancelled by {job.cancelled_by} and is being ended")
     if job.state is JobState.PAUSED:
-        return Why(
-            reason=Reason.PAUSED,
-            text="it is paused by its owner",
-            next_step=f"`hsctl resume {job.id}` lets it go on",
-        )
+        return _paused(job)
     if not job.hosts:
         return _without_home(scene)
     if scene.away:
@@ -109,6 +105,21 @@ def explain(scene: Scene) -> Why:
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
+
+
+def _paused(job: Job) -> Why:
+    if reports.cannot_pause(job):
+        note = job.report.note if job.report is not None else ""
+        return Why(
+            reason=Reason.PAUSED,
+            text=f"it was paused by its owner, but runs on {_at(job)}: it cannot be stopped{f' ({note})' if note else ''}",
+            next_step=f"`hsctl cancel {job.id}` ends it",
+        )
+    return Why(
+        reason=Reason.PAUSED,
+        text="it is paused by its owner",
+        next_step=f"`hsctl resume {job.id}` lets it go on",
+    )
 
 
 def _each(job: Job) -> str:

@@ -35,13 +35,14 @@ class Agreement:
         """A rank that says this is still to take part in it, or has."""
         return self.leaves and self.committed and bound is not None and bound.generation == self.generation
 
-    def can_take_back(self, world: int) -> bool:
-        """Past the commit some ranks may already have stopped: let all stop, then let all go."""
-        if self.kind == "save":
-            return False
-        if self.tier is Tier.CHECKPOINT:
-            return not self.committed
-        return world == 1 or not self.committed
+    @property
+    def can_take_back(self) -> bool:
+        """In place a stop can be taken back past the commit, too: some ranks may stand already, and others never get to that step."""
+        return self.kind == "stop" and not (self.committed and self.tier is Tier.CHECKPOINT)
+
+    def is_before(self, crew: Crew) -> bool:
+        """Not all ranks have got to its step, as far as they have said."""
+        return any(rank.step < self.at_step for rank in crew.ranks.values())
 
     def propose(self, crew: Crew) -> None:
         self.accepted.clear()

@@ -79,17 +79,22 @@ class Stops:
         )
 
     def _resume(self, order: Resume) -> None:
-        agreed = self._agreement
+        agreed, crew = self._agreement, self._crew
         if (
-            not self._crew.whole
-            or self._crew.is_bound
-            or (agreed is not None and not agreed.can_take_back(self._crew.world))
+            agreed is not None
+            and agreed.leaves
+            and agreed.committed
+            and self.nodes == 1
+            and agreed.is_before(crew)
         ):
+            # Nobody has a checkpoint before all on this node have written. Who stands may be what the others wait for.
+            self._fail("the job was to go on before all ranks had got to that step")
+        elif not crew.whole or crew.is_bound or (agreed is not None and not agreed.can_take_back):
             self._next = order
             return
         self._next = None
         self._agreement = None
-        self._crew.let_go(self._crew.ranks.values())
+        crew.let_go(crew.ranks.values())
 
     def _save(self, order: Checkpoint) -> None:
         if self._agreement is None and self._crew.whole and not self._crew.is_bound:

@@ -80,7 +80,7 @@ def _no_edge(board: Board, job: HostedJob) -> None:
     board.begins(job)
     job.phase, job.resumed = Phase.RUNNING, True
     board.tell("unhooked", job.note(board.config.can_freeze), job)
-    if not job.in_turn or not job.occupying:
+    if not job.in_turn or not job.occupying or job.wanted.paused:
         intrude(board, job)
 
 

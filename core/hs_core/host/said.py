@@ -24,6 +24,7 @@ from hs_core.events import (
 from hs_core.host import comings, deadlines, wants
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
+from hs_core.host.pausing import pause
 from hs_core.reports import Exit, Phase, Tier
 
 CHECKPOINTED_STATUS = 75
@@ -85,11 +86,14 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
 def _hooked(board: Board, job: HostedJob) -> None:
     if not job.hookable or not job.alive:
         return
-    if job.hooked is None:
+    first = job.hooked is None
+    if first:
         job.start_deadline_s = board.now_s + board.config.ready_deadline_s
     job.hooked = True  # late, perhaps: until JobReady it is still in the freezer's care
     board.hooking_classes.add(job.wanted.job_class)
     board.unhooked_classes.discard(job.wanted.job_class)
+    if first and job.wanted.paused and job.occupying:
+        pause(board, job)
 
 
 def _ready(board: Board, job: HostedJob, event: JobReady) -> None:

@@ -3,7 +3,8 @@
 from hs_core.host import deadlines
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
-from hs_core.reports import TOLD_TO_END, Exit, Phase, Tier
+from hs_core.host.pausing import pause
+from hs_core.reports import TOLD_TO_END, Exit
 from hs_core.wanted import WantedJob
 
 
@@ -29,7 +30,7 @@ def want(board: Board, entry: WantedJob) -> None:
         else:
             board.exited(job, Exit(why=TOLD_TO_END))
     elif entry.paused and job.in_turn:
-        _pause(board, job)
+        pause(board, job)
     elif not job.alive and job.in_turn and not job.startable:
         job.in_turn, job.gpus = False, ()
 
@@ -55,19 +56,6 @@ def _as_this_part(entry: WantedJob) -> bool:
     """What it goes on from was written by a node of its rank, of as many."""
     source = entry.source
     return source is not None and (source.rank, source.nodes) == (entry.node_rank, max(1, len(entry.nodes)))
-
-
-def _pause(board: Board, job: HostedJob) -> None:
-    if job.phase is Phase.RUNNING and not board.sliceable(job):
-        board.tell("unsliceable", "paused by its owner, but it can't be stopped", job)
-        return
-    job.in_turn = False
-    if job.phase is Phase.RUNNING:
-        board.suspend(job, Tier.HOLD)
-    elif job.phase is Phase.STARTING:
-        job.free(board.now_s)  # like one started ahead of its turn
-    elif not job.alive:
-        job.gpus = ()
 
 
 def drop(board: Board, job: HostedJob) -> None:

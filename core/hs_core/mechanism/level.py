@@ -28,7 +28,10 @@ class Level:
         self._entitled = entitled
         self._asked = dict(asked)
         self._total = sum(asked.values())
-        self._rows = {user: at for at, user in enumerate(user for user, has in entitled.items() if has > 0)}
+        # By name: floats do not add up the same in another order, and equal mappings may have one.
+        self._rows = {
+            user: at for at, user in enumerate(sorted(user for user, has in entitled.items() if has > 0))
+        }
         self._has = tuple(map(entitled.__getitem__, self._rows))
         self._asks = [self._asked.get(user, 0) for user in self._rows]
         self._changed = 0

@@ -171,10 +171,14 @@ class Pool:
         shares = rows.gpus * weights
         gangs = np.bincount(rows.big_on, weights=weights[rows.big], minlength=size)
         small = np.bincount(rows.small_on, weights=shares[rows.small], minlength=size)
-        most = np.zeros(size)
-        np.maximum.at(most, rows.small_on, np.minimum(weights[rows.small], 1.0))
+        need, wants, most = small / self.width, np.minimum(weights[rows.small], 1.0), np.zeros(size)
+        np.maximum.at(most, rows.small_on, wants)
+        more = rows.gpus[rows.small] * np.maximum(wants - need[rows.small_on], 0.0)
+        own = need + np.bincount(rows.small_on, weights=more, minlength=size) / self.width
+        waits = np.bincount(rows.big_on, minlength=size) > 0
+        alone = np.where(waits, np.maximum(need, most), own)
         spread = np.bincount(rows.servers, weights=shares, minlength=size)
-        load = np.where(rows.fits, spread / self.width, gangs + np.maximum(small / self.width, most))
+        load = np.where(rows.fits, spread / self.width, gangs + alone)
         return load, sorted(rows.odd | self._touched)
 
     def room(self, at: int) -> int | None:

@@ -2,6 +2,7 @@
 
 Gangs of more than half of the server's GPUs run one after the other; smaller jobs together, and beside a gang as far as they fit. With jobs that
 fill the server this is ticketLoadPerGPU (eq 2); with jobs that leave GPUs idle in each other's turns it is more, and just so much less do they get.
+Who is due all the time needs its own GPUs for as long, not all of the server.
 """
 
 from collections import Counter
@@ -45,22 +46,32 @@ def time_load(gpus: int, jobs: Weighed) -> float:
         return sum([width * weight for width, weight in (*big, *small)]) / max(1, gpus)
     if not small:
         return gangs
-    most = max([weight for _, weight in small])
-    most = min(1.0, most)  # no job can run more than all the time, whatever it lacks
     together = sum([width * weight for width, weight in small])
     if len({width for width, _ in small}) == 1 and gpus % small[0][0] == 0:  # they leave no GPU idle
-        alone = max(together / gpus, most)
+        alone = _alone(together / gpus, small, gpus, gangs=bool(big))
         if {width for width, _ in big} <= {gpus}:
             return gangs + alone
     else:
         takes = occupied(tuple(sorted([width for width, _ in small], reverse=True)), gpus)
         together += left_over(small, gpus)
-        alone = max(max(sum([takes[width] * weight for width, weight in small]), together) / gpus, most)
+        need = max(sum([takes[width] * weight for width, weight in small]), together) / gpus
+        alone = _alone(need, small, gpus, gangs=bool(big))
     if big:
         widths = sorted([width for width, _ in small], reverse=True)
         wide = min(sum(widths), gpus)
         alone -= sum([weight * min(1.0, _beside(widths, gpus - width) / wide) for width, weight in big])
     return gangs + max(0.0, alone)
+
+
+def _alone(need: float, small: Iterable[tuple[int, float]], gpus: int, *, gangs: bool) -> float:
+    """Quanta that small jobs need, which together need so many. Nobody runs more than all the time, whatever it lacks.
+
+    Who needs more than they do together keeps `gangs` waiting for as long; where there are none, only its own GPUs: those beside are others'.
+    """
+    wants = [(width, min(1.0, weight)) for width, weight in small]
+    if gangs:
+        return max(need, *[weight for _, weight in wants])
+    return need + sum([width * max(0.0, weight - need) for width, weight in wants]) / gpus
 
 
 def least_load(gpus: int, jobs: Weighed) -> float:

@@ -58,6 +58,7 @@ class ToAgent(_message.Message):
     WANTED_FIELD_NUMBER: _builtins.int
     LOG_FIELD_NUMBER: _builtins.int
     LOG_CANCEL_FIELD_NUMBER: _builtins.int
+    LOG_TAKEN_FIELD_NUMBER: _builtins.int
     sent_s: _builtins.float
     """the controller's boot clock; the agent takes the least delay seen for no delay"""
     @_builtins.property
@@ -68,6 +69,8 @@ class ToAgent(_message.Message):
     def log(self) -> Global___LogRequest: ...
     @_builtins.property
     def log_cancel(self) -> Global___LogCancel: ...
+    @_builtins.property
+    def log_taken(self) -> Global___LogTaken: ...
     def __init__(
         self,
         *,
@@ -76,12 +79,13 @@ class ToAgent(_message.Message):
         wanted: Global___Wanted | None = ...,
         log: Global___LogRequest | None = ...,
         log_cancel: Global___LogCancel | None = ...,
+        log_taken: Global___LogTaken | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "log_taken", b"log_taken", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "sent_s", b"sent_s", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "log", b"log", "log_cancel", b"log_cancel", "log_taken", b"log_taken", "sent_s", b"sent_s", "wanted", b"wanted", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "log_cancel"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["welcome", "wanted", "log", "log_cancel", "log_taken"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -634,6 +638,7 @@ class LogRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     WHICH_FIELD_NUMBER: _builtins.int
+    WINDOW_BYTES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     job_id: _builtins.int
     tail_lines: _builtins.int
@@ -644,6 +649,8 @@ class LogRequest(_message.Message):
     """of that incarnation; absent: the newest that was here"""
     which: _builtins.bool
     """say only of which incarnations there are logs"""
+    window_bytes: _builtins.int
+    """so much may be sent and not be taken yet; 64 KiB at least, but for `which`"""
     def __init__(
         self,
         *,
@@ -653,16 +660,40 @@ class LogRequest(_message.Message):
         follow: _builtins.bool = ...,
         epoch: _builtins.int | None = ...,
         which: _builtins.bool = ...,
+        window_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_epoch", b"_epoch", "epoch", b"epoch", "follow", b"follow", "job_id", b"job_id", "request_id", b"request_id", "tail_lines", b"tail_lines", "which", b"which", "window_bytes", b"window_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__epoch: _TypeAlias = _typing.Literal["epoch"]  # noqa: Y015
     _WhichOneofArgType__epoch: _TypeAlias = _typing.Literal["_epoch", b"_epoch"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__epoch) -> _WhichOneofReturnType__epoch | None: ...
 
 Global___LogRequest: _TypeAlias = LogRequest  # noqa: Y015
+
+@_typing.final
+class LogTaken(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.int
+    bytes: _builtins.int
+    """that the reader has taken since this was said last: so many more may be sent"""
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.int = ...,
+        bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LogTaken: _TypeAlias = LogTaken  # noqa: Y015
 
 @_typing.final
 class LogCancel(_message.Message):

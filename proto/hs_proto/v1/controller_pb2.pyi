@@ -287,8 +287,9 @@ class DrainNodeRequest(_message.Message):
     key: _builtins.str
     node: _builtins.str
     reason: _builtins.str
+    """empty: as it is"""
     deadline_s: _builtins.float
-    """seconds from now, 0: none"""
+    """seconds from now; 0: as it is"""
     def __init__(
         self,
         *,
@@ -1460,10 +1461,15 @@ class Pool(_message.Message):
     GPUS_FIELD_NUMBER: _builtins.int
     HEALTHY_FIELD_NUMBER: _builtins.int
     BUSY_FIELD_NUMBER: _builtins.int
+    AWAY_FIELD_NUMBER: _builtins.int
     gpu_model: _builtins.str
     gpus: _builtins.int
+    """of all servers that are known"""
     healthy: _builtins.int
+    """of servers whose agent is connected"""
     busy: _builtins.int
+    away: _builtins.int
+    """of servers whose agent is not: what runs there may go on"""
     def __init__(
         self,
         *,
@@ -1471,10 +1477,11 @@ class Pool(_message.Message):
         gpus: _builtins.int = ...,
         healthy: _builtins.int = ...,
         busy: _builtins.int = ...,
+        away: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy", b"busy", "gpu_model", b"gpu_model", "gpus", b"gpus", "healthy", b"healthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["away", b"away", "busy", b"busy", "gpu_model", b"gpu_model", "gpus", b"gpus", "healthy", b"healthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,6 @@ import click
 
 from hs_core.errors import RefusedError
 from hs_sim.cli.options import (
-    check_picture,
     cluster_options,
     experiment_of,
     generator,
@@ -15,6 +14,7 @@ from hs_sim.cli.options import (
     run_options,
     workload_of,
 )
+from hs_sim.cli.outputs import check_outputs
 
 
 @click.command()
@@ -88,7 +88,8 @@ def compare(
         )
     if address and where == "local":
         raise RefusedError(f"--address: {address!r} without --on; expected --on ray or --on dask")
-    check_picture(plot)
+    inputs = (trace, given["throughputs"], given["slowdowns"])
+    check_outputs(inputs, {"--json": json_out, "--plot": plot})
     cases = []
     for seed in range(seeds):
         load = workload_of(trace, seed, given, names)

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from hs_core.errors import RefusedError
+from hs_sim.cli.outputs import check_outputs
 
 
 @click.command()
@@ -27,6 +28,7 @@ def figures(names: tuple[str, ...], json_out: Path | None, folder: Path | None) 
     for name in names:
         if name not in FIGURES:
             raise RefusedError(f"FIGURE: {name!r}; expected some of {', '.join(FIGURES)}")
+    check_outputs((), {"--json": json_out})
     console, progress = Console(width=None if Console().is_terminal else 160), Console(stderr=True)
     rows: list[dict[str, object]] = []
     good = True

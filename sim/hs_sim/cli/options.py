@@ -104,7 +104,7 @@ def workload_of(path: Path | None, seed: int, given: dict[str, Any], policies: S
     sieve = Sieve(skip_bad=given["skip_bad"])
     found = _read(path, given, sieve) if path is not None else made(seed, given)
     mixed = all(find(name).needs.mixed for name in policies)
-    return runnable(found, cluster_of(given), sieve, mixed=mixed)
+    return runnable(found, cluster_of(given), sieve, mixed=mixed, ends=given["until_s"] is None)
 
 
 def _read(path: Path, given: dict[str, Any], sieve: "Sieve") -> Workload:
@@ -228,11 +228,6 @@ def _profiling(given: dict[str, Any]) -> Profiling:
 def _positive(name: str, value: float, most: float) -> None:
     if not 0 < value <= most:
         raise RefusedError(f"--{name}: {value}; expected more than 0, at most {most:g}")
-
-
-def check_picture(path: Path | None) -> None:
-    if path is not None and path.suffix != ".png":
-        raise RefusedError(f"--plot: {str(path)!r}; expected a name that ends in .png")
 
 
 def seeds_of(text: str) -> list[int]:

@@ -6,7 +6,6 @@ from typing import Any
 import click
 
 from hs_sim.cli.options import (
-    check_picture,
     cluster_options,
     experiment_of,
     generator,
@@ -15,6 +14,7 @@ from hs_sim.cli.options import (
     seeds_of,
     workload_of,
 )
+from hs_sim.cli.outputs import check_outputs
 
 
 @click.command()
@@ -61,7 +61,8 @@ def run(
     from hs_sim.cli import show
     from hs_sim.metrics import summarize
 
-    check_picture(plot)
+    inputs = (workload, given["throughputs"], given["slowdowns"])
+    check_outputs(inputs, {"--json": json_out, "--csv": csv_out, "--plot": plot})
     results = []
     for number in seeds_of(seed):
         load = workload_of(workload, number, given, (policy,))

@@ -14,6 +14,7 @@ from hs_sim.cli.options import (
     input_options,
     made,
 )
+from hs_sim.cli.outputs import check_outputs
 
 
 @click.group()
@@ -39,6 +40,7 @@ def generate(path: Path, seed: int, **given: Any) -> None:
     dump = dumps.get(path.suffix.lower())
     if dump is None:
         raise RefusedError(f"{path}: suffix {path.suffix!r}; expected .yaml or .csv")
+    check_outputs([given["throughputs"]], {"PATH": path})
     load = made(seed, given)
     writers.write_text(path, dump(load))
     click.echo(f"{path}: {len(load.jobs)} jobs of {len(load.tickets)} users")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hs_core.errors import RefusedError
+from hs_sim.cluster import check_all_end
 from hs_sim.machines.timing import IDEAL, Timing
 from hs_sim.machines.trouble import Fault, FaultPlan, Kind
 from hs_sim.machines.truth import LawBrokenError
@@ -26,6 +27,7 @@ def run_machines(
         raise RefusedError(
             f"job {staged.id} of {staged.user} changes its batch size; expected depth quanta for it"
         )
+    check_all_end(experiment)
     began_s = time.process_time()
     result = World(experiment, faults=faults, timing=timing).run(progress)
     return replace(result, cpu_s=time.process_time() - began_s)

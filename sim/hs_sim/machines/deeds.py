@@ -54,23 +54,21 @@ class Deeds:
     def remove_host(self, host: HostName, for_s: float, done: Done) -> None:
         """Drained, and taken out as soon as that is allowed; who takes it out loses nothing. It comes back as a new server. Not allowed for so long: as it was."""
         world, until_s = self._world, self._clock.now_s + for_s
-        asked = False
 
         def drain(now_s: float) -> HostDrained:
             return HostDrained(now_s=now_s, by=WHO, host=host, reason="goes")
 
         def remove(now_s: float) -> ClusterEvent:
-            nonlocal asked
-            asked = (
-                host in world.controller.machine.connected
-            )  # of one that is away anybody's work may be lost
-            return HostRemoved(now_s=now_s, by=WHO, host=host) if asked else drain(now_s)
+            if host not in world.controller.machine.connected:
+                return drain(now_s)  # of one that is away anybody's work may be lost
+            return HostRemoved(now_s=now_s, by=WHO, host=host)
 
         def undrain(now_s: float) -> HostUndrained:
             return HostUndrained(now_s=now_s, by=WHO, host=host)
 
-        def removed(allowed: bool) -> None:
-            if allowed and asked:
+        def removed(_: bool) -> None:
+            # Whatever the answer: asked again before it came, it was perhaps the first of these that did it.
+            if world.controller.machine.host(host) is None:
                 world.note(f"{host} is gone")
                 world.agents[host].wipe()
                 self._clock.after(world.timing.reboot_s, comes)

@@ -24,7 +24,7 @@ from hs_core.job_tickets import JobTickets
 from hs_core.names import HostName, JobId
 from hs_core.policies import find
 from hs_core.policy import Had, Onward, Plan, Policy, Snapshot, Verdict
-from hs_sim.cluster import keep_to_what_runs
+from hs_sim.cluster import check_all_end, keep_to_what_runs
 from hs_sim.garbage import rare_collections
 from hs_sim.model import Experiment, JobOutcome, Result
 from hs_sim.quanta.ledger import as_floats
@@ -35,6 +35,7 @@ from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
+ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
 LEARNT_JOBS = (
     2_000  # the same for rates that became known: classes are many there, and each is known at another time
 )
@@ -55,6 +56,7 @@ def run_quanta(
 ) -> Result:
     """`policy`: instead of the one that the experiment names. Same experiment, same result, but for what was measured of this machine (decision_s_*, cpu_s)."""
     runs = keep_to_what_runs(experiment.workload, experiment.cluster)
+    check_all_end(experiment)
     if policy is None:
         policy = find(experiment.policy, compat=experiment.compat, reset_s=experiment.workload.peer.reset_s)
     with rare_collections():
@@ -204,9 +206,7 @@ class _Run(Running):
 
     def _goes_on(self, now_s: float) -> bool:
         """Whether there is nothing to decide about the quantum that begins."""
-        changed = self._stale or self._stale_at_edge
-        changed = changed or (self._since.turnover and not (self._sequel and self._sequel.turnover))
-        if (changed and not self._waits(APART_JOBS)) or (self._learnt and not self._waits(LEARNT_JOBS)):
+        if self._is_due():
             return False
         if not (self._policy.needs.every_quantum or self._turns.spanned):
             self._turns.take()
@@ -220,6 +220,16 @@ class _Run(Running):
             return False
         self._go_on(onward, now_s)
         return True
+
+    def _is_due(self) -> bool:
+        """Something has changed, and has waited for as long as it can."""
+        told = self._sequel is None or not self._sequel.turnover  # else the sequel knows who came and ended
+        changed = self._stale or self._stale_at_edge or (told and self._since.came)
+        return (
+            (changed and not self._waits(APART_JOBS))
+            or (told and bool(self._since.gone) and not self._waits(ENDED_JOBS))
+            or (self._learnt and not self._waits(LEARNT_JOBS))
+        )
 
     def _go_on(self, onward: Onward, now_s: float) -> None:
         if self._sequel is not None and self._sequel.turnover:
@@ -263,6 +273,9 @@ class _Run(Running):
         self._since.told()
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
+        # Asked in every quantum it would have made these moves in them.
+        waited = self._quantum - self._decided_at if self._sequel is not None else 0
+        self._budget.hold(waited * self._quantum_s)
         facts = fleet.facts(now_s, movable=self._movable)
         snapshot = Snapshot(
             now_s=now_s,
@@ -331,6 +344,8 @@ class _Run(Running):
         if self._fleet.started[job]:
             self._move(job, home, now_s, copies, shape)
         elif job not in self._moving:
+            if self._fleet.running[job]:
+                self._stop(job, now_s)  # it held GPUs while its process came up
             self._place(job, home, now_s, copies, shape)
 
     def _settle_in(self, now_s: float) -> None:

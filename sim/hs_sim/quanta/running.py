@@ -7,7 +7,7 @@ import numpy as np
 from hs_core.errors import BrokenError
 from hs_sim.quanta.lives import Lives
 from hs_sim.quanta.pairs import Share
-from hs_sim.quanta.rows import Bools, Floats, Ints
+from hs_sim.quanta.rows import Floats, Ints
 
 FEW = 4_096  # parts, those that are not there too: so many are looked at together
 
@@ -107,28 +107,18 @@ class Running(Lives):
 
     def _switch(self, chosen: Ints, now_s: float) -> None:
         """From those who ran to those who run now; winners wait until losers have left."""
-        fleet, costs = self._fleet, self._costs
+        fleet = self._fleet
         stays = np.zeros(len(fleet.jobs), dtype=np.bool_)
         stays[chosen] = True
         losers = self._run_now[~stays[self._run_now]]
         winners = chosen[~fleet.running[chosen]]
         if losers.size:
-            self._leave(losers)
+            self._leave(losers, now_s)
             fleet.switched(losers)
         if winners.size:
-            begin_s: Floats | float = now_s
-            if losers.size and costs.suspend_s:
-                begin_s = np.full(winners.size, now_s)
-                which, rows = self._parts(winners)
-                begin_s[which[self._crowded(losers)[rows]]] += costs.suspend_s
-            self._enter(winners, begin_s)
+            self._enter(winners, now_s)
             fleet.switched(winners)
         self._run_now = chosen
-
-    def _crowded(self, losers: Ints) -> Bools:
-        found = np.zeros(len(self._fleet.hosts), dtype=np.bool_)
-        found[self._parts(losers)[1]] = True
-        return found
 
     def _parts(self, jobs: Ints) -> tuple[Ints, Ints]:
         """Each part of these, node rank by node rank: whose, by place among them, and on which server."""
@@ -152,12 +142,11 @@ class Running(Lives):
             return which, which
         return (of[0], on[0]) if len(of) == 1 else (np.concatenate(of), np.concatenate(on))
 
-    def _enter(self, jobs: Ints, at_s: Floats | float) -> None:
-        """`at_s`: each, or all."""
+    def _enter(self, jobs: Ints, now_s: float) -> None:
         fleet = self._fleet
         fleet.running[jobs] = True
-        fleet.held_s[jobs] = at_s
-        fleet.from_s[jobs] = np.maximum(at_s, fleet.ready_s[jobs]) + self._costs.resume_s
+        fleet.held_s[jobs] = begin_s = self._clear_s(jobs, now_s)
+        fleet.from_s[jobs] = np.maximum(begin_s, fleet.ready_s[jobs]) + self._costs.resume_s
         if self._loses_restarts and self._quanta:
             self._lose_restart(jobs)
         new = jobs[np.isnan(fleet.first_s[jobs])]
@@ -165,6 +154,15 @@ class Running(Lives):
             fleet.first_s[new] = fleet.from_s[new]
         if self._trials.any:
             self._foresee_trials(jobs.tolist())
+
+    def _clear_s(self, jobs: Ints, now_s: float) -> Floats | float:
+        """When those who left their servers have stopped, and they can begin there."""
+        if not (self._clears_s > now_s).any():
+            return now_s
+        found: Floats = np.full(jobs.size, now_s)
+        which, rows = self._parts(jobs)
+        np.maximum.at(found, which, self._clears_s[rows])
+        return found
 
     def _lose_restart(self, jobs: Ints) -> None:
         """Who did not run in the round before begins later, if it takes the whole round."""
@@ -174,7 +172,7 @@ class Running(Lives):
         fleet.from_s[jobs] += lost_s
         fleet.held_s[jobs] += lost_s
 
-    def _leave(self, jobs: Ints) -> None:
+    def _leave(self, jobs: Ints, now_s: float) -> None:
         """Its GPUs are its own until it has stopped."""
         fleet = self._fleet
         if self._trials.any:
@@ -184,6 +182,7 @@ class Running(Lives):
         fleet.first_s[jobs[fleet.first_s[jobs] > self._now_s]] = np.nan  # they were not up yet
         if self._costs.suspend_s:
             self._receive(jobs, np.full(jobs.size, self._costs.suspend_s))
+            self._clears_s[self._parts(jobs)[1]] = now_s + self._costs.suspend_s
 
     def _fill(self, row: int, now_s: float, end_s: float) -> None:
         """GPUs of a server that are idle in the middle of a quantum."""

@@ -71,6 +71,9 @@ class State:
             count, dtype=np.bool_
         )  # at the end of the round before, where that matters
         self._used: Ints = np.zeros(len(fleet.hosts), dtype=np.int64)  # GPUs, now
+        self._clears_s: Floats = np.zeros(
+            len(fleet.hosts)
+        )  # by then who left a server at an edge has stopped
         self._run_now: Ints = np.empty(0, dtype=np.int64)
         self._asks_at_once = False  # asked also within rounds: a profiling run is over, or a job has come up that is to be forked
         self._copies: dict[int, tuple[int, ...]] = {}  # and with so many steps for each copy there

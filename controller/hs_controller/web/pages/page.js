@@ -164,8 +164,8 @@ function drawTiles() {
   const tiles = seen.shares.pools.map((p) => {
     const there = seen.nodes.filter((node) => node.state === "up").flatMap((node) => node.gpus).filter((gpu) => gpu.model === p.gpu_model);
     const utilized = there.reduce((sum, gpu) => sum + gpu.utilization_percent, 0) / Math.max(1, there.length);
-    const out = p.gpus - p.healthy;
-    const more = `${utilized.toFixed(0)} % utilized${out ? `, ${out} not usable` : ""}`;
+    const out = p.gpus - p.away - p.healthy;
+    const more = `${utilized.toFixed(0)} % utilized${out ? `, ${out} not usable` : ""}${p.away ? `, ${p.away} away` : ""}`;
     return tile(`${p.gpu_model}: busy`, `${p.busy} of ${p.healthy}`, "", more, p.busy / Math.max(1, p.healthy));
   });
   const lost = seen.jobs.reduce((sum, job) => sum + job.lost_gpu_s, 0);

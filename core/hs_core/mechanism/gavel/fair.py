@@ -13,6 +13,7 @@ from hs_core.mechanism.gavel.question import Allocation, Bools, Floats, Ints, Qu
 from hs_core.solve import Entries, Method
 
 TIGHT = 1e-7  # a part of the price above this is one
+LIGHT = 1e-7  # of the largest weight; a lighter one rises when heavier ones can't any more: to solvers it is nothing beside them
 
 
 def max_min(question: Question, *, by_class: bool = True, method: Method | None = None) -> Allocation:
@@ -153,23 +154,27 @@ def _fill(
     """
     normal = _normal(question)[groups.first]
     live = normal > 0
-    level = np.zeros(len(normal))
+    scale = np.divide(1.0, normal, out=np.zeros_like(normal), where=live)
+    level, kept = np.zeros(len(normal)), np.zeros(len(normal))
     x, least, lps = np.zeros(len(program.of)), 0.0, 0
     while live.any() and len(program.of):
         speed = np.where(live, weights(live), 0.0)
-        found = program.solve(_only_last(program), _rising(program, normal, level, speed), method=method)
+        fastest = float(speed.max())
+        speed = np.where(speed > LIGHT * fastest, speed / fastest, 0.0)
+        found = program.solve(_only_last(program), _rising(program, scale, kept, speed), method=method)
         x, rise, lps = found.x, float(found.extra[0]), lps + found.lps
-        least = least if lps > found.lps else rise
+        least = least if lps > found.lps else rise / fastest
         level = level + rise * speed
+        # What was reached is kept but for rounding, so that no step makes the next one infeasible.
+        kept = np.maximum(0.0, np.minimum(level * (1 - 1e-9), program.reached(x) * scale))
         bound = found.prices * speed > TIGHT  # they sum to 1
         live = live & ~bound
         assert bound.any(), f"{rise=}: nobody holds the level down, yet it does not rise"
     return program.allocation(x, value=least, lps=lps)
 
 
-def _rising(program: Program, normal: Floats, level: Floats, speed: Floats) -> Rows:
-    """level + t * speed - (steps/s of a job) / normal <= 0; jobs that can run nowhere have no level."""
-    scale = np.divide(1.0, normal, out=np.zeros_like(normal), where=normal > 0)
+def _rising(program: Program, scale: Floats, kept: Floats, speed: Floats) -> Rows:
+    """kept + t * speed - (steps/s of a job) * scale <= 0; jobs that can run nowhere keep nothing."""
     rate = program.rate(-scale, extra=1)
     of = np.flatnonzero(speed > 0)
     matrix = Entries(
@@ -178,5 +183,4 @@ def _rising(program: Program, normal: Floats, level: Floats, speed: Floats) -> R
         np.concatenate([rate.value, speed[of]]),
         rate.shape,
     )
-    # What was reached is kept but for rounding, so that no step makes the next one infeasible.
-    return Rows(matrix, -np.maximum(0.0, level * (1 - 1e-9)))
+    return Rows(matrix, -kept)

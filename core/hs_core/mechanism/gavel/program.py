@@ -92,6 +92,15 @@ class Program:
             self.of, np.arange(len(self.of)), value, (len(self.classes.count), len(self.of) + extra)
         )
 
+    def reached(self, x: Floats) -> Floats:
+        """Each class's mean steps/s of a job, with x (time of each class in each column) as far as there are time and GPUs for it: solvers take a little more."""
+        classes, types = self.classes.count, self.question.gpus
+        time = np.bincount(self.of, x, len(classes)) / classes
+        used = np.bincount(self.on, self.gpus * x, len(types))
+        over = np.divide(used, types, out=np.zeros(len(types)), where=types > 0)
+        total: Floats = np.bincount(self.of, self.speed * x, len(classes)) / classes
+        return total / max(1.0, time.max(initial=0.0), over.max(initial=0.0))
+
     def solve(
         self,
         costs: Floats,

@@ -1,0 +1,40 @@
+"""How people name jobs: `12`, task 3 of array 12 as `12_3`, the whole array as `12_all`."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from hs_client.api import MOST_JOBS, Client
+from hs_client.errors import InvalidError, NotFoundError
+
+_JOB = re.compile(r"[0-9]{1,19}(_([0-9]{1,19}|all)?)?")
+
+
+def job_ids(client: Client, words: Sequence[str]) -> list[int]:
+    """`12`, `12_3` (task 3 of array 12), `12_all` (the whole array), in order and each once."""
+    found: list[int] = []
+    arrays: dict[int, list[Any]] = {}
+    for word in words:
+        head, _, task = word.partition("_")
+        if not _JOB.fullmatch(word) or int(head) >= 2**63:
+            raise InvalidError(f"{word!r}: expected a job's number, e.g. 12, or of an array 12_3 or 12_all")
+        if "_" not in word:
+            found.append(int(head))
+            continue
+        array = int(head)
+        if array not in arrays:
+            arrays[array] = client.jobs(ended=True, limit=MOST_JOBS, array_id=array) if array else []
+        tasks = [view.id for view in arrays[array] if task in {"all", str(view.array_index)}]
+        if not tasks:
+            raise NotFoundError(
+                f"no such job: {word} (array {head}{'' if task == 'all' else f' has no task {task}'})"
+            )
+        found += sorted(tasks)
+    return list(dict.fromkeys(found))
+
+
+def one_job(client: Client, word: str) -> int:
+    found = job_ids(client, [word])
+    if len(found) != 1:
+        raise InvalidError(f"{word!r}: expected one job, found {len(found)}")
+    return found[0]

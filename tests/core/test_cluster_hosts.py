@@ -1,0 +1,145 @@
+"""ClusterMachine and its servers: they come, are told, report, are drained, are lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.cluster import ClusterMachine, Settings
+from hs_core.cluster.harness import World, a_host, a_spec, plain_policy
+from hs_core.cluster.told import MOST
+from hs_core.errors import RefusedError
+from hs_core.events import Direct, HostDrained, HostJoined, HostReported, JobsSubmitted
+from hs_core.model import Drain, JobSpec, JobState
+from hs_core.names import HostName, JobId, UserName
+from hs_core.reports import Exit, JobReport, Phase
+
+ALICE = UserName("alice")
+N1 = HostName("n1")
+SETTINGS = Settings(quantum_s=10.0, settle_s=0.0)
+
+
+def world(*lines: str) -> World:
+    made = World(plain_policy(), SETTINGS)
+    for line in ("user alice", "host n1 V100:4", *lines):
+        told = made.do(line)
+        assert not any(text.startswith("refused") for text in told), told
+    return made
+
+
+def submit(at: World, *specs: JobSpec) -> tuple[JobId, ...]:
+    at.handle(JobsSubmitted(now_s=at.now_s, user=ALICE, specs=specs))
+    return at.outcome.answer
+
+
+def test_a_host_without_gpus_or_with_two_models_is_refused() -> None:
+    at = world()
+    mixed = replace(a_host("n2"), gpus=(*a_host("n2").gpus, *a_host("n2b", "K80", 1).gpus))
+    for host in (mixed, replace(mixed, gpus=())):
+        with pytest.raises(RefusedError, match="GPUs of one model were expected"):
+            at.handle(HostJoined(now_s=0.0, host=host, reports=()))
+
+
+def test_a_host_that_has_what_is_not_wanted_is_told_once_more() -> None:
+    at = world("submit alice a")
+    first = at.do("report n1 9:0=running")
+    assert first == ["→ n1 (1, 3): 1:0 with 100"]
+    assert at.do("report n1 9:0=running") == []
+    assert at.do("report n1 9:1=running") == ["→ n1 (1, 4): 1:0 with 100"]
+
+
+def test_each_connection_is_told_everything_even_if_nothing_changed() -> None:
+    at = world("submit alice a")
+    seq = at.wanted[N1].seq
+    at.do("host n1 V100:4 1:0=running")
+    assert at.wanted[N1].seq == seq + 1
+    assert [job.job for job in at.wanted[N1].jobs] == [1]
+
+
+def test_an_order_that_never_arrived_is_repeated_under_the_same_epoch() -> None:
+    at = world("submit alice a", "leave n1", "host n1 V100:4 boot=b2")
+    assert [(job.job, job.epoch) for job in at.wanted[N1].jobs] == [(1, 0)]
+
+
+def test_an_administrators_drain_survives_the_agents_word() -> None:
+    at = world()
+    state = at.machine.state
+    drained = {N1: replace(state.hosts[N1], drain=Drain(by=ALICE, since_s=0.0))}
+    at.start(replace(state, hosts=drained))
+    at.do("host n1 V100:4")
+    submit(at, a_spec())
+    assert at.machine.job(JobId(1)).host is None
+
+
+def test_work_since_the_checkpoint_counts_as_lost_when_the_host_is() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=150 checkpoint_generation=1")
+    at.do("host n1 V100:4 boot=b2")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.gpu_s, row.past_lost_gpu_s) == (1, 100.0, 25.0)
+    assert row.host == "n1", "its checkpoint is there"
+
+
+def test_work_counts_as_lost_with_a_checkpoint_that_was_not_gone_on_from_yet() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=running gpu_s=100 step=200 checkpoint_step=200 checkpoint_generation=1")
+    at.do("host n1 V100:4 boot=b2")
+    at.do("leave n1")
+    at.do("remove n1")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.stored, row.gpu_s, row.past_lost_gpu_s) == (2, None, 100.0, 100.0)
+    lost = [fact.text for fact in at.machine.story(JobId(1)) if fact.kind == "lost"]
+    assert lost[-1] == "it was lost: n1 was removed; no checkpoint of it is left to be had, it starts afresh"
+
+
+def test_a_job_that_its_host_lost_is_started_again_and_not_blamed() -> None:
+    at = world("submit alice a")
+    at.do("report n1 1:0=exited gpu_s=3 why=lost_with_its_host:_it_was_restarted")
+    row = at.machine.job(JobId(1))
+    assert (row.epoch, row.retries, row.exit, row.gpu_s, row.past_lost_gpu_s) == (1, 0, None, 3.0, 3.0)
+
+
+def test_gpu_seconds_are_kept_by_model_over_incarnations() -> None:
+    at = world("submit alice a retry_max=3")
+    at.do("report n1 1:0=exited gpu_s=10 code=1")
+    at.do("leave n1")
+    at.do("report n1 1:1=exited gpu_s=5 code=1")
+    at.do("host n2 K80:4")
+    at.do("report n2 1:2=running gpu_s=7")
+    row = at.machine.job(JobId(1))
+    assert dict(row.gpu_s_by_model) == {"V100": 15.0, "K80": 7.0}
+    assert at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 7.0}
+    at.now_s = 10.0
+    at.do("report n2 1:2=running gpu_s=17")
+    means, covered_s = at.machine.received_gpus(5.0, 10.0)
+    assert (dict(means), covered_s) == ({("alice", "V100"): 0.0, ("alice", "K80"): 1.0}, 5.0)
+    again = ClusterMachine(at.policy, SETTINGS, at.machine.state)
+    assert again.usage() == at.machine.usage() == {("alice", "V100"): 15.0, ("alice", "K80"): 17.0}
+
+
+def test_what_a_server_is_remembered_to_have_been_told_is_bounded_however_long_it_stays() -> None:
+    at = world()
+    for _ in range(MOST + 3):
+        [job] = submit(at, a_spec())
+        at.do(f"report n1 {job}:0=exited code=0")
+    assert at.machine.job(job).state is JobState.SUCCEEDED
+    assert len(at.machine._told) == MOST
+    assert Direct not in map(type, at.handle(said(at, job)).commands), "what it says again needs no answer"
+    assert Direct in map(type, at.handle(said(at, JobId(1))).commands)
+    assert Direct not in map(type, at.handle(said(at, JobId(1))).commands)
+
+
+def said(at: World, job: JobId) -> HostReported:
+    report = JobReport(job=job, epoch=0, phase=Phase.EXITED, exit=Exit())
+    return HostReported(now_s=at.now_s, host=N1, reports=(report,))
+
+
+def test_a_drain_said_again_keeps_the_reason_and_deadline_that_it_does_not_say() -> None:
+    at = world()
+    at.handle(HostDrained(now_s=1.0, by=ALICE, host=N1, reason="new fans", deadline_s=600.0))
+    drained = at.machine.host(N1)
+    at.handle(HostDrained(now_s=2.0, by=UserName("bob"), host=N1))
+    assert at.machine.host(N1) is drained
+    assert at.outcome.facts == ()
+    at.handle(HostDrained(now_s=3.0, by=UserName("bob"), host=N1, deadline_s=900.0))
+    drain = at.machine.host(N1).drain
+    assert (drain.by, drain.since_s, drain.reason, drain.deadline_s) == ("bob", 1.0, "new fans", 900.0)
