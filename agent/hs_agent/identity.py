@@ -389,10 +389,15 @@ class Keeper:
             try:
                 await self.renew()
                 pause_s = RETRY_S[0]
+                continue
             except RefusedError as refused:
                 log.warning("certificate not renewed", why=str(refused), ends_at_s=self.identity.not_after_s)
-                await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — spread, not secret
-                pause_s = min(2 * pause_s, RETRY_S[1])
+            except (
+                Exception
+            ):  # it is asked for again all the same: without one the host is cut off in the end
+                log.exception("certificate not renewed", ends_at_s=self.identity.not_after_s)
+            await asyncio.sleep(pause_s * (0.5 + random.random() / 2))  # noqa: S311 — spread, not secret
+            pause_s = min(2 * pause_s, RETRY_S[1])
 
     def look(self) -> None:
         """Takes up what `hs-agent join --replace` has put on the disk since. Raises RefusedError where it cannot be used."""
@@ -429,6 +434,8 @@ def _put_certificate(identity: Identity) -> None:
     file = identity.folder / CERTIFICATE
     fresh = file.with_name(f".{CERTIFICATE}")
     try:
+        if (identity.folder / KEY).read_bytes() != identity.key_pem:
+            raise RefusedError(f"{identity.folder}: this host has joined anew meanwhile", Kind.CONFLICT)
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
         _write(fresh, identity.chain_pem)

@@ -39,6 +39,7 @@ FREEZE_LIMIT_S = 5.0
 FREEZE_POLL_S = 0.005
 CONTROL_POLL_S = 0.1
 LOOK_AGAIN_S = 1.0
+UNKNOWN_END_S = 10.0
 
 log = structlog.get_logger("jobs")
 
@@ -282,6 +283,18 @@ class Jobs:
         """A shim that was started a moment ago does not listen yet."""
         while not running.gone.is_set() and not running.folder.control(word):  # noqa: ASYNC110 — the shim rings no bell
             await asyncio.sleep(CONTROL_POLL_S)
+
+    async def end_unknown(self, folder: Folder, shim: procs.Identity) -> None:
+        """One that nobody remembers: before anything is started where it runs, and under its name."""
+        job, epoch = folder.key
+        log.warning("a job that nobody remembers is ended", job=job, epoch=epoch)
+        for _ in range(int(UNKNOWN_END_S / CONTROL_POLL_S)):
+            folder.control("term 0")  # it may not listen yet
+            if not procs.alive(shim):
+                await asyncio.to_thread(self.launcher.forget, folder.key)
+                return
+            await asyncio.sleep(CONTROL_POLL_S)
+        log.error("a job that nobody remembers does not end", job=job, epoch=epoch, shim=shim.pid)
 
     async def end_all(self, grace_s: float) -> None:
         for key in list(self.running):

@@ -432,8 +432,7 @@ class Agent:
         shim = await self._find_shim(job)
         launch = job.launch()
         if shim is not None and (report is None or launch is None):
-            log.warning("a job that nobody remembers is ended", job=job.key.job, epoch=job.key.epoch)
-            job.control("term 0")
+            await self.jobs.end_unknown(job, shim)
         elif shim is not None and launch is not None:
             await self._adopt_running(job, shim, launch)
         elif report is None:

@@ -37,6 +37,7 @@ PURGE_EVERY_S, PURGE_AT_MOST_S = (
 )  # the longer the oftener it was in vain: who does not die at once is waiting for a device or a file system
 MAX_LINE = 4096
 EXIT_BYTES = 4096  # of the record of an exit, that a full disk must not take
+SHUT_DOWN_GRACE_S = 10.0
 LEASE_LOOK_S = 5.0  # at least so often, where there is one: it may have become shorter
 
 
@@ -55,7 +56,7 @@ class Shim:
         self.frozen = False
         self.deadline_s: float | None = None
         self.launch_error = ""
-        self.fenced = ""
+        self.lost = ""  # why it ends that its user is not to blame for
         self.lease_look_s = 0.0 if self.launch["lease"] else float("inf")
         self.output: Output | None = None
         self.pipe = -1
@@ -115,7 +116,7 @@ class Shim:
         wake, wake_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake_end, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self.end(10.0))  # the host goes down
+        signal.signal(signal.SIGTERM, lambda *_: self.shut_down())
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         self.wake = wake
@@ -147,10 +148,7 @@ class Shim:
     def run(self) -> None:
         self.begin()
         while not (self.childless and self.status is not None):
-            poll = select.poll()
-            for fd, events in self.watched():
-                poll.register(fd, events)
-            self.serve({fd for fd, _ in poll.poll(self.wait_ms())})
+            self.serve(self.wait())
             self.reap()
             now_s = time.monotonic()
             if now_s >= self.lease_look_s:
@@ -165,7 +163,15 @@ class Shim:
         if self.output is not None:
             self.output.finish()
             self.tell_trouble()
-        self.finish(self.launch_error or self.fenced)
+        self.finish(self.launch_error or self.lost)
+
+    def wait(self) -> list[int]:
+        """Who is ready, in the order of `watched`: of the output file is heard before any output is read."""
+        poll = select.poll()
+        for fd, events in self.watched():
+            poll.register(fd, events)
+        ready = {fd for fd, _ in poll.poll(self.wait_ms())}
+        return [fd for fd, _ in self.watched() if fd in ready]
 
     def watched(self) -> Iterator[tuple[int, int]]:
         yield self.wake, select.POLLIN
@@ -312,8 +318,14 @@ class Shim:
             self.lease_look_s = time.monotonic() + min(left_s, LEASE_LOOK_S)
             return
         self.lease_look_s = float("inf")
-        self.fenced = "lost with its host: fenced: no word from the controller, as its lease says"
+        self.lost = "lost with its host: fenced: no word from the controller, as its lease says"
         self.end(self.launch["grace_s"])
+
+    def shut_down(self) -> None:
+        """The host goes down, and tells all of its processes."""
+        if self.status is None and not self.lost:
+            self.lost = "lost with its host: it was shut down"
+        self.end(SHUT_DOWN_GRACE_S)
 
     def end(self, grace_s: float) -> None:
         signal_all(signal.SIGTERM)

@@ -1,7 +1,6 @@
 """hs-agent as a process, with real jobs and a scripted controller."""
 
 import asyncio
-import errno
 import json
 import os
 import signal
@@ -16,11 +15,9 @@ import pytest
 from hs_agent import cgroup, launch, procs
 from hs_agent.config import CgroupUse
 from hs_agent.devices import open_devices
-from hs_agent.folder import Folder, Key
 from hs_agent.loop import Agent
-from hs_core.events import Launch, LaunchFailed, Suspend
 from hs_core.model import SuspendMode
-from hs_core.reports import JobReport, Phase, Tier
+from hs_core.reports import Phase, Tier
 from hs_core.wanted import Turn, Wanted
 from hs_daemon import boot_s
 
@@ -215,95 +212,6 @@ def test_a_launch_that_fails_says_why(daemon, controller, job) -> None:
     assert "user 'no-such-user' has no account on this host" in reasons[2]
     assert "cannot enter the working folder /no/such/folder" in reasons[3]
     assert "must name a script or a module" in reasons[4]
-
-
-def test_a_launch_that_breaks_for_no_reason_anybody_thought_of_is_told_as_failed(
-    settings, job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def launched() -> list[object]:
-        config = settings()
-        agent = Agent(config, open_devices(config), cgroup.Cgroups())
-        told: list[object] = []
-        monkeypatch.setattr(agent, "post", told.append)
-        monkeypatch.setattr(agent.launcher, "prepare", lambda *_: 1 / 0)
-        wanted = job(1, "true")
-        key = Key(wanted.job, wanted.epoch)
-        await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
-        return told
-
-    (event,) = asyncio.run(launched())
-    assert isinstance(event, LaunchFailed)
-    assert event.why == "ZeroDivisionError: division by zero"
-
-
-def test_a_launch_that_is_told_as_failed_has_left_no_process(
-    settings, job, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_descriptors_left(_: procs.Identity) -> int:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    async def launched() -> tuple[list[object], object]:
-        config = settings()
-        agent = Agent(config, open_devices(config), cgroup.Cgroups())
-        told: list[object] = []
-        monkeypatch.setattr(agent, "post", told.append)
-        monkeypatch.setattr(procs, "open_pidfd", no_descriptors_left)
-        wanted = job(1, "touch", str(place / "ran"))
-        key = Key(wanted.job, wanted.epoch)
-        await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
-        return told, agent.launcher.running_shim(agent.launcher.folder(key))
-
-    (event,), shim = asyncio.run(launched())
-    assert isinstance(event, LaunchFailed)
-    assert event.why == "Too many open files"
-    assert shim is None
-    assert not (place / "ran").exists()
-
-
-def test_an_order_that_breaks_right_after_a_launch_does_not_make_it_a_failed_one(
-    settings, job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def told() -> list[object]:
-        config = settings()
-        agent = Agent(config, open_devices(config), cgroup.Cgroups())
-        said: list[object] = []
-        wanted = job(1, "sleep", "600")
-        key = Key(wanted.job, wanted.epoch)
-        monkeypatch.setattr(agent, "post", said.append)
-        monkeypatch.setattr(agent.jobs, "suspend", lambda _: 1 / 0)
-        agent._deferred[key] = [Suspend(job=key.job, epoch=key.epoch, tier=Tier.HOLD)]
-        with pytest.raises(ZeroDivisionError):
-            await agent._launch_job(key, Launch(wanted=wanted, gpus=()))
-        assert key in agent.jobs.running
-        await agent.jobs.end_all(0.0)
-        await agent.jobs.close()
-        return said
-
-    assert not [event for event in asyncio.run(told()) if isinstance(event, LaunchFailed)]
-
-
-def test_a_file_system_that_cannot_be_written_fails_a_launch_and_not_the_agent(
-    settings, job, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read_only(_: Folder) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    async def ended() -> JobReport:
-        config = settings()
-        agent = Agent(config, open_devices(config), cgroup.Cgroups())
-        await agent.start()
-        try:
-            monkeypatch.setattr(Folder, "clear_for_start", read_only)
-            agent.wanted(Wanted(term=1, seq=1, quantum_s=1.0, turn=Turn(), jobs=(job(1, "true"),)), 0.0)
-            async with asyncio.timeout(30):
-                while not (agent.broken.is_set() or agent.reports()[0].exit):
-                    await asyncio.sleep(0.01)
-            assert not agent.broken.is_set()
-            return agent.reports()[0]
-        finally:
-            await agent.stop()
-
-    assert asyncio.run(ended()).exit.why == "launch failed: Read-only file system"
 
 
 def test_many_jobs_with_large_environments_do_not_cut_their_host_off(daemon, controller, job) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -392,6 +393,35 @@ def test_a_job_whose_output_file_takes_no_more_can_be_told_to_end(shims, place: 
     assert "output file: it took no more for 0.2 s; the rest is only here" in started.log()
 
 
+def test_the_first_output_is_in_the_file_however_late_the_shim_comes_to_read(shims) -> None:
+    class File:
+        is_behind, trouble, polled = False, "", (os.open(os.devnull, os.O_RDONLY), 0)
+        kept: bytes | None = None
+
+        def take(self, fd: int) -> None:
+            os.close(fd)
+            self.kept = b""
+
+        def keep(self, data: bytes) -> None:
+            if self.kept is not None:
+                self.kept += data
+
+    one = shim.Shim(str(shims.launch("/bin/true").path))
+    one.output = file = File()
+    one.control = one.open_control()
+    (one.wake, _), (one.pipe, pipe_end) = os.pipe(), os.pipe()
+    one.channel, child = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (one.channel, child):
+        end.setblocking(False)
+    os.set_blocking(one.pipe, False)
+    socket.send_fds(child, [b"output"], [one.wake])
+    os.write(pipe_end, b"first")
+    one.serve(one.wait())
+    assert file.kept == b"first"
+    one.channel.close()
+    child.close()
+
+
 def test_who_does_not_die_at_once_is_looked_for_ever_more_rarely(shims, monkeypatch) -> None:
     one = shim.Shim(str(shims.launch("/bin/true").path))
     there = {(1, 1)}
@@ -499,6 +529,14 @@ def test_a_shim_needs_little_memory(shims) -> None:
     status = Path(f"/proc/{started.folder.shim_state().shim.pid}/status").read_text()
     rss_kib = int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
     assert rss_kib < 20_000
+
+
+def test_a_job_whose_host_is_shut_down_is_lost_with_it_and_has_not_failed(shims) -> None:
+    started = shims.python("import time; print('up', flush=True); time.sleep(600)")
+    started.says("up")
+    for who in (started.folder.shim_state().shim, started.job()):  # all processes are told
+        procs.send(who, signal.SIGTERM)
+    assert started.wait()["why"] == "lost with its host: it was shut down"
 
 
 def test_a_lease_that_has_run_out_ends_the_job_without_any_agent(shims) -> None:

@@ -292,6 +292,28 @@ def test_a_launch_that_fails_is_the_jobs_end():
     assert sim.machine.report(job).exit == Exit(why="launch failed: no such user")
 
 
+def test_a_launch_that_fails_after_a_newer_incarnation_was_wanted_makes_room_for_it():
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(unkillable=True))
+    sim.send()
+    sim.change(job, epoch=2)
+    sim.send()
+    sim.machine.handle(LaunchFailed(now_s=sim.now_s, job=job, epoch=1, why="no such user"))
+    report = sim.machine.report(job)
+    assert (report.epoch, report.exit) == (2, None)
+
+
+def test_a_launch_that_fails_of_a_job_that_is_no_longer_wanted_leaves_nothing_of_it():
+    sim = HostSim(1)
+    job = sim.job(1, ways=Ways(unkillable=True))
+    sim.send()
+    del sim.wanted[job]
+    sim.send()
+    sim.machine.handle(LaunchFailed(now_s=sim.now_s, job=job, epoch=1, why="no such user"))
+    assert sim.machine.jobs == set()
+    assert sim.machine.heard == (1, 2)
+
+
 def test_edges_keep_their_cadence():
     sim = HostSim(1, quantum_s=10.0)
     for n in (1, 2):

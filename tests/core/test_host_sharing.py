@@ -112,6 +112,19 @@ def test_a_guest_waits_for_the_partner_whose_gpus_it_shares() -> None:
     assert bound(host, 1) == bound(host, 2)
 
 
+def test_nobody_is_started_beside_a_partner_on_a_gpu_that_went_bad() -> None:
+    host = HostSim(gpus=3)
+    for number in (1, 2):
+        host.job(number, 2, memory_bytes=6 * GIB)
+    told(host, turn(1))
+    host.run(60.0)
+    host.see_gpus([min(bound(host, 1))])
+    told(host, turn(1, 2, guests=[(2, {1: 2})]))
+    host.run(10.0)
+    assert host.running() == {1}
+    assert host.machine.report(JobId(2)).note == "waits for GPUs that it shares with job 1"
+
+
 def test_one_that_stands_on_other_gpus_moves_beside_its_partner_through_a_checkpoint() -> None:
     host = HostSim(gpus=2)
     for number in (1, 2, 3):

@@ -72,7 +72,7 @@ def hear(board: Board, job: HostedJob, event: JobEvent) -> None:
             _exited(board, job, event.exit)
         case LaunchFailed():
             if job.phase is not Phase.EXITED:
-                board.exited(job, Exit(why=f"launch failed: {event.why}"))
+                _ended(board, job, Exit(why=f"launch failed: {event.why}"))
         case CheckpointFetched():
             comings.fetched(board, job, event.generation, event.step)
         case FetchFailed():
@@ -225,8 +225,11 @@ def _exited(board: Board, job: HostedJob, exit_: Exit) -> None:
                 job.checkpoint_step = job.step
             board.stopped(job, Phase.CHECKPOINTED, Tier.CHECKPOINT)
         board.gone(job)
-    elif job.next is not None or job.dropped:
-        board.exited(job, exit_)
-        wants.bury(board, job)
     else:
-        board.exited(job, exit_)
+        _ended(board, job, exit_)
+
+
+def _ended(board: Board, job: HostedJob, exit_: Exit) -> None:
+    board.exited(job, exit_)
+    if job.next is not None or job.dropped:
+        wants.bury(board, job)

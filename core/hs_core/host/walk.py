@@ -143,11 +143,12 @@ class Walk:
         chosen: list[GpuId] = []
         for mate, gpus in mates(self.board.turn, job.id).items():
             other = self.board.jobs.get(mate)
-            there = [gpu for gpu in lent[mate] if self.room(job, (gpu,)) is not None]
+            offered = [gpu for gpu in lent[mate] if self.board.usable(gpu)]
+            there = [gpu for gpu in offered if self.room(job, (gpu,)) is not None]
             if len(there) >= gpus:
                 chosen += there[:gpus]
             elif (guest or mate in self.claimed.values()) and other is not None and not other.ended:
-                much = len(lent[mate]) >= gpus
+                much = len(offered) >= gpus
                 job.held_up = (
                     f"needs more memory than job {mate} leaves on GPUs that it is to share"
                     if much

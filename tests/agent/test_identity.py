@@ -1,0 +1,56 @@
+"""How the agent keeps its certificate fresh, whatever comes in between."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from hs_agent import identity
+from hs_agent.identity import CERTIFICATE, KEY, Identity, Keeper
+from hs_core.errors import RefusedError
+from hs_core.names import HostName
+
+
+def due(folder: Path) -> Identity:
+    now_s = time.time()
+    return Identity(
+        node=HostName("v1"),
+        folder=folder,
+        key_pem=b"the key",
+        chain_pem=b"a new certificate",
+        ca_pem=b"",
+        not_before_s=now_s - 90.0,
+        not_after_s=now_s + 10.0,
+    )
+
+
+def test_whatever_keeps_a_certificate_from_being_renewed_it_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper, done = Keeper(due(tmp_path), "nobody:1"), asyncio.Event()
+    fails = [RefusedError("nobody is there"), RuntimeError("of this nobody had thought")]
+
+    async def renew() -> Identity:
+        if fails:
+            raise fails.pop()
+        done.set()
+        return await asyncio.get_running_loop().create_future()
+
+    async def story() -> None:
+        keeping = asyncio.create_task(keeper.run())
+        await asyncio.wait({keeping, asyncio.create_task(done.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert done.is_set()
+        keeping.cancel()
+
+    monkeypatch.setattr(identity, "RETRY_S", (0.0, 0.0))
+    monkeypatch.setattr(keeper, "renew", renew)
+    asyncio.run(story())
+
+
+def test_a_renewal_that_comes_after_its_host_joined_anew_spoils_nothing(tmp_path: Path) -> None:
+    (tmp_path / KEY).write_bytes(b"another key")
+    (tmp_path / CERTIFICATE).write_bytes(b"of that key")
+    with pytest.raises(RefusedError, match="this host has joined anew meanwhile"):
+        identity._put_certificate(due(tmp_path))
+    assert (tmp_path / CERTIFICATE).read_bytes() == b"of that key"
