@@ -98,17 +98,10 @@ class _Program:
 
 
 def _highs(program: _Program, method: Method) -> LpAnswer:
-    from scipy.optimize import linprog  # noqa: PLC0415
-
-    found = linprog(
-        program.costs,
-        A_ub=program.a_ub,
-        b_ub=program.b_ub,
-        A_eq=program.a_eq,
-        b_eq=program.b_eq,
-        bounds=np.column_stack([program.lower, program.upper]),
-        method=method.value,
-    )
+    found = _linprog(program, method, presolve=True)
+    if found.status in (2, 3):
+        # Beside large numbers presolve loses small ones, and may then find no point where there is one.
+        found = _linprog(program, method, presolve=False)
     if found.status == 2:
         raise InfeasibleError(found.message)
     if found.status == 3:
@@ -117,6 +110,21 @@ def _highs(program: _Program, method: Method) -> LpAnswer:
         raise BrokenError(f"HiGHS ({method}) ended with status {found.status}: {found.message}")
     x = np.clip(found.x, program.lower, program.upper)
     return LpAnswer(x, float(program.costs @ x), -found.ineqlin.marginals, -found.eqlin.marginals)
+
+
+def _linprog(program: _Program, method: Method, *, presolve: bool) -> Any:
+    from scipy.optimize import linprog  # noqa: PLC0415
+
+    return linprog(
+        program.costs,
+        A_ub=program.a_ub,
+        b_ub=program.b_ub,
+        A_eq=program.a_eq,
+        b_eq=program.b_eq,
+        bounds=np.column_stack([program.lower, program.upper]),
+        method=method.value,
+        options={"presolve": presolve},
+    )
 
 
 def _glop(program: _Program) -> LpAnswer:
