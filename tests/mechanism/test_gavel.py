@@ -204,6 +204,20 @@ def test_users_of_very_unlike_tickets_are_filled_to_the_brim() -> None:
         assert busy.sum() == pytest.approx(min(asked.gpus.sum(), asked.gang.sum()), rel=1e-5), seed
 
 
+def test_an_allocation_is_found_where_presolving_its_program_says_that_there_is_none() -> None:
+    dice = np.random.default_rng(2838)
+    jobs, types = int(dice.integers(1, 60)), int(dice.integers(1, 4))
+    users = int(dice.integers(1, jobs + 1))
+    speed = dice.choice([0.0, 0.5, 1.0, 3.0], (jobs, types))
+    gang, gpus = dice.choice([1, 2, 4, 8], jobs), dice.choice([1, 2, 4, 8, 16, 100], types)
+    tickets = dice.choice([0.001, 0.01, 1, 100, 1e4, 1e6], users)
+    of = np.concatenate([np.arange(users), dice.integers(0, users, jobs - users)])
+    weight = dice.choice([0.001, 1, 1e6], jobs)
+    asked = Question(speed=speed, gang=gang, gpus=gpus, weight=weight)
+    entities = [Entity(weight=float(one)) for one in tickets / tickets.sum()]
+    keeps_within(asked, hierarchical(asked, of, entities))
+
+
 def test_hierarchical_refuses_what_it_cannot_read() -> None:
     asked = Question(speed=np.ones((1, 1)), gang=np.ones(1, int), gpus=np.array([1]))
     with pytest.raises(BrokenError, match="entity names 2; expected 0 to 0"):

@@ -13,6 +13,7 @@ from .worlds import (  # noqa: TID252 — tests are no package on the path
     FIGURE_4,
     GIB,
     TABLE_2,
+    Run,
     Strides,
     after,
     having,
@@ -170,6 +171,18 @@ def test_a_job_that_cannot_run_just_now_takes_no_share() -> None:
 )
 def test_why_names_the_one_reason(made: JobFacts, hosts: list, said: str) -> None:  # type: ignore[type-arg]
     assert said in decide(snapshot(hosts, [made])).why[made.id]
+
+
+def test_why_says_how_much_of_the_time_is_left_beside_gangs() -> None:
+    """B's job is due all the time and A's gangs for 7 of 8 GPUs: each gets as much less as they keep one another waiting."""
+    made = [job(1, "B", host="h"), *(job(at, "A", 8, host="h") for at in (2, 3, 4))]
+    run = Run(GANDIVA_FAIR, snapshot([host("h", 8)], made, {"A": 700, "B": 100}))
+    verdict = run.step()
+    assert verdict.why[JobId(1)] == "waiting for its turn on h: its share is 53% of the quanta"
+    assert verdict.why[JobId(2)] == "waiting for its turn on h: its share is 16% of the quanta"
+    run.go(149)
+    assert run.gpus[JobId(1)] == pytest.approx(0.53 * 150, rel=0.05)
+    assert run.gpus[JobId(2)] == pytest.approx(0.16 * 150 * 8, rel=0.05)
 
 
 def test_a_job_whose_server_vanished_is_not_placed_elsewhere() -> None:

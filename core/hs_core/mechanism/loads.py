@@ -19,7 +19,7 @@ from hs_core.mechanism.band import NOBODY, NUMBERS
 from hs_core.mechanism.floor import Servers, shape_of
 from hs_core.mechanism.level import Level
 from hs_core.mechanism.placing import Home
-from hs_core.mechanism.time_load import may_idle
+from hs_core.mechanism.time_load import may_idle, time_load, weighed
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, UserName
 from hs_core.newest import Newest
@@ -185,9 +185,6 @@ class Pool:
         """As `_Rows` has it; None: jobs came to that server, or left it, since."""
         return None if self._rows is None or at in self._touched else self._rows.room[at]
 
-    def load(self) -> NDArray[np.float64]:
-        return np.round(self.tickets / self.width, DIGITS)
-
     def revalue(self, user: UserName, per_gpu: float) -> None:
         """The user's tickets per GPU here are others than before."""
         change = per_gpu - self.per_gpu.get(user, 0.0)
@@ -276,12 +273,11 @@ class Board:
             for name, gpus in zip(there.names, there.gpus.tolist(), strict=True)
         )
 
-    def loads(self) -> dict[HostName, float]:
-        return {
-            name: float(load)
-            for pool in self.pools()
-            for name, load in zip(pool.names, pool.load(), strict=True)
-        }
+    def time_load(self, name: HostName) -> float:
+        """As `mechanism.time_load` has it, of one server."""
+        host, at, parts = self.world.hosts[name], self.world.at.get(name), self.world.parts.get(name)
+        there = [*(at.jobs if at is not None else ()), *(parts.jobs if parts is not None else ())]
+        return time_load(host.gpus, weighed(there, self.pool(host.model).per_gpu))
 
     def per_gpu(self, user: UserName, model: str, more: int = 0) -> float:
         """Tickets per GPU of the user there, at most 1 but for what it lacks, with so many more GPUs asked for."""

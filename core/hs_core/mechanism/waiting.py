@@ -19,14 +19,11 @@ class Waiting(Mapping[JobId, str]):
     def __init__(self, world: World, board: Board, turns: Mapping[HostName, Turn]) -> None:
         self._world, self._board, self._turns = world, board, turns
         self._nowhere: dict[tuple[Any, ...], str] = {}
+        self._loads: dict[HostName, float] = {}
 
     @cached_property
     def _jobs(self) -> dict[JobId, JobFacts]:
         return {job.id: job for job in self._world.jobs}
-
-    @cached_property
-    def _loads(self) -> dict[HostName, float]:
-        return self._board.loads()
 
     @cached_property
     def _away(self) -> set[HostName]:
@@ -47,7 +44,16 @@ class Waiting(Mapping[JobId, str]):
         if home is None:
             return _why_homeless(world, job, self._nowhere)
         part = self._board.per_gpu(job.user, world.model(world.where(job)))
-        return _why_odd(world, job, self._away) or _why_waiting(job, home, part, self._loads)
+        return _why_odd(world, job, self._away) or _why_waiting(job, part, *self._fullest(home))
+
+    def _fullest(self, home: Home) -> tuple[str, float]:
+        """Of its servers the one whose jobs need the most time, in words, and how much that is."""
+        for name in home:
+            if name not in self._loads:
+                self._loads[name] = self._board.time_load(name)
+        at = max(home, key=lambda name: (self._loads[name], name))
+        where = at if len(home) == 1 else f"{len(home)} servers, of which {at} is the fullest"
+        return where, self._loads[at]
 
     def _runs(self, job: JobFacts) -> bool:
         home = self._world.homes.get(job.id)
@@ -87,10 +93,8 @@ def _why_unable(world: World, job: JobFacts, home: Home) -> str:
     return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
 
 
-def _why_waiting(job: JobFacts, home: Home, part: float, loads: Mapping[HostName, float]) -> str:
-    at = home[0] if len(home) == 1 else max(home, key=lambda name: (loads[name], name))
-    where = at if len(home) == 1 else f"{len(home)} servers, of which {at} is the fullest"
+def _why_waiting(job: JobFacts, part: float, where: str, load: float) -> str:
     if part <= 0:
         return f"waiting for its turn on {where}: {job.user} has no share of these GPUs now"
-    share = 100 * part / loads[at] if loads[at] > part else 100.0
+    share = 100 * part / load if load > part else 100.0
     return f"waiting for its turn on {where}: its share is {share:.0f}% of the quanta"

@@ -100,7 +100,7 @@ class _Program:
 def _highs(program: _Program, method: Method) -> LpAnswer:
     found = _linprog(program, method, presolve=True)
     if found.status in (2, 3):
-        # Beside large numbers presolve loses small ones, and then finds no point where there is one.
+        # Beside large numbers presolve loses small ones, and may then find no point where there is one.
         found = _linprog(program, method, presolve=False)
     if found.status == 2:
         raise InfeasibleError(found.message)

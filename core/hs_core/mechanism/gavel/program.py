@@ -99,7 +99,7 @@ class Program:
         used = np.bincount(self.on, self.gpus * x, len(types))
         over = np.divide(used, types, out=np.zeros(len(types)), where=types > 0)
         total: Floats = np.bincount(self.of, self.speed * x, len(classes)) / classes
-        return total / max(1.0, time.max(initial=0.0), over.max(initial=0.0))
+        return total / max(1.0, float(time.max(initial=0.0)), float(over.max(initial=0.0)))
 
     def solve(
         self,
