@@ -1,5 +1,6 @@
 """Depth quanta: when it is decided about jobs that have ended."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -92,7 +93,7 @@ def test_among_very_many_jobs_ends_wait_for_a_few_quanta(monkeypatch: pytest.Mon
     """In every quantum some end; 40 and more go on."""
     asked = asked_quanta([60.0 * (1 + at % 30) / 4 for at in range(60)] + [1e6] * 40, monkeypatch)
     settled = [snapshot.quantum for snapshot in asked if snapshot.quantum > 5]
-    gaps = [later - before for before, later in zip(settled, settled[1:], strict=False)]
+    gaps = [later - before for before, later in itertools.pairwise(settled)]
     assert min(gaps) >= 4
 
 
