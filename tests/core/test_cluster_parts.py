@@ -49,6 +49,20 @@ def test_a_budget_fills_with_time_and_not_by_starting_again() -> None:
     assert Budget(0.0, None).left(1e9) == 0
 
 
+def test_a_budget_that_nobody_could_ask_holds_what_came_in_meanwhile() -> None:
+    budget = Budget(120.0, (0.0, 0.0))  # one in 30 s, ten at once
+    assert budget.left(1_200.0) == 10
+    budget.hold(1_200.0)
+    assert budget.left(1_200.0) == 40
+    for _ in range(5):
+        budget.take(1_200.0)
+    assert budget.left(1_200.0) == 35
+    budget.hold(60.0)
+    assert budget.left(1_200.0) == 10
+    (none := Budget(0.0, None)).hold(1e9)
+    assert none.left(1e9) == 0
+
+
 def test_moves_take_from_the_budget_but_drains_do_not() -> None:
     wishes: Wishes = {}
     settings = Settings(quantum_s=10.0, settle_s=0.0, migrations_per_hour=1.0)

@@ -1,5 +1,6 @@
 """Depth quanta: when it is decided about jobs that have ended."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster
 from hs_sim.metrics import summarize
 from hs_sim.model import Experiment, SimJob, Workload
-from hs_sim.quanta import run_quanta
+from hs_sim.quanta import engine, run_quanta
 
 ALICE = UserName("alice")
 
@@ -63,3 +64,44 @@ def test_who_has_not_trained_yet_has_not_started() -> None:
     for until_s in range(60, 600, 5):
         *_, last = run_quanta(replace(asked, until_s=float(until_s))).jobs
         assert (last.started_s is not None) == (last.steps > 0), until_s
+
+
+def asked_quanta(lengths: list[float], monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
+    """What `gandiva-fair` was asked about jobs of such lengths on 16 GPUs, as among very many: for each ten live ones an end waits for a quantum more."""
+    monkeypatch.setattr(engine, "PROMPT_JOBS", 0)
+    monkeypatch.setattr(engine, "ENDED_JOBS", 10)
+    jobs = tuple(
+        SimJob(id=at, user=ALICE, arrival_s=0.0, steps=round(10 * length_s), job_class="c", gpus=1)
+        for at, length_s in enumerate(lengths, start=1)
+    )
+    load = Workload(name="ends", jobs=jobs, tickets={ALICE: 100.0}, rates={("c", "V100"): 10.0})
+    policy = find("gandiva-fair")
+    asked: list[Snapshot] = []
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        asked.append(snapshot)
+        return policy.decide(snapshot, memory)
+
+    experiment = Experiment(
+        cluster=parse_cluster("v100:16"), workload=load, known_rates=True, until_s=40 * 60.0
+    )
+    run_quanta(experiment, policy=replace(policy, decide=decide))
+    return asked
+
+
+def test_among_very_many_jobs_ends_wait_for_a_few_quanta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every quantum some end; 40 and more go on."""
+    asked = asked_quanta([60.0 * (1 + at % 30) / 4 for at in range(60)] + [1e6] * 40, monkeypatch)
+    settled = [snapshot.quantum for snapshot in asked if snapshot.quantum > 5]
+    gaps = [later - before for before, later in itertools.pairwise(settled)]
+    assert min(gaps) >= 4
+
+
+def test_a_decision_may_make_the_moves_of_the_quanta_that_went_on_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = asked_quanta([1e6] * 16, monkeypatch)
+    first, *others = asked
+    assert first.migrations_left == 20
+    assert all(snapshot.migrations_left <= 4 * 15 for snapshot in others)
+    assert max(snapshot.migrations_left for snapshot in others) == 4 * 15, "four a quantum"
