@@ -84,7 +84,7 @@ def explain(scene: Scene) -> Why:
     if job.state is JobState.PAUSED:
         return Why(
             reason=Reason.PAUSED,
-            text="it is paused by its owner",
+            text=f"it is paused by its owner{_not_yet(job)}",
             next_step=f"`hsctl resume {job.id}` lets it go on",
         )
     if not job.hosts:
@@ -109,6 +109,14 @@ def explain(scene: Scene) -> Why:
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
+
+
+_GOING = (Phase.STARTING, Phase.RUNNING, Phase.SUSPENDING)
+
+
+def _not_yet(job: Job) -> str:
+    going = job.report is not None and job.report.phase in _GOING
+    return f"; its process on {_at(job)} goes on until it can be stopped" if going else ""
 
 
 def _each(job: Job) -> str:
