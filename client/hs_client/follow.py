@@ -134,6 +134,9 @@ def wait_all(
             view = client.wait(job_id, timeout_s=left)
         except WaitTimeoutError:
             raise WaitTimeoutError(f"job {job_id} has not ended within {timeout_s:g} s; it goes on") from None
+        except KeyboardInterrupt:
+            report(f"job {job_id} goes on")
+            raise
         report(f"job {job_id} {outcome(view)}")
         codes.append(exit_code(view))
     return next((code for code in codes if code), 0)

@@ -120,7 +120,8 @@ class Hooks:
             if not rt.live:
                 return original(loader)
             data = rt.keeper.handed.data if rt.keeper.handed is not None else None
-            if data is not None and data.loader is loader:
+            gradients = self._torch.is_grad_enabled()
+            if data is not None and data.loader is loader and data.is_training(gradients=gradients):
                 return data.iterate(original, self.fetch_unhooked)
             iterator = original(loader)
             trained = self._kinds.get(loader)

@@ -38,11 +38,13 @@ class Data(Trained):
         self._goal: Optional[Dict[str, Any]] = None
         self._passed_by = 0
         self._own_dice = True
+        self._gradients = False  # it has been gone through with gradients enabled
 
     def aim(self, position: Dict[str, Any], *, own_dice: bool) -> None:
         """`own_dice`: the generators of the position are this rank's."""
         self._goal = position
         self._own_dice = own_dice
+        self._gradients = position["gradients"]
 
     @property
     def epoch(self) -> int:
@@ -58,7 +60,13 @@ class Data(Trained):
             "reused": self._reused,
             "batches": _batches(self.loader),
             "in_order": _in_order(self.loader),
+            "gradients": self._gradients,
         }
+
+    def is_training(self, *, gradients: bool) -> bool:
+        """Whether to go through it now is an epoch of training: without gradients it is not, where that is done with them."""
+        self._gradients = self._gradients or gradients
+        return gradients or not self._gradients
 
     def is_done(self, iterator: Any) -> bool:
         """The next fetch ends the epoch: what the script does then belongs to the process that has trained on its batches."""

@@ -118,7 +118,7 @@ def test_a_terminal_that_has_not_every_character_is_shown_the_rest(running, fake
     assert "größe?" in out
 
 
-def test_an_interrupted_wait_is_130(running, fake):
+def test_an_interrupted_wait_is_130_and_says_that_the_job_goes_on(running, fake):
     fake.add(state="running")
     hsctl = running("wait", "1")
     while not fake.requests["WatchJob"]:
@@ -127,6 +127,7 @@ def test_an_interrupted_wait_is_130(running, fake):
     hsctl.send_signal(signal.SIGINT)
     _, err = hsctl.communicate(timeout=120)
     assert hsctl.returncode == 130
+    assert "job 1 goes on" in err
     assert "Traceback" not in err
 
 

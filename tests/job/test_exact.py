@@ -142,6 +142,8 @@ def test_progress_is_told_with_its_rate(agent: StubAgent) -> None:
         (("--handed", "plain", "--optimizer", "momentum", "--own-generator"), 1),
         (("--handed", "epoch", "--workers", "2"), 33),
         (("--handed", "plain", "--workers", "2", "--own-generator"), 19),
+        (("--handed", "epoch", "--evaluate"), 47),
+        (("--handed", "epoch", "--evaluate", "--workers", "2"), 20),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else str(value),
 )

@@ -19,6 +19,7 @@ parser.add_argument("--handed", choices=["no", "epoch", "plain"], default="no")
 parser.add_argument("--ddp", action="store_true")
 parser.add_argument("--fsdp", action="store_true", help="with --ddp: parameters are sharded over the ranks")
 parser.add_argument("--own-generator", action="store_true")
+parser.add_argument("--evaluate", action="store_true", help="after each epoch, on what was trained on")
 args = parser.parse_args()
 
 torch.set_num_threads(1)
@@ -99,6 +100,12 @@ for epoch in range(first, args.epochs):
         step += 1
         say(f"{rank}:{step} {loss.item()!r}")
     scheduler.step()
+    if args.evaluate:
+        model.eval()
+        with torch.no_grad():
+            right = sum(int((model(x).argmax(1) == y).sum()) for x, y in loader)
+        model.train()
+        say(f"{rank}:{step} right {right}")
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:

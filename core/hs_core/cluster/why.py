@@ -107,6 +107,9 @@ def explain(scene: Scene) -> Why:
     return _on_its_host(scene)
 
 
+_GOING = (Phase.STARTING, Phase.RUNNING, Phase.SUSPENDING)
+
+
 def _paused(job: Job) -> Why:
     if reports.cannot_pause(job):
         note = job.report.note if job.report is not None else ""
@@ -115,9 +118,11 @@ def _paused(job: Job) -> Why:
             text=f"it was paused by its owner, but runs on {_at(job)}: it cannot be stopped{f' ({note})' if note else ''}",
             next_step=f"`hsctl cancel {job.id}` ends it",
         )
+    going = job.report is not None and job.report.phase in _GOING
+    rest = f"; its process on {_at(job)} goes on until it can be stopped" if going else ""
     return Why(
         reason=Reason.PAUSED,
-        text="it is paused by its owner",
+        text=f"it is paused by its owner{rest}",
         next_step=f"`hsctl resume {job.id}` lets it go on",
     )
 
