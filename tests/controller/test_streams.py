@@ -11,7 +11,7 @@ from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
     NOT_FOUND,
     Client,
-    FakeAgent,
+    Sending,
     channel_to,
     refused,
     spec,
@@ -76,33 +76,6 @@ def test_a_follower_that_goes_away_is_cancelled_at_the_agent_and_one_whose_agent
                 await second.read()
 
     asyncio.run(story())
-
-
-class Sending:
-    """An agent that sends each log as far as its reader has room for it."""
-
-    def __init__(self, agent: FakeAgent, chunk: bytes, chunks: int) -> None:
-        self.chunk, self.chunks = chunk, chunks
-        self.sent: dict[int, int] = {}  # chunks
-        self._room: dict[int, int] = {}
-        agent.on_log, agent.on_taken = self._asked, self._taken
-
-    def _asked(self, request: agent_pb2.LogRequest) -> list[agent_pb2.LogData]:
-        self._room[request.request_id] = request.window_bytes
-        self.sent[request.request_id] = 0
-        return self._more(request.request_id)
-
-    def _taken(self, taken: agent_pb2.LogTaken) -> list[agent_pb2.LogData]:
-        self._room[taken.request_id] += taken.bytes
-        return self._more(taken.request_id)
-
-    def _more(self, request: int) -> list[agent_pb2.LogData]:
-        more = min(self._room[request] // len(self.chunk), self.chunks - self.sent[request])
-        self._room[request] -= more * len(self.chunk)
-        self.sent[request] += more
-        ends = self.sent[request] == self.chunks
-        last = [agent_pb2.LogData(request_id=request, end=True)] if more and ends else []
-        return [agent_pb2.LogData(request_id=request, data=self.chunk)] * more + last
 
 
 def test_a_log_is_sent_as_fast_as_it_is_read_and_other_readers_are_not_held_up(lasting):

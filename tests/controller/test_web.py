@@ -25,7 +25,7 @@ from hs_core.policies import find
 from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.browser import opened
-from tests.controller.kit import spec
+from tests.controller.kit import Sending, spec
 
 PAGES = Path(web.__file__).parent / "pages"
 PAGE_JS = (PAGES / "page.js").read_text(encoding="utf-8")
@@ -203,18 +203,12 @@ def test_a_log_is_given_as_far_as_it_is_asked_for_and_refused_where_it_is_too_lo
             await agent.report(job, "running")
             line = "loss 0.3 ünïcode\n".encode()
 
-            def answer(request: agent_pb2.LogRequest) -> list[agent_pb2.LogData]:
-                lines = request.tail_lines if request.tail_lines > 0 else 600_000
-                pieces = [line * min(4000, lines - at) for at in range(0, lines, 4000)]
-                ends = [False] * (len(pieces) - 1) + [True]
-                return [
-                    agent_pb2.LogData(request_id=request.request_id, data=data, end=end)
-                    for data, end in zip(pieces, ends, strict=True)
-                ]
-
-            agent.on_log = answer
+            agent.on_log = lambda request: [
+                agent_pb2.LogData(request_id=request.request_id, data=line * request.tail_lines, end=True)
+            ]
             few = await cluster.post("/api/Logs", {"job_id": job, "tail_lines": 3}, token=cluster.admin)
             assert b"".join(base64.b64decode(chunk["data"]) for chunk in few.json) == line * 3
+            Sending(agent, line * 3000, 200)
             whole = await cluster.post("/api/Logs", {"job_id": job, "tail_lines": -1}, token=cluster.admin)
             assert (whole.code, "ask for less" in whole.json["error"]) == (413, True)
 
