@@ -198,32 +198,6 @@ def test_jobs_follow_the_trades_and_users_gain() -> None:
     assert got["C"] > 45
 
 
-def of_two_classes(few: float) -> dict[tuple[str, str], float]:
-    """A's: two jobs so many times as fast on a V100, and sixty that are no faster there."""
-    known = {"A/few": {"V100": few, "K80": 1.0}, "A/many": {"V100": 1.0, "K80": 1.0}}
-    return {(name, model): rate for name, of in known.items() for model, rate in of.items()}
-
-
-def test_a_user_keeps_fast_gpus_for_those_of_its_jobs_that_are_worth_more_there_than_its_bid_says() -> None:
-    few, many = sweep(1, 2, "A", of="A/few"), sweep(100, 60, "A", of="A/many")
-    speeds = of_two_classes(5.0) | rates(B={"V100": 6.0, "K80": 1.0})
-    verdict = decide(TABLE_3_HOSTS, [*few, *many, *sweep(200, 60, "B")], rates=speeds)
-    assert verdict.base["A", "V100"] == 6
-    assert verdict.entitled["A", "V100"] == 2
-    more = [*few, *sweep(50, 2, "A", of="A/few"), *many, *sweep(200, 60, "B")]
-    after = GANDIVA_FAIR.decide(ask(TABLE_3_HOSTS, more, rates=speeds, quantum=1), verdict.memory)
-    assert [news.why for news in after.news if news.undone] == [
-        "taken back: for some of A's jobs a V100 has another worth"
-    ]
-    assert after.entitled["A", "V100"] == 4
-
-
-def test_a_user_takes_no_fast_gpus_for_jobs_that_are_worth_less_there_than_its_bid_says() -> None:
-    jobs = [*sweep(1, 2, "A", of="A/few"), *sweep(100, 60, "A", of="A/many"), *sweep(200, 60, "B")]
-    speeds = of_two_classes(20.0) | rates(B={"V100": 1.0, "K80": 1.0})
-    assert decide(TABLE_3_HOSTS, jobs, rates=speeds).trades == ()
-
-
 def test_a_user_who_comes_takes_back_what_the_others_no_longer_have() -> None:
     world = run(TABLE_3_HOSTS, table_3(), rates=TABLE_3_RATES)
     first = world.step()

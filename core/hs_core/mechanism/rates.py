@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import fsum, inf
-from typing import NamedTuple
 
 from hs_core.mechanism.world import World
 from hs_core.names import UserName
@@ -10,18 +9,7 @@ from hs_core.newest import Newest
 
 _Classes = Mapping[str, int]
 """Of a user's jobs, and the GPUs that they ask for."""
-ALIKE = 0.01  # a class that is so little faster or slower than its user's bid is worth as much: both sides of a trade gain more
-
-
-class Bid(NamedTuple):
-    """Of a user for a pair of pools, over all its classes; and what single ones make of that."""
-
-    speedup: float
-    keeps: int  # GPUs of classes that are worth more on the fast pool than the bid says: who gives those away loses
-    takes: int  # and of those that are worth no less: whoever takes more loses
-
-
-_Found = dict[tuple[str, str], Bid | None]
+_Found = dict[tuple[str, str], float | None]
 """(fast, slow) → a user's bid."""
 
 
@@ -84,15 +72,6 @@ class Bids:
             mine[job.job_class] = mine.get(job.job_class, 0) + job.gang
 
     def __call__(self, user: UserName, fast: str, slow: str) -> float | None:
-        bid = self._bid(user, fast, slow)
-        return None if bid is None else bid.speedup
-
-    def bounds(self, user: UserName, fast: str, slow: str) -> tuple[int, int] | None:
-        """`Bid.keeps` and `Bid.takes`; None: nothing was measured on both."""
-        bid = self._bid(user, fast, slow)
-        return None if bid is None else (bid.keeps, bid.takes)
-
-    def _bid(self, user: UserName, fast: str, slow: str) -> Bid | None:
         found = self._found.get(user)
         if found is None:
             found = self._found[user] = self._speeds.bids(user, self.classes.get(user, {}))
@@ -101,21 +80,14 @@ class Bids:
             found[at] = self._find(user, fast, slow)
         return found[at]
 
-    def _find(self, user: UserName, fast: str, slow: str) -> Bid | None:
-        asked, classes = 0, list[tuple[float, int]]()
+    def _find(self, user: UserName, fast: str, slow: str) -> float | None:
+        total, parts = 0, list[float]()
         for job_class, gpus in self.classes.get(user, {}).items():
             over, under = self._speeds.rate(job_class, fast), self._speeds.rate(job_class, slow)
-            asked += gpus
             if over is not None and under is not None and under > 0 and gpus > 0:
-                classes.append((over / under, gpus))
-        total = sum([gpus for _, gpus in classes])
-        if not total:
-            return None
-        # The same in whatever order classes come.
-        mean = fsum([gpus * speedup for speedup, gpus in classes]) / total
-        more = sum([gpus for speedup, gpus in classes if speedup > mean * (1 + ALIKE)])
-        less = sum([gpus for speedup, gpus in classes if speedup * (1 + ALIKE) < mean])
-        return Bid(mean, more, asked - less)
+                total += gpus
+                parts.append(gpus * (over / under))
+        return fsum(parts) / total if total else None  # the same in whatever order classes come
 
     def awaited(self, user: UserName, fast: str, slow: str) -> bool:
         """A class of the user's is on both pools, or new on one of them, and will have been measured on both soon."""

@@ -7,8 +7,7 @@ trade. Who has nothing left to give or to pay makes place for the next, so one s
 anew after each GPU would.
 
 Departures: a user takes part only with what it can spare and use. GPUs that a pinned job needs are not given away, and nobody receives more
-than its jobs can occupy: the paper's users have jobs without end. Of a user whose classes have unlike speed-ups the bid is a mean: it keeps fast GPUs for those
-that are worth more there, and receives none for those that are worth less, so that it does not lose what the mean hides.
+than its jobs can occupy: the paper's users have jobs without end.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,8 +138,6 @@ class Outcome:
 
 Speedups = Callable[[UserName, str, str], float | None]
 """(user, fast, slow) → how many times as fast its jobs are; None: not measured."""
-Bounds = Callable[[UserName, str, str], tuple[int, int] | None]
-"""(user, fast, slow) → fast GPUs that it has a use for above its speed-up, and those above or at it; None: not measured."""
 Awaited = Callable[[UserName, str, str], bool]
 """(user, fast, slow) → it is not measured yet and will be in a few quanta."""
 
@@ -155,13 +152,11 @@ class Market:
         needs: Needs,
         speedups: Speedups,
         *,
-        bounds: Bounds | None = None,
         awaited: Awaited | None = None,
     ) -> None:
         self._given = base
         self._needs = needs
         self._speedups = speedups
-        self._bounds = bounds
         self._awaited = awaited
         # Whole numbers throughout: all amounts over one common denominator.
         self._unit = lcm(PRICE_UNIT, *{gpus.denominator for gpus in base.values()})
@@ -229,8 +224,6 @@ class Market:
         unit, base, totals = self._unit, self._base_totals, self._totals
         if any(gpus < self._least(at) or gpus > self._most(at) for at, gpus in self._has.items()):
             return False
-        if any(self._off_bounds(trade) for trade in self._trades):
-            return False
         limits = self._needs.total
         return all(
             totals[user] <= max(limits[user] * unit, base.get(user, 0)) for user in totals if user in limits
@@ -247,9 +240,6 @@ class Market:
             if short > 0:
                 why = f"{user}'s jobs can no longer use so many {received} GPUs"
                 return self._back(trade, received, short), why
-        if (off := self._off_bounds(trade)) is not None:
-            short, user = off
-            return self._back(trade, fast, short), f"for some of {user}'s jobs a {fast} has another worth"
         if trade.slow_gpus == trade.fast_gpus:
             return None
         grew = trade.giver if trade.slow_gpus > trade.fast_gpus else trade.taker
@@ -261,22 +251,6 @@ class Market:
             return None
         each = abs(self._slow(trade) - self._unit)
         return -(-short // max(1, each)), f"{grew}'s jobs can no longer use so many GPUs"
-
-    def _off_bounds(self, trade: Trade) -> tuple[int, UserName] | None:
-        """(units of the fast GPU to be taken back, whose classes are unlike and changed so that it loses by them)."""
-        if self._bounds is None:
-            return None
-        for user, gives in ((trade.giver, True), (trade.taker, False)):
-            bounds = self._bounds(user, trade.fast, trade.slow)
-            if bounds is None:
-                continue
-            at = (user, trade.fast)
-            has, base = self._has.get(at, 0), self._base.get(at, 0)
-            keeps, takes = bounds
-            short = min(base, keeps * self._unit) - has if gives else has - max(base, takes * self._unit)
-            if short > 0:
-                return short, user
-        return None
 
     def _back(self, trade: Trade, model: str, short: int) -> int:
         """Fast GPUs with which so much of one of its two models is taken back."""
@@ -362,14 +336,10 @@ class Market:
         at_fast, at_slow = (user, fast), (user, slow)
         has_fast, has_slow = has.get(at_fast, 0), has.get(at_slow, 0)
         stays_fast, stays_slow = pinned.get(at_fast, 0), pinned.get(at_slow, 0)
-        bounds = None if self._bounds is None else self._bounds(user, fast, slow)
-        if bounds is not None:
-            stays_fast = max(stays_fast, bounds[0])
         side = Side(user, speedup, has_fast - stays_fast * unit, has_slow - stays_slow * unit)
         if side.fast < unit and side.slow <= 0:
             return side  # it has nothing to give, and nothing to pay with
-        limits = [usable.get(at_fast), None if bounds is None else bounds[1]]
-        if (limit := min([one for one in limits if one is not None], default=None)) is not None:
+        if (limit := usable.get(at_fast)) is not None:
             side.fast_room = max(0, limit * unit - has_fast)
         if (limit := usable.get(at_slow)) is not None:
             side.slow_room = max(0, limit * unit - has_slow)
