@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
 from hs_agent.identity import Identity
+from hs_controller.pki import Authority
 from hs_proto.v1 import controller_pb2 as pb
 from hs_proto.v1 import controller_pb2_grpc
 from tests.controller.kit import until
@@ -90,6 +92,15 @@ class Host:
     def join(self, *, replace: bool = False) -> Identity:
         invited = self.cluster.enroll(self.node)
         return self.cluster.join(invited.token, self.node, folder=self.identity, replace=replace)
+
+    def issued(self, mine: Identity, at_s: float) -> None:
+        """Its certificate is one that it was given then."""
+        authority = Authority.load(self.cluster.folder / "state")
+        key = identity.serialization.load_pem_private_key(mine.key_pem, None)
+        assert authority is not None
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        one = authority.issue(self.node, identity._csr(self.node, key), at_s)
+        (self.identity / "cert.pem").write_bytes(one.chain_pem)
 
     def doctor(self) -> subprocess.CompletedProcess[str]:
         argv = [sys.executable, "-m", "hs_agent", "doctor", "--config", str(self.config)]

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from hs_agent import identity
 from hs_agent.identity import Keeper
@@ -39,12 +38,7 @@ def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_docto
     assert "this host has no certificate: `hsctl node enroll v19`" in none.stdout
     mine = host.join()
     assert "ok    certificate     good until" in host.doctor().stdout
-    authority = Authority.load(cluster.folder / "state")
-    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
-    assert authority is not None
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    past = authority.issue("v19", identity._csr("v19", key), time.time() - pki.LEAF_S - 60)
-    (host.identity / "cert.pem").write_bytes(past.chain_pem)
+    host.issued(mine, time.time() - pki.LEAF_S - 60)
     ended = host.doctor()
     assert ended.returncode == 1
     assert "fail  certificate     this host's certificate ended on" in ended.stdout
@@ -58,12 +52,7 @@ def test_a_host_whose_certificate_has_ended_is_told_so_by_its_agent_and_by_docto
 def test_a_host_whose_clock_is_behind_is_told_so_by_its_agent_and_by_doctor(cluster: Cluster) -> None:
     host = Host(cluster, "v20")
     mine = host.join()
-    authority = Authority.load(cluster.folder / "state")
-    key = identity.serialization.load_pem_private_key(mine.key_pem, None)
-    assert authority is not None
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    coming = authority.issue("v20", identity._csr("v20", key), time.time() + 3600)
-    (host.identity / "cert.pem").write_bytes(coming.chain_pem)
+    host.issued(mine, time.time() + 3600)
     looked = host.doctor()
     assert looked.returncode == 1
     assert "fail  certificate     the clock of this host says" in looked.stdout

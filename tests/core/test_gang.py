@@ -1,8 +1,7 @@
 """GangMachine: messages of ranks in, host events out."""
 
-from typing import Any
-
 import pytest
+from gangsim import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
 from hs_core.events import (
     Checkpoint,
@@ -16,98 +15,9 @@ from hs_core.events import (
     JobRestored,
     JobWentOn,
     Resume,
-    Suspend,
     SuspendFailed,
 )
-from hs_core.gang import GangMachine, Step
-from hs_core.names import JobId
-from hs_core.reports import Tier
-
-JOB = JobId(3)
-HOLD, SWAP, CHECKPOINT = Tier.HOLD, Tier.SWAP, Tier.CHECKPOINT
-
-
-class Gang:
-    """A machine and what it said; connection = 10 + rank."""
-
-    def __init__(self, world: int = 1, *, arrived: bool = True, going: bool = True, **machine: Any) -> None:
-        self.machine = GangMachine(JOB, 1, **machine)
-        self.world = world
-        self.told: list[tuple[Any, dict[str, Any]]] = []
-        self.events: list[Any] = []
-        for rank in range(world):
-            self.hello(rank)
-        if arrived:
-            for rank in range(world):
-                self.say(rank, type="arrived", step=0, can=["hold", "swap"], rank=rank, world=world)
-            if going:
-                self.order(Resume(job=JOB, epoch=1))
-                for rank in range(world):
-                    self.say(rank, type="going", step=0, seconds=0.0)
-
-    def hello(self, rank: int, connection: Any = None, **more: Any) -> None:
-        hello = {
-            "type": "hello",
-            "protocol": 1,
-            "pid": 100 + rank,
-            "rank": rank,
-            "world": self.world,
-            "step": 0,
-            "state": "new",
-            "tier": "hold",
-            "can": ["hold", "swap"],
-            "id": 0,
-            "generation": -1,
-        }
-        self.say_on(10 + rank if connection is None else connection, **{**hello, **more})
-
-    def say(self, rank: int, /, **message: Any) -> None:
-        self.say_on(10 + rank, **message)
-
-    def say_on(self, connection: Any, /, **message: Any) -> None:
-        self._keep(self.machine.heard(connection, message, 1.0))
-
-    def order(self, order: Suspend | Resume | Checkpoint) -> None:
-        self._keep(self.machine.order(order, 1.0))
-
-    def suspend(self, tier: Tier = HOLD) -> None:
-        self.order(Suspend(job=JOB, epoch=1, tier=tier))
-
-    def gone(self, rank: int) -> None:
-        self._keep(self.machine.gone(10 + rank, 1.0))
-
-    def _keep(self, step: Step) -> None:
-        self.machine.check()
-        self.told += [(connection, dict(message)) for connection, message in step.tell]
-        self.events += step.events
-
-    def newest(self, kind: str) -> dict[int, dict[str, Any]]:
-        """The last message of that type to each rank."""
-        return {
-            connection - 10: message
-            for connection, message in self.told
-            if message["type"] == kind and isinstance(connection, int)
-        }
-
-    def agree(self, kind: str = "stop") -> int:
-        proposal = self.newest(kind)
-        for rank in range(self.world):
-            asked = proposal[rank]
-            self.say(rank, type="accept", id=asked["id"], at_step=asked["at_step"], step=0)
-            self.machine.check()
-        assert set(self.newest("commit")) == set(range(self.world))
-        return int(proposal[0]["at_step"])
-
-    def held(self, rank: int, step: int, tier: str = "hold", **more: Any) -> None:
-        stop = more.pop("id") if "id" in more else self.newest("stop")[rank]["id"]
-        self.say(rank, type="held", id=stop, step=step, tier=tier, bytes=5, seconds=0.0, **more)
-
-    def forget(self) -> None:
-        self.told, self.events = [], []
-
-
-def kinds(events: list[Any]) -> list[type]:
-    return [type(event) for event in events]
+from hs_core.gang import GangMachine
 
 
 def test_the_first_hello_says_that_the_job_is_hooked_and_is_welcomed() -> None:
@@ -532,80 +442,3 @@ def test_a_change_of_what_the_job_can_is_told_when_all_ranks_can() -> None:
     assert gang.events == []
     gang.say(1, type="can", can=["hold", "swap", "checkpoint"])
     assert gang.events == [JobCapable(now_s=1.0, job=JOB, epoch=1, can_swap=True, can_checkpoint=True)]
-
-
-MALFORMED: list[dict[str, Any]] = [
-    {"type": "hello"},
-    {"type": "hello", "protocol": 2, "pid": 1, "rank": 0, "world": 1, "step": 0, "state": "new", "can": []},
-    {"type": "hello", "protocol": 1, "pid": 1, "rank": 1, "world": 1, "step": 0, "state": "new", "can": []},
-    {
-        "type": "hello",
-        "protocol": 1,
-        "pid": 1,
-        "rank": 0,
-        "world": 1,
-        "step": 0,
-        "state": "asleep",
-        "can": [],
-    },
-    {
-        "type": "hello",
-        "protocol": 1,
-        "pid": 1,
-        "rank": 0,
-        "world": 10**9,
-        "step": 0,
-        "state": "new",
-        "can": [],
-    },
-    {"type": "arrived", "step": -1, "can": []},
-    {"type": "arrived", "step": 0, "can": "hold"},
-    {"type": "accept", "id": "1"},
-    {"type": "reject"},
-    {"type": "held", "id": 1, "step": 1, "tier": "nowhere"},
-    {"type": "held", "id": 1, "step": 1, "tier": []},
-    {"type": "hello", "protocol": 1, "pid": 1, "rank": 0, "world": 1, "step": 0, "state": {}, "can": []},
-    {"type": "progress", "step": 1, "steps": 1, "seconds": float("nan")},
-    {"type": "progress", "step": True, "steps": 1, "seconds": 1.0},
-    {"type": "progress", "step": 1, "steps": 1 << 70, "seconds": 1.0},
-    {"type": "progress", "step": 10**15, "steps": 1, "seconds": 1.0},
-    {"type": "progress", "step": 1, "steps": 1, "seconds": 10**400},
-    {"type": "progress", "step": 1, "steps": 1, "seconds": 5e-324},
-    {"type": "failed", "id": 1, "what": "lunch", "why": ""},
-    {"type": "failed", "id": 1, "what": ["swap"], "why": ""},
-    {"type": "restored", "step": 1, "generation": -2},
-    {"type": "can", "can": [1]},
-    {"type": "saved", "id": 1},
-]
-
-
-@pytest.mark.parametrize("message", MALFORMED, ids=lambda m: str(m)[:60])
-def test_what_makes_no_sense_is_counted_and_changes_nothing(message: dict[str, Any]) -> None:
-    gang = Gang(1)
-    gang.forget()
-    gang.say(0, **message)
-    assert gang.machine.malformed == 1
-    assert gang.events == []
-    gang.suspend()
-    gang.agree()
-
-
-@pytest.mark.parametrize("message", [{}, {"type": "tea"}, {"type": 5}, {"type": ["hello"]}], ids=str)
-def test_unknown_kinds_of_message_are_ignored(message: dict[str, Any]) -> None:
-    gang = Gang(1)
-    gang.forget()
-    gang.say(0, **message)
-    assert gang.told == []
-    assert gang.events == []
-
-
-def test_messages_of_strangers_are_ignored() -> None:
-    gang = Gang(1)
-    gang.forget()
-    for message in (
-        {"type": "held", "id": 1, "step": 1, "tier": "hold"},
-        {"type": "gone"},
-        {"type": "accept", "id": 1},
-    ):
-        gang.say_on(77, **message)
-    assert gang.events == []

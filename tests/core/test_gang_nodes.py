@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_gang import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
+from gangsim import CHECKPOINT, HOLD, JOB, SWAP, Gang, kinds
 
 from hs_core.events import (
     Checkpoint,
