@@ -93,14 +93,20 @@ def test_without_a_freezer_a_script_without_the_hook_is_unsliceable():
     ]  # nothing is started ahead that could not be kept off the GPU
 
 
-def test_a_script_without_the_hook_that_is_paused_while_it_starts_keeps_its_gpus_until_it_is_frozen():
-    sim = HostSim(1)
-    plain = sim.job(1, ways=Ways(hooks=False))
+def paused_while_it_starts(sim: HostSim, ways: Ways) -> JobId:
+    """5 s after its start, as another job comes."""
+    job = sim.job(1, ways=ways)
     sim.send()
     sim.run(5)
     sim.job(2)
-    sim.change(plain, paused=True)
+    sim.change(job, paused=True)
     sim.send()
+    return job
+
+
+def test_a_script_without_the_hook_that_is_paused_while_it_starts_keeps_its_gpus_until_it_is_frozen():
+    sim = HostSim(1)
+    plain = paused_while_it_starts(sim, Ways(hooks=False))
     sim.run(20)
     assert sim.phases() == {1: "starting", 2: "held"}
     assert sim.machine.report(plain).gpu_s == pytest.approx(25, abs=1)
@@ -110,12 +116,7 @@ def test_a_script_without_the_hook_that_is_paused_while_it_starts_keeps_its_gpus
 
 def test_without_a_freezer_a_script_without_the_hook_that_is_paused_while_it_starts_keeps_its_gpus():
     sim = HostSim(1, config=HostConfig(can_freeze=False))
-    plain = sim.job(1, ways=Ways(hooks=False))
-    sim.send()
-    sim.run(5)
-    sim.job(2)
-    sim.change(plain, paused=True)
-    sim.send()
+    plain = paused_while_it_starts(sim, Ways(hooks=False))
     sim.quanta(3)
     assert orders(sim, "launch") == ["launch 1 on 0"]
     report = sim.machine.report(plain)
@@ -124,13 +125,9 @@ def test_without_a_freezer_a_script_without_the_hook_that_is_paused_while_it_sta
 
 def test_a_job_with_the_hook_that_is_paused_while_it_starts_stands_at_its_first_step():
     sim = HostSim(1)
-    job = sim.job(1, ways=Ways(hook_s=8.0, ready_s=20.0))
-    sim.send()
-    sim.run(5)
-    sim.change(job, paused=True)
-    sim.send()
+    job = paused_while_it_starts(sim, Ways(hook_s=8.0, ready_s=20.0))
     sim.run(30)
-    assert sim.phases() == {1: "held"}
+    assert sim.phases() == {1: "held", 2: "running"}
     assert sim.gpu_s(job) == pytest.approx(8, abs=0.1)  # then it is known to stop by itself
 
 
