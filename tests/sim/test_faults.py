@@ -12,7 +12,7 @@ from hs_core.cluster.lives import Lives
 from hs_core.host.board import Board
 from hs_core.host.hosted import HostedJob
 from hs_core.model import Job, OnPartition, Stored
-from hs_core.names import HostName
+from hs_core.names import HostName, JobId
 from hs_sim import faults
 from hs_sim.cli import main
 from hs_sim.faults import Failure, case_of, explore, run_seed
@@ -119,14 +119,17 @@ def test_bad_usage_is_refused(words, code, said, capsys):
     assert said in capsys.readouterr().err
 
 
-def test_a_fenced_job_may_begin_afresh_though_its_server_is_back_before_it_starts(monkeypatch):
-    """It was decided while the server was away: seed 65 with profiling runs, in which 3 ms are between its return and the start."""
+def test_a_fenced_job_whose_server_is_back_before_it_has_begun_afresh_goes_on_from_what_is_there(monkeypatch):
+    """It had been given a place already: seed 65 with profiling runs, in which 3 ms are between its server's return and its start."""
     case = case_of(65)
     experiment = replace(case.experiment, policy="fft")
     monkeypatch.setattr(faults, "case_of", lambda _: replace(case, experiment=experiment))
     worlds: list[World] = []
     assert run_seed(65, worlds.append) is None
-    assert any("fenced" in line for line in worlds[0].trace)
+    story = worlds[0].controller.machine.story(JobId(2))
+    lost = next(at for at, fact in enumerate(story) if fact.text.endswith("it starts afresh"))
+    told = [fact for fact in story[lost:] if fact.kind == "written-since"]
+    assert ["goes on from step 131" in fact.text for fact in told] == [True]
 
 
 HALF_LET_GO = (3878, 5208)
