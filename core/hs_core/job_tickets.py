@@ -1,6 +1,6 @@
 """jobTickets of very many jobs: most share a few numbers, so they are known by which of these it is, and by job for who asks."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 
@@ -18,9 +18,28 @@ SPARSE = 8  # so many ids for each job are looked up in a table yet
 class JobTickets(Mapping[JobId, Fraction]):
     """A value."""
 
-    def __init__(self, ids: Ints, which: Ints, numbers: Sequence[Fraction]) -> None:
-        """`ids`: in order; `which`: the number that each job has."""
-        self.ids, self.which, self.numbers = ids, which, numbers
+    def __init__(
+        self,
+        ids: Ints,
+        which: Ints,
+        numbers: Sequence[Fraction] | Callable[[], Sequence[Fraction]],
+        known: Floats | None = None,
+    ) -> None:
+        """`ids`: in order; `which`: the number that each job has. `numbers`: or who finds them when they are asked for, where `known`, the same as floats, is enough
+        for most."""
+        self.ids, self.which = ids, which
+        self._numbers = numbers
+        if known is not None:
+            self.known = known
+
+    @cached_property
+    def numbers(self) -> Sequence[Fraction]:
+        return self._numbers() if callable(self._numbers) else self._numbers
+
+    @cached_property
+    def known(self) -> Floats:
+        """`numbers` as floats."""
+        return np.array([over / under for over, under in self.ratios], dtype=np.float64)
 
     @cached_property
     def ratios(self) -> list[tuple[int, int]]:
@@ -52,8 +71,7 @@ class JobTickets(Mapping[JobId, Fraction]):
 
     def floats(self) -> Floats:
         """Of each job."""
-        known = [over / under for over, under in self.ratios]
-        found: Floats = np.array(known, dtype=np.float64)[self.which]
+        found: Floats = self.known[self.which]
         return found
 
     def __getitem__(self, job: JobId) -> Fraction:

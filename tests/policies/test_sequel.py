@@ -2,14 +2,19 @@
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hs_core.mechanism.sequel import LOOK
-from hs_core.policies import find
+from hs_core.job_tickets import JobTickets
+from hs_core.mechanism import crowd, sequel
+from hs_core.mechanism.sequel import LOOK, MANY_JOBS, PACED_JOBS, pace
+from hs_core.names import JobId
+from hs_core.policies import find, gandiva_fair
 from hs_core.policies.gandiva_fair import LIMITS
 from hs_core.policy import Had, JobFacts, Memory, Onward, Snapshot, Verdict
 
@@ -93,6 +98,67 @@ def test_what_goes_on_is_what_would_be_decided(asked: Snapshot) -> None:
         story.plan = decided.plan
 
 
+@pytest.mark.parametrize("few_turns", [True, False])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(asked=worlds())
+def test_what_is_weighed_at_once_is_what_is_weighed_one_by_one(
+    few_turns: bool, asked: Snapshot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With those who take turns as few, and as a crowd."""
+    monkeypatch.setattr(crowd, "FEW", 256 if few_turns else -1)
+    verdicts = []
+    for few_jobs in (0, 1000):
+        monkeypatch.setattr(gandiva_fair, "FEW_JOBS", few_jobs)
+        verdicts.append(FAIR.decide(asked, {}))
+    at_once, one_by_one = verdicts
+    assert isinstance(at_once.plan.tickets, JobTickets)
+    tickets, strides = dict(one_by_one.plan.tickets), Strides()
+    assert at_once.plan.tickets == tickets
+    if one_by_one.sequel is None or at_once.sequel is None:
+        assert one_by_one.sequel is at_once.sequel
+        return
+    plan = one_by_one.plan
+    for _ in range(20):
+        asked = after(asked, Verdict(plan=plan), strides.run(asked, plan))
+        found, expected = (
+            verdict.sequel.edge(asked.quantum, asked.now_s, had(asked))
+            for verdict in (at_once, one_by_one)
+            if verdict.sequel is not None
+        )
+        assert (found is None) == (expected is None)
+        if found is None or expected is None:
+            return
+        assert found.tickets == expected.tickets
+        if found.tickets:
+            assert isinstance(found.tickets, JobTickets)
+            floats = found.tickets.floats().tolist()
+            assert floats == pytest.approx(list(map(float, found.tickets.by_id.values())))
+        assert found.turns == expected.turns
+        tickets.update(expected.tickets)
+        plan = replace(plan, turns=expected.turns, tickets=tickets)
+
+
+def test_in_a_large_world_tickets_follow_lags_before_it_is_decided_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sequel, "MANY_JOBS", 0)
+    monkeypatch.setattr(sequel, "PACED_JOBS", 1)
+    monkeypatch.setattr(sequel, "WEIGHED_JOBS", 3)
+    jobs = [job(1, "A", hosts=("h0",), started=True), *(job(n, "B", hosts=("h0",)) for n in range(2, 13))]
+    asked = asked_about(*jobs)
+    found = FAIR.decide(asked, {}).sequel
+    assert found is not None
+    ran = had(replace(asked, running=frozenset({2, 3, 4, 5})))
+    told: dict[int, Fraction] = {}
+    for quantum in range(1, pace(len(jobs))):
+        onward = found.edge(quantum, asked.now_s + 60.0 * quantum, ran)
+        assert onward is not None
+        if onward.tickets:
+            told[quantum] = onward.tickets[JobId(1)]
+    assert list(told) == [5, 10], "each fifth quantum"
+    assert told[10] > told[5] > 1
+
+
 def test_a_world_that_stands_still_is_decided_about_now_and_then_only() -> None:
     story = Story(asked_about(job(1, "A", 8, nodes=2), *(job(n, "B", movable=True) for n in range(2, 12))))
     decisions = 0
@@ -113,7 +179,10 @@ def test_nothing_goes_on_from_a_quantum_that_was_decided_about_twice() -> None:
 
 
 def test_in_a_large_world_less_is_asked_and_as_much_is_moved() -> None:
-    jobs = [job(n, "A", movable=True, hosts=("h0",), started=True, job_class="A/x") for n in range(1, 4_001)]
+    count = MANY_JOBS + 2 * PACED_JOBS
+    jobs = [
+        job(n, "A", movable=True, hosts=("h0",), started=True, job_class="A/x") for n in range(1, count + 1)
+    ]
     asked = asked_about(*jobs, servers=8)
     first = FAIR.decide(asked, {})
     assert len(first.plan.moves) == LIMITS.started_a_quantum

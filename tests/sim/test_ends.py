@@ -2,7 +2,9 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hs_core.names import UserName
@@ -11,7 +13,8 @@ from hs_core.policy import Memory, Snapshot, Verdict
 from hs_sim.cluster import parse_cluster
 from hs_sim.metrics import summarize
 from hs_sim.model import Experiment, SimJob, Workload
-from hs_sim.quanta import engine, run_quanta
+from hs_sim.quanta import engine, patience, run_quanta
+from hs_sim.quanta.patience import ENDED_JOBS, IDLE_PART, Patience
 
 ALICE = UserName("alice")
 
@@ -66,10 +69,12 @@ def test_who_has_not_trained_yet_has_not_started() -> None:
         assert (last.started_s is not None) == (last.steps > 0), until_s
 
 
-def asked_quanta(lengths: list[float], monkeypatch: pytest.MonkeyPatch) -> list[Snapshot]:
-    """What `gandiva-fair` was asked about jobs of such lengths on 16 GPUs, as among very many: for each ten live ones an end waits for a quantum more."""
+def asked_quanta(lengths: list[float], monkeypatch: pytest.MonkeyPatch, evened: int = 10) -> list[Snapshot]:
+    """What `gandiva-fair` was asked about jobs of such lengths on 16 GPUs, as among very many: for each ten live ones an end waits for a quantum more,
+    and for each `evened` if it leaves nothing idle."""
     monkeypatch.setattr(engine, "PROMPT_JOBS", 0)
-    monkeypatch.setattr(engine, "ENDED_JOBS", 10)
+    monkeypatch.setattr(patience, "ENDED_JOBS", 10)
+    monkeypatch.setattr(patience, "EVENED_JOBS", evened)
     jobs = tuple(
         SimJob(id=at, user=ALICE, arrival_s=0.0, steps=round(10 * length_s), job_class="c", gpus=1)
         for at, length_s in enumerate(lengths, start=1)
@@ -95,6 +100,29 @@ def test_among_very_many_jobs_ends_wait_for_a_few_quanta(monkeypatch: pytest.Mon
     settled = [snapshot.quantum for snapshot in asked if snapshot.quantum > 5]
     gaps = [later - before for before, later in itertools.pairwise(settled)]
     assert min(gaps) >= 4
+
+
+def test_ends_that_leave_nothing_idle_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths = [60.0 * (1 + at % 30) / 4 for at in range(60)] + [1e6] * 40
+    few, many = (asked_quanta(lengths, monkeypatch, evened) for evened in (10, 3))
+    assert len(many) < len(few) / 2
+
+
+def test_who_waits_for_ends_goes_by_what_is_idle_and_who_is_there() -> None:
+    fleet = SimpleNamespace(gpus=np.array([4 * IDLE_PART]), live=range(2 * ENDED_JOBS))
+    since = SimpleNamespace(users_left=False)
+    waits = Patience(fleet, since)  # type: ignore[arg-type]
+    waits.decided(100)
+    some = 4 * IDLE_PART - 3  # GPUs that are busy: three nobody wants
+    for _ in range(2):
+        assert [waits.ends(100 + age, some) for age in (1, 2, 19, 20)] == [True, True, True, False]
+        assert waits.ends(105, some - 4)
+        assert not waits.ends(105, some - 5)
+        assert waits.ends(101, some - 5)
+        since.users_left = True
+        assert [waits.ends(100 + age, some) for age in (1, 2)] == [True, False]
+        since.users_left = False
+        waits.decided(100)
 
 
 def test_a_decision_may_make_the_moves_of_the_quanta_that_went_on_without_one(

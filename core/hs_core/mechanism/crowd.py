@@ -124,6 +124,15 @@ class Crowd:
             if (now := tickets.get(key)) is not None:
                 self._tickets[at] = float(now)
 
+    @property
+    def whose(self) -> Sequence[Key]:
+        """Turns these are."""
+        return self._whose
+
+    def weigh_all(self, tickets: Floats) -> None:
+        """By `whose`, from now on."""
+        self._tickets = tickets
+
     def play(self) -> GangTurns:
         """One quantum: chooses, and charges."""
         if not self._gangs:

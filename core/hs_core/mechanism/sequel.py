@@ -1,21 +1,22 @@
 """Quanta in which nothing changed but time: gangs over several servers take turns and lags are watched, without a decision.
 
-A lag that makes somebody's tickets heavier or lighter does so at once. A decision is asked for again where it might say something else: where
-tickets have changed so much that jobs may be better off elsewhere, or there was no budget left for a move; `LOOK` quanta after the last one,
-where a job that would move has been where it is for long enough; and every `REVIEW` quanta for what changes slowly (measured rates).
+A lag that makes somebody's tickets heavier or lighter does so at once (in large clusters some quanta later). A decision is asked for again
+where it might say something else: where tickets have changed so much that jobs may be better off elsewhere, or there was no budget left for a
+move; `LOOK` quanta after the last one, where a job that would move has been where it is for long enough; and every `REVIEW` quanta for what
+changes slowly (measured rates).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from hs_core.job_tickets import JobTickets
 from hs_core.mechanism import split
 from hs_core.mechanism.crowd import Crowd
 from hs_core.mechanism.lags import STEPS, Ints, Lags
 from hs_core.mechanism.loads import find_levels
+from hs_core.mechanism.reweighing import Scales
 from hs_core.mechanism.split import Few
 from hs_core.mechanism.world import At, World
 from hs_core.names import HostName, JobId
@@ -23,16 +24,12 @@ from hs_core.policy import Had, Memory, Onward
 from hs_core.wanted import Turn
 
 REVIEW = 15  # quanta
-PACED_JOBS = 2_000  # for each so many of a large cluster a quantum more passes before anything but a change is decided about
+MANY_JOBS = 2_000  # from here on clusters are large
+PACED_JOBS = 400  # for each so many more a quantum more passes before anything but a change is decided about
+WEIGHED_JOBS = 12_500  # for each so many a quantum more until lags are looked at
 LOOK = 6  # quanta; of ten looks at what has not changed seven or eight find nothing to move
 FAR = STEPS // 8  # that factors may change by before moves are thought of
 SLACK_S = 1e-6
-
-
-Weigh = Callable[[Mapping[At, Fraction], Collection[At]], dict[JobId, Fraction]]
-"""(factors, users in pools) → jobTickets of their jobs there."""
-Retell = Callable[[Mapping[JobId, Fraction], Collection[JobId]], Mapping[split.Key, Fraction]]
-"""(jobTickets, jobs whose tickets are others than before) → tickets of those that take turns and have others now, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,16 +42,15 @@ class Decided:
         Lags | None
     )  # None: jobs have found homes or other ones since, so that what is due to users is another matter
     factors: Mapping[At, Fraction]
-    tickets: Mapping[JobId, Fraction]
+    jobs: int
+    scales: Scales
     wakes_s: float  # somebody may move from then on
     held_back: bool  # or in the next quantum, for lack of budget in this one
-    weigh: Weigh
-    retell: Retell
 
 
 def pace(jobs: int) -> int:
     """Quanta from one decision to the next where nothing changed: what it costs grows with the jobs, what it could find to do hardly."""
-    return 1 + jobs // PACED_JOBS
+    return 1 + max(0, jobs - MANY_JOBS) // PACED_JOBS
 
 
 class FairSequel:
@@ -67,12 +63,12 @@ class FairSequel:
         self._memory = dict(memory)
         self._quantum: int = memory["quantum"]
         self._decided_at = self._quantum
-        self._pace = pace(len(decided.tickets))
+        self._pace = pace(decided.jobs)
+        self._weighs_every = 1 + decided.jobs // WEIGHED_JOBS
         self._lags: Lags | None = None
         self._weighed: Ints = np.empty(0, dtype=np.int64)  # factors, as decided
         self._told: Ints = self._weighed  # as tickets have them
         self._place: Ints = self._weighed  # of those who may lag, where `Had` has them
-        self._tickets = decided.tickets
         self._table = table
         self._turns: Mapping[HostName, Turn] = {}
 
@@ -86,14 +82,14 @@ class FairSequel:
             return None
         lags = self._lags or self._first(had)
         lags = lags.after(had.gpus[self._place])
-        steps, changed = self._told, dict[JobId, Fraction]()
-        if due:
-            steps = lags.steps
-            if np.abs(steps - self._weighed).max(initial=0) >= FAR:
+        changed: Mapping[JobId, Fraction] = {}
+        if age % self._weighs_every == 0:
+            if due and np.abs(lags.steps - self._weighed).max(initial=0) >= FAR:
                 return None
-            if not np.array_equal(steps, self._told):
-                changed = self._weigh(lags, steps)
-        self._quantum, self._lags, self._told = quantum, lags, steps
+            if not np.array_equal(lags.steps, self._told):
+                changed = decided.scales.weigh(lags, self._told)
+                self._told = lags.steps
+        self._quantum, self._lags = quantum, lags
         self._turns = self._table.play()
         return Onward(turns=self._turns, tickets=changed)
 
@@ -107,14 +103,6 @@ class FairSequel:
         self._weighed = self._told = lags.steps_of(decided.factors)
         self._place = np.array([had.place[at] for at in lags.whom], dtype=np.int64)
         return lags
-
-    def _weigh(self, lags: Lags, steps: Ints) -> dict[JobId, Fraction]:
-        """Jobs whose tickets are others than before."""
-        changed = self._decided.weigh(lags.factors(), lags.named(steps != self._told))
-        before = self._tickets
-        self._tickets = {**(before.by_id if isinstance(before, JobTickets) else before), **changed}
-        self._table.weigh(self._decided.retell(self._tickets, changed))
-        return changed
 
     def memory(self) -> Memory:
         if self._lags is None:

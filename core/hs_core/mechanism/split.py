@@ -293,6 +293,16 @@ class Few:
         for members in self._components:
             _spread(members)
 
+    @property
+    def gangs(self) -> list[JobId]:
+        """That have a turn of their own."""
+        return [gang.job for gang in self._gangs]
+
+    @property
+    def servers(self) -> list[HostName]:
+        """With a part of a gang."""
+        return sorted(self._at)
+
     def weigh(self, tickets: Mapping[Key, Fraction]) -> None:
         """These have so many from now on; those that take no turns here are passed over."""
         for entity in self._entities:

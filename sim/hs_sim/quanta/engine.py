@@ -34,11 +34,6 @@ from hs_sim.quanta.state import CHANGE, COME, END, EPSILON_S, STAND, TRIED
 from hs_sim.trades import trade_row
 
 PROMPT_JOBS = 2_000  # live ones up to which a change is decided about at once
-APART_JOBS = 10_000  # for each so many a change waits for a quantum more, if its policy says how these go on
-ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
-LEARNT_JOBS = (
-    2_000  # the same for rates that became known: classes are many there, and each is known at another time
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +220,14 @@ class _Run(Running):
         """Something has changed, and has waited for as long as it can."""
         told = self._sequel is None or not self._sequel.turnover  # else the sequel knows who came and ended
         changed = self._stale or self._stale_at_edge or (told and self._since.came)
+        ended = told and bool(self._since.gone)
+        if self._sequel is None:
+            return changed or ended or self._learnt
+        patience, quantum = self._patience, self._quantum
         return (
-            (changed and not self._waits(APART_JOBS))
-            or (told and bool(self._since.gone) and not self._waits(ENDED_JOBS))
-            or (self._learnt and not self._waits(LEARNT_JOBS))
+            (changed and not patience.changes(quantum))
+            or (self._learnt and not patience.learnt(quantum))
+            or (ended and not patience.ends(quantum, self._busy()))
         )
 
     def _go_on(self, onward: Onward, now_s: float) -> None:
@@ -256,10 +255,9 @@ class _Run(Running):
                 self._rehome(job_id - 1, homes[job_id], now_s)
         self._settle_in(now_s)
 
-    def _waits(self, jobs: int) -> bool:
-        """Among very many a change can wait for a few quanta: they do. `jobs`: for each so many, one more."""
-        apart = len(self._fleet.live) // jobs
-        return self._sequel is not None and self._quantum < self._decided_at + apart
+    def _busy(self) -> int:
+        """GPUs, of those that run."""
+        return int(self._fleet.gang[self._run_now].sum())
 
     def _in_turn(self) -> Floats:
         """GPUs of those that run, by owner."""
@@ -274,7 +272,7 @@ class _Run(Running):
         if self._policy.needs.every_quantum and self._policy.needs.progress:
             fleet.changed(self._run_now)  # they have attained more since
         # Asked in every quantum it would have made these moves in them.
-        waited = self._quantum - self._decided_at if self._sequel is not None else 0
+        waited = self._patience.age(self._quantum) if self._sequel is not None else 0
         self._budget.hold(waited * self._quantum_s)
         facts = fleet.facts(now_s, movable=self._movable)
         snapshot = Snapshot(
@@ -304,7 +302,8 @@ class _Run(Running):
         self._decision_s += took_s
         self._decision_s_max = max(self._decision_s_max, took_s)
         self._memory = verdict.memory
-        self._sequel, self._decided_at = verdict.sequel, self._quantum
+        self._sequel = verdict.sequel
+        self._patience.decided(self._quantum)
         self._obey(verdict, news, now_s)
 
     def _obey(self, verdict: Verdict, news: Iterable[plans.Homed], now_s: float) -> None:

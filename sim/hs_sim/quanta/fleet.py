@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import compress, product
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,7 @@ class Fleet:
         self.migrations: Ints = np.zeros(count, dtype=np.int64)
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
         self._here: Ints | None = None  # the same; None: others than before
+        self.jobs_of = [0] * len(self.users)  # live ones, by user
         self._columns = Columns(jobs)
         self._facts: list[Any] = [None] * count
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
@@ -330,6 +331,7 @@ class Fleet:
     def comes(self, job: int) -> None:
         self.live[job] = None
         self._here = None
+        self.jobs_of[self.user[job]] += 1
 
     def ends(self, job: int, now_s: float) -> None:
         self.steps_left[job] = 0.0
@@ -339,6 +341,7 @@ class Fleet:
         self._odd[job] = True
         del self.live[job]
         self._here = None
+        self.jobs_of[self.user[job]] -= 1
 
     def here(self) -> Ints:
         """`live`."""
@@ -348,8 +351,7 @@ class Fleet:
 
     def users_here(self) -> list[UserName]:
         """Who has jobs now, by name."""
-        counts = np.bincount(self.user[self.here()], minlength=len(self.users))
-        return [self.users[at] for at in np.flatnonzero(counts).tolist()]
+        return list(compress(self.users, self.jobs_of))
 
     def changed(self, jobs: int | Sequence[int] | Ints) -> None:
         self._odd[jobs] = True

@@ -23,6 +23,12 @@ class Since:
         """Jobs have come or ended."""
         return self.came or bool(self.gone)
 
+    @property
+    def users_left(self) -> bool:
+        """Somebody has no job any more."""
+        fleet = self._fleet
+        return any(not fleet.jobs_of[fleet.user[job - 1]] for job in self.gone)
+
     def told(self) -> None:
         """The policy knows."""
         self.came = False

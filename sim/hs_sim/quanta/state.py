@@ -16,6 +16,7 @@ from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.gpus import Gpus
 from hs_sim.quanta.ledger import Series
 from hs_sim.quanta.pairs import Pairs
+from hs_sim.quanta.patience import Patience
 from hs_sim.quanta.profile import Measured
 from hs_sim.quanta.rows import Bools, Floats, Ints, Rows
 from hs_sim.quanta.shapes import Shapes
@@ -95,7 +96,6 @@ class State:
         self._stale_at_edge = False  # … or at the next edge in any case
         self._learnt = False  # rates have become known
         self._sequel: Sequel | None = None  # of the last verdict, until something changes
-        self._decided_at = 0  # quantum
         self._now_s = 0.0
         self._quantum = 0
         self._edge_s = 0.0
@@ -105,6 +105,7 @@ class State:
         self._trades: list[dict[str, object]] = []
         self._budget = Budget(min(experiment.migrations_per_hour, MANY), None)
         self._since = Since(fleet, self._budget, self._moving, self._rising)
+        self._patience = Patience(fleet, self._since)
 
     def _account(self, end_s: float) -> None:
         """The quantum is over: everybody who runs is charged, and reports its rate."""

@@ -1,0 +1,51 @@
+"""How long a change among very many jobs may wait for the next decision, where its policy says how they go on: each costs more there, and is less."""
+
+from numpy import inf
+
+from hs_sim.quanta.fleet import Fleet
+from hs_sim.quanta.since import Since
+
+APART_JOBS = 10_000  # for each so many a change waits for a quantum more
+LEARNT_JOBS = (
+    2_000  # the same for rates that became known: classes are many there, and each is known at another time
+)
+ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
+EVENED_JOBS = 400  # the same for ends that have left nothing idle, and users as many
+IDLE_PART = 256  # of all GPUs: one of so many may be idle by them
+
+
+class Patience:
+    """Quanta since the last decision, and what was idle in them. Mutable."""
+
+    def __init__(self, fleet: Fleet, since: Since) -> None:
+        self._fleet = fleet
+        self._since = since
+        self._gpus = int(fleet.gpus.sum())
+        self._decided_at = 0
+        self._least_idle = inf  # GPUs
+
+    def decided(self, quantum: int) -> None:
+        self._decided_at = quantum
+        self._least_idle = inf
+
+    def age(self, quantum: int) -> int:
+        return quantum - self._decided_at
+
+    def changes(self, quantum: int) -> bool:
+        return self._up_to(quantum, APART_JOBS)
+
+    def learnt(self, quantum: int) -> bool:
+        return self._up_to(quantum, LEARNT_JOBS)
+
+    def ends(self, quantum: int, busy: int) -> bool:
+        """`busy`: GPUs, in the quantum before."""
+        idle = self._gpus - busy
+        self._least_idle = min(self._least_idle, idle)
+        if self._up_to(quantum, ENDED_JOBS):
+            return True
+        few = idle - self._least_idle <= self._gpus // IDLE_PART
+        return few and self._up_to(quantum, EVENED_JOBS) and not self._since.users_left
+
+    def _up_to(self, quantum: int, jobs: int) -> bool:
+        """For each so many of all that are here, a quantum."""
+        return self.age(quantum) < len(self._fleet.live) // jobs
