@@ -153,7 +153,8 @@ def _play(world: World, tickets: Mapping[JobId, Fraction], books: split.Books) -
 
 
 def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
-    """Of those who take turns with gangs nobody is about to begin a run that nothing can suspend, and no gang leaves."""
+    """Of those who take turns with gangs nobody is about to begin a run that nothing can suspend, and no gang leaves: in a large cluster that one misses
+    turns of its new home until it is there."""
     there = chain.from_iterable(world.at[server.name].stuck for server in played.servers)
     parts = (
         job
@@ -163,7 +164,7 @@ def _are_settled(world: World, played: _Played, mover: Mover) -> bool:
         if job.id == gang.job
     )
     starts = any(job.id not in world.snapshot.running for job in chain(there, parts))
-    return not starts and all(moved.job.nodes == 1 for moved in mover.done)
+    return not starts and (pace(len(world.jobs)) > 1 or all(moved.job.nodes == 1 for moved in mover.done))
 
 
 def _scales(world: World, entitled: Shares, factors: Factors, weighed: Weighed, played: _Played) -> Scales:

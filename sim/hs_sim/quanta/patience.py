@@ -11,7 +11,7 @@ LEARNT_JOBS = (
 )
 ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
 EVENED_JOBS = 400  # the same for ends that have left nothing idle, and users as many
-IDLE_PART = 256  # of all GPUs: one of so many may be idle by them
+IDLE_PART = 1024  # of all GPUs: one of so many may be idle by them
 
 
 class Patience:
