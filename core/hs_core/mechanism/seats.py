@@ -46,8 +46,8 @@ class Seats:
     # --- who could run, and where ---------------------------------------------------------------------------------
 
     def bound(self, job: JobFacts) -> bool:
-        """It has its GPUs whatever is decided: it cannot be suspended, or its server is away."""
-        return self._slots.runs(job)
+        """It has its GPUs at its home whatever is decided: it cannot be suspended, or its server is away."""
+        return self._slots.runs(job) and not self._slots.goes(job)
 
     def free(self, model: str) -> int:
         """GPUs of the pool that are promised to nobody yet."""
@@ -88,16 +88,22 @@ class Seats:
         return True
 
     def keep(self, job: JobFacts) -> bool:
-        """What runs goes on where it is, whoever else is chosen; False if it does not run."""
-        home, running = self._slots.home(job), self._snapshot.running
-        if not home or job.id not in running or job.id in self._chosen or not self._slots.reachable(job):
-            return False
+        """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs."""
+        home = self._slots.home(job)
+        has = job.id in self._snapshot.running or job.coming
+        if not home or not has or job.id in self._chosen or not self._slots.reachable(job):
+            return self._slots.goes(job)
         if not self._slots.runs(job):
             if not self._slots.take(job, home, ""):
                 return False
             for name in home:  # of several models, where another policy gave it these
                 self._free[self._hosts[name].model] -= job.per_node
         return True
+
+    def kept(self, jobs: Iterable[JobFacts]) -> frozenset[JobId]:
+        """`keep` of each, who runs before who comes up."""
+        order = sorted(jobs, key=lambda job: job.id not in self._snapshot.running)
+        return frozenset([job.id for job in order if self.keep(job)])
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -106,6 +112,8 @@ class Seats:
     def stay(self, job: JobFacts, home: Home) -> bool:
         """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
         slots = self._slots
+        if slots.goes(job):
+            return False
         if slots.runs(job):
             return True
         if slots.home(job) == home:
@@ -114,7 +122,7 @@ class Seats:
         if job.id in self._snapshot.running and slots.take(job, slots.home(job), ""):
             here = slots.home(job)
         # Where it has GPUs already it will need no others.
-        slots.reserve(tuple(name for name in home if name not in here), job.per_node)
+        slots.reserve(job, tuple(name for name in home if name not in here))
         return False
 
     def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:
