@@ -47,7 +47,7 @@ class Seats:
 
     def bound(self, job: JobFacts) -> bool:
         """It has its GPUs at its home whatever is decided: it cannot be suspended, or its server is away."""
-        return self._slots.runs(job) and not self._slots.goes(job)
+        return self._slots.has_turn(job)
 
     def free(self, model: str) -> int:
         """GPUs of the pool that are promised to nobody yet."""

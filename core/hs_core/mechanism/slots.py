@@ -52,18 +52,20 @@ class Slots:
             JobId, JobFacts
         ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
+        self._going: set[JobId] = set()
         self._awaited: set[JobId] = set()  # for whom GPUs are reserved where they are not yet
-        # While a server of its home is away nothing comes of a move.
-        self._going = {job.id for job in snapshot.jobs if job.going is not None and self.reachable(job)}
-        for job in snapshot.jobs if self._going else ():
-            if job.going is not None and job.id in self._going:
-                self.reserve(job, job.going.hosts, job.going.gpus)
         running = [job for job in snapshot.jobs if job.id in snapshot.running and job.id not in guests]
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         out_of_reach = [job for job in running if not self.reachable(job)]
-        stuck = [job for job in running if job.started and not job.sliceable and not self.goes(job)]
+        stuck = [job for job in running if job.started and not job.sliceable]
         for job in [*sorted(out_of_reach, key=by_arrival), *sorted(stuck, key=by_arrival)]:
             self._take(job, self._homes.get(job.id, ()))
+        for job in snapshot.jobs:
+            if job.going is not None and self.reachable(job):  # else nothing comes of it meanwhile
+                self._going.add(job.id)
+                held = self._homes.get(job.id, ()) if self.has_turn(job) else ()
+                there = tuple(name for name in job.going.hosts if name not in held)
+                self.reserve(job, there, job.going.gpus)
         for job in sorted(snapshot.jobs, key=by_arrival) if snapshot.reserved else ():
             if (home := snapshot.reserved.get(job.id)) is not None:
                 if job.started and job.hosts != home and not job.movable:
@@ -120,6 +122,10 @@ class Slots:
     def runs(self, job: JobFacts) -> bool:
         """It has its GPUs, whatever else is decided."""
         return job.id in self._in_turn or job.id in self._going
+
+    def has_turn(self, job: JobFacts) -> bool:
+        """At its home."""
+        return job.id in self._in_turn
 
     def runs_at(self, job: JobId, name: HostName) -> bool:
         """It has its turn, on that server."""
@@ -361,10 +367,14 @@ class Slots:
         return Turn(gangs=named, local=False, guests=tuple(guests))
 
     def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
-        return {job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)}
+        return {
+            job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.has_turn(job)
+        }
 
     def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool) -> str:
         home = self._homes.get(job.id)
+        if job.going is not None and self.goes(job):
+            return f"it is on its way to {', '.join(job.going.hosts)}"
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:
