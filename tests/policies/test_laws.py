@@ -217,7 +217,9 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
         if job.id in {*running, *on_their_way} or not hosts.keys() >= set(job.hosts):
             continue
         if (home := plan.homes.get(job.id)) is not None:
-            if all(hosts[name].connected for name in home):
+            # Where its class has rate 0 it does not run.
+            nowhere = any(asked.rates.get((job.job_class, hosts[name].model)) == 0.0 for name in home)
+            if not nowhere and all(hosts[name].connected for name in home):
                 assert any(free[name] < plan.per_node(job) for name in home)
             continue
         room = Counter(
