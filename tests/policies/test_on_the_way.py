@@ -94,6 +94,15 @@ def test_of_two_servers_it_stays_on_the_one_where_it_comes_up(name: str) -> None
     assert homes_of(asked_twice(find(name), asked)) == {1: "i"}
 
 
+def test_las_has_nobody_put_aside_for_one_that_is_coming_up_on_slower_gpus() -> None:
+    """It had less, and would take the faster ones of who runs there before it had its own."""
+    comes = sized(5, host=H)
+    runs_on = sized(6, host=J, started=True, running=True, attained_gpu_s=60.0)
+    asked = snapshot([host("h", model="K80"), host("i")], [comes, runs_on], **BOTH)
+    verdict = asked_twice(find("las"), asked)
+    assert (homes_of(verdict), runs(verdict)) == ({5: "h", 6: "i"}, {5, 6})
+
+
 def test_las_puts_nobody_aside_that_comes_up_for_one_that_had_more() -> None:
     """Whose turn is on and whose is about to begin are taken to be poorer by the same."""
     comes = sized(5, host=J)

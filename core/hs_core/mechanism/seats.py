@@ -54,7 +54,7 @@ class Seats:
         return self._free[model]
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
-        """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
+        """GPU models on which it could run in this round if it were alone: where it comes up, then the fastest first; equals and those not measured newest first."""
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
@@ -62,7 +62,14 @@ class Seats:
         found = self._choices.get(job.id)
         if found is None:
             able = self._slots.pools_for(job)
-            found = self._choices[job.id] = self._estimates.fastest(job.job_class, able)
+            found = self._estimates.fastest(job.job_class, able)
+            if (
+                job.coming
+                and (home := self._slots.home(job))
+                and (here := self._hosts[home[0]].model) in found
+            ):
+                found = (here, *(model for model in found if model != here))
+            self._choices[job.id] = found
         return found
 
     def room(self, name: HostName) -> int:
