@@ -20,6 +20,14 @@ Memory = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Going:
+    """Where a job that is leaving its home through a checkpoint will live once that is written."""
+
+    hosts: tuple[HostName, ...]  # by node rank
+    gpus: int  # on each of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
     """A job that could run now (not paused, not blocked by another job, not ending)."""
 
@@ -39,6 +47,7 @@ class JobFacts:
     hosts: tuple[HostName, ...] = ()  # home, by node rank; empty: not placed yet
     started: bool = False  # has a process: it stays at home unless it can move
     movable: bool = False  # could go elsewhere now: not started, or it can write a checkpoint; not moving, not about to end
+    going: Going | None = None  # it moves, or is restarted in another shape; None: it stays where it is
     rooted: bool = False  # has a process that can never go elsewhere; a started one that is neither this nor movable soon will be
     migrate: Migrate = Migrate.AUTO
     settled_s: float = 0.0  # when it was placed or last moved
@@ -62,6 +71,11 @@ class JobFacts:
     @property
     def host(self) -> HostName | None:
         return self.hosts[0] if self.hosts else None
+
+    @property
+    def coming(self) -> bool:
+        """It has been given a home, and no process has come up there yet."""
+        return bool(self.hosts) and not self.started
 
     @property
     def per_node(self) -> int:

@@ -10,13 +10,14 @@ from pydantic import TypeAdapter
 from hs_core.cluster import ClusterMachine, Limits, Reason, Settings, State
 from hs_core.cluster.decisions import BURST
 from hs_core.cluster.harness import World, a_spec, plain_policy
+from hs_core.cluster.plain import Wishes
 from hs_core.errors import BrokenError, Kind, RefusedError
 from hs_core.events import Direct, JobsSubmitted, QuantumEnded, UserSet
-from hs_core.forms import Elastic
+from hs_core.forms import Elastic, Form
 from hs_core.model import JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.policies import find
-from hs_core.policy import Memory, Needs, Plan, Policy, Snapshot, Verdict
+from hs_core.policy import Going, Memory, Needs, Plan, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
 
 ALICE = UserName("alice")
@@ -487,6 +488,45 @@ def test_a_damaged_state_is_not_taken_up() -> None:
             ClusterMachine(at.policy, SETTINGS, replace(state, jobs=jobs))
     with pytest.raises(BrokenError, match="next id"):
         ClusterMachine(at.policy, SETTINGS, replace(state, next_job_id=JobId(1)))
+
+
+# --- where jobs are going -----------------------------------------------------------------------------------------
+
+
+def test_the_policy_is_told_where_a_job_is_going_until_it_has_left() -> None:
+    seen: list[Snapshot] = []
+    wishes: Wishes = {}
+    shapes: dict[JobId, Form] = {}
+    plain = plain_policy(wishes=wishes, shapes=shapes)
+
+    def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
+        seen.append(snapshot)
+        return plain.decide(snapshot, memory)
+
+    at = World(replace(plain, decide=decide), Settings(settle_s=0.0), wishes=wishes, shapes=shapes)
+
+    def told(lines: str) -> list[Going | None]:
+        for line in lines.splitlines():
+            at.do(line.strip())
+        return [job.going for job in seen[-1].jobs]
+
+    begun = """host n1 V100:4
+        host n2 V100:4
+        user alice
+        submit alice a gpus=2 elastic=1,4,32,256,32
+        submit alice b gpus=2
+        report n1 1:0=running can_checkpoint=yes
+        report n2 2:0=running can_checkpoint=yes"""
+    assert told(begun) == [None, None]
+    going = """shape 1 4x32x1
+        wish 2 n1
+        user alice 90
+        user alice 91"""
+    assert told(going) == [Going(hosts=(N1,), gpus=4), Going(hosts=(N1,), gpus=2)]
+    assert not any(job.movable for job in seen[-1].jobs)
+    left = "report n2 2:0=checkpointed step=7 checkpoint_step=7 checkpoint_generation=0 can_checkpoint=yes"
+    assert told(left) == [Going(hosts=(N1,), gpus=4), None]
+    assert (seen[-1].jobs[1].hosts, seen[-1].jobs[1].coming) == ((N1,), True)
 
 
 # --- when the policy is asked -------------------------------------------------------------------------------------

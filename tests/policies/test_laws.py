@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hs_core.errors import RefusedError
-from hs_core.names import JobId
+from hs_core.names import HostName, JobId
 from hs_core.plan import check
 from hs_core.policies import POLICIES, find
-from hs_core.policy import Policy, Snapshot, Verdict
+from hs_core.policy import HostFacts, JobFacts, Policy, Snapshot, Verdict
 from hs_core.wanted import Turn
 
 from .worlds import (  # noqa: TID252 — tests are no package on the path
@@ -190,6 +190,11 @@ def test_a_server_that_is_away_keeps_its_jobs_and_what_runs_there(policy: Policy
             assert not away.intersection(plan.homes.get(job.id, ()))
 
 
+def leaves(job: JobFacts, hosts: Mapping[HostName, HostFacts]) -> bool:
+    """Its GPUs wait for it where it goes; not while a server that it is to leave is away."""
+    return hosts.keys() >= set(job.hosts) and all(hosts[name].connected for name in job.hosts)
+
+
 @pytest.mark.parametrize(
     "policy", [p for p in POLICIES.values() if p.needs.work_conserving], ids=lambda p: p.name
 )
@@ -204,11 +209,17 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
         free[name] += sum(sum(guest.gpus) for guest in turn.guests)
     hosts = {host.name: host for host in asked.hosts}
     running = {job for jobs_there in ran.values() for job in jobs_there}
+    on_their_way = {job.id: job.going for job in asked.jobs if job.going is not None and leaves(job, hosts)}
+    for going in on_their_way.values():
+        for name in going.hosts:
+            free[name] -= going.gpus
     for job in asked.jobs:
-        if job.id in running or not hosts.keys() >= set(job.hosts):
+        if job.id in {*running, *on_their_way} or not hosts.keys() >= set(job.hosts):
             continue
         if (home := plan.homes.get(job.id)) is not None:
-            if all(hosts[name].connected for name in home):
+            # Where its class has rate 0 it does not run.
+            nowhere = any(asked.rates.get((job.job_class, hosts[name].model)) == 0.0 for name in home)
+            if not nowhere and all(hosts[name].connected for name in home):
                 assert any(free[name] < plan.per_node(job) for name in home)
             continue
         room = Counter(

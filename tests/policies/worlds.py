@@ -16,7 +16,7 @@ from hs_core.mechanism.stride import StrideQueue
 from hs_core.model import Migrate
 from hs_core.names import HostName, JobId, UserName
 from hs_core.plan import check
-from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
+from hs_core.policy import Going, HostFacts, JobFacts, Memory, Plan, Policy, Snapshot, Verdict
 from hs_core.strategy import Strategy, another, class_as
 from hs_core.wanted import Turn
 
@@ -410,7 +410,15 @@ def _live_somewhere(
     if running:
         for host in home:
             left[host.name] -= made.per_node
-    return replace(made, hosts=tuple(host.name for host in home), started=started, running=running)
+    lives = replace(made, hosts=tuple(host.name for host in home), started=started, running=running)
+    leaves = started and not made.movable and draw(st.booleans())
+    return replace(lives, going=_going(draw, lives, homes)) if leaves else lives
+
+
+def _going(draw: st.DrawFn, made: JobFacts, homes: list[tuple[HostFacts, ...]]) -> Going:
+    """Also back to where it is, in another shape; servers may have been drained since, or be away."""
+    there = draw(st.sampled_from(homes))
+    return Going(hosts=tuple(host.name for host in there), gpus=draw(of(made.per_node, 1)))
 
 
 def _elastic(draw: st.DrawFn, made: JobFacts) -> JobFacts:

@@ -16,13 +16,14 @@ from hs_core.model import (
     OnPartition,
     SuspendMode,
     class_over,
+    gpus_as,
     job_class,
     spans,
     split_memory,
     spreads,
 )
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import HostFacts, JobFacts, Needs
+from hs_core.policy import Going, HostFacts, JobFacts, Needs
 from hs_core.reports import JobReport, Phase
 from hs_core.strategy import class_as
 
@@ -280,6 +281,7 @@ class Sight:
             # Of a server that is away nobody knows what it has started since.
             started=started or not here,
             movable=free and (not started or reachable),
+            going=_going(row),
             restartable=free and started,
             rooted=any(map(reports.cannot_leave, parts)),
             migrate=row.spec.migrate,
@@ -335,6 +337,12 @@ class Sight:
         if known is None or known[0] is not host or known[1].connected is not connected:
             known = self._hosts[host.name] = (host, _host_facts(host, connected=connected))
         return known[1]
+
+
+def _going(row: Job) -> Going | None:
+    if row.move is None:
+        return None
+    return Going(hosts=row.move.to, gpus=gpus_as(row.spec, row.move.shape))
 
 
 def _declared(row: Job, started: bool) -> int:

@@ -11,11 +11,12 @@ def least_attained_first(snapshot: Snapshot) -> list[JobFacts]:
     """By GPU-seconds had, then by arrival.
 
     A job in its turn is taken as one quantum poorer than it is: of equal jobs none is put aside for a difference that
-    one quantum makes, so they alternate every few quanta and not in every one.
+    one quantum makes, so they alternate every few quanta and not in every one. So is one that was given its turn and has no process yet, which would lose it before it began.
     """
 
     def attained(job: JobFacts) -> float:
-        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if job.id in snapshot.running else 0.0)
+        has = job.id in snapshot.running or job.coming
+        return job.attained_gpu_s - (job.gang * snapshot.quantum_s if has else 0.0)
 
     return sorted(snapshot.jobs, key=lambda job: (attained(job), by_arrival(job)))
 

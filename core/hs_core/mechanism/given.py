@@ -27,6 +27,6 @@ def keep(snapshot: Snapshot, slots: Slots, homes: Mapping[str, Sequence[str]]) -
         if home == slots.home(job):
             slots.take(job, home, "")
         elif job.started and not job.movable:
-            slots.reserve(home, job.per_node)
+            slots.reserve(job, home)
             on_its_way[job.id] = home
     return on_its_way

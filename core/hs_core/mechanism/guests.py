@@ -85,14 +85,15 @@ class Round:
         return job.started or job.id in self.snapshot.running
 
     def _keep(self) -> None:
-        """Who has GPUs keeps them, guests included; then who has a process, which cannot go elsewhere."""
+        """Who has GPUs keeps them, guests included; so does who has a process, which cannot go elsewhere, and then who has been given some and is to come up there."""
         started = [
             job
             for job in sorted(self.snapshot.jobs, key=by_arrival)
-            if self._has_gpus(job) or job.id in self._beside
+            if self._has_gpus(job) or job.coming or job.id in self._beside
         ]
         for job in sorted(
-            started, key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running)
+            started,
+            key=lambda job: (job.id in self._beside, job.id not in self.snapshot.running, job.coming),
         ):
             beside = self._beside.get(job.id)
             if beside is None:

@@ -72,7 +72,8 @@ def _between(snapshot: Snapshot, memory: Memory, *, strategies: bool) -> Verdict
             continue
         if home != job.hosts and (job.movable or not job.started):  # it is not on its way there any more
             elsewhere.add(job.id)
-            seats.keep(job)
+            if job.started:
+                seats.keep(job)
         elif not seats.stay(job, home):
             without[str(job.id)] = list(home)
     for job in order:

@@ -223,12 +223,14 @@ class _Profiler:
         for job in self._snapshot.jobs:
             run = self._book.runs.get(job.id)
             homes = {*job.hosts, *map(HostName, run.home)} if run is not None else {*job.hosts}
+            going = job.going.hosts if job.going is not None else ()
             bound = run is not None or (
                 not job.sliceable and job.started and job.id in self._snapshot.running
             )
-            for name in homes & self._room.keys():
-                self._idle[name] -= job.per_node
-                self._room[name] -= job.per_node if bound else 0
+            for name in homes.union(going) & self._room.keys():
+                gpus = job.going.gpus if job.going is not None and name in going else job.per_node
+                self._idle[name] -= gpus
+                self._room[name] -= gpus if bound or name in going else 0
 
     def _unmeasured(self) -> Mapping[str, list[JobFacts]]:
         """Classes that are on no model now and were not measured on all, by the arrival of their first job: jobs that a run may be of."""

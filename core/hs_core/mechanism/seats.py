@@ -46,15 +46,15 @@ class Seats:
     # --- who could run, and where ---------------------------------------------------------------------------------
 
     def bound(self, job: JobFacts) -> bool:
-        """It has its GPUs whatever is decided: it cannot be suspended, or its server is away."""
-        return self._slots.runs(job)
+        """It has its GPUs at its home whatever is decided: it cannot be suspended, or its server is away."""
+        return self._slots.has_turn(job)
 
     def free(self, model: str) -> int:
         """GPUs of the pool that are promised to nobody yet."""
         return self._free[model]
 
     def choices(self, job: JobFacts) -> tuple[str, ...]:
-        """GPU models on which it could run in this round if it were alone, the fastest first; equals and those not measured newest first."""
+        """GPU models on which it could run in this round if it were alone: where it comes up, then the fastest first; equals and those not measured newest first."""
         return () if self._slots.runs(job) else self.suits(job)
 
     def suits(self, job: JobFacts) -> tuple[str, ...]:
@@ -62,7 +62,14 @@ class Seats:
         found = self._choices.get(job.id)
         if found is None:
             able = self._slots.pools_for(job)
-            found = self._choices[job.id] = self._estimates.fastest(job.job_class, able)
+            found = self._estimates.fastest(job.job_class, able)
+            if (
+                job.coming
+                and (home := self._slots.home(job))
+                and (here := self._hosts[home[0]].model) in found
+            ):
+                found = (here, *(model for model in found if model != here))
+            self._choices[job.id] = found
         return found
 
     def room(self, name: HostName) -> int:
@@ -88,16 +95,22 @@ class Seats:
         return True
 
     def keep(self, job: JobFacts) -> bool:
-        """What runs goes on where it is, whoever else is chosen; False if it does not run."""
-        home, running = self._slots.home(job), self._snapshot.running
-        if not home or job.id not in running or job.id in self._chosen or not self._slots.reachable(job):
-            return False
+        """Who runs, comes up or is on its way goes on so, whoever else is chosen; False if it has no GPUs."""
+        home = self._slots.home(job)
+        has = job.id in self._snapshot.running or job.coming
+        if not home or not has or job.id in self._chosen or not self._slots.reachable(job):
+            return self._slots.goes(job)
         if not self._slots.runs(job):
             if not self._slots.take(job, home, ""):
                 return False
             for name in home:  # of several models, where another policy gave it these
                 self._free[self._hosts[name].model] -= job.per_node
         return True
+
+    def kept(self, jobs: Iterable[JobFacts]) -> frozenset[JobId]:
+        """`keep` of each, who runs before who comes up."""
+        order = sorted(jobs, key=lambda job: job.id not in self._snapshot.running)
+        return frozenset([job.id for job in order if self.keep(job)])
 
     def take(self, job: JobFacts, home: Home, why: str) -> bool:
         """These GPUs and no others; `why` it would leave its home. False if they aren't free."""
@@ -106,6 +119,8 @@ class Seats:
     def stay(self, job: JobFacts, home: Home) -> bool:
         """It keeps the GPUs that it has; False if it is still on the way to these: they wait for it."""
         slots = self._slots
+        if slots.goes(job):
+            return False
         if slots.runs(job):
             return True
         if slots.home(job) == home:
@@ -114,7 +129,7 @@ class Seats:
         if job.id in self._snapshot.running and slots.take(job, slots.home(job), ""):
             here = slots.home(job)
         # Where it has GPUs already it will need no others.
-        slots.reserve(tuple(name for name in home if name not in here), job.per_node)
+        slots.reserve(job, tuple(name for name in home if name not in here))
         return False
 
     def share_again(self, job: JobFacts, beside: Mapping[HostName, Mapping[JobId, int]]) -> bool:

@@ -1,4 +1,7 @@
-"""The GPUs of one quantum, handed out job by job: what policies that decide every turn themselves are made of."""
+"""The GPUs of one quantum, handed out job by job: what policies that decide every turn themselves are made of.
+
+Who is leaving its home for another has its GPUs there, and nobody else gets them: what was decided about it is not decided again before it has come.
+"""
 
 from collections.abc import Container, Mapping
 from copy import copy
@@ -49,16 +52,24 @@ class Slots:
             JobId, JobFacts
         ] = {}  # those that are laid over other numbers of servers than they ask for
         self._moves_left = snapshot.migrations_left
+        self._going: set[JobId] = set()
+        self._awaited: set[JobId] = set()  # for whom GPUs are reserved where they are not yet
         running = [job for job in snapshot.jobs if job.id in snapshot.running and job.id not in guests]
         # What cannot be suspended comes first. Nobody can tell a server that is away anything: what ran there goes on.
         out_of_reach = [job for job in running if not self.reachable(job)]
         stuck = [job for job in running if job.started and not job.sliceable]
         for job in [*sorted(out_of_reach, key=by_arrival), *sorted(stuck, key=by_arrival)]:
             self._take(job, self._homes.get(job.id, ()))
+        for job in snapshot.jobs:
+            if job.going is not None and self.reachable(job):  # else nothing comes of it meanwhile
+                self._going.add(job.id)
+                held = self._homes.get(job.id, ()) if self.has_turn(job) else ()
+                there = tuple(name for name in job.going.hosts if name not in held)
+                self.reserve(job, there, job.going.gpus)
         for job in sorted(snapshot.jobs, key=by_arrival) if snapshot.reserved else ():
             if (home := snapshot.reserved.get(job.id)) is not None:
                 if job.started and job.hosts != home and not job.movable:
-                    self.reserve(home, job.per_node)  # it is on its way there
+                    self.reserve(job, home)  # it is on its way there
                     continue
                 why = f"its class is to be measured on {self._hosts[home[0]].model}"
                 self._take(job, home, (MoveReason.PROFILE, why))
@@ -77,6 +88,7 @@ class Slots:
             _free=dict(self._free),
             _moves=dict(self._moves),
             _gangs=own,
+            _awaited=set(self._awaited),
             _in_turn=set(self._in_turn),
             _full=set(self._full),
             _guests={name: list(guests) for name, guests in self._guests.items()},
@@ -103,7 +115,16 @@ class Slots:
             return not is_lost(job, self._hosts)
         return not self._floor.away or all(self._hosts[name].connected for name in home)
 
+    def goes(self, job: JobFacts) -> bool:
+        """It is leaving its home, and has its GPUs where it goes."""
+        return job.id in self._going
+
     def runs(self, job: JobFacts) -> bool:
+        """It has its GPUs, whatever else is decided."""
+        return job.id in self._in_turn or job.id in self._going
+
+    def has_turn(self, job: JobFacts) -> bool:
+        """At its home."""
         return job.id in self._in_turn
 
     def runs_at(self, job: JobId, name: HostName) -> bool:
@@ -247,11 +268,14 @@ class Slots:
             self._shapes[job.id] = in_strategy(self._shapes.get(job.id, job.shape), strategy)
         self._how[job.id] = f"as {strategy.text}: {why}"
 
-    def reserve(self, home: Home, gpus: int) -> None:
-        """For one that is on its way there: so many on each are nobody else's in this quantum."""
+    def reserve(self, job: JobFacts, home: Home, gpus: int | None = None) -> None:
+        """For one that is on its way there, once: so many on each (None: its part) are nobody else's in this quantum."""
+        if job.id in self._awaited:
+            return
+        self._awaited.add(job.id)
         for name in home:
             if name in self._free:
-                self._free[name] = max(0, self._free[name] - gpus)
+                self._free[name] = max(0, self._free[name] - (job.per_node if gpus is None else gpus))
 
     def _where(self, job: JobFacts) -> Home:
         home = self._homes.get(job.id)
@@ -296,7 +320,7 @@ class Slots:
         return best_fit(pinned, self._snapshot.hosts, self._free)
 
     def _take(self, job: JobFacts, home: Home, reason: tuple[MoveReason, str] | None = None) -> bool:
-        if not home or job.id in self._in_turn or not self._has_room(job, home):
+        if not home or self.runs(job) or not self._has_room(job, home):
             return False
         old = self._homes.get(job.id, home)
         if home != old and job.started:
@@ -343,10 +367,14 @@ class Slots:
         return Turn(gangs=named, local=False, guests=tuple(guests))
 
     def _whys(self, why: Mapping[JobId, str], *, mixed: bool) -> dict[JobId, str]:
-        return {job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.runs(job)}
+        return {
+            job.id: self._why(job, why, mixed=mixed) for job in self._snapshot.jobs if not self.has_turn(job)
+        }
 
     def _why(self, job: JobFacts, why: Mapping[JobId, str], *, mixed: bool) -> str:
         home = self._homes.get(job.id)
+        if job.going is not None and self.goes(job):
+            return f"it is on its way to {', '.join(job.going.hosts)}"
         if is_lost(job, self._hosts):
             return f"its server {lost(job, self._hosts)} is not part of the cluster now"
         if home is None:

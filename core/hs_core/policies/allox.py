@@ -28,8 +28,8 @@ UNKNOWN_S = 3600.0  # until a job ends that did not say how long it is
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
-    holding = [job for job in sorted(snapshot.jobs, key=by_arrival) if seats.keep(job)]
-    held = {job.id for job in holding}
+    held = seats.kept(sorted(snapshot.jobs, key=by_arrival))
+    holding = [job for job in sorted(snapshot.jobs, key=by_arrival) if job.id in held]
     table = rows(snapshot, seats, [job for job in snapshot.jobs if job.id not in held and job.gang == 1])
     models, counts, free_in_s = _devices(snapshot, table, holding)
     left_s = np.divide(
@@ -58,7 +58,7 @@ def _devices(
     estimates = estimated(snapshot, table.models)
     hosts = {host.name: host.model for host in snapshot.hosts}
     for job in holding:
-        on = table.models.index(hosts[job.hosts[0]])
+        on = table.models.index(hosts[(job.going.hosts if job.going is not None else job.hosts)[0]])
         speed = float(estimates.speeds(job.job_class)[on])
         models.append(on)
         counts.append(job.gang)

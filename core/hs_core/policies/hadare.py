@@ -98,7 +98,7 @@ def _forks_now(
             continue
         if not job.started or (not job.movable and not job.rooted):
             if slots.take(job, job.hosts, ""):
-                slots.reserve(told.home[1:], job.per_node)
+                slots.reserve(job, told.home[1:])
                 later[job.id] = told
         elif _forks(job) and snapshot.migrations_left > len(copies) and _steps_for(job, told):
             why = f"in this round it trains on {', '.join(told.home)}"
@@ -149,7 +149,7 @@ def _fork(snapshot: Snapshot, slots: Slots) -> tuple[Copies, dict[JobId, _Coming
             if first:
                 all_ = _fastest_first(field, at, home)
                 if slots.take(job, all_[:1], why):
-                    slots.reserve(all_[1:], job.per_node)
+                    slots.reserve(job, all_[1:])
                     coming[job.id] = _Coming(all_, _steps(field, at, all_))
             elif slots.take(job, home, why) and len(home) > 1:
                 copies[job.id] = _steps(field, at, home)

@@ -12,7 +12,8 @@ from hs_core.policy import Memory, Needs, Policy, Snapshot, Verdict
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats, lengths = Seats(snapshot), Lengths(snapshot)
     order = sorted(snapshot.jobs, key=lambda job: (*lengths.rank(job, lengths.total_s(job)), by_arrival(job)))
-    waiting = [job for job in order if not seats.keep(job)]
+    kept = seats.kept(order)
+    waiting = [job for job in order if job.id not in kept]
     seats.serve(waiting)
     why = {
         job.id: lengths.why(job) or "shorter jobs start first, and nobody is put aside for it"

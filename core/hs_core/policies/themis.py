@@ -25,11 +25,9 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
     alone = _alone_speeds(rows(snapshot, seats))
     ends: dict[str, float] = dict(memory.get("ends", {}))
-    leased = {
-        str(job.id): ends[str(job.id)]
-        for job in sorted(snapshot.jobs, key=by_arrival)
-        if ends.get(str(job.id), 0.0) > snapshot.now_s and seats.keep(job)
-    }
+    order = sorted(snapshot.jobs, key=by_arrival)
+    kept = seats.kept(job for job in order if ends.get(str(job.id), 0.0) > snapshot.now_s)
+    leased = {str(job.id): ends[str(job.id)] for job in order if job.id in kept}
     table = rows(snapshot, seats)
     speed = np.array([alone[job.id] for job in table.jobs], dtype=float)
     alone_s = np.divide(table.steps, speed, out=np.full(len(speed), FOREVER_S), where=speed > 0)

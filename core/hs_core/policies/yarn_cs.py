@@ -14,10 +14,11 @@ from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
     seats = Seats(snapshot)
     jobs = sorted(snapshot.jobs, key=by_arrival)
+    kept = seats.kept(jobs)
     used = dict.fromkeys(sorted({job.user for job in jobs}), 0)
     queues: dict[UserName, list[JobFacts]] = {}
     for job in jobs:
-        if seats.keep(job):
+        if job.id in kept:
             used[job.user] += job.gang
         else:
             queues.setdefault(job.user, []).append(job)

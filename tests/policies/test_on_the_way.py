@@ -1,0 +1,124 @@
+"""Who is on the way to a place has it: while it leaves its home for there, and until its process is up."""
+
+from dataclasses import replace
+
+import pytest
+
+from hs_core.names import HostName, JobId
+from hs_core.plan import check
+from hs_core.policies import POLICIES, find
+from hs_core.policy import Going, JobFacts, Policy, Snapshot, Verdict
+
+from .worlds import GIB, homes_of, host, job, snapshot  # noqa: TID252 — tests are no package on the path
+
+OTHERS = [
+    policy for policy in POLICIES.values() if policy.name != "gandiva-fair"
+]  # which remembers its moves
+every_other_policy = pytest.mark.parametrize("policy", OTHERS, ids=lambda policy: policy.name)
+NOT_PREEMPTIVE = [policy for policy in OTHERS if not policy.needs.preemptive]
+H, J = HostName("h"), HostName("i")
+BOTH = {"rates": {("c", "V100"): 2.0, ("c", "K80"): 1.0}, "migrations_left": 9}
+
+
+def sized(at: int, gang: int = 4, *, steps: float = 1e4, **facts: object) -> JobFacts:
+    said = {"steps": steps, "job_class": "c", "movable": True, "memory_bytes": GIB, "gpu_memory_bytes": GIB}
+    return job(at, f"u{at}", gang, **(said | facts))
+
+
+def runs(verdict: Verdict) -> set[JobId]:
+    return {job for turn in verdict.plan.turns.values() for job in turn.gangs}
+
+
+def asked_twice(policy: Policy, asked: Snapshot) -> Verdict:
+    """And once more in the same quantum."""
+    first = policy.decide(asked, {})
+    check(asked, first.plan, policy.needs)
+    again = policy.decide(asked, first.memory)
+    check(asked, again.plan, policy.needs)
+    assert homes_of(again) == homes_of(first)
+    return again
+
+
+@every_other_policy
+def test_gpus_to_which_a_job_is_going_are_nobody_elses_and_those_that_it_leaves_are(policy: Policy) -> None:
+    going = sized(1, host=H, started=True, movable=False, going=Going(hosts=(J,), gpus=4))
+    asked = snapshot([host("h", model="K80"), host("i")], [going, sized(2)], **BOTH)
+    verdict = asked_twice(policy, asked)
+    assert homes_of(verdict) == {1: "h", 2: "h"}
+    assert verdict.why[JobId(1)] == "it is on its way to i"
+
+
+@every_other_policy
+def test_who_was_to_come_up_where_others_go_now_keeps_the_place_that_it_got_instead(policy: Policy) -> None:
+    """What is decided about two jobs that change places holds also when the policy is asked before one of them has left."""
+    going = sized(1, 2, host=H, started=True, movable=False, going=Going(hosts=(J,), gpus=2))
+    stays = sized(3, 2, host=J, started=True, movable=False, running=True)
+    asked = snapshot([host("h", model="K80"), host("i")], [going, sized(2, 4, host=H), stays], **BOTH)
+    assert homes_of(asked_twice(policy, asked)) == {1: "h", 2: "h", 3: "i"}
+
+
+@every_other_policy
+def test_one_that_cannot_be_suspended_has_its_gpus_here_too_until_it_leaves(policy: Policy) -> None:
+    going = sized(1, 2, host=H, started=True, running=True, movable=False, sliceable=False, memory_bytes=0)
+    going = replace(going, going=Going(hosts=(J,), gpus=2))
+    others = [sized(at, 2, memory_bytes=0) for at in (2, 3, 4)]
+    verdict = policy.decide(asked := snapshot([host("h"), host("i")], [going, *others], **BOTH), {})
+    check(asked, verdict.plan, policy.needs)
+    assert JobId(1) in verdict.plan.turns[H].gangs
+    assert [len(verdict.plan.turns[name].gangs) for name in (H, J)] == [2, 1]
+
+
+@every_other_policy
+def test_while_the_server_that_it_is_to_leave_is_away_it_has_its_gpus_there(policy: Policy) -> None:
+    """Nothing comes of the move meanwhile, and nobody can tell that server anything."""
+    going = sized(1, host=H, started=True, running=True, movable=False)
+    going = replace(going, going=Going(hosts=(J,), gpus=4))
+    asked = snapshot([host("h", connected=False), host("i")], [going, sized(2)], **BOTH)
+    verdict = policy.decide(asked, {})
+    assert (homes_of(verdict), runs(verdict)) == ({1: "h", 2: "i"}, {1, 2})
+
+
+@pytest.mark.parametrize("policy", NOT_PREEMPTIVE, ids=lambda policy: policy.name)
+def test_who_is_not_put_aside_once_it_runs_is_not_before_its_process_is_up(policy: Policy) -> None:
+    comes = sized(1, 2, host=H, steps=1e4)
+    shorter = [sized(at, 2, steps=100.0 * at, memory_bytes=0) for at in (2, 3)]
+    asked = snapshot([host("h", 2)], [comes, *shorter], rates={("c", "V100"): 1.0})
+    verdict = asked_twice(policy, asked)
+    assert (homes_of(verdict), runs(verdict)) == ({1: "h"}, {1})
+
+
+@pytest.mark.parametrize("name", ["sjf", "sjf-bsbf", "sjf-ffs", "yarn-cs", "allox"])
+def test_of_two_servers_it_stays_on_the_one_where_it_comes_up(name: str) -> None:
+    comes = sized(1, 1, host=J)
+    asked = snapshot([host("h", 1), host("i", 4)], [comes], rates={("c", "V100"): 1.0})
+    assert homes_of(asked_twice(find(name), asked)) == {1: "i"}
+
+
+def test_las_has_nobody_put_aside_for_one_that_is_coming_up_on_slower_gpus() -> None:
+    """It had less, and would take the faster ones of who runs there before it had its own."""
+    comes = sized(5, host=H)
+    runs_on = sized(6, host=J, started=True, running=True, attained_gpu_s=60.0)
+    asked = snapshot([host("h", model="K80"), host("i")], [comes, runs_on], **BOTH)
+    verdict = asked_twice(find("las"), asked)
+    assert (homes_of(verdict), runs(verdict)) == ({5: "h", 6: "i"}, {5, 6})
+
+
+def test_las_puts_nobody_aside_that_comes_up_for_one_that_had_more() -> None:
+    """Whose turn is on and whose is about to begin are taken to be poorer by the same."""
+    comes = sized(5, host=J)
+    runs_on = sized(6, 2, host=H, started=True, running=True, attained_gpu_s=60.0)
+    asked = snapshot([host("h", model="K80"), host("i")], [comes, runs_on], **BOTH)
+    verdict = asked_twice(find("las"), asked)
+    assert (homes_of(verdict), runs(verdict)) == ({5: "i", 6: "h"}, {5, 6})
+    assert not verdict.plan.moves
+
+
+def test_nothing_is_measured_on_gpus_to_which_a_job_is_going() -> None:
+    going = sized(1, host=H, started=True, movable=False, going=Going(hosts=(J,), gpus=4))
+    new = sized(2, job_class="unmeasured")
+    asked = snapshot([host("h", model="K80"), host("i")], [going, new], **BOTH)
+    verdict = find("fft").decide(asked, {})
+    assert verdict.memory["profiling"]["runs"] == {}, (
+        "the one with most memory is measured first, and waits for it"
+    )
+    assert homes_of(verdict) == {1: "h", 2: "h"}
