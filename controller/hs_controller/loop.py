@@ -137,6 +137,7 @@ class Loop:
         self._commit_s = 0.0  # and its commit
         self._retry_s = RETRY_S[0]
         self._pruned_s = clock.now_s()
+        self._young = garbage.Young()
         self._closing = False
         self._handling: list[_Item] = []
         self._broken: Exception | None = None
@@ -269,6 +270,7 @@ class Loop:
                 return
             await self._prune()
             await asyncio.sleep(0)  # let the readers in
+            self._young.look()
 
     def close(self) -> None:
         """Finish what is queued, then `run` returns."""

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from hs_controller.rows import Account, Sample, Usage
 from hs_controller.tables import COARSE, FINE
@@ -136,8 +137,7 @@ class Ledger:
         ring = self._rings.get(account)
         if not ring:
             return 0.0
-        times = [moment for moment, _ in ring]
-        after = bisect_right(times, at_s)
+        after = bisect_right(ring, at_s, key=itemgetter(0))
         if after == 0:
             return ring[0][1].gpu_s
         start_s, start = ring[after - 1]

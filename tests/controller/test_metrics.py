@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from hs_controller import metrics
+from hs_controller import metrics, pieces
 from hs_controller.config import Config
 from hs_controller.meters import AT_ONCE, Meters
 from hs_controller.pki import CONTROLLER_DNS
@@ -209,6 +209,28 @@ def test_of_many_gpus_it_tells_of_each_once_and_of_each_figure_once_what_it_is(c
                 assert len(told) == len(set(told))
 
     asyncio.run(story())
+
+
+def test_between_two_pieces_of_a_scrape_others_have_four_times_as_long_to_themselves(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests, sleep = list[float](), asyncio.sleep
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        await sleep(0)
+
+    async def story() -> None:
+        async with scraped(config) as cluster:
+            await cluster.agent(gpus=8).join()
+            monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # nothing is small enough to be done with another
+            monkeypatch.setattr(pieces, "asyncio", SimpleNamespace(sleep=rest))
+            assert (await cluster.read())["hs_gpu_state"]
+
+    piece_s = pieces.PIECE_S
+    asyncio.run(story())
+    assert len(rests) > 10, "it was made at once"
+    assert min(rests) >= 4 * piece_s
 
 
 def test_while_the_journal_cannot_be_written_it_says_so_and_goes_on_counting(
