@@ -5,7 +5,7 @@ Standard library only; a script that uses it runs the same without an agent. Gui
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["accumulation_steps", "batch_per_gpu", "install", "should_yield", "st
 
 
 def state(
-    *,
+    *unnamed: NoReturn,
     model: Any = None,
     optimizer: Any = None,
     scheduler: Any = None,
@@ -32,6 +32,12 @@ def state(
     """
     from hs_job import handed
 
+    if unnamed:
+        kinds = ", ".join(type(thing).__name__ for thing in unnamed)
+        raise TypeError(
+            f"hs_job.state: given {kinds} without a name; expected each by its name, "
+            "as in hs_job.state(model=model, optimizer=optimizer, loader=loader)"
+        )
     named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, **others}
     return handed.hand_over({name: thing for name, thing in named.items() if thing is not None}, loader)
 

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import threading
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from hs_job import rng, runtime
 from hs_job.inject import hook_torch
+from hs_job.keeper import Keeper
 from hs_job.pack import pack, unpack
 from hs_job.position import Data
 from hs_job.runtime import Runtime
@@ -220,6 +222,13 @@ def catch_up(schedule: Any, steps: int) -> None:
         schedule.step()
 
 
+def _once(keeper: Keeper) -> None:
+    """Also where there is no agent: a script that works alone works as a job."""
+    if keeper.handed_by == os.getpid():
+        raise RuntimeError("hs_job.state is called a second time; expected everything in one call")
+    keeper.handed_by = os.getpid()
+
+
 def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     for name, thing in objects.items():
         if not callable(getattr(thing, "state_dict", None)) or not callable(
@@ -233,13 +242,12 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
             f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader"
         )
     rt = runtime.current()
+    _once(rt.keeper)
     if "torch" in sys.modules:
         hook_torch()
     rt.start()
     if not rt.live:
         return State(None)
-    if rt.keeper.handed is not None:
-        raise RuntimeError("hs_job.state was called before; hand everything over in one call")
     handed = Handed(rt, objects, loader)
     rt.trainer = threading.get_ident()
     rt.find_place()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class Keeper:
     def __init__(self, environment: Dict[str, str], rank: int, world: int) -> None:
         self.handed: Optional[Handed] = None
+        self.handed_by = 0  # the process whose script has called hs_job.state; 0: none has
         self.folder: Optional[Folder] = place.folder(environment, rank, world)
         self.restore = place.number_of(environment.get("HS_RESTORE", ""))
         self.newest = -1  # generation that is in the folder, or that the agent asked for
