@@ -3,16 +3,18 @@
 import pytest
 from job_stub import StubAgent
 
+NAMED = (
+    "without a name; expected each by its name, "
+    "as in hs_job.state(model=model, optimizer=optimizer, loader=loader)"
+)
 WRONG = {
     "by_place": (
         "hs_job.state(model, optimizer)",
-        "TypeError: hs_job.state: given Linear, SGD without a name; expected each by its name, "
-        "as in hs_job.state(model=model, optimizer=optimizer, loader=loader)",
+        f"TypeError: hs_job.state: given Linear, SGD {NAMED}",
     ),
     "as_one": (
         "hs_job.state(dict(model=model))",
-        "TypeError: hs_job.state: given dict without a name; expected each by its name, "
-        "as in hs_job.state(model=model, optimizer=optimizer, loader=loader)",
+        f"TypeError: hs_job.state: given dict {NAMED}",
     ),
     "twice": (
         "hs_job.state(model=model); hs_job.state(optimizer=optimizer)",
