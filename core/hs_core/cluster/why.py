@@ -7,7 +7,7 @@ from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName
-from hs_core.reports import FOR_MEMORY, Exit, Phase
+from hs_core.reports import FOR_MEMORY, UNSTOPPED, Exit, Phase
 from hs_core.words import counted
 
 
@@ -97,7 +97,9 @@ def explain(scene: Scene) -> Why:
             f"; it is about to {_what_next(job.move, job)}{_in_its_way(job)}" if job.move is not None else ""
         )
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
-        trial = f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts)
+        trial = (
+            f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts) or _unstopped(job)
+        )
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
@@ -106,6 +108,12 @@ def explain(scene: Scene) -> Why:
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
+
+
+def _unstopped(job: Job) -> str:
+    """Ranks of it hang, or have gone apart: it is charged for turns that are others'."""
+    said = next((part.note for part in job.reports.values() if part.note.startswith(UNSTOPPED)), "")
+    return f"; it {said}" if said else ""
 
 
 _GOING = (Phase.STARTING, Phase.RUNNING, Phase.SUSPENDING)
