@@ -336,7 +336,8 @@ class _Connection:
     # --- logs -------------------------------------------------------------------------------------------------------
 
     async def _log_wanted(self, request: agent_pb2.LogRequest) -> None:
-        if len(self._logs) >= MAX_LOG_STREAMS or request.request_id in self._logs:
+        full = len(self._logs) >= MAX_LOG_STREAMS and not request.which  # that is answered at once
+        if full or request.request_id in self._logs:
             why = (
                 f"this agent sends {MAX_LOG_STREAMS} logs already"
                 if request.request_id not in self._logs

@@ -151,6 +151,11 @@ def span_text(seconds: float) -> str:
     return f"{whole // 86400}d {whole % 86400 // 3600:02d}h"
 
 
+def counted(number: int, thing: str) -> str:
+    """For people: `1 job`, `3 jobs`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def size_text(count: int) -> str:
     """For people: `16G`, `1.5T`."""
     value, unit = float(count), "B"

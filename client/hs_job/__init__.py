@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Never
 
     from hs_job.handed import State
     from hs_job.layout import Strategy
@@ -17,7 +18,7 @@ __all__ = ["accumulation_steps", "batch_per_gpu", "install", "should_yield", "st
 
 
 def state(
-    *,
+    *unnamed: Never,
     model: Any = None,
     optimizer: Any = None,
     scheduler: Any = None,
@@ -32,8 +33,18 @@ def state(
     """
     from hs_job import handed
 
+    if unnamed:
+        raise TypeError(_nameless(unnamed))
     named = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler, **others}
     return handed.hand_over({name: thing for name, thing in named.items() if thing is not None}, loader)
+
+
+def _nameless(things: Sequence[object]) -> str:
+    kinds = ", ".join(type(thing).__name__ for thing in things)
+    return (
+        f"hs_job.state: given {kinds} without a name; expected each by its name, "
+        "as in hs_job.state(model=model, optimizer=optimizer, loader=loader)"
+    )
 
 
 def step(n: int = 1) -> None:

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import copy
+import os
 import sys
 import threading
 from typing import Any, Callable, Dict, Optional, Tuple
 
-from hs_job import rng, runtime
+from hs_job import gradients, rng, runtime
 from hs_job.inject import hook_torch
+from hs_job.keeper import Keeper
 from hs_job.pack import pack, unpack
 from hs_job.position import Data
 from hs_job.runtime import Runtime
@@ -70,14 +72,17 @@ class Handed:
 
     def capture(self, step: int, host_of: Optional[Callable[[Any], Any]]) -> Dict[str, Any]:
         own = self.data.generators if self.data is not None else []
+        keeper = self._rt.keeper
+
+        def packed(value: Any, where: str) -> Any:
+            return pack(value, where, host_of, whole=keeper.reshaped)
+
         content = {
             "format": FORMAT,
             "step": step,
             "rank": self._rt.rank,
-            "objects": {
-                name: pack(thing.state_dict(), name, host_of, whole=self._rt.keeper.reshaped)
-                for name, thing in self.objects.items()
-            },
+            "objects": {name: packed(thing.state_dict(), name) for name, thing in self.objects.items()},
+            "gradients": gradients.capture(self.objects, keeper.waiting(), packed),
             "data": self.data.position(self._fetched) if self.data is not None else None,
             "rng": rng.capture(sys.modules.get("torch"), own),
         }
@@ -148,6 +153,11 @@ class Handed:
                 thing._opt_called = True
         for name, steps in self._content.get("behind", {}).items():
             catch_up(self.objects[name], steps)
+        self._put_gradients_back(layouts)
+
+    def _put_gradients_back(self, layouts: Layouts) -> None:
+        assert self._content is not None
+        gradients.put_back(self.objects, self._content["gradients"], lambda saved: unpack(saved, layouts))
 
     def _draw_on(self) -> None:
         """But a rank that is new, as an elastic job's may be: it would draw what another one does, so it goes on with its script's own seeds."""
@@ -161,6 +171,8 @@ class Handed:
         """The script asks where to begin: what it drew since the restore does not count."""
         if self._content is not None and self.data is None and not self._loop_begun:
             self._loop_begun = True
+            self._put_gradients_back(Layouts(self.objects))  # scripts clear them before their loop
+            self._content["gradients"] = {}
             self._draw_on()
 
     def before_fetch(self, iterator: Any) -> None:
@@ -220,6 +232,13 @@ def catch_up(schedule: Any, steps: int) -> None:
         schedule.step()
 
 
+def _once(keeper: Keeper) -> None:
+    """Also where there is no agent: a script that works alone works as a job."""
+    if keeper.handed_by == os.getpid():
+        raise RuntimeError("hs_job.state is called a second time; expected everything in one call")
+    keeper.handed_by = os.getpid()
+
+
 def hand_over(objects: Dict[str, Any], loader: Any) -> State:
     for name, thing in objects.items():
         if not callable(getattr(thing, "state_dict", None)) or not callable(
@@ -233,13 +252,12 @@ def hand_over(objects: Dict[str, Any], loader: Any) -> State:
             f"hs_job.state: loader is a {type(loader).__name__}; expected a torch.utils.data.DataLoader"
         )
     rt = runtime.current()
+    _once(rt.keeper)
     if "torch" in sys.modules:
         hook_torch()
     rt.start()
     if not rt.live:
         return State(None)
-    if rt.keeper.handed is not None:
-        raise RuntimeError("hs_job.state was called before; hand everything over in one call")
     handed = Handed(rt, objects, loader)
     rt.trainer = threading.get_ident()
     rt.find_place()

@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import Any, Dict, Optional, Set
 
-from hs_job import noise, runtime
+from hs_job import gradients, noise, runtime
 from hs_job.position import Data, Trained
 from hs_job.runtime import Runtime
 from hs_job.swap import Swapper
@@ -30,11 +30,7 @@ class Hooks:
     def __init__(self, torch: Any, rt: Runtime) -> None:
         self._torch = torch
         self._rt = rt
-        self._round: Set[int] = set()  # optimizers that stepped for this mini-batch
         self._known: Set[int] = set()
-        self._loader: Optional[Trained] = None  # whose batch was fetched last
-        self._fetched = False  # a fetch that counts as suspend point since the last step
-        self._amid = False  # a batch of the handed-over loader was fetched since the last step
         self._kinds: Any = weakref.WeakKeyDictionary()
         self.optimizers: Any = weakref.WeakSet()
         loading: Any = sys.modules["torch.utils.data.dataloader"]
@@ -81,32 +77,25 @@ class Hooks:
         rt = self._rt
         if not rt.live:
             return
-        self._amid = False
-        key = id(optimizer)
+        batch, key = rt.batch, id(optimizer)
+        batch.steps(key)
         if key not in self._known:  # unpickled or copied: its constructor never ran
             self._known.add(key)
             self.optimizers.add(optimizer)
         handed = rt.keeper.handed
         if rt.by_hand or (handed is not None and handed.passes_by):
             return
-        done = self._round
-        if done and key not in done:  # another optimizer of the same mini-batch
-            done.add(key)
+        if not batch.counts(key):
             if rt.meter is not None:
                 rt.meter.give_up()
             return
-        done.clear()
-        done.add(key)
         rt.trainer = threading.get_ident()
-        loader = self._loader
-        if loader is not None:
-            loader.trains = True
+        if batch.loader is not None:
+            batch.loader.trains = True
         if rt.meter is not None:
             rt.meter.stepped(optimizer, rt.world)
         rt.stepped()
-        if self._fetched:
-            self._fetched = False
-        else:
+        if not batch.was_held_at():
             rt.point()
 
     # --- data ------------------------------------------------------------------------------------------------------
@@ -141,7 +130,8 @@ class Hooks:
         def __next__(iterator: Any) -> Any:
             mine = rt.live and before(iterator)
             batch = original(iterator)
-            self._amid = self._amid or mine  # not at the end of an epoch: there is no batch
+            if mine:  # not at the end of an epoch: there is no batch
+                rt.batch.comes()
             return batch
 
         kind.__next__ = __next__
@@ -165,10 +155,9 @@ class Hooks:
             or not self._torch.is_grad_enabled()
             or (rt.count and self._fetched_by_others(trained))
         ):
-            self._loader = trained
+            rt.batch.is_asked_for(trained, holds=False)
             return False
-        self._loader = trained
-        self._fetched = True
+        rt.batch.is_asked_for(trained, holds=True)
         adds_up = mine is not None and self._adds_up()
         if not adds_up or time.monotonic() - rt.mark[1] > _BETWEEN_STEPS_WITHIN_S:
             rt.point(
@@ -184,7 +173,7 @@ class Hooks:
 
     def _adds_up(self) -> bool:
         """There are gradients of batches that no optimizer has stepped for yet: no checkpoint holds them."""
-        return self._amid and any(
+        return self._rt.batch.is_amid and any(
             parameter.grad is not None
             for optimizer in self.optimizers
             for group in optimizer.param_groups
@@ -215,6 +204,7 @@ def install() -> None:
     except Exception:
         rt.give_up()
         raise
+    rt.keeper.waiting = lambda: gradients.waiting(list(hooks.optimizers), rt.batch.stepped)
     rt.swapper = Swapper(torch, lambda: list(hooks.optimizers), lambda: rt.keeper.handed)
     _hooks = hooks
     rt.start()

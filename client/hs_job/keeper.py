@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Set
 
 from hs_job import place
 from hs_job.pack import PackError
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class Keeper:
     def __init__(self, environment: Dict[str, str], rank: int, world: int) -> None:
         self.handed: Optional[Handed] = None
+        self.handed_by = 0  # the process whose script has called hs_job.state; 0: none has
+        self.waiting: Callable[[], Set[int]] = set  # parameters whose optimizer is yet to step
         self.folder: Optional[Folder] = place.folder(environment, rank, world)
         self.restore = place.number_of(environment.get("HS_RESTORE", ""))
         self.newest = -1  # generation that is in the folder, or that the agent asked for

@@ -107,8 +107,8 @@ class _Packer:
         host = self._host_of(tensor) if self._host_of is not None else None
         if host is not None:
             return host
-        if tensor.device.type == "cpu":
-            return tensor
+        if tensor.device.type == "cpu" or tensor.layout is not torch.strided:
+            return tensor.cpu()
         key = (
             tensor.untyped_storage().data_ptr(),
             tensor.storage_offset(),

@@ -18,6 +18,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Dict, Iterator, List, Optional, Tuple
 
 from hs_job import place, said
+from hs_job.batch import Batch
 from hs_job.inject import say
 from hs_job.keeper import Keeper
 from hs_job.leaving import end_workers, vanish
@@ -57,6 +58,7 @@ class Runtime:
         self.trainer = threading.main_thread().ident
         self.rank, self.world = place.rank_and_world(environment)
         self.swapper: Optional[Swapper] = None  # None: torch is not here
+        self.batch = Batch()
         self.meter: Optional[Meter] = None  # of the gradients of an elastic job
         self.keeper = Keeper(environment, self.rank, self.world)
         self.last = place.number_of(
@@ -164,6 +166,7 @@ class Runtime:
         handed = self.keeper.handed
         if self.live and (handed is None or handed.data is None):
             self.point(restorable=handed is not None)
+            self.batch.comes()
 
     def should_yield(self) -> bool:
         stop = self._stop

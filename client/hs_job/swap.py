@@ -106,7 +106,9 @@ class Swapper:
 
     def host_of(self, tensor: Any) -> Optional[Any]:
         """A swapped tensor as it is on the host; None for one that is where it belongs."""
-        parked = self._parked.get(_identity(tensor.untyped_storage())) if self._parked else None
+        if not self._parked or tensor.layout is not self._torch.strided:
+            return None
+        parked = self._parked.get(_identity(tensor.untyped_storage()))
         if parked is None:
             return None
         _, buffer, _ = parked

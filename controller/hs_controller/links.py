@@ -21,14 +21,18 @@ from hs_proto.v1 import agent_pb2, common_pb2
 log = structlog.get_logger("hs_controller.links")
 
 AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and then so long nobody
+LOGS, LOGS_OF_ONE = (
+    64,
+    32,
+)  # that an agent sends at once, and of these to one user: nobody is to keep all others out
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
 
 
 class LogReader:
     """One caller's view of a job's log. The agent sends only as much as the caller has not taken yet, within a window."""
 
-    def __init__(self, link: "Link", request: int, window_bytes: int) -> None:
-        self.request = request
+    def __init__(self, link: "Link", request: int, whose: str, window_bytes: int) -> None:
+        self.request, self.whose = request, whose
         self._link = link
         self._window = window_bytes
         self._chunks: deque[bytes] = deque()
@@ -127,10 +131,27 @@ class Link:
         self._something.set()
 
     def log(
-        self, job: JobId, *, tail_lines: int, follow: bool, window_bytes: int, epoch: int | None = None
+        self,
+        job: JobId,
+        *,
+        whose: str,
+        tail_lines: int,
+        follow: bool,
+        window_bytes: int,
+        epoch: int | None = None,
     ) -> LogReader:
-        """`epoch`: of that incarnation; None: the newest that was there."""
-        reader = LogReader(self, next(self._requests), window_bytes)
+        """`epoch`: of that incarnation; None: the newest that was there. Raises RefusedError where too many are read."""
+        theirs = sum(reader.whose == whose for reader in self.logs.values())
+        if theirs >= LOGS_OF_ONE:
+            raise RefusedError(
+                f"{self.host.name} sends {theirs} logs to {whose} already, the most for one user; end some first",
+                Kind.UNAVAILABLE,
+            )
+        if len(self.logs) >= LOGS:
+            raise RefusedError(
+                f"{self.host.name} sends {LOGS} logs already; try again later", Kind.UNAVAILABLE
+            )
+        reader = LogReader(self, next(self._requests), whose, window_bytes)
         self.logs[reader.request] = reader
         request = agent_pb2.LogRequest(
             request_id=reader.request,

@@ -25,8 +25,9 @@ Look = Callable[[JobId], Awaitable[Job]]
 
 
 class Output:
-    def __init__(self, loop: Loop, hub: Hub, look: Look) -> None:
-        self._loop, self._hub, self._look = loop, hub, look
+    def __init__(self, loop: Loop, hub: Hub, look: Look, whose: str) -> None:
+        """`whose`: who reads it."""
+        self._loop, self._hub, self._look, self._whose = loop, hub, look, whose
 
     async def read(self, job: Job, request: pb.LogsRequest) -> AsyncIterator[pb.LogsChunk]:
         """Raises RefusedError where there is none to be had."""
@@ -125,7 +126,9 @@ class Output:
         self, link: Link, job: JobId, tail: int, *, follow: bool = False, epoch: int | None = None
     ) -> AsyncIterator[bytes]:
         window = self._loop.config.limits.log_buffer_bytes
-        reader = link.log(job, tail_lines=tail, follow=follow, epoch=epoch, window_bytes=window)
+        reader = link.log(
+            job, whose=self._whose, tail_lines=tail, follow=follow, epoch=epoch, window_bytes=window
+        )
         try:
             async for data in reader:
                 yield data

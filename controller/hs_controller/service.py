@@ -282,7 +282,7 @@ class Service(AdminCalls, TokenCalls):
         _, job = await self._job(request.job_id)
         _must_be_visible(job, JobId(request.job_id), caller, "Logs")
         with self._watcher():
-            output = Output(self._loop, self._hub, self._now)
+            output = Output(self._loop, self._hub, self._now, caller.name)
             async for chunk in output.read(job, request):
                 yield chunk
 

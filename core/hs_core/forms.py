@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from hs_core.strategy import Strategy
+from hs_core.words import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Shape:
         return self.gpus * self.per_gpu * self.parts
 
     def __str__(self) -> str:
-        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus} GPUs"
+        gpus = counted(self.gpus, "GPU")
         parts = "" if self.parts == 1 else f" in {self.parts} parts"
         gpus += "" if self.nodes == 1 else f" on {self.nodes} servers"
         return f"{gpus}, mini-batches of {self.batch} examples{parts}"

@@ -93,6 +93,9 @@ _OCCUPIES = frozenset({Phase.RUNNING, Phase.SUSPENDING, Phase.KILLING})
 CANNOT_FETCH = "cannot fetch"
 """How the reason begins for which a part ended, or waits, whose checkpoint could not be had."""
 
+UNSTOPPED = "does not stop"
+"""How the note begins of one that was asked to stop, did not, and could not be frozen."""
+
 FOR_MEMORY = "waits for host memory"
 """How the note begins of one that is not started as its server has too little left."""
 

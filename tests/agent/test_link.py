@@ -148,6 +148,31 @@ def test_a_log_is_read_only_as_far_as_its_reader_has_room(tmp_path: Path, follow
     asyncio.run(asyncio.wait_for(send(), 30))
 
 
+def test_whose_logs_there_are_is_answered_though_as_many_are_sent_as_may_be() -> None:
+    side = SimpleNamespace(logs_of=lambda _job: (0, 2))
+
+    async def ask() -> list[agent_pb2.LogData]:
+        said: list[agent_pb2.LogData] = []
+
+        async def write(message: agent_pb2.FromAgent) -> None:
+            said.append(message.log)
+
+        connection = link._Connection(
+            SimpleNamespace(report_interval_s=1.0), side, SimpleNamespace(write=write)
+        )  # type: ignore[arg-type]
+        sent = asyncio.create_task(asyncio.sleep(3600))
+        connection._logs = dict.fromkeys(range(link.MAX_LOG_STREAMS), sent)
+        for number, which in ((100, True), (101, False)):
+            await connection._log_wanted(agent_pb2.LogRequest(request_id=number, job_id=1, which=which))
+        await connection._logs[100]
+        sent.cancel()
+        return sorted(said, key=lambda each: each.request_id)
+
+    which, log = asyncio.run(asyncio.wait_for(ask(), 30))
+    assert (list(which.epochs), which.error) == ([0, 2], "")
+    assert log.error == "this agent sends 64 logs already"
+
+
 def connection_of(reports: list[JobReport]) -> link._Connection:
     side = SimpleNamespace(reports=lambda: reports, readings=(), gpus=(), warnings=(), peer_address="")
     config = SimpleNamespace(report_interval_s=1.0, name="host-a")

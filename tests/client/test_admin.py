@@ -88,6 +88,14 @@ def test_enroll_prints_one_line_to_join_with(hsctl, fake):
     assert json.loads(hsctl("node", "enroll", "v1", "--json").out)["token"] == "one-time"
 
 
+def test_a_time_without_its_unit_is_refused(hsctl, two_nodes):
+    for flag in ("--deadline", "--timeout"):
+        ran = hsctl("node", "drain", "v1", flag, "15")
+        said = f"hsctl: {flag} '15': expected a duration with its unit, e.g. 30s, 90m, 2h or 7d\n"
+        assert (ran.code, ran.err) == (2, said)
+    assert not two_nodes.seen("DrainNode") if hasattr(two_nodes, "seen") else True
+
+
 def test_drain_tells_what_is_left_and_waits_for_it(hsctl, two_nodes):
     ran = hsctl("node", "drain", "v1", "--reason", "new fans", "--deadline", "30m")
     asked = two_nodes.last("DrainNode")

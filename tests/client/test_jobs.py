@@ -182,6 +182,17 @@ def test_why_prints_one_reason_its_evidence_and_the_next_step(hsctl, fake):
     assert json.loads(hsctl("why", "1", "--json").out)["reason"] == "waiting-for-turn"
 
 
+def test_why_does_not_say_a_state_twice(hsctl, fake):
+    fake.add(state="running")
+    fake.whys[1] = wire.WhyReply(job_id=1, state="running", reason="running", text="it runs on n1, on 1 GPU")
+    assert hsctl("why", "1").out == "job 1 is running: it runs on n1, on 1 GPU\n"
+
+
+def test_one_is_said_of_one(hsctl, fake):
+    fake.add(state="suspended", suspends=1, resumes=1, suspend_s=1.0, resume_s=0.5)
+    assert "1 suspend, 1 resume (mean" in hsctl("show", "1").out
+
+
 def test_a_wait_that_is_not_known_is_null_for_scripts_and_absent_for_people(hsctl, fake):
     fake.add()
     fake.whys[1] = wire.WhyReply(

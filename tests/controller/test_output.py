@@ -60,7 +60,7 @@ def output(links: Mapping[str, Kept], story: Sequence[Event], *, epoch: int, hos
 
     async def all_of_it() -> bytes:
         loop = SimpleNamespace(store=SimpleNamespace(read=read), config=SimpleNamespace(limits=LIMITS))
-        made = Output(loop, SimpleNamespace(link=links.get), None)
+        made = Output(loop, SimpleNamespace(link=links.get), None, "ann")
         return b"".join([chunk.data async for chunk in made.read(job, pb.LogsRequest(tail_lines=-1))])
 
     return asyncio.run(all_of_it())

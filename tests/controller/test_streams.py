@@ -6,6 +6,8 @@ from dataclasses import replace
 import grpc
 import pytest
 
+from hs_controller.links import LOGS, LOGS_OF_ONE
+from hs_core.errors import RefusedError
 from hs_proto.v1 import agent_pb2
 from hs_proto.v1 import controller_pb2 as pb
 from tests.controller.kit import (
@@ -210,6 +212,42 @@ def test_open_watchers_have_a_limit_of_which_nobody_has_more_than_half(lasting):
                 await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()
             del watchers["others"]
             assert (await here.client.stub.WatchJob(pb.JobRequest(job_id=job)).read()).id == job
+
+    asyncio.run(story())
+
+
+def test_one_user_has_half_of_the_logs_that_an_agent_sends_and_others_read_on(lasting):
+    async def story():
+        async with started(lasting) as here:
+            agent = await here.agent().join()
+            [job] = await here.client.submit()
+            await agent.until(lambda: agent.wants(job) is not None)
+            await agent.report(job, "running")
+            await here.client.until(job, lambda view: view.state == "running")
+            agent.on_log = lambda request: [data(request, b"hello\n")]
+
+            def follow():
+                return here.client.stub.Logs(pb.LogsRequest(job_id=job, tail_lines=2, follow=True))
+
+            calls = [follow() for _ in range(LOGS_OF_ONE)]
+            for call in calls:
+                assert (await call.read()).data == b"hello\n"
+            async with refused("unavailable", grpc.StatusCode.UNAVAILABLE, "h1 sends 32 logs to", "end some"):
+                await follow().read()
+            link = here.controller._hub.link("h1")
+            more = {"tail_lines": 2, "follow": True, "window_bytes": 1 << 10}
+            theirs = [link.log(job, whose="bob", **more) for _ in range(LOGS - LOGS_OF_ONE)]
+            with pytest.raises(RefusedError, match="h1 sends 64 logs already; try again later"):
+                link.log(job, whose="eve", **more)
+            link.cancel_log(theirs[0])
+            assert link.log(job, whose="eve", **more)
+            calls[0].cancel()
+            await until(lambda: len(link.logs) == LOGS - 1)
+            again = follow()
+            assert (await again.read()).data == b"hello\n"
+            for call in (*calls[1:], again):
+                call.cancel()
+            await agent.leave()
 
     asyncio.run(story())
 

@@ -65,3 +65,23 @@ def test_one_that_its_owner_paused_and_that_cannot_be_stopped_is_said_to_run_and
     assert why.next_step == "`hsctl cancel 1` ends it"
     assert any("job 2 placed" in line for line in at.do("report n1 1:0=held"))
     assert at.machine.why(JobId(1), 0.0).text == "it is paused by its owner"
+
+
+def test_an_array_that_goes_one_by_one_is_said_so_in_the_singular() -> None:
+    at = world()
+    at.do("submit alice a array=2 array_limit=1")
+    why = at.machine.why(JobId(2), 0.0)
+    assert (why.reason, why.next_step) == (Reason.ARRAY_LIMIT, "it starts when that one ends")
+    assert why.text == "its array may have 1 job under way at once, and has"
+
+
+def test_one_that_was_asked_to_stop_and_did_not_is_said_to_run_on() -> None:
+    """As a gang does whose ranks have gone apart, where there is no freezer."""
+    at = world()
+    at.do("submit alice a gpus=4")
+    at.do("report n1 1:0=running")
+    assert at.machine.why(JobId(1), 0.0).text == "it runs on n1, on 4 GPUs"
+    at.do("report n1 1:0=running note=does_not_stop:_no_answer_in_30_s")
+    assert (
+        at.machine.why(JobId(1), 0.0).text == "it runs on n1, on 4 GPUs; it does not stop: no answer in 30 s"
+    )

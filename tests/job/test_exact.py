@@ -23,6 +23,7 @@ from hs_core.gang.messages import Connection, Message
 from hs_core.reports import Tier
 
 TRAIN = str(Path(__file__).parent / "train.py")
+ADVERSARIES = str(Path(__file__).parent / "adversaries.py")
 GANG = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", TRAIN, "--ddp")
 
 
@@ -37,7 +38,8 @@ def uninterrupted(warm: Warm) -> Uninterrupted:
     @functools.cache
     def run(*argv: str) -> tuple[str, ...]:
         gang = argv[: len(GANG)] == GANG
-        job = warm.run(argv[argv.index(TRAIN) :], environment, Path.cwd(), ranks=2 if gang else 0)
+        script = argv[len(GANG) - 2 :] if gang else argv
+        job = warm.run(script, environment, Path.cwd(), ranks=2 if gang else 0)
         output, errors = job.communicate()
         assert (job.returncode, errors) == (0, "")
         return lines(output)
@@ -151,6 +153,17 @@ def test_a_job_moved_to_a_new_process_goes_on_bit_for_bit(
     agent: StubAgent, uninterrupted: Uninterrupted, argv: tuple[str, ...], at_step: int
 ) -> None:
     assert lines(move(agent, (TRAIN, *argv), at_step)) == uninterrupted(TRAIN, *argv)
+
+
+@pytest.mark.parametrize("at_step", [6, 11])
+@pytest.mark.parametrize("how", ["both", "turns", "adds_up"])
+def test_optimizers_that_step_in_turn_count_mini_batches_and_go_on_bit_for_bit(
+    agent: StubAgent, uninterrupted: Uninterrupted, how: str, at_step: int
+) -> None:
+    """Also where the gradients of one add up while the other steps."""
+    moved = lines(move(agent, (ADVERSARIES, how), at_step))
+    assert moved == uninterrupted(ADVERSARIES, how)
+    assert agent.messages("progress")[-1]["step"] == len(moved) - 1
 
 
 def test_a_gang_leaves_with_the_checkpoint_that_it_wrote_while_no_agent_was_there(

@@ -39,6 +39,22 @@ for i in range(s.step, 3000):
     hs_job.step()
 """
 
+BY_HAND_ADDING_UP = """
+import torch, hs_job
+torch.manual_seed(1)
+w = torch.nn.Parameter(torch.zeros(4))
+o = torch.optim.SGD([w], lr=1e-4, momentum=0.9)
+s = hs_job.state(model=torch.nn.ParameterList([w]), optimizer=o)
+o.zero_grad()
+for i in range(s.step, 3000):
+    loss = ((w - torch.randn(4)) ** 2).sum()
+    loss.backward()
+    if i % 1000 == 999:
+        o.step(); o.zero_grad()
+    print(i, repr(loss.item()), w.tolist(), flush=True)
+    hs_job.step()
+"""
+
 NO_LOADER = """
 import os, torch
 w = torch.nn.Parameter(torch.zeros(4)); v = torch.nn.Parameter(torch.zeros(4))
@@ -126,8 +142,9 @@ def start(
     return job
 
 
-def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent) -> None:
-    path = script(agent, BY_HAND)
+@pytest.mark.parametrize("text", [BY_HAND, BY_HAND_ADDING_UP], ids=["steps", "adds_up"])
+def test_a_hand_made_loop_is_moved_exactly(agent: StubAgent, text: str) -> None:
+    path = script(agent, text)
     alone = subprocess.run(
         [sys.executable, path],
         capture_output=True,

@@ -47,6 +47,14 @@ def test_fifo_the_head_of_the_line_blocks() -> None:
     }
 
 
+def test_fifo_waits_for_one_gpu_in_the_singular() -> None:
+    asked = snapshot([host("h")], [job(1, gang=4), job(2, gang=1), job(3, gang=1)])
+    assert FIFO.decide(asked, {}).why == {
+        2: "first in line: waits until 1 GPU on one server is free",
+        3: "job 2 is ahead of it and waits for 1 GPU on one server",
+    }
+
+
 def test_fifo_what_can_never_run_does_not_block() -> None:
     asked = snapshot([host("h")], [job(1, gang=8), job(2, gang=1)])
     verdict = FIFO.decide(asked, {})

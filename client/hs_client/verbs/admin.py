@@ -97,7 +97,9 @@ def _until_empty(client: Client, view: wire.NodeView, timeout_s: float) -> wire.
         time.sleep(POLL_S)
         view = _node(client, view.name)
         if not view.draining:
-            raise ConflictError(f"{view.name}: somebody ended the draining; {view.jobs} jobs are there")
+            raise ConflictError(
+                f"{view.name}: somebody ended the draining; {quantities.counted(view.jobs, 'job')} {'is' if view.jobs == 1 else 'are'} there"
+            )
     return view
 
 

@@ -37,9 +37,11 @@ def connected(ctx: click.Context) -> Iterator[Client]:
 
 
 def span(flag: str, text: str | None) -> float:
-    """`1h`, `7d`; 0 where nothing was asked."""
+    """`1h`, `7d`; 0 where nothing was asked. A bare number, which is minutes to sbatch and seconds to timeout(1), is refused."""
     if text is None:
         return 0.0
+    if text.strip().isdecimal():
+        raise InvalidError(f"{flag} {text!r}: expected a duration with its unit, e.g. 30s, 90m, 2h or 7d")
     try:
         return quantities.duration(text)
     except ValueError as error:

@@ -129,7 +129,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
     times = [f"submitted {screen.clock(view.submitted_at)}"]
     times += [f"started {screen.clock(view.started_at)}"] if view.started_at else []
     times += [f"ended {screen.clock(view.ended_at)}"] if view.ended_at else []
-    switches = f"{view.suspends} suspends, {view.resumes} resumes"
+    switches = f"{quantities.counted(view.suspends, 'suspend')}, {quantities.counted(view.resumes, 'resume')}"
     if view.suspends:
         switches += f" (mean {view.suspend_s / view.suspends * 1000:.0f} ms to suspend"
         switches += f", {view.resume_s / view.resumes * 1000:.0f} ms to resume)" if view.resumes else ")"
@@ -143,7 +143,7 @@ def _about(found: wire.JobDetail) -> list[tuple[str, str]]:
         ("output", spec.output),
         (
             "asks for",
-            f"{spec.gpus * spec.nodes} GPU{'s' * (spec.gpus * spec.nodes != 1)} ({models})"
+            f"{quantities.counted(spec.gpus * spec.nodes, 'GPU')} ({models})"
             + (f" over {spec.nodes} nodes" if spec.nodes > 1 else ""),
         ),
         ("elastic", _elastic(view)),
@@ -206,9 +206,9 @@ def _elastic(view: wire.JobView) -> str:
     if not view.HasField("elastic"):
         return ""
     may, shape = view.elastic, view.shape
-    text = f"{may.gpus_min} to {may.gpus_max} GPUs, mini-batches of {may.batch} to {may.batch_max} examples"
+    text = f"{may.gpus_min} to {quantities.counted(may.gpus_max, 'GPU')}, mini-batches of {may.batch} to {may.batch_max} examples"
     if view.noise_samples:
-        text += f", noise scale {view.noise_scale:.4g} (measured {view.noise_samples} times)"
+        text += f", noise scale {view.noise_scale:.4g} (measured {quantities.counted(view.noise_samples, 'time')})"
     elif may.noise_scale:
         text += f", noise scale {may.noise_scale:.4g} (as declared)"
     if not view.HasField("shape"):
@@ -235,7 +235,7 @@ def _beside(view: wire.JobView) -> str:
 def _rate(rate: wire.Rate) -> str:
     """`V100 12.50 steps/s, 4.00 x the slowest (3 samples)`."""
     speedup = f", {rate.speedup:.2f} x the slowest" if rate.speedup > 0 else ""
-    return f"{rate.gpu_model} {rate.steps_per_s:.2f} steps/s{speedup} ({rate.samples} sample{'s' * (rate.samples != 1)})"
+    return f"{rate.gpu_model} {rate.steps_per_s:.2f} steps/s{speedup} ({quantities.counted(rate.samples, 'sample')})"
 
 
 def _checkpoint(view: wire.JobView) -> str:
@@ -258,7 +258,7 @@ def why(ctx: click.Context, /, *, job: str, as_json: bool) -> None:
         out(forms.text(forms.why(reply), indent=2))
         return
     stands = "has ended" if reply.state in ENDED else f"is {reply.state}"
-    reason = f" ({reply.reason})" if reply.reason else ""
+    reason = f" ({reply.reason})" if reply.reason not in {"", reply.state} else ""
     out(f"job {reply.job_id} {stands}{reason}: {screen.printable(reply.text)}")
     if reply.expected_wait_s >= 0 and reply.state not in ENDED and reply.state != "running":
         out(f"expected wait: {quantities.span_text(reply.expected_wait_s)}")
@@ -323,7 +323,11 @@ def cancel(ctx: click.Context, /, *, jobs: tuple[str, ...], me: bool, yes: bool,
     with connected(ctx) as client:
         if me:
             ids = [view.id for view in client.jobs(user=client.whoami(), limit=MOST_JOBS)]
-            if ids and not yes and not click.confirm(f"cancel {len(ids)} jobs?", err=True):
+            if (
+                ids
+                and not yes
+                and not click.confirm(f"cancel {quantities.counted(len(ids), 'job')}?", err=True)
+            ):
                 return
         else:
             ids = job_words.job_ids(client, jobs)

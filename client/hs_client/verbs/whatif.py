@@ -47,7 +47,10 @@ def simulate(
                 raise InvalidError(f"policy {name!r}: expected one of {', '.join(view.available)}{hint}")
         found = _past(client, since_s)
     if found.left_out:
-        warn(f"{found.left_out} jobs have not trained and are left out")
+        one = found.left_out == 1
+        warn(
+            f"{quantities.counted(found.left_out, 'job')} {'has' if one else 'have'} not trained and {'is' if one else 'are'} left out"
+        )
     if found.unknown:
         few = ", ".join(found.unknown[:3]) + (" …" if len(found.unknown) > 3 else "")
         warn(f"strategies that were never measured are left out: {few}")
@@ -101,8 +104,8 @@ def _as_it_was(found: Past) -> dict[str, object]:
 
 def _sentence(found: Past) -> str:
     if found.mean_jct_s is None or found.makespan_s is None:
-        return f"as it was: none of {found.jobs} jobs has ended yet"
+        return f"as it was: none of {quantities.counted(found.jobs, 'job')} has ended yet"
     return (
-        f"as it was: {found.ended} of {found.jobs} jobs ended, "
+        f"as it was: {found.ended} of {quantities.counted(found.jobs, 'job')} ended, "
         f"mean time to completion {quantities.span_text(found.mean_jct_s)}, all within {quantities.span_text(found.makespan_s)}"
     )

@@ -12,6 +12,7 @@ from hs_core.errors import Kind, RefusedError
 from hs_core.model import After, AfterCondition, Host, Job, JobSpec, JobState, SuspendMode, Topology
 from hs_core.names import HostName, JobId, UserName
 from hs_core.strategy import obstacle
+from hs_core.words import counted
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 USER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,63}")
@@ -316,7 +317,7 @@ def misfit(
         where = "one server" if spec.nodes == 1 else f"each of {spec.nodes} servers"
         return Misfit(
             field="gpus",
-            text=f"asks for {spec.gpus} GPUs on {where}; the largest{such} has {max(sizes)}",
+            text=f"asks for {counted(spec.gpus, 'GPU')} on {where}; the largest{such} has {max(sizes)}",
         )
     if spec.nodes > 1:
         large = [kind for kind, size in zip(fitting, sizes, strict=True) if size >= spec.gpus]
@@ -333,7 +334,7 @@ def _too_few(spec: JobSpec, large: Sequence[ServerKind], *, mixed: bool) -> Misf
     if most >= spec.nodes:
         return None
     models = "" if mixed else " of one GPU model"
-    asks = f"asks for {spec.nodes} servers{models} with {spec.gpus} GPUs each"
+    asks = f"asks for {spec.nodes} servers{models} with {counted(spec.gpus, 'GPU')} each"
     unreached = sum(kind.count for kind in large if not kind.peers)
     if unreached:
         return Misfit(

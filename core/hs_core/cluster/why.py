@@ -7,7 +7,8 @@ from hs_core.cluster import gpus_out, reports
 from hs_core.cluster.admission import CONDITION_WORDS, Misfit
 from hs_core.model import After, Host, Job, JobState, Move, OnPartition
 from hs_core.names import GpuId, HostName
-from hs_core.reports import FOR_MEMORY, Exit, Phase
+from hs_core.reports import FOR_MEMORY, UNSTOPPED, Exit, Phase
+from hs_core.words import counted
 
 
 class Reason(StrEnum):
@@ -96,15 +97,23 @@ def explain(scene: Scene) -> Why:
             f"; it is about to {_what_next(job.move, job)}{_in_its_way(job)}" if job.move is not None else ""
         )
         comes_up = job.report is not None and job.report.phase is Phase.STARTING
-        trial = f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts)
+        trial = (
+            f"; {scene.trial}" if scene.trial else gpus_out.on_drained(job, scene.hosts) or _unstopped(job)
+        )
         early = "; it has not got to a first step yet" if comes_up else ""
         return Why(
             reason=Reason.RUNNING,
-            text=f"it runs on {_at(job)}, on {_gpus(job.gang)}{_each(job)}{_as(scene)}{early}{trial}{moving}",
+            text=f"it runs on {_at(job)}, on {counted(job.gang, 'GPU')}{_each(job)}{_as(scene)}{early}{trial}{moving}",
             next_step="nothing to do",
             expected_wait_s=0.0,
         )
     return _on_its_host(scene)
+
+
+def _unstopped(job: Job) -> str:
+    """Ranks of it hang, or have gone apart: it is charged for turns that are others'."""
+    said = next((part.note for part in job.reports.values() if part.note.startswith(UNSTOPPED)), "")
+    return f"; it {said}" if said else ""
 
 
 _GOING = (Phase.STARTING, Phase.RUNNING, Phase.SUSPENDING)
@@ -166,8 +175,10 @@ def _without_home(scene: Scene) -> Why:
     if scene.array_full:
         return Why(
             reason=Reason.ARRAY_LIMIT,
-            text=f"its array may have {job.spec.array_limit} jobs under way at once, and has",
-            next_step="it starts when one of them ends",
+            text=f"its array may have {counted(job.spec.array_limit, 'job')} under way at once, and has",
+            next_step="it starts when one of them ends"
+            if job.spec.array_limit != 1
+            else "it starts when that one ends",
         )
     if scene.healthy_misfit is not None:
         return _unhealthy(scene.healthy_misfit.text)
@@ -304,7 +315,7 @@ def _for_turn(scene: Scene) -> Why:
         )
     one_in = 1 / part
     wait_s = max(0.0, (one_in - 1) * scene.quantum_s - scene.waited_s)
-    share = f"its share is {scene.share_gpus:.3g} of {_gpus(gpus)}"
+    share = f"its share is {scene.share_gpus:.3g} of {counted(gpus, 'GPU')}"
     turns = f"it runs 1 quantum of {one_in:.3g}" if one_in >= 1.05 else "it runs nearly all the time"
     soon = f"about {wait_s:.0f} s" if wait_s >= 1 else "very soon"
     return Why(
@@ -329,7 +340,9 @@ def _for_gpus(scene: Scene) -> Why:
     job = scene.job
     return Why(
         reason=Reason.WAITING_FOR_GPUS,
-        text=_for_memory(job, "it ") or scene.policy_says or f"it waits for {_gpus(job.gang)} to be free",
+        text=_for_memory(job, "it ")
+        or scene.policy_says
+        or f"it waits for {counted(job.gang, 'GPU')} to be free",
         next_step="it starts by itself; `hsctl share` shows who has what",
     )
 
@@ -367,7 +380,3 @@ def exit_text(ended: Exit) -> str:
 
 def _at(job: Job) -> str:
     return ", ".join(job.hosts)
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"

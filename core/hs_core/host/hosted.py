@@ -6,7 +6,7 @@ from fractions import Fraction
 from hs_core.copier import copier, maker
 from hs_core.model import SuspendMode, split_memory
 from hs_core.names import GpuId, JobId
-from hs_core.reports import CANNOT_FETCH, Exit, JobReport, Phase, Tier
+from hs_core.reports import CANNOT_FETCH, UNSTOPPED, Exit, JobReport, Phase, Tier
 from hs_core.wanted import Source, WantedJob
 
 _says = maker(JobReport)
@@ -282,7 +282,7 @@ class HostedJob:
         elif mode is SuspendMode.NONE:
             parts.append("never suspended, as asked: runs unsliced")
         elif self.stuck:
-            parts.append(f"does not stop: {self.stuck}")
+            parts.append(f"{UNSTOPPED}: {self.stuck}")
         elif self.alive and not self.ready and (self.hooked is False or self.overdue):
             what = "no step hook" if self.hooked is False else "no step edge yet"
             parts.append(

@@ -7,6 +7,7 @@ from operator import attrgetter
 from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Snapshot
 from hs_core.shares import pool_rank
+from hs_core.words import counted
 
 Home = tuple[HostName, ...]
 """A job's servers, by node rank."""
@@ -69,13 +70,13 @@ def why_nowhere(job: JobFacts, hosts: Iterable[HostFacts], *, mixed: bool = Fals
         return f"asks for {job.gpu_memory_bytes / 2**30:.1f} GiB of memory on each GPU; the largest has {largest / 2**30:.1f}"
     widest = max(host.gpus for host in left)
     if widest < job.per_node:
-        return (
-            f"asks for {job.per_node} GPUs on one server; the largest that it may use has {widest} in health"
-        )
+        return f"asks for {counted(job.per_node, 'GPU')} on one server; the largest that it may use has {widest} in health"
     left = [host for host in left if fits(job, host)]
     if (most := len(left) if mixed else most_of_one_pool(left)) < job.nodes:
         models = "" if mixed else " of one model"
-        return f"asks for {job.nodes} servers{models} with {job.per_node} GPUs each; there are {most}"
+        return (
+            f"asks for {job.nodes} servers{models} with {counted(job.per_node, 'GPU')} each; there are {most}"
+        )
     here = [host for host in left if takes_new(host)]
     if (len(here) if mixed else most_of_one_pool(here)) >= job.nodes:
         return ""

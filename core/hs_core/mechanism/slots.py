@@ -27,6 +27,7 @@ from hs_core.names import HostName, JobId
 from hs_core.policy import HostFacts, JobFacts, Memory, Plan, Snapshot, Verdict
 from hs_core.strategy import Strategy
 from hs_core.wanted import Guest, Turn
+from hs_core.words import counted
 
 
 class Slots:
@@ -386,7 +387,7 @@ class Slots:
             return f"its server {away[0]} is away"
         if not runs_at(job, home, self._hosts):
             short = min((self._hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
-            return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
+            return f"its server {short.name} has only {counted(short.gpus, 'GPU')} in health, it needs {job.per_node}"
         return why.get(job.id, f"waiting for its turn on {home[0]}")
 
 

@@ -11,6 +11,7 @@ from hs_core.mechanism.world import World
 from hs_core.names import HostName, JobId
 from hs_core.policy import JobFacts
 from hs_core.wanted import Turn
+from hs_core.words import counted
 
 
 class Waiting(Mapping[JobId, str]):
@@ -90,7 +91,7 @@ def _why_unable(world: World, job: JobFacts, home: Home) -> str:
         if not world.hosts[name].connected:
             return f"its server {name} is away; what runs there goes on"
     short = min((world.hosts[name] for name in home), key=lambda host: (host.gpus, host.name))
-    return f"its server {short.name} has only {short.gpus} GPUs in health, it needs {job.per_node}"
+    return f"its server {short.name} has only {counted(short.gpus, 'GPU')} in health, it needs {job.per_node}"
 
 
 def _why_waiting(job: JobFacts, part: float, where: str, load: float) -> str:

@@ -8,6 +8,7 @@ from hs_core.mechanism.placing import by_arrival, why_nowhere
 from hs_core.mechanism.slots import Slots
 from hs_core.names import JobId
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.words import counted
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -30,14 +31,14 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
             why[job.id] = f"job {head.id} is ahead of it and waits for {_gpus(head)}"
         elif not slots.offer(job):
             head = job
-            why[job.id] = f"first in line: waits until {_gpus(job)} are free"
+            why[job.id] = f"first in line: waits until {_gpus(job)} {'is' if job.gang == 1 else 'are'} free"
     return slots.verdict({}, why)
 
 
 def _gpus(job: JobFacts) -> str:
     if job.nodes == 1:
-        return f"{job.gang} GPUs on one server"
-    return f"{job.per_node} GPUs on each of {job.nodes} servers"
+        return f"{counted(job.gang, 'GPU')} on one server"
+    return f"{counted(job.per_node, 'GPU')} on each of {job.nodes} servers"
 
 
 FIFO = Policy(name="fifo", needs=Needs(work_conserving=False, preemptive=False), decide=decide)

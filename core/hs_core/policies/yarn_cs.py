@@ -9,6 +9,7 @@ from hs_core.mechanism.placing import by_arrival
 from hs_core.mechanism.seats import Seats
 from hs_core.names import UserName
 from hs_core.policy import JobFacts, Memory, Needs, Policy, Snapshot, Verdict
+from hs_core.words import counted
 
 
 def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
@@ -38,7 +39,7 @@ def decide(snapshot: Snapshot, memory: Memory) -> Verdict:
         if not queues[user]:
             del queues[user]
     why = {
-        job.id: f"jobs of {job.user} use {used[job.user]} GPUs; nothing that fits it is free"
+        job.id: f"jobs of {job.user} use {counted(used[job.user], 'GPU')}; nothing that fits it is free"
         for job in waiting
     }
     return seats.verdict({}, why, waiting)
