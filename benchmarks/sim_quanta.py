@@ -18,7 +18,9 @@ from hs_sim.quanta.engine import Progress
 
 MONTH_H = 30 * 24
 DAYS_H = 3 * 24
-LARGE_QUANTA = 600  # ten hours: some of the decisions that are made while classes become known, and those after
+LARGE_QUANTA = (
+    600  # ten hours: some of the decisions that are made while classes become known, and those after
+)
 
 
 def timed(experiment: Experiment) -> tuple[float, Result]:

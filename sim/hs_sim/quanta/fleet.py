@@ -12,15 +12,20 @@ from hs_core.datasets import after_use
 from hs_core.forms import ENOUGH_NOISE, Form, Shape
 from hs_core.model import Dataset, job_class, named_class, split_memory
 from hs_core.names import HostName, JobId, UserName
-from hs_core.policy import HostFacts, JobFacts
+from hs_core.policy import Going, HostFacts, JobFacts
 from hs_core.strategy import class_as
 from hs_sim.cluster import check_fits, servers
 from hs_sim.elastic import noise_samples, steps_per_s, told_per_s
 from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta.facts import Columns
 from hs_sim.quanta.rows import Bools, Floats, Ints
+from hs_sim.quanta.together import lie_together
 
 NOWHERE = np.inf
+IN_EACH_QUANTUM = (  # of those who run; then of those who begin or leave
+    *("held_s", "from_s", "steps_left", "rate", "charged", "owner", "user", "column"),
+    *("gang", "pair", "ready_s", "first_s", "ended_s", "suspends", "model", "per_node"),
+)
 
 
 class Fleet:
@@ -60,6 +65,7 @@ class Fleet:
         self.pair: Ints = np.full(count, -1, dtype=np.int64)  # its class there, as `pairs` has it
         self.column: Ints = np.full(count, -1, dtype=np.int64)  # its place in `gpu_s`, row by row, there
         self.spread: set[int] = set()  # charged server by server: on several models, or as copies
+        self.going: dict[int, Going] = {}  # of those that leave their homes
         self.copies: dict[int, tuple[int, ...]] = {}  # steps of each copy, of jobs that have several
         self.rate: Floats = np.ones(count)
         self.alone: Floats = np.ones(count)  # its rate with its GPUs for itself
@@ -89,6 +95,7 @@ class Fleet:
         self.live: dict[int, None] = {}  # places of those that have come and not ended, by id
         self._here: Ints | None = None  # the same; None: others than before
         self.jobs_of = [0] * len(self.users)  # live ones, by user
+        lie_together(self, IN_EACH_QUANTUM)
         self._columns = Columns(jobs)
         self._facts: list[Any] = [None] * count
         self._odd: Bools = np.ones(count, dtype=np.bool_)  # something of them has changed since
@@ -353,6 +360,16 @@ class Fleet:
         """Who has jobs now, by name."""
         return list(compress(self.users, self.jobs_of))
 
+    def goes(self, job: int, home: tuple[int, ...], shape: Form | None) -> None:
+        """It leaves for there, where it will have this shape."""
+        gpus = int(self.per_node[job])
+        if isinstance(shape, Shape):
+            gpus = shape.per_node
+        elif shape is not None:
+            gpus = int(self.gang[job]) // self.jobs[job].nodes_in(shape)
+        self.going[job] = Going(hosts=self.names(home), gpus=gpus)
+        self._odd[job] = True
+
     def changed(self, jobs: int | Sequence[int] | Ints) -> None:
         self._odd[jobs] = True
 
@@ -397,6 +414,8 @@ class Fleet:
         # Of what few workloads know nothing is said in others.
         if self.shapes:
             now["shape"] = map(self.shapes.get, which)
+        if self.going:
+            now["going"] = map(self.going.get, which)
         if self._spreads:
             now["spreads"] = [() if self.home[job] else self._spreads.get(job, ()) for job in which]
         if self.elastics:

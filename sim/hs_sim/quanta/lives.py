@@ -64,6 +64,7 @@ class Lives(State):
         """A checkpoint is durable: the point of no return, it belongs to its new home."""
         fleet, costs = self._fleet, self._costs
         old, new = fleet.home[job], self._moving.pop(job)
+        del fleet.going[job]
         if fleet.running[job]:
             self._stop(job, now_s)
         carry = self._remove(job)
@@ -180,7 +181,7 @@ class Lives(State):
         self._copies[job] = copies
         self._shapes[job] = shape
         self._moving[job] = home
-        self._fleet.changed(job)
+        self._fleet.goes(job, home, shape)
         write_s = float(self._fleet.state_bytes[job]) / self._costs.checkpoint_bytes_per_s
         if self._fleet.running[job]:
             self._charge_one(job, now_s)
