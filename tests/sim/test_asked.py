@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 
-from hs_core.names import UserName
+from hs_core.names import HostName, UserName
 from hs_core.policies import find
-from hs_core.policy import Memory, Snapshot, Verdict
+from hs_core.policy import Going, Memory, Snapshot, Verdict
 from hs_sim.cluster import keep_to_what_runs, parse_cluster
 from hs_sim.machines import World, run_machines
 from hs_sim.metrics import fair_share_error
@@ -37,8 +38,8 @@ def asked(*jobs: SimJob, gpus: str = "v100:1@1,k80:1@1", **wishes: object) -> Ex
     return replace(Experiment(cluster=parse_cluster(gpus), workload=load), **wishes)  # type: ignore[arg-type]
 
 
-def first_seen(experiment: Experiment, *, quanta: bool) -> Snapshot:
-    """What the policy was asked first with jobs in it."""
+def all_seen(experiment: Experiment, *, quanta: bool) -> list[Snapshot]:
+    """What the policy was asked with jobs in it."""
     seen: list[Snapshot] = []
     policy = find(experiment.policy)
 
@@ -51,7 +52,30 @@ def first_seen(experiment: Experiment, *, quanta: bool) -> Snapshot:
         run_quanta(experiment, policy=watched)
     else:
         World(experiment, policy=watched).run()
-    return next(snapshot for snapshot in seen if snapshot.jobs)
+    return [snapshot for snapshot in seen if snapshot.jobs]
+
+
+def first_seen(experiment: Experiment, *, quanta: bool) -> Snapshot:
+    return all_seen(experiment, quanta=quanta)[0]
+
+
+@pytest.mark.parametrize("quanta", [True, False])
+def test_a_policy_is_told_where_a_job_is_going_until_it_has_left(quanta: bool) -> None:
+    """Its checkpoint takes long enough to be written that it is decided about others meanwhile."""
+    jobs = (
+        a_job(1, A, steps=3_000),
+        a_job(2, A, steps=30_000, state_bytes=3_000, gpu_types=()),
+        *(a_job(at, B, arrival_s=170.0 + 10.0 * at, steps=600, gpu_types=("K80",)) for at in range(3, 23)),
+    )
+    experiment = asked(*jobs, policy="srtf", known_rates=True, costs=Costs(checkpoint_bytes_per_s=100.0))
+    about = [
+        next(job for job in snapshot.jobs if job.id == 2)
+        for snapshot in all_seen(experiment, quanta=quanta)
+        if any(job.id == 2 for job in snapshot.jobs)
+    ]
+    told = [(job.hosts, job.going) for job in about if job.hosts]
+    old, new = (HostName("k80-0001"),), (HostName("v100-0001"),)
+    assert [case for case, _ in groupby(told)] == [(old, None), (old, Going(hosts=new, gpus=1)), (new, None)]
 
 
 def test_speeds_that_are_known_are_told_from_the_beginning_alike_in_both_depths() -> None:
