@@ -7,7 +7,6 @@ import numpy as np
 
 from hs_core.forms import Form
 from hs_core.model import Migrate
-from hs_core.names import JobId
 from hs_sim.quanta.rows import Ints
 from hs_sim.quanta.state import EPSILON_S, STAND, WRITTEN, State
 
@@ -28,7 +27,7 @@ class Lives(State):
         if not fleet.live:
             self._series.entitled({}, now_s)  # and nothing is decided before somebody comes
         self._ended += 1
-        self._since.gone.append(JobId(fleet.jobs[job].id))
+        self._since.ends(job)
         return home
 
     def _stand(self, jobs: Sequence[int], now_s: float, *, edge: bool) -> None:

@@ -16,6 +16,7 @@ class Since:
         self._on_their_way = on_their_way
         self.came = False
         self.gone: list[JobId] = []
+        self.users_left = False  # somebody had no job any more
         self.now_s = 0.0
 
     @property
@@ -23,15 +24,14 @@ class Since:
         """Jobs have come or ended."""
         return self.came or bool(self.gone)
 
-    @property
-    def users_left(self) -> bool:
-        """Somebody has no job any more."""
-        fleet = self._fleet
-        return any(not fleet.jobs_of[fleet.user[job - 1]] for job in self.gone)
+    def ends(self, job: int) -> None:
+        """It has ended."""
+        self.gone.append(JobId(job + 1))
+        self.users_left = self.users_left or not self._fleet.jobs_of[self._fleet.user[job]]
 
     def told(self) -> None:
         """The policy knows."""
-        self.came = False
+        self.came = self.users_left = False
         self.gone.clear()
 
     @property
