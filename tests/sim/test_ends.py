@@ -14,7 +14,7 @@ from hs_sim.cluster import parse_cluster
 from hs_sim.metrics import summarize
 from hs_sim.model import Experiment, SimJob, Workload
 from hs_sim.quanta import engine, patience, run_quanta
-from hs_sim.quanta.patience import ENDED_JOBS, IDLE_PART, Patience
+from hs_sim.quanta.patience import ENDED_JOBS, EVENED_JOBS, IDLE_PART, MANY_JOBS, Patience
 
 ALICE = UserName("alice")
 
@@ -74,6 +74,7 @@ def asked_quanta(lengths: list[float], monkeypatch: pytest.MonkeyPatch, evened: 
     and for each `evened` if it leaves nothing idle."""
     monkeypatch.setattr(engine, "PROMPT_JOBS", 0)
     monkeypatch.setattr(patience, "ENDED_JOBS", 10)
+    monkeypatch.setattr(patience, "MANY_JOBS", 0)
     monkeypatch.setattr(patience, "EVENED_JOBS", evened)
     jobs = tuple(
         SimJob(id=at, user=ALICE, arrival_s=0.0, steps=round(10 * length_s), job_class="c", gpus=1)
@@ -113,9 +114,15 @@ def test_who_waits_for_ends_goes_by_what_is_idle_and_who_is_there() -> None:
     since = SimpleNamespace(users_left=False)
     waits = Patience(fleet, since)  # type: ignore[arg-type]
     waits.decided(100)
+    longest = (2 * ENDED_JOBS - MANY_JOBS) // EVENED_JOBS
     some = 4 * IDLE_PART - 3  # GPUs that are busy: three nobody wants
     for _ in range(2):
-        assert [waits.ends(100 + age, some) for age in (1, 2, 19, 20)] == [True, True, True, False]
+        assert [waits.ends(100 + age, some) for age in (1, 2, longest - 1, longest)] == [
+            True,
+            True,
+            True,
+            False,
+        ]
         assert waits.ends(105, some - 4)
         assert not waits.ends(105, some - 5)
         assert waits.ends(101, some - 5)

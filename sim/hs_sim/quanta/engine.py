@@ -219,14 +219,15 @@ class _Run(Running):
     def _is_due(self) -> bool:
         """Something has changed, and has waited for as long as it can."""
         told = self._sequel is None or not self._sequel.turnover  # else the sequel knows who came and ended
-        changed = self._stale or self._stale_at_edge or (told and self._since.came)
+        changed = self._stale or (told and self._since.came)
         ended = told and bool(self._since.gone)
         if self._sequel is None:
-            return changed or ended or self._learnt
+            return changed or ended or self._stale_at_edge or self._learnt
         patience, quantum = self._patience, self._quantum
         return (
             (changed and not patience.changes(quantum))
             or (self._learnt and not patience.learnt(quantum))
+            or (self._stale_at_edge and not patience.arrivals(quantum))
             or (ended and not patience.ends(quantum, self._busy()))
         )
 

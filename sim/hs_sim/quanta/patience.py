@@ -7,10 +7,11 @@ from hs_sim.quanta.since import Since
 
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more
 LEARNT_JOBS = (
-    2_000  # the same for rates that became known: classes are many there, and each is known at another time
+    2_000  # the same for rates that became known: classes are many, and each is known at another time
 )
 ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
-EVENED_JOBS = 400  # the same for ends that have left nothing idle, and users as many
+# The same beyond the first 2,000 for ends that have left nothing idle, and users as many; and for gangs that have come where they were sent.
+MANY_JOBS, EVENED_JOBS = 2_000, 400
 IDLE_PART = 1024  # of all GPUs: one of so many may be idle by them
 
 
@@ -44,7 +45,11 @@ class Patience:
         if self._up_to(quantum, ENDED_JOBS):
             return True
         few = idle - self._least_idle <= self._gpus // IDLE_PART
-        return few and self._up_to(quantum, EVENED_JOBS) and not self._since.users_left
+        return few and self.arrivals(quantum) and not self._since.users_left
+
+    def arrivals(self, quantum: int) -> bool:
+        """Of jobs at homes that they were given."""
+        return self.age(quantum) < max(0, len(self._fleet.live) - MANY_JOBS) // EVENED_JOBS
 
     def _up_to(self, quantum: int, jobs: int) -> bool:
         """For each so many of all that are here, a quantum."""
