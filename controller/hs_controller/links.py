@@ -21,10 +21,8 @@ from hs_proto.v1 import agent_pb2, common_pb2
 log = structlog.get_logger("hs_controller.links")
 
 AT_ONCE, PAUSE_S = 32, 0.005  # so many agents are told something in one go, and then so long nobody
-LOGS, LOGS_OF_ONE = (
-    64,
-    32,
-)  # that an agent sends at once, and of these to one user: nobody is to keep all others out
+# That an agent sends at once, and of these to one user: nobody is to keep all others out.
+LOGS, LOGS_OF_ONE = 64, 32
 CONTROL_MESSAGES = 1024  # log requests and the like that wait to be sent
 
 
