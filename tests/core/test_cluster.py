@@ -147,7 +147,7 @@ def test_a_bad_field_is_refused_by_name_value_and_what_was_expected(
         ({"gpu_memory_bytes": 80 << 30}, "asks for 80 GiB of memory per GPU; the largest GPU has 16 GiB"),
         (
             {"nodes": 2},
-            "nodes: the job asks for 2 servers of one GPU model with 1 GPUs each; there are at most 1 (V100)",
+            "nodes: the job asks for 2 servers of one GPU model with 1 GPU each; there are at most 1 (V100)",
         ),
     ],
 )

@@ -195,6 +195,14 @@ def leaves(job: JobFacts, hosts: Mapping[HostName, HostFacts]) -> bool:
     return hosts.keys() >= set(job.hosts) and all(hosts[name].connected for name in job.hosts)
 
 
+def is_seen_not_to_run(policy: Policy, asked: Snapshot, job_class: str, model: str) -> bool:
+    """Its rate there is 0; or, to policies that measure, a job of that class took more memory than GPUs of that model have, whatever others of it say."""
+    if (rate := asked.rates.get((job_class, model))) is not None or policy.needs.profiles is None:
+        return rate == 0.0
+    takes = [job.memory_bytes for job in asked.jobs if job.started and job.job_class == job_class]
+    return max(takes, default=0) > max(host.gpu_memory_bytes for host in asked.hosts if host.model == model)
+
+
 @pytest.mark.parametrize(
     "policy", [p for p in POLICIES.values() if p.needs.work_conserving], ids=lambda p: p.name
 )
@@ -217,8 +225,9 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
         if job.id in {*running, *on_their_way} or not hosts.keys() >= set(job.hosts):
             continue
         if (home := plan.homes.get(job.id)) is not None:
-            # Where its class has rate 0 it does not run.
-            nowhere = any(asked.rates.get((job.job_class, hosts[name].model)) == 0.0 for name in home)
+            nowhere = any(
+                is_seen_not_to_run(policy, asked, job.job_class, hosts[name].model) for name in home
+            )
             if not nowhere and all(hosts[name].connected for name in home):
                 assert any(free[name] < plan.per_node(job) for name in home)
             continue
@@ -226,6 +235,7 @@ def test_no_gpu_idles_while_a_job_could_use_it_where_that_is_claimed(policy: Pol
             h.model
             for h in asked.hosts
             if h.connected and h.accepts and fits(job, h) and free[h.name] >= job.per_node
+            if not is_seen_not_to_run(policy, asked, job.job_class, h.model)
         )
         assert max(room.values(), default=0) < job.nodes
 
