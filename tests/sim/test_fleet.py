@@ -1,11 +1,14 @@
 """What policies see of jobs in depth quanta."""
 
+from types import SimpleNamespace
+
 import numpy as np
 
 from hs_sim.cluster import parse_cluster
 from hs_sim.generate import Recipe, generate
 from hs_sim.model import Experiment
 from hs_sim.quanta.fleet import Fleet
+from hs_sim.quanta.together import lie_together
 
 
 def a_fleet(*, progress: bool) -> Fleet:
@@ -15,6 +18,22 @@ def a_fleet(*, progress: bool) -> Fleet:
         fleet.comes(job)
         fleet.settle(job, (0,), 0.0)
     return fleet
+
+
+def test_arrays_that_lie_together_are_what_they_were_each_by_itself() -> None:
+    whose = SimpleNamespace(a=np.array([1, -2, 1 << 60]), b=np.array([0.5, np.nan, -np.inf]))
+    before = {name: array.copy() for name, array in vars(whose).items()}
+    lie_together(whose, ("b", "a"))
+    for name, array in before.items():
+        now = getattr(whose, name)
+        assert now.dtype == array.dtype
+        np.testing.assert_array_equal(now, array)
+    assert whose.a.base is not None
+    whose.a[[0, 2]] = 7
+    np.testing.assert_array_equal(whose.a, [7, -2, 7])
+    np.testing.assert_array_equal(whose.b, before["b"])
+    step = whose.a.ctypes.data - whose.b.ctypes.data
+    assert (step, whose.a.strides, whose.b.strides) == (8, (16,), (16,))
 
 
 def test_who_only_runs_or_not_is_seen_as_before() -> None:

@@ -74,9 +74,8 @@ class AtOnce:
         self._ats = ats
         self._factors = factors
         self._table = table
-        self._place: Ints | None = (
-            None  # of each number's user in that pool, among `Lags.whom`; the last: nowhere
-        )
+        # Of each number's user in that pool, among `Lags.whom`; the last: nowhere.
+        self._place: Ints | None = None
         self._under: Ints  # factors of the numbers as they were decided, in steps
 
     def weigh(self, lags: Lags, told: Ints) -> Mapping[JobId, Fraction]:

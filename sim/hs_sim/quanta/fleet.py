@@ -183,12 +183,12 @@ class Fleet:
         """Lives there from now on, with `copies` as one on each server that has so many steps to do."""
         if shape is not None:
             self.shapes[job] = shape
+            self.per_node[job] = self._per_node_as(job, shape)
         if isinstance(shape, Shape):
             self.gang[job] = self.charged[job] = shape.gpus
-            self.nodes[job], self.per_node[job] = shape.nodes, shape.per_node
+            self.nodes[job] = shape.nodes
         elif shape is not None:
             self.nodes[job] = self.jobs[job].nodes_in(shape)
-            self.per_node[job] = self.gang[job] // self.nodes[job]
             self._is_of(job, self.jobs[job].variant(shape))
         self._reside(job, home)
         if len(home) > len(self.rows_of):
@@ -362,13 +362,18 @@ class Fleet:
 
     def goes(self, job: int, home: tuple[int, ...], shape: Form | None) -> None:
         """It leaves for there, where it will have this shape."""
-        gpus = int(self.per_node[job])
-        if isinstance(shape, Shape):
-            gpus = shape.per_node
-        elif shape is not None:
-            gpus = int(self.gang[job]) // self.jobs[job].nodes_in(shape)
-        self.going[job] = Going(hosts=self.names(home), gpus=gpus)
+        self.going[job] = Going(hosts=self.names(home), gpus=self._per_node_as(job, shape))
         self._odd[job] = True
+
+    def _per_node_as(self, job: int, shape: Form | None) -> int:
+        """GPUs on each of its servers, where it runs so; None: as it does."""
+        if shape is None:
+            return int(self.per_node[job])
+        return (
+            shape.per_node
+            if isinstance(shape, Shape)
+            else int(self.gang[job]) // self.jobs[job].nodes_in(shape)
+        )
 
     def changed(self, jobs: int | Sequence[int] | Ints) -> None:
         self._odd[jobs] = True

@@ -6,9 +6,8 @@ from hs_sim.quanta.fleet import Fleet
 from hs_sim.quanta.since import Since
 
 APART_JOBS = 10_000  # for each so many a change waits for a quantum more
-LEARNT_JOBS = (
-    2_000  # the same for rates that became known: classes are many, and each is known at another time
-)
+# The same for rates that became known: classes are many, and each is known at another time.
+LEARNT_JOBS = 2_000
 ENDED_JOBS = 4_000  # the same for ends: servers fill the GPUs, and what is left to do is to even out
 # The same beyond the first 2,000 for ends that have left nothing idle, and users as many; and for gangs that have come where they were sent.
 MANY_JOBS, EVENED_JOBS = 2_000, 400
@@ -16,7 +15,7 @@ IDLE_PART = 1024  # of all GPUs: one of so many may be idle by them
 
 
 class Patience:
-    """Quanta since the last decision, and what was idle in them. Mutable."""
+    """Quanta since the last decision, and what was idle in them. What is asked by `quantum` is whether that may wait for the next one. Mutable."""
 
     def __init__(self, fleet: Fleet, since: Since) -> None:
         self._fleet = fleet
