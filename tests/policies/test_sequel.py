@@ -138,6 +138,34 @@ def test_what_is_weighed_at_once_is_what_is_weighed_one_by_one(
         plan = replace(plan, turns=expected.turns, tickets=tickets)
 
 
+@pytest.mark.parametrize("few_turns", [True, False])
+def test_who_takes_turns_with_gangs_is_told_of_all_tickets_at_once_as_of_each(
+    few_turns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gang of A lags behind the jobs of B and C beside it: what those who take turns have got by their tickets is the same."""
+    monkeypatch.setattr(crowd, "FEW", 256 if few_turns else -1)
+    jobs = [job(1, "A", 8, nodes=2, hosts=("h0", "h1"), started=True)]
+    jobs += [job(n, "BC"[n % 2], hosts=(f"h{n % 3}",), started=True) for n in range(2, 20)]
+    asked = asked_about(*jobs)
+    ran = had(replace(asked, running=frozenset(range(2, 14))))
+    got: list[list[dict[str, float]]] = []
+    for few_jobs in (0, 1000):
+        monkeypatch.setattr(gandiva_fair, "FEW_JOBS", few_jobs)
+        found, books, heavier = FAIR.decide(asked, {}).sequel, list[dict[str, float]](), 0
+        assert found is not None
+        for quantum in range(1, LOOK):
+            if (onward := found.edge(quantum, asked.now_s + 60.0 * quantum, ran)) is None:
+                break
+            heavier += JobId(1) in onward.tickets
+            books.append({key: float(Fraction(kept)) for key, kept in found.memory()["books"].items()})
+        assert heavier
+        got.append(books)
+    at_once, one_by_one = got
+    assert len(one_by_one[-1]) > 2
+    for found_books, expected in zip(at_once, one_by_one, strict=True):
+        assert found_books == pytest.approx(expected)
+
+
 def test_in_a_large_world_tickets_follow_lags_before_it_is_decided_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
