@@ -191,6 +191,8 @@ class Hosts(Moves):
             self._backup.begins(now_s, self.settings.lease_s)
 
     def _tend_backup(self, now_s: float) -> None:
+        if not self._backup.awaits:
+            return
         if self._backup.heard(now_s, all_here=self._book.hosts.keys() <= self._connected):
             self._event.meta = self._stale = True
 

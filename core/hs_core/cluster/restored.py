@@ -27,8 +27,8 @@ class Backup:
         self._began_s, self.until_s = now_s, now_s + lease_s
 
     def heard(self, now_s: float, *, all_here: bool) -> bool:
-        """Time has passed, or hosts came. True: it has been waited for them until now."""
-        if not self.awaits or (not all_here and self._began_s <= now_s < self.until_s):
+        """Time has passed, or hosts came, while it awaits them. True: no longer."""
+        if not all_here and self._began_s <= now_s < self.until_s:
             return False
         self.awaits = False
         return True
